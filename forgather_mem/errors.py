@@ -1,0 +1,112 @@
+"""Which errors does a user of this library see, and what do they carry?"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+MAX_MESSAGE_CHARS = 2_000
+
+
+class ForgatherMemError(Exception):
+    """Every error that this library raises on purpose, except plain `ValueError` for a bad argument."""
+
+
+class TemplateError(ForgatherMemError, ValueError):
+    """A template can't be read, checked or built.
+
+    `str()` gives the whole message a person reads: place, what is wrong, the line with a caret, the way
+    there, and what to do. The fields carry the same for programs; what is not known is None.
+
+    Args:
+        message: What is wrong, one sentence, without the place.
+        template: Name of the template as it was asked for, or "<string>".
+        line: 1-based line in the original file.
+        column: 1-based column in the original line.
+        path: Where in the graph, as `$.trainer_callbacks.gc`.
+        hint: What to do, e.g. "did you mean 'collect_freq_epoch'?".
+        source_line: The text of the line, shown with a caret under `column`.
+        chain: How the text came to be read, e.g. "in block callback_list, extended by configs/demo.yaml".
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        template: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+        path: str | None = None,
+        hint: str | None = None,
+        source_line: str | None = None,
+        chain: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.template = template
+        self.line = line
+        self.column = column
+        self.path = path
+        self.hint = hint
+        self.source_line = source_line
+        self.chain = chain
+
+    def __reduce__(self) -> tuple[object, ...]:
+        fields = dict(self.__dict__)
+        return _rebuild, (type(self), self.message, fields)
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.template, self.line, self.column) if part is not None)
+        head = f"{place}: {self.message}" if place else self.message
+        lines = [_bounded(head)]
+        if self.source_line is not None and self.line is not None:
+            lines += _caret(self.source_line, self.line, self.column)
+        at = "; ".join(part for part in (f"at {self.path}" if self.path else "", self.chain or "") if part)
+        if at:
+            lines.append(f"  {_bounded(at, 300)}")
+        if self.hint:
+            lines.append(f"  {_bounded(self.hint, 900)}")
+        return "\n".join(lines)
+
+
+def _rebuild(cls: type[TemplateError], message: str, fields: dict[str, object]) -> TemplateError:
+    error = cls(message)
+    error.__dict__.update(fields)
+    return error
+
+
+def _caret(source_line: str, line: int, column: int | None) -> list[str]:
+    start = 0
+    if column is not None and column > 80:  # a very long line: show the part around the place
+        start = column - 40
+    text = escape_controls(source_line[start : start + 100].expandtabs(1))
+    shown = [f"   {line} | {text}"]
+    if column is not None:
+        shown.append(" " * (3 + len(str(line))) + " | " + " " * (column - 1 - start) + "^")
+    return shown
+
+
+def _bounded(text: str, limit: int = 700) -> str:
+    text = escape_controls(text, keep="\n")
+    return text if len(text) <= limit else text[: limit - 30] + f"... ({len(text):,} characters)"
+
+
+def escape_controls(text: str, *, keep: str = "") -> str:
+    r"""The text with control and direction characters written out, so that no message moves a cursor.
+
+    >>> escape_controls("a\x1b[31m\n")
+    'a\\x1b[31m\\n'
+    """
+    return "".join(c if c in keep or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """A hint that names the nearest known name, or None when nothing is near.
+
+    >>> did_you_mean("collect_freq_epochs", ["verbose", "collect_freq_epoch"])
+    "did you mean 'collect_freq_epoch'?"
+    >>> did_you_mean("zzz", ["verbose"]) is None
+    True
+    """
+    near = difflib.get_close_matches(name[:200], list(known), n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else None

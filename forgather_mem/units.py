@@ -1,0 +1,94 @@
+"""How are bytes, seconds and shares written for people, and read from what people write?
+
+Inside the library bytes are bytes, seconds are seconds and shares are fractions; only here they change.
+1 GiB = 2**30 B; the letters GB are never used for it.
+"""
+
+from __future__ import annotations
+
+import re
+
+KIB = 2**10
+MIB = 2**20
+GIB = 2**30
+_SIZES = {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "tib": 2**40}
+_DECIMAL = {"kb": "KiB", "mb": "MiB", "gb": "GiB", "tb": "TiB", "k": "KiB", "m": "MiB", "g": "GiB"}
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Bytes with a binary unit and about three digits.
+
+    >>> format_bytes(0), format_bytes(4096), format_bytes(3.1 * 2**20), format_bytes(-41.3 * 2**30)
+    ('0 B', '4.0 KiB', '3.1 MiB', '-41.3 GiB')
+    """
+    size = abs(num_bytes)
+    if size < KIB:
+        return f"{num_bytes:.0f} B"
+    for unit, factor in (("KiB", KIB), ("MiB", MIB), ("GiB", GIB)):
+        if size < factor * 1023.95:
+            return f"{num_bytes / factor:,.1f} {unit}"
+    return f"{num_bytes / 2**40:,.1f} TiB"
+
+
+def format_duration(seconds: float) -> str:
+    """A duration in the two largest units that matter.
+
+    >>> format_duration(0.0004), format_duration(7.3), format_duration(1860), format_duration(7440)
+    ('0.4 ms', '7.3 s', '31 min', '2 h 04 min')
+    """
+    if seconds < 1:
+        return f"{seconds * 1e3:.1f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min" if seconds >= 600 else f"{int(seconds // 60)} min {seconds % 60:02.0f} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def format_share(fraction: float) -> str:
+    """A fraction as per cent.
+
+    >>> format_share(0.003), format_share(0.92)
+    ('0.3 %', '92.0 %')
+    """
+    return f"{fraction * 100:.1f} %"
+
+
+def parse_bytes(text: str | int | float) -> int:
+    """A size as people write it: a number of bytes, or a number with B, KiB, MiB, GiB or TiB.
+
+    >>> parse_bytes("40GiB") == 40 * 2**30, parse_bytes("1.5 MiB"), parse_bytes(512)
+    (True, 1572864, 512)
+
+    Raises:
+        ValueError: for another unit ("GB" is refused, because half of its readers mean GiB) or no number.
+    """
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        return int(text)
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", str(text))
+    if match is None:
+        raise ValueError(f"{text!r} is no size; write a number and a unit, for example '40GiB' or '512MiB'")
+    number, unit = match.groups()
+    if unit.lower() not in _SIZES:
+        meant = _DECIMAL.get(unit.lower())
+        better = f"write {number}{meant}" if meant else "the units are B, KiB, MiB, GiB, TiB"
+        raise ValueError(f"{text!r}: unknown unit {unit!r}; {better}")
+    return int(float(number) * _SIZES[unit.lower()])
+
+
+def parse_share(text: str | int | float) -> float:
+    """A share as people write it: a fraction, or a number with %.
+
+    >>> parse_share("90%"), parse_share(0.9)
+    (0.9, 0.9)
+
+    Raises:
+        ValueError: for something that is no number.
+    """
+    try:
+        if isinstance(text, str) and text.strip().endswith("%"):
+            return float(text.strip()[:-1]) / 100
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no share; write '90%' or 0.9") from None
