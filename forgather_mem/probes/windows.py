@@ -1,0 +1,259 @@
+"""How high did memory go since then, when several readers ask at once and the mark can only be reset?
+
+The kernel and the device's allocator each keep one high-water mark per process, and a reset destroys it
+for everybody. So each mark has one owner here, and all of this library's peaks come from it:
+
+    with host_peaks().open() as window:
+        ...
+    window.peak_bytes
+
+Windows nest and overlap in any order and from any thread. Before a mark is reset, what it says is folded
+into every open window, so an inner window never costs an outer one its peak.
+
+Limits: what happens in the microseconds between reading and resetting a mark is lost. A reset by somebody
+else shows only when the mark is then lower than before; the open windows are then no longer `exact`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from forgather_mem.probes.allocator import Allocator, current_allocator, gauge
+from forgather_mem.probes.procfs import PAGE_BYTES, KernelFile, kib_fields, resident_bytes
+from forgather_mem.units import MIB
+
+Reading = tuple[int, int]  # bytes now, highest since the mark was reset
+
+
+class Mark(Protocol):
+    """A high-water mark of this process: the kernel's, or an allocator's."""
+
+    slack_bytes: int
+    resettable: bool
+
+    def read(self) -> Reading: ...
+
+    def reset(self, current_bytes: int) -> None: ...
+
+
+class PeakWindows:
+    """The owner of one mark: hands out windows and keeps them right. Thread-safe.
+
+    Get the process's own by `host_peaks()` and `device_peaks()`; two owners of one mark would spoil each
+    other's windows.
+    """
+
+    def __init__(self, mark: Mark) -> None:
+        self.mark = mark
+        self._begin_process()
+
+    def open(self, *, reset: bool = True) -> PeakWindow:
+        """A window that starts now.
+
+        Args:
+            reset: Reset the mark, which other readers in this process can see. Without it the window is
+                `exact` only if memory rises above the older mark while it is open.
+        """
+        with self._guard():
+            return self._open(self._fold(None), reset)
+
+    def _guard(self) -> threading.RLock:
+        if self._pid != os.getpid():
+            self._begin_process()  # in a forked child: its memory, its windows, and a lock nobody holds
+        return self._lock
+
+    def _begin_process(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._windows: list[PeakWindow] = []
+        self._seen_bytes = 0
+
+    def _open(self, reading: Reading, reset: bool) -> PeakWindow:
+        current, peak = reading
+        if reset and self.mark.resettable and peak > current:
+            self.mark.reset(current)
+            self._seen_bytes = peak = current
+            for other in self._windows:
+                other._older_mark_bytes = -1
+        window = PeakWindow(self, current, peak if peak > current + self.mark.slack_bytes else -1)
+        self._windows.append(window)
+        return window
+
+    def _fold(self, reading: Reading | None) -> Reading:
+        """Read the mark (unless the caller just did) and give what it says to every open window."""
+        current, peak = self.mark.read() if reading is None else reading
+        if peak < self._seen_bytes - self.mark.slack_bytes:  # somebody else reset it
+            for window in self._windows:
+                window._disturbed, window._older_mark_bytes = True, -1
+        self._seen_bytes = peak
+        for window in self._windows:
+            seen = peak if peak > window._older_mark_bytes else current
+            if seen > window._peak_bytes:
+                window._peak_bytes = seen
+        return current, peak
+
+    def _close(self, window: PeakWindow) -> None:
+        self._windows = [other for other in self._windows if other is not window]
+
+
+class PeakWindow:
+    """From `PeakWindows.open()` to `close()`: the highest memory in between. Also a context manager.
+
+    Attributes:
+        start_bytes: Memory when it was opened.
+    """
+
+    __slots__ = ("_disturbed", "_older_mark_bytes", "_owner", "_peak_bytes", "_unknown_bytes", "start_bytes")
+
+    def __init__(self, owner: PeakWindows, start_bytes: int, older_mark_bytes: int) -> None:
+        self._owner: PeakWindows | None = owner
+        self.start_bytes = self._peak_bytes = start_bytes
+        self._older_mark_bytes = older_mark_bytes  # a mark this low says nothing about this window
+        self._unknown_bytes = older_mark_bytes  # a peak this low may have been missed
+        self._disturbed = False
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest memory since it was opened, until now or until it was closed.
+
+        A lower bound when the window is not `exact`.
+        """
+        self.look()
+        return self._peak_bytes
+
+    @property
+    def exact(self) -> bool:
+        """Whether `peak_bytes` is the peak, and not only a lower bound of it."""
+        return not self._disturbed and self._peak_bytes > self._unknown_bytes
+
+    def look(self, reading: Reading | None = None) -> None:
+        """Take the mark's present state in; `reading` saves a call to those who have just read it."""
+        owner = self._owner
+        if owner is not None:
+            with owner._guard():
+                owner._fold(reading)
+
+    def renew(self, *, reset: bool = True, reading: Reading | None = None) -> PeakWindow:
+        """Closes this window and opens the next one at the same instant, with one reading."""
+        owner = self._owner
+        assert owner is not None, "renew() of a closed window"
+        with owner._guard():
+            reading = owner._fold(reading)
+            self._end(owner)
+            return owner._open(reading, reset)
+
+    def close(self) -> int:
+        """Ends the window and gives its peak in bytes. Closing twice is harmless."""
+        owner = self._owner
+        if owner is not None:
+            with owner._guard():
+                owner._fold(None)
+                self._end(owner)
+        return self._peak_bytes
+
+    def _end(self, owner: PeakWindows) -> None:
+        owner._close(self)
+        self._owner = None
+
+    def __enter__(self) -> PeakWindow:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class HostMark:
+    """The kernel's mark of resident memory, read in 2 us and reset by writing "5" to `clear_refs` (0.6 us).
+
+    `ru_maxrss` is the cheap reading. It never falls below what the process had before an exec, so where it
+    stays above the resident size after a reset, readings that low come from `VmHWM` (7 us).
+    """
+
+    def __init__(self, proc_root: str | Path = "/proc") -> None:
+        self.slack_bytes = max(MIB, _counter_error_bytes(os.cpu_count() or 1))
+        here = Path(proc_root) / "self"
+        self._statm = KernelFile(here / "statm")
+        self._status = KernelFile(here / "status")
+        self._clear_refs = KernelFile(here / "clear_refs", write=True)
+        self.resettable = os.access(here / "clear_refs", os.W_OK)
+        peak, high_water = _max_rss_bytes(), self._high_water_bytes()
+        self._floor_bytes = peak if peak > high_water + self.slack_bytes else 0
+
+    def read(self) -> Reading:
+        peak = _max_rss_bytes()
+        if peak <= self._floor_bytes:
+            peak = self._high_water_bytes()
+        current = resident_bytes(self._statm)
+        return current, peak if peak > current else current
+
+    def reset(self, current_bytes: int) -> None:
+        self._clear_refs.write(b"5")
+        peak = _max_rss_bytes()
+        if peak > current_bytes + self.slack_bytes:
+            self._floor_bytes = max(self._floor_bytes, peak)
+
+    def _high_water_bytes(self) -> int:
+        return kib_fields(self._status.read())[b"VmHWM"]
+
+
+class DeviceMark:
+    """The peak of allocated bytes that a device's allocator keeps."""
+
+    slack_bytes = 0
+
+    def __init__(self, allocator: Allocator) -> None:
+        self._allocator = allocator
+        self.resettable = allocator.reset_peaks is not None
+
+    def read(self) -> Reading:
+        stats = self._allocator.stats()
+        current = gauge(stats, "allocated_bytes") or 0
+        return current, gauge(stats, "allocated_bytes", "peak") or current
+
+    def reset(self, current_bytes: int) -> None:
+        if self._allocator.reset_peaks is not None:
+            self._allocator.reset_peaks()
+
+
+def host_peaks() -> PeakWindows | None:
+    """The owner of the kernel's mark; None where the system keeps none that can be read (no /proc)."""
+    return _host_windows()
+
+
+def device_peaks() -> PeakWindows | None:
+    """The owner of the current device's mark; None without an initialised accelerator that keeps one."""
+    allocator = current_allocator()
+    if allocator is None or allocator.reset_peaks is None:
+        return None
+    return _device_windows(allocator)
+
+
+# One owner per process and mark, because there is one mark: that is why these two are cached.
+@functools.cache
+def _host_windows() -> PeakWindows | None:
+    try:
+        return PeakWindows(HostMark())
+    except (OSError, KeyError):
+        return None
+
+
+@functools.cache
+def _device_windows(allocator: Allocator) -> PeakWindows:
+    return PeakWindows(DeviceMark(allocator))
+
+
+def _counter_error_bytes(num_cpus: int) -> int:
+    """How far the kernel's count of resident pages can be off: one batch per CPU (lib/percpu_counter.c)."""
+    return num_cpus * max(32, 2 * num_cpus) * PAGE_BYTES
+
+
+def _max_rss_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
