@@ -1,0 +1,172 @@
+"""How does an allowed name become an object: import its module or file, walk to it, find where it is defined?
+
+Whether the name is allowed is decided before, in `policy.py`; an import runs code.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.machinery
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+
+from forgather_mem.config.allowed import Grant
+from forgather_mem.config.names import Name
+from forgather_mem.errors import did_you_mean
+
+_CACHED = type(functools.lru_cache(len))
+
+
+class NoSuchName(LookupError):
+    """The module or the name in it does not exist; the message is one for people."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def import_module(name: str, *, anywhere: bool = True) -> ModuleType:
+    """Import a module by its dotted name.
+
+    Args:
+        name: The module.
+        anywhere: False leaves out the working folder: a name that is open by default means the installed
+            package, not a folder of the same name that came with somebody's templates.
+
+    Raises:
+        NoSuchName: when this module does not exist. Whatever the module itself raises passes through.
+    """
+    root = name.partition(".")[0]
+    if not anywhere and root not in sys.modules and not _is_installed(root):
+        raise NoSuchName(f"there is no installed package {root!r}")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            raise NoSuchName(f"there is no module {error.name!r} to import") from error
+        raise
+
+
+def _is_installed(root: str) -> bool:
+    here = os.getcwd()
+    elsewhere = [folder for folder in sys.path if os.path.realpath(folder) != os.path.realpath(here)]
+    for finder in sys.meta_path:
+        search = elsewhere if finder is importlib.machinery.PathFinder else None
+        if finder.find_spec(root, search) is not None:
+            return True
+    return False
+
+
+def find_file(written: str, directory: str | None) -> Path:
+    """The real path of a Python file: beside the template, then in the working folder.
+
+    Raises:
+        NoSuchName: when there is no such file.
+    """
+    for folder in (directory, os.getcwd()):
+        path = os.path.realpath(os.path.join(folder or "", os.path.expanduser(written)))
+        if os.path.isfile(path):
+            return Path(path)
+    beside = f"beside the template ({directory}) or " if directory else ""
+    raise NoSuchName(f"there is no file {written!r} {beside}in the working folder")
+
+
+def find_folder(written: str, directory: str | None) -> Path:
+    """The real path of a folder, looked up like a file; it need not exist."""
+    for folder in (directory, os.getcwd()):
+        path = os.path.realpath(os.path.join(folder or "", os.path.expanduser(written)))
+        if os.path.isdir(path):
+            break
+    return Path(path)
+
+
+def import_file(path: Path, searchpath: Sequence[Path] = ()) -> ModuleType:
+    """Run a Python file as a module of its own, once for each content of the file.
+
+    Relative imports inside it find what lies in `searchpath`, then what lies beside it. Two files with the
+    same base name are two modules. When the file raises, nothing of it stays in `sys.modules`.
+    """
+    source = path.read_bytes()
+    digest = hashlib.blake2b(str(path).encode() + b"\0" + source, digest_size=6).hexdigest()
+    name = f"{path.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    folders = [str(folder) for folder in (*searchpath, path.parent)]
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folders)
+    assert spec is not None  # the path ends in .py
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    done = False
+    try:
+        spec.loader.exec_module(module)
+        done = True
+    finally:
+        if not done:
+            for loaded in [key for key in sys.modules if key == name or key.startswith(name + ".")]:
+                del sys.modules[loaded]
+    return module
+
+
+def walk(module: ModuleType, name: Name, *, strict: bool = True) -> Callable[..., object]:
+    """The callable that the name means in an imported module.
+
+    Strictly, the way leads through classes only: never through a module that merely was imported there, an
+    instance, a partial or a method.
+
+    Raises:
+        NoSuchName: for a part that does not exist, or one the way may not go through.
+    """
+    found: object = module
+    parts = name.qualname.split(".")
+    for i, part in enumerate(parts):
+        if strict and i and not isinstance(found, type):
+            raise NoSuchName(f"{'.'.join(parts[:i])!r} in {name.module} is no class; a name leads through classes only")
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            known = [key for key in vars(found) if not key.startswith("_")] if hasattr(found, "__dict__") else []
+            raise NoSuchName(f"{name.module} has no {part!r}", did_you_mean(part, known)) from error
+        if isinstance(found, ModuleType) and found is sys.modules.get(f"{name.module}.{part}") and i < len(parts) - 1:
+            rest = Name("module", f"{name.module}.{part}", ".".join(parts[i + 1 :]))
+            return walk(found, rest, strict=strict)
+    if not callable(found):
+        raise NoSuchName(f"{name} is no class or function; it is of type {type(found).__name__}")
+    return found
+
+
+def definition_site(found: object) -> Name | None:
+    """Where a class or function is defined, or None where that can't be told (instances, partials).
+
+    >>> from collections import OrderedDict
+    >>> str(definition_site(inspect.unwrap)), definition_site(functools.partial(len))
+    ('inspect:unwrap', None)
+    """
+    if isinstance(found, MethodType) and isinstance(found.__self__, type):
+        found = found.__func__
+    if isinstance(found, FunctionType | _CACHED):
+        try:
+            found = inspect.unwrap(found)
+        except ValueError:  # a ring of __wrapped__
+            return None
+    if not isinstance(found, type | FunctionType | BuiltinFunctionType):
+        return None
+    module, qualname = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(qualname, str):
+        return None
+    return Name("module", module, qualname)
+
+
+def is_granted(found: object, name: Name, grant: Grant) -> bool:
+    """Whether an object is one of those that a grant of the default table means."""
+    if isinstance(found, type):
+        bases = {f"{base.__module__}:{base.__qualname__}" for base in found.__mro__}
+        return not grant.bases or not bases.isdisjoint(grant.bases)
+    return not grant.bases and name.qualname in getattr(sys.modules.get(name.module), "__all__", ())

@@ -1,0 +1,95 @@
+"""What does a person read when names are refused, and what opens exactly these?"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forgather_mem.config.names import Name
+
+MAX_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One refused name.
+
+    Attributes:
+        name: As the template writes it.
+        package: The package it belongs to, for grouping; "built-ins", "files".
+        why: Half a sentence: "is not on the allow list".
+        entry: The allow entry that opens it; "" when none does.
+        is_file: The entry is one for `allow_files`.
+        at: Where the template uses it, as "file:line:column".
+    """
+
+    name: str
+    package: str
+    why: str
+    entry: str = ""
+    is_file: bool = False
+    at: str = ""
+
+
+def entry_for(name: Name) -> str:
+    """The narrowest entry a person would write for a name: the namespace of their own package, or the exact
+    name where the package is somebody else's."""
+    if name.kind == "built-in":
+        return str(name)
+    root = name.module.partition(".")[0]
+    return str(name) if _is_of_others(root) else root
+
+
+def _is_of_others(root: str) -> bool:
+    """Is it the standard library's or an installed package? Found without importing it."""
+    if root in sys.stdlib_module_names or root == "forgather_mem":
+        return True
+    try:
+        spec = importlib.machinery.PathFinder.find_spec(root)
+    except (ImportError, ValueError, OSError):
+        return False
+    places = [spec.origin or "", *(spec.submodule_search_locations or ())] if spec else []
+    return any("site-packages" in place or "dist-packages" in place for place in places)
+
+
+def message(refusals: Sequence[Refusal]) -> str:
+    """What is refused: one name in a sentence, several grouped by package."""
+    if len(refusals) == 1:
+        return f"{refusals[0].name!r} {refusals[0].why}; nothing was imported"
+    lines = [f"{len(refusals)} names are refused; nothing was imported"]
+    groups: dict[str, list[Refusal]] = {}
+    for refusal in refusals[:MAX_SHOWN]:
+        groups.setdefault(refusal.package, []).append(refusal)
+    for package, members in groups.items():
+        for refusal in members:
+            lines.append(f"  {package}: {refusal.name[:80]!r} ({refusal.at}) {_short(refusal.why)}".rstrip())
+    if len(refusals) > MAX_SHOWN:
+        lines.append(f"  ... and {len(refusals) - MAX_SHOWN} more: forgather-mem check lists them all")
+    return "\n".join(lines)
+
+
+def _short(why: str) -> str:
+    return "" if why == "is not on the allow list" else why
+
+
+def hint(refusals: Sequence[Refusal]) -> str | None:
+    """The one line that opens exactly these, in each of the three places where a person may write it."""
+    names = sorted({refusal.entry for refusal in refusals if refusal.entry and not refusal.is_file})
+    files = sorted({refusal.entry for refusal in refusals if refusal.entry and refusal.is_file})
+    if not names and not files:
+        return None
+    trusted = " and ".join(sorted({r.package for r in refusals if r.entry})[:4])
+    options = [f"--allow {shlex.quote(entry)}" for entry in names]
+    options += [f"--allow-file {shlex.quote(entry)}" for entry in files]
+    python = [f"allow={_listed(names)}"] if names else []
+    python += [f"allow_files={_listed(files)}"] if files else []
+    written = [f"allow = {_listed([*names, *files])}"]
+    parts = [" ".join(options), f"ConfigEnvironment(..., {', '.join(python)})", f"[tool.forgather_mem] {written[0]}"]
+    return f"if you wrote or trust {trusted}:  " + "  |  ".join(parts)
+
+
+def _listed(entries: Sequence[str]) -> str:
+    return "[" + ", ".join('"' + entry.replace("\\", "\\\\").replace('"', '\\"') + '"' for entry in entries) + "]"
