@@ -128,8 +128,21 @@ HARD = frozenset(
 )  # fmt: skip
 """Names, and everything below them, that only an exact entry opens; a namespace entry never does."""
 
-HARD_LAST = frozenset({"from_pretrained", "load_from_checkpoint", "load_state_dict", "push_to_hub", "register"})
+HARD_LAST = frozenset({"from_pretrained", "load_from_checkpoint", "push_to_hub", "register"})
 """Last parts of a name that only an exact entry opens, whoever defines them."""
+
+
+def is_hard(dotted: str) -> bool:
+    """Whether only an exact entry opens a name, given with dots alone.
+
+    >>> is_hard("torch.load"), is_hard("torch.hub.load"), is_hard("torch.loads")
+    (True, True, False)
+    """
+    parts = dotted.split(".")
+    if parts[-1] in HARD_LAST:
+        return True
+    return any(".".join(parts[:end]) in HARD for end in range(1, len(parts) + 1))
+
 
 _OURS = "forgather_mem.callbacks"
 ALIASES = {
