@@ -85,9 +85,7 @@ METRICS: tuple[Metric, ...] = (
     _gib("host/shm_bytes", "host/shm_gib", "Used space of /dev/shm, where data workers pass tensors."),
     _gib("host/vms_bytes", "host/vms_gib", "Virtual size of this process (statm size); slow cadence."),
     _gib("host/swap_bytes", "host/swap_gib", "Swapped-out memory of this process (VmSwap); slow cadence."),
-    _count(
-        "host/major_faults", "host/major_faults", "Page faults that read from disk (getrusage).", kind=TOTAL
-    ),
+    _count("host/major_faults", "host/major_faults", "Page faults that read from disk (getrusage).", kind=TOTAL),
     _gib(
         "host/pss_bytes",
         "host/pss_gib",
@@ -212,12 +210,8 @@ METRICS: tuple[Metric, ...] = (
     _time("step/self_s", "step/self_us", 1e6, "us", "Our own time in this step.", kind=FLOW),
     _gib("ranks/allocated_min_bytes", "ranks/allocated_min_gib", "Lowest device allocation over the ranks."),
     _gib("ranks/allocated_max_bytes", "ranks/allocated_max_gib", "Highest device allocation over the ranks."),
-    _gib(
-        "ranks/reserved_min_bytes", "ranks/reserved_min_gib", "Lowest reserved device memory over the ranks."
-    ),
-    _gib(
-        "ranks/reserved_max_bytes", "ranks/reserved_max_gib", "Highest reserved device memory over the ranks."
-    ),
+    _gib("ranks/reserved_min_bytes", "ranks/reserved_min_gib", "Lowest reserved device memory over the ranks."),
+    _gib("ranks/reserved_max_bytes", "ranks/reserved_max_gib", "Highest reserved device memory over the ranks."),
     _gib("ranks/rss_min_bytes", "ranks/rss_min_gib", "Lowest resident memory over the ranks."),
     _gib("ranks/rss_max_bytes", "ranks/rss_max_gib", "Highest resident memory over the ranks."),
     _count("ranks/argmax", "ranks/argmax", "The rank with the highest resident or allocated memory."),

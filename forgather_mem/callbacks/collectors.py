@@ -1,0 +1,146 @@
+"""Which callbacks run Python's garbage collector at a fixed rhythm, by epochs or by steps?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from forgather_mem.actions import ClearCache, Collect
+from forgather_mem.callbacks.rule_callback import RuleCallback
+from forgather_mem.plan import Rule
+from forgather_mem.sample import Moment, Sample, Work
+from forgather_mem.triggers import Every, check_period
+from forgather_mem.units import format_bytes
+
+NOTHING: Mapping[str, float] = {}
+
+
+class SimpleGarbageCollector(RuleCallback):
+    """Runs a full `gc.collect()` at the end of every N-th epoch, or every N optimizer steps.
+
+    It frees what is lost in reference cycles. A training that makes none gains nothing from it, and a
+    collection pauses the training by about 0.2 s per million tracked objects: for a collector whose
+    pauses do not grow with the heap see `ScheduledGarbageCollector`.
+
+    Args:
+        collect_freq_epoch: Collect at the end of every N-th epoch; a resumed training keeps the rhythm.
+        verbose: Print a line before and after, through the progress bar's writer, on rank 0.
+        collect_freq_step: Collect after every N-th optimizer step instead; `collect_freq_epoch` is then None.
+        enabled: False makes it do nothing.
+        strict: Let a failure of our own end the training instead of logging it once.
+
+    >>> SimpleGarbageCollector(collect_freq_step=0)
+    Traceback (most recent call last):
+    ...
+    ValueError: SimpleGarbageCollector(collect_freq_step=0): a period is 1 step or more
+
+    Raises:
+        ValueError: for a period that is no whole number of 1 or more.
+    """
+
+    def __init__(
+        self,
+        collect_freq_epoch: int | None = 1,
+        verbose: bool = False,
+        *,
+        collect_freq_step: int | None = None,
+        enabled: bool = True,
+        strict: bool = False,
+    ) -> None:
+        when = _period(type(self).__name__, collect_freq_epoch, collect_freq_step, verbose)
+        self.collect_freq_epoch = collect_freq_epoch if collect_freq_step is None else None
+        self.collect_freq_step = collect_freq_step
+        self.verbose = verbose
+        do: list[Work] = [_tell_start, Collect(), _tell_collected] if verbose else [Collect()]
+        super().__init__([Rule(when=when, do=do, name=type(self).__name__)], enabled=enabled, strict=strict)
+
+
+class CudaGarbageCollector(RuleCallback):
+    """Runs a full `gc.collect()` and then gives the device allocator's unused memory back to the driver.
+
+    Any accelerator of PyTorch is served, not only CUDA. Without one it collects, and says so once. The
+    memory goes back to the driver, for other processes and other allocators: this process's own next
+    allocation becomes dearer, not cheaper.
+
+    Args:
+        collect_freq_epoch: At the end of every N-th epoch; a resumed training keeps the rhythm.
+        verbose: Print what was done and the allocator's summary, on rank 0.
+        collect_freq_step: After every N-th optimizer step instead; `collect_freq_epoch` is then None.
+        enabled: False makes it do nothing.
+        strict: Let a failure of our own end the training instead of logging it once.
+
+    Raises:
+        ValueError: for a period that is no whole number of 1 or more.
+    """
+
+    def __init__(
+        self,
+        collect_freq_epoch: int | None = 1,
+        verbose: bool = False,
+        *,
+        collect_freq_step: int | None = None,
+        enabled: bool = True,
+        strict: bool = False,
+    ) -> None:
+        when = _period(type(self).__name__, collect_freq_epoch, collect_freq_step, verbose)
+        self.collect_freq_epoch = collect_freq_epoch if collect_freq_step is None else None
+        self.collect_freq_step = collect_freq_step
+        self.verbose = verbose
+        do: list[Work] = [Collect(), _SayWithoutDevice(), ClearCache()]
+        if verbose:
+            do = [_tell_start, Collect(), _tell_collected, _SayWithoutDevice(), ClearCache(), _tell_cleared]
+        super().__init__([Rule(when=when, do=do, name=type(self).__name__)], enabled=enabled, strict=strict)
+
+
+def _period(name: str, epochs: int | None, steps: int | None, verbose: object) -> Every:
+    check_period(name, "collect_freq_step", "step", steps)
+    check_period(name, "collect_freq_epoch", "epoch", epochs)
+    if epochs is None and steps is None:
+        raise ValueError(f"{name}(collect_freq_epoch=None): give collect_freq_epoch or collect_freq_step")
+    if not isinstance(verbose, bool):
+        raise ValueError(f"{name}(verbose={verbose!r}): verbose is true or false")
+    return Every(steps=steps) if steps is not None else Every(epochs=epochs)
+
+
+def _tell_start(moment: Moment, sample: Sample) -> Mapping[str, float]:
+    where = f"step {moment.step}"
+    if moment.event == "epoch_end":
+        where = f"epoch {math.ceil((moment.epoch or 0.0) - 1e-6)}"
+    moment.run.say(f"Running garbage collection at end of {where}...")
+    return NOTHING
+
+
+def _tell_collected(moment: Moment, sample: Sample) -> Mapping[str, float]:
+    values = sample.values
+    moment.run.say(
+        f"Garbage collection finished in {values['collect/time_s']:.3f}s. "
+        f"Collected {values['collect/objects']:.0f} objects, freed {format_bytes(values['collect/freed_bytes'])}."
+    )
+    return NOTHING
+
+
+def _tell_cleared(moment: Moment, sample: Sample) -> Mapping[str, float]:
+    values = sample.values
+    if "cache/time_s" not in values:  # no accelerator
+        return NOTHING
+    import torch
+
+    moment.run.say(
+        f"Device cache cleared in {values['cache/time_s']:.3f}s, freed {format_bytes(values['cache/freed_bytes'])}."
+    )
+    if torch.cuda.is_available():
+        moment.run.say(f"Memory stats after clearing:\n{torch.cuda.memory_summary()}")
+    return NOTHING
+
+
+class _SayWithoutDevice:
+    """Says once that there is no device cache to clear."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        if not self._said and not ClearCache().available:
+            self._said = True
+            moment.run.say("CudaGarbageCollector: no accelerator here, so there is no device cache; it only collects.")
+        return NOTHING

@@ -1,0 +1,261 @@
+"""How do we learn what a Trainer does between events? By wrapping its methods, here and nowhere else.
+
+The wrappers sit on the trainer object, not on its class, for the time of a training; `train` alone stays
+wrapped between trainings, because an exception leaves it without any event.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import weakref
+from collections.abc import Callable
+from types import FrameType, MethodType
+from typing import Any
+
+from forgather_mem.engine import Run
+
+# Where the link hangs on the trainer, so that several callbacks share one.
+LINK_ATTRIBUTE = "_forgather_mem_link"
+# Methods of the trainer whose time is a phase. `accelerator.backward` and the optimizer's step come besides.
+PHASE_OF_METHOD = {
+    "get_batch_samples": "data",
+    "compute_loss": "forward",
+    "evaluation_loop": "evaluate",
+    "_save_checkpoint": "save",
+}
+# The whole training, outermost first: `_run_epoch` (transformers 5) serves a callback that was added too late
+# for `train`, which is running already.
+_WHOLE = ("train", "_run_epoch")
+_BUILDS_OR_TRAINS = ("__init__", "train", "_inner_training_loop")
+
+
+class Link:
+    """The wrapped methods of one trainer.
+
+    Args:
+        trainer: A `transformers.Trainer` or what behaves like one. Only a weak reference is kept.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = weakref.ref(trainer)
+        self._run: Run | None = None
+        self._train_seen = False  # whether the `train` call that is running went through our wrapper
+        self._wrapped: list[tuple[Any, str, _Wrapper]] = []
+        self._train_wrapper: _Wrapper | None = None
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()  # the callbacks that `train` stays wrapped for
+
+    @staticmethod
+    def find(user: object) -> Link | None:
+        """The link of the trainer that is calling us, made when there is none; None outside a trainer."""
+        trainer = _calling_trainer()
+        return Link.of(trainer, user) if trainer is not None else None
+
+    @staticmethod
+    def of(trainer: Any, user: object) -> Link:
+        """The trainer's link; from now on its `train` is wrapped, as long as `user` is among its callbacks."""
+        link: Link | None = trainer.__dict__.get(LINK_ATTRIBUTE)
+        if link is None or link._trainer() is not trainer:  # a copied trainer carries a copied link
+            link = Link(trainer)
+            setattr(trainer, LINK_ATTRIBUTE, link)
+        link.users.add(user)
+        link._wrap_train(trainer)
+        return link
+
+    def begin(self, run: Run, *, phases: bool) -> None:
+        """Serve this run until it closes: exceptions always, trainer logs and phases when somebody wants them."""
+        trainer = self._trainer()
+        if trainer is None:
+            return
+        if self._run is not run:
+            self._run = run
+            run.on_close.append(self.end)
+            if not self._train_seen:
+                self._wrap(trainer, "_run_epoch", functools.partial(_whole, self))
+            self._wrap(trainer, "log", functools.partial(_log, run))
+        if phases and not any(name == "compute_loss" for _, name, _ in self._wrapped):
+            self._wrap_phases(trainer, run)
+
+    def end(self) -> None:
+        """Put back every method but `train`; what somebody has replaced meanwhile is theirs and stays."""
+        self._run = None
+        while self._wrapped:
+            owner, name, wrapper = self._wrapped.pop()
+            _unwrap(owner, name, wrapper)
+
+    def detach(self) -> None:
+        """Put back everything, `train` too."""
+        self.end()
+        trainer = self._trainer()
+        if trainer is not None:
+            if self._train_wrapper is not None:
+                _unwrap(trainer, "train", self._train_wrapper)
+            if trainer.__dict__.get(LINK_ATTRIBUTE) is self:
+                delattr(trainer, LINK_ATTRIBUTE)
+        self._train_wrapper = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _nothing, ()  # a pickled or copied trainer is a trainer without us
+
+    # ---- inside ----
+
+    def _wrap_train(self, trainer: Any) -> None:
+        if self._train_wrapper is None or trainer.__dict__.get("train") is not self._train_wrapper:
+            self._train_wrapper = _wrapper(trainer, "train", functools.partial(_train, self))
+            if self._train_wrapper is not None:
+                trainer.__dict__["train"] = self._train_wrapper
+
+    def _wrap_phases(self, trainer: Any, run: Run) -> None:
+        run.phases.enter("startup")
+        for name, phase in PHASE_OF_METHOD.items():
+            self._wrap(trainer, name, functools.partial(_phase, run, phase))
+        self._wrap(getattr(trainer, "accelerator", None), "backward", functools.partial(_phase, run, "backward"))
+        handler = getattr(trainer, "callback_handler", None)
+        self._wrap(handler, "on_pre_optimizer_step", functools.partial(_optimizer_begins, run))
+        self._wrap(handler, "on_optimizer_step", functools.partial(_optimizer_ends, run))
+
+    def _wrap(self, owner: Any, name: str, around: Around) -> None:
+        wrapper = _wrapper(owner, name, around) if owner is not None else None
+        if wrapper is not None:
+            owner.__dict__[name] = wrapper
+            self._wrapped.append((owner, name, wrapper))
+
+    def close_run(self, end: str) -> None:
+        """The training that is running has ended."""
+        if self._run is not None:
+            self._run.close(end)
+
+
+Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+
+class _Wrapper:
+    """A method of one object, with something around it. Holds its owner weakly: no cycle keeps a trainer alive."""
+
+    def __init__(self, owner: Any, name: str, method: Any, around: Around) -> None:
+        functools.update_wrapper(self, method)
+        del self.__dict__["__wrapped__"]  # it would hold the owner
+        self._name = name
+        self._around = around
+        bound_here = isinstance(method, MethodType) and method.__self__ is owner
+        self._owner = weakref.ref(owner) if bound_here else None
+        self._function: Any = method.__func__ if bound_here else method
+        self.replaced = name in owner.__dict__
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._around(self.original(), arguments, keywords)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.original())
+
+    def original(self) -> Any:
+        """What stands behind: the bound method, or what the user had put in its place."""
+        if self._owner is None:
+            return self._function
+        owner = self._owner()
+        assert owner is not None, "called through its owner, which is therefore alive"
+        return MethodType(self._function, owner)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._owner is not None:  # a copy gets the plain method, bound to the copied owner
+            return MethodType, (self._function, self._owner())
+        return _same, (self._function,)
+
+
+def _wrapper(owner: Any, name: str, around: Around) -> _Wrapper | None:
+    method = getattr(owner, name, None)
+    if method is None or not hasattr(owner, "__dict__"):
+        return None
+    return _Wrapper(owner, name, method, around)
+
+
+def _unwrap(owner: Any, name: str, wrapper: _Wrapper) -> None:
+    if owner.__dict__.get(name) is not wrapper:
+        return
+    if wrapper.replaced:
+        owner.__dict__[name] = wrapper.original()
+    else:
+        del owner.__dict__[name]
+
+
+def _train(link: Link, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    link._train_seen = True
+    try:
+        return _whole(link, call, arguments, keywords)
+    finally:
+        link._train_seen = False
+        link.close_run("finished")
+        _detach_when_unused(link)
+
+
+def _whole(link: Link, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    try:
+        return call(*arguments, **keywords)
+    except (KeyboardInterrupt, SystemExit):
+        link.close_run("interrupted")
+        raise
+    except BaseException:
+        link.close_run("exception")
+        raise
+
+
+def _phase(run: Run, phase: str, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    entered = run.phases.enter(phase)
+    try:
+        return call(*arguments, **keywords)
+    except BaseException:
+        run.phases.fail()
+        raise
+    finally:
+        if entered:
+            run.phases.leave(phase)
+
+
+def _optimizer_begins(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    result = call(*arguments, **keywords)
+    run.phases.enter("optimizer")
+    return result
+
+
+def _optimizer_ends(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    run.phases.leave("optimizer")
+    return call(*arguments, **keywords)
+
+
+def _log(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """The trainer's log line with our numbers in a copy: the caller's dict (an evaluation's metrics) stays as it is."""
+    ours = run.log_values()
+    if ours and arguments and isinstance(arguments[0], dict):
+        arguments = ({**arguments[0], **ours}, *arguments[1:])
+    elif ours and isinstance(keywords.get("logs"), dict):
+        keywords = {**keywords, "logs": {**keywords["logs"], **ours}}
+    return call(*arguments, **keywords)
+
+
+def _detach_when_unused(link: Link) -> None:
+    trainer = link._trainer()
+    handler = getattr(trainer, "callback_handler", None)
+    if not any(callback in link.users for callback in getattr(handler, "callbacks", ())):
+        link.detach()
+
+
+def _calling_trainer() -> Any | None:
+    """The trainer whose constructor or training is calling us, found by walking up the stack."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name in _BUILDS_OR_TRAINS:
+            owner = frame.f_locals.get("self")  # the frame's other locals are not looked at, nothing is kept
+            if hasattr(owner, "callback_handler") and hasattr(owner, "train"):
+                return owner
+        frame = frame.f_back
+    return None
+
+
+def _nothing() -> None:
+    return None
+
+
+def _same(value: Any) -> Any:
+    return value

@@ -1,0 +1,111 @@
+"""Which callback runs a user's own rules, or watches everything cheap when it is given none?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Protocol
+
+from forgather_mem.callbacks.rule_callback import RuleCallback
+from forgather_mem.plan import Rule
+from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, TensorProbe
+from forgather_mem.sample import Moment, Sample, Sink
+from forgather_mem.sinks import JsonlSink, TensorBoardSink
+from forgather_mem.triggers import AtEvent, Every
+
+NOTHING: Mapping[str, float] = {}
+
+
+class EpochMonitor(Protocol):
+    """What `monitor` must be: `forgather_mem.EpochMemoryMonitor`, or anything with its three methods."""
+
+    def on_epoch_start(self) -> None: ...
+
+    def on_batch_end(self, batch_idx: int, loss: object = None) -> None: ...
+
+    def on_epoch_end(self) -> None: ...
+
+
+class MemoryCallback(RuleCallback):
+    """Runs rules of your own; without any it watches: reads everything cheap at every step and changes nothing.
+
+    Args:
+        rules: What to do when. Default: the rules of `callbacks/watch.yaml`.
+        sinks: Where the records go. Default: TensorBoard and JSONL when `rules` is left out too, else none:
+            the records then go where the other callbacks of the training send them.
+        monitor: An `EpochMemoryMonitor` that is told of epochs and optimizer steps. Given alone, it is all
+            that this callback does.
+        enabled: False makes it do nothing.
+        strict: Let a failure of our own end the training instead of logging it once.
+
+    Raises:
+        ValueError: for a rule or sink that is none.
+    """
+
+    needs_phases: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        rules: Sequence[Rule] | None = None,
+        sinks: Sequence[Sink] | None = None,
+        *,
+        monitor: EpochMonitor | None = None,
+        enabled: bool = True,
+        strict: bool = False,
+    ) -> None:
+        watching = rules is None and monitor is None
+        chosen = list(rules if rules is not None else watch_rules() if watching else [])
+        for rule in chosen:
+            if not isinstance(rule, Rule):
+                raise ValueError(f"MemoryCallback(rules=[... {rule!r} ...]): each is a Rule(when=..., do=[...])")
+        if sinks is None:
+            sinks = [TensorBoardSink(), JsonlSink()] if watching else []
+        for sink in sinks:
+            if not hasattr(sink, "write"):
+                raise ValueError(f"MemoryCallback(sinks=[... {sink!r} ...]): a sink has a method write(sample)")
+        if monitor is not None:
+            chosen += _monitor_rules(monitor)
+        self.monitor = monitor
+        super().__init__(chosen, sinks, enabled=enabled, strict=strict)
+
+
+def watch_rules() -> list[Rule]:
+    """What `MemoryCallback()` does: cheap readings only, no peak is reset, no kernel mark is touched."""
+    return [
+        Rule(
+            when=Every(steps=1),
+            do=[HostProbe(), DeviceProbe(reset_peaks=False), PythonProbe(), PhaseProbe(host_mark=False, device=False)],
+            name="watch",
+        ),
+        Rule(when=Every(steps=10, at="pre_optimizer_step"), do=[TensorProbe()], name="watch tensors"),
+    ]
+
+
+def _monitor_rules(monitor: EpochMonitor) -> list[Rule]:
+    told = _Told(monitor)
+    return [
+        Rule(when=AtEvent("epoch_begin"), do=[told.epoch_begins], name="monitor"),
+        Rule(when=Every(steps=1), do=[told.step_ends], name="monitor"),
+        Rule(when=AtEvent("epoch_end"), do=[told.epoch_ends], name="monitor"),
+    ]
+
+
+class _Told:
+    """Passes the trainer's events on to a monitor, and counts the steps of the epoch for it."""
+
+    def __init__(self, monitor: EpochMonitor) -> None:
+        self._monitor = monitor
+        self._batch_idx = 0
+
+    def epoch_begins(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        self._batch_idx = 0
+        self._monitor.on_epoch_start()
+        return NOTHING
+
+    def step_ends(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        self._monitor.on_batch_end(self._batch_idx)
+        self._batch_idx += 1
+        return NOTHING
+
+    def epoch_ends(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        self._monitor.on_epoch_end()
+        return NOTHING

@@ -1,0 +1,157 @@
+"""Which callbacks write down where the memory is: to TensorBoard, to JSONL, or the peak alone?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from forgather_mem.callbacks.rule_callback import RuleCallback
+from forgather_mem.errors import did_you_mean
+from forgather_mem.plan import Rule
+from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, TensorProbe, WorkerProbe
+from forgather_mem.sample import Work
+from forgather_mem.sinks import JsonlSink, TensorBoardSink, TrainerLogSink
+from forgather_mem.triggers import Every, check_period
+
+DEFAULT_METRICS = ("host", "device", "gc")
+"""What is logged unless `metrics` says otherwise: host and device memory, and the collector's pauses."""
+
+
+class TBMemoryLogger(RuleCallback):
+    """Writes host memory, device memory and collector pauses to TensorBoard, beside the run's losses.
+
+    One record a step, whatever the number of metrics. It costs some microseconds a step (benchmarks/), never
+    synchronises the device, never stops a training because a disk is full, and writes on rank 0 only.
+
+    Args:
+        summary_writer: A `torch.utils.tensorboard.SummaryWriter` to write through. Default: a file of our own
+            in the run's TensorBoard folder, so that `train/loss` and `mem_*` stand in one run.
+        every_steps: Write every N-th optimizer step.
+        metrics: Groups of `host`, `device`, `phases`, `gc`, `workers`, `tensors`; docs/metrics.md explains each.
+        logging_dir: The TensorBoard folder, when it can't be found: `TENSORBOARD_LOGGING_DIR`, else where the
+            trainer's own event file is, else `output_dir/runs/<time>_<host>`.
+        reset_peaks: Start a new window for the device's peak after each record. Others who read the allocator's
+            peak see the reset; False leaves it alone.
+        enabled: False makes it do nothing.
+        strict: Let a failure of our own end the training instead of logging it once.
+
+    >>> TBMemoryLogger(metrics=["host", "gpu"])
+    Traceback (most recent call last):
+    ...
+    ValueError: TBMemoryLogger(metrics=['gpu']): the groups are host, device, phases, gc, workers, tensors
+
+    Raises:
+        ValueError: for a period below 1, an unknown group, or both a writer and a folder.
+    """
+
+    needs_phases: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        summary_writer: Any = None,
+        every_steps: int = 1,
+        *,
+        metrics: Sequence[str] = DEFAULT_METRICS,
+        logging_dir: str | Path | None = None,
+        reset_peaks: bool = True,
+        enabled: bool = True,
+        strict: bool = False,
+    ) -> None:
+        self.every_steps = every_steps
+        self.metrics = tuple(metrics)
+        rules = metric_rules("TBMemoryLogger", self.metrics, every_steps, reset_peaks=reset_peaks)
+        sink = TensorBoardSink(summary_writer, logging_dir=logging_dir)
+        super().__init__(rules, [sink], enabled=enabled, strict=strict)
+
+
+class JsonMemoryLogger(RuleCallback):
+    """Writes the same readings as one JSON object a line, a file for each rank: `memory.rank{r}.jsonl`.
+
+    Args:
+        path: The file. Default: in `<output_dir>/forgather_mem/<time>/`.
+        every_steps: Write every N-th optimizer step.
+        metrics: As for `TBMemoryLogger`.
+        reset_peaks: As for `TBMemoryLogger`.
+        enabled: False makes it do nothing.
+        strict: Let a failure of our own end the training instead of logging it once.
+
+    Raises:
+        ValueError: for a period below 1 or an unknown group.
+    """
+
+    needs_phases: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        every_steps: int = 1,
+        *,
+        metrics: Sequence[str] = DEFAULT_METRICS,
+        reset_peaks: bool = True,
+        enabled: bool = True,
+        strict: bool = False,
+    ) -> None:
+        self.every_steps = every_steps
+        self.metrics = tuple(metrics)
+        rules = metric_rules("JsonMemoryLogger", self.metrics, every_steps, reset_peaks=reset_peaks)
+        super().__init__(rules, [JsonlSink(path)], enabled=enabled, strict=strict)
+
+
+class PeakMemory(RuleCallback):
+    """Puts the peak since the last log line into every line the trainer logs (and so into W&B, MLflow, ...).
+
+    Args:
+        every_steps: Read every N-th optimizer step; the peaks themselves come from marks that miss nothing.
+        prefix: Put before the keys in the trainer's logs.
+        reset_peaks: As for `TBMemoryLogger`.
+        enabled: False makes it do nothing.
+        strict: Let a failure of our own end the training instead of logging it once.
+
+    Raises:
+        ValueError: for a period below 1.
+    """
+
+    def __init__(
+        self,
+        every_steps: int = 1,
+        *,
+        prefix: str = "mem_",
+        reset_peaks: bool = True,
+        enabled: bool = True,
+        strict: bool = False,
+    ) -> None:
+        self.every_steps = every_steps
+        rules = metric_rules("PeakMemory", ("host", "device"), every_steps, reset_peaks=reset_peaks)
+        super().__init__(rules, [TrainerLogSink(prefix=prefix)], enabled=enabled, strict=strict)
+
+
+def metric_rules(owner: str, metrics: Sequence[str], every_steps: int, *, reset_peaks: bool) -> list[Rule]:
+    """The rules that read the named groups every `every_steps`.
+
+    Raises:
+        ValueError: naming `owner`, for a period below 1 or an unknown group.
+    """
+    check_period(owner, "every_steps", "step", every_steps)
+    groups: dict[str, Callable[[], Work]] = {
+        "host": HostProbe,
+        "device": lambda: DeviceProbe(reset_peaks=reset_peaks),
+        "phases": PhaseProbe,
+        "gc": PythonProbe,
+        "workers": WorkerProbe,
+        "tensors": TensorProbe,
+    }
+    unknown = [name for name in metrics if name not in groups]
+    if isinstance(metrics, str) or unknown:
+        hint = did_you_mean(str(unknown[0]), groups) if unknown and not isinstance(metrics, str) else None
+        shown = metrics if isinstance(metrics, str) else unknown
+        raise ValueError(
+            f"{owner}(metrics={shown!r}): the groups are {', '.join(groups)}" + (f"; {hint}" if hint else "")
+        )
+    if not metrics:
+        raise ValueError(f"{owner}(metrics=[]): name one group or more: {', '.join(groups)}")
+    chosen = list(dict.fromkeys(metrics))
+    rules = [Rule(when=Every(steps=every_steps), do=[groups[name]() for name in chosen], name=f"{owner} readings")]
+    if "tensors" in chosen:  # gradients are gone at the step's end
+        rules.append(Rule(when=Every(steps=every_steps, at="pre_optimizer_step"), do=[TensorProbe()]))
+    return rules

@@ -1,0 +1,188 @@
+"""What do all our trainer callbacks share? They bring rules into the run of a training and pass events on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from transformers import TrainerCallback
+
+from forgather_mem.callbacks.link import Link
+from forgather_mem.engine import RUN_ATTRIBUTE, Run
+from forgather_mem.fence import Fence
+from forgather_mem.plan import Plan, Rule
+from forgather_mem.report import verdict_text
+from forgather_mem.sample import Sink
+from forgather_mem.summary import RunSummary
+
+# A run may begin late, with a callback added during a training; what fires outside a training begins none.
+_BEGINS_A_RUN = frozenset(
+    {"train_begin", "epoch_begin", "step_begin", "substep_end", "pre_optimizer_step", "optimizer_step", "step_end"}
+)
+
+
+class RuleCallback(TrainerCallback):
+    """A trainer callback made of rules. Not for users: take `MemoryCallback(rules=[...])`.
+
+    Args:
+        rules: What to do when.
+        sinks: Where the run's records go, besides the sinks that other callbacks bring.
+        enabled: False makes the callback do nothing at all; so does the environment's `FORGATHER_MEM=0`.
+        strict: Let failures of our own end the training instead of logging them once.
+    """
+
+    # Whether readings need to know the phase (forward, backward, ...), which only a link to the trainer tells.
+    needs_phases: ClassVar[bool] = False
+
+    def __init__(
+        self, rules: Sequence[Rule], sinks: Sequence[Sink] = (), *, enabled: bool = True, strict: bool = False
+    ) -> None:
+        self.rules = tuple(rules)
+        self.sinks = tuple(sinks)
+        self.enabled = enabled
+        self.strict = strict
+        self._summary: RunSummary | None = None
+        self._forget_run()
+
+    @property
+    def summary(self) -> RunSummary | None:
+        """Numbers of the training that is running, or of the last one; None before the first."""
+        return self._run.summary if self._run is not None else self._summary
+
+    def close(self) -> None:
+        """End the run now: write what is open, restore what was changed. For a training that ended by an exception."""
+        if self._run is not None:
+            run = self._run
+            self._leave_run()
+            run.close("interrupted")
+
+    # ---- events; each looks first whether there is anything to do ----
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if self._on():
+            Fence(self.strict).call("link", Link.find, self)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self._event("train_begin", args, state, control, objects)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self._event("train_end", args, state, control, objects)
+        if self._run is not None:
+            run = self._run
+            self._leave_run()
+            run.finish(self)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "epoch_begin" in self._events:
+            self._event("epoch_begin", args, state, control, objects)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "epoch_end" in self._events:
+            self._event("epoch_end", args, state, control, objects)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "step_begin" in self._events:
+            self._event("step_begin", args, state, control, objects)
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "substep_end" in self._events:
+            self._event("substep_end", args, state, control, objects)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "pre_optimizer_step" in self._events:
+            self._event("pre_optimizer_step", args, state, control, objects)
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "optimizer_step" in self._events:
+            self._event("optimizer_step", args, state, control, objects)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "step_end" in self._events:
+            self._event("step_end", args, state, control, objects)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "evaluate" in self._events:
+            self._event("evaluate", args, state, control, objects)
+
+    def on_predict(self, args: Any, state: Any, control: Any, *metrics: Any, **objects: Any) -> None:
+        if "predict" in self._events:
+            self._event("predict", args, state, control, objects)
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "prediction_step" in self._events:
+            self._event("prediction_step", args, state, control, objects)
+
+    def on_save(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "save" in self._events:
+            self._event("save", args, state, control, objects)
+
+    def on_log(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "log" in self._events:
+            self._event("log", args, state, control, objects)
+
+    def on_push_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "push_begin" in self._events:
+            self._event("push_begin", args, state, control, objects)
+
+    # ---- inside ----
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = dict(self.__dict__)
+        for name in ("_run", "_plans"):  # a training's own: not for another process or a copy
+            kept.pop(name, None)
+        return kept
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        self.__dict__.update(kept)
+        self._forget_run()
+
+    def _on(self) -> bool:
+        return self.enabled and os.environ.get("FORGATHER_MEM", "") != "0"
+
+    def _forget_run(self) -> None:
+        self._run: Run | None = None
+        self._plans: dict[str, Plan] = {}
+        self._events = frozenset(event for rule in self.rules for event in rule.when.events) if self.enabled else ()
+
+    def _leave_run(self) -> None:
+        if self._run is not None:
+            self._summary = self._run.summary
+        self._forget_run()
+
+    def _event(self, event: str, args: Any, state: Any, control: Any, objects: Mapping[str, Any]) -> None:
+        run = self._run
+        if run is None or run.closed or getattr(state, RUN_ATTRIBUTE, None) is not run or event == "train_begin":
+            run = self._enter(event, args, state)
+            if run is None:
+                return
+        plan = self._plans.get(event)
+        if plan is not None:
+            run.handle(plan, args, state, control, objects)
+
+    def _enter(self, event: str, args: Any, state: Any) -> Run | None:
+        """The run of this training, which we join; begun when we are the first. None outside a training."""
+        if not self._on() or event not in _BEGINS_A_RUN:
+            return None
+        found: Run | None = getattr(state, RUN_ATTRIBUTE, None)
+        if found is not None and found.closed and event != "train_begin":
+            return None
+        if self._run is not None and (event == "train_begin" or self._run is not found):
+            self._run.close("exception")  # begun again without a `train_end`: an exception, auto_find_batch_size
+        self._leave_run()
+        if found is None or found.closed:
+            found = Fence(self.strict).call("run", self._begin_run, args, state)
+            if found is None:
+                self.enabled = False
+                return None
+        self._run = found
+        link = found.fence.call("link", Link.find, self)
+        if link is not None:
+            link.begin(found, phases=self.needs_phases)
+        self._plans = found.join(self, self.rules, self.sinks, state.epoch)
+        return found
+
+    def _begin_run(self, args: Any, state: Any) -> Run:
+        run = Run(args, state, strict=self.strict, verdict=verdict_text)
+        setattr(state, RUN_ATTRIBUTE, run)
+        return run

@@ -1,0 +1,302 @@
+"""What happens in one training, from its first event to its end: one `Run`, shared by all our callbacks."""
+
+from __future__ import annotations
+
+import atexit
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from forgather_mem.fence import Fence
+from forgather_mem.ledger import Ledger
+from forgather_mem.metrics import FLOW, METRICS
+from forgather_mem.phase_stack import PhaseStack
+from forgather_mem.plan import INSIDE_A_STEP, ArmedRule, Plan, Rule, plans_of
+from forgather_mem.run_facts import current_device, facts_of, finish_facts, run_folder
+from forgather_mem.sample import Finding, Moment, PhaseWatcher, Sample, Sink
+from forgather_mem.sinks import ConsoleSink
+from forgather_mem.summary import RunSummary
+
+__all__ = ["RUN_ATTRIBUTE", "Rule", "Run"]
+
+# The run hangs on the trainer's state: a new state object at each `train()`, seen by all callbacks of
+# that training, and ignored when the state is written to a checkpoint.
+RUN_ATTRIBUTE = "_forgather_mem_run"
+_FLOWS = frozenset(metric.name for metric in METRICS if metric.kind == FLOW)
+Verdict = Callable[[RunSummary], str]
+_PROBE_OF = {"host": "HostProbe", "device": "DeviceProbe", "gc": "PythonProbe", "workers": "WorkerProbe"}
+
+
+class Run:
+    """One training: readings, phases, ledger, sinks, fence and own cost of all our callbacks in it.
+
+    A step's readings make one record, written after the last of our callbacks has seen `step_end`;
+    events after it (evaluation, checkpoint, epoch end) write records of their own.
+
+    Args:
+        args: The trainer's arguments, read once and not kept.
+        state: The trainer's state at the beginning, not kept.
+        strict: Let our own failures through (for tests and for finding them).
+        verdict: Turns the finished summary into the text that closes the run in TensorBoard.
+    """
+
+    def __init__(self, args: Any, state: Any, *, strict: bool = False, verdict: Verdict | None = None) -> None:
+        self.output_dir = Path(args.output_dir) if getattr(args, "output_dir", None) else None
+        self.facts = facts_of(args, state)
+        self.rank, self.world_size = self.facts.rank, self.facts.world_size
+        self.device = current_device()
+        self.step: int = state.global_step
+        self.summary = RunSummary(self.facts)
+        self.summary.begin(self.step)
+        self.ledger = Ledger()
+        self.phases = PhaseStack()
+        self.fence = Fence(strict)
+        self.on_close: list[Callable[[], None]] = []
+        self.closed = False
+        self._verdict = verdict
+        self._folder: Path | None = None
+        self._members: dict[int, dict[str, Plan]] = {}
+        self._sinks: list[Sink] = []
+        self._works: list[Any] = []
+        self._probes: dict[str, Any] = {}
+        self._record: Sample | None = None
+        self._written = self.step  # the step of the last `step_end` record
+        self._written_at = self._began_at = time.perf_counter()
+        self._flow_step = -1
+        self._flows: dict[str, float] = {}
+        self._seen_plans: set[int] = set()
+        self._done: set[Hashable] = set()
+        self._event = ""
+        self._self_s = 0.0
+        atexit.register(self.close, "interrupted")
+
+    # ---- what probes, actions and sinks see (sample.RunInfo) ----
+
+    @property
+    def phase(self) -> str:
+        return self.phases.current
+
+    @property
+    def folder(self) -> Path | None:
+        if self._folder is None:
+            self._folder = run_folder(self.output_dir, self.rank)
+            self.facts.folder = str(self._folder) if self._folder else None
+        return self._folder
+
+    def watch_phases(self, watcher: PhaseWatcher) -> None:
+        self.phases.watch(watcher)
+
+    def tell(self, finding: Finding) -> None:
+        self.summary.tell(finding)
+        for sink in self._sinks:
+            self._call(sink, "tell", finding)
+
+    def say(self, text: str) -> None:
+        console = next((sink for sink in self._sinks if isinstance(sink, ConsoleSink)), None)
+        if console is None:
+            console = ConsoleSink()
+            self._add_sink(console)
+        console.say(text)
+
+    # ---- callbacks come in ----
+
+    def join(
+        self, member: object, rules: Sequence[Rule], sinks: Sequence[Sink], epoch: float | None
+    ) -> dict[str, Plan]:
+        """A callback takes part from now on: its works and sinks begin.
+
+        Returns:
+            One plan for each event in which it has something to do.
+        """
+        plans = plans_of(rules, epoch)
+        self._members[id(member)] = plans
+        for sink in sinks:
+            self._add_sink(sink)
+        for rule in rules:
+            for work in rule.do:
+                self._begin(work)
+        for event in plans:
+            hooking = [other[event] for other in self._members.values() if event in other]
+            for plan in hooking:
+                plan.flushes = plan is hooking[-1] and event not in INSIDE_A_STEP
+        return plans
+
+    def leave(self, member: object) -> None:
+        """A callback was taken out; its works end with the run, its share of the record is written."""
+        plans = self._members.pop(id(member), {})
+        for event in plans:
+            hooking = [other[event] for other in self._members.values() if event in other]
+            if hooking and event not in INSIDE_A_STEP:
+                hooking[-1].flushes = True
+
+    # ---- events ----
+
+    def handle(self, plan: Plan, args: Any, state: Any, control: Any, objects: Mapping[str, Any]) -> None:
+        """One event reaches one callback. Nothing is built when nothing is due."""
+        step: int = state.global_step + plan.offset
+        if plan.event == "epoch_end":
+            plan.epochs += 1
+        due = not step % plan.period
+        if not due and not (plan.flushes and self._record is not None):
+            return
+        began = time.perf_counter()
+        self.step = state.global_step
+        if self._record is not None and (self._record.step != step or plan.event not in self._joins(self._record)):
+            self.flush()
+        if due and not (plan.event == "step_end" and plan.seen_step == step):
+            plan.seen_step = step
+            if id(plan) in self._seen_plans or plan.event != self._event:
+                self._seen_plans.clear()
+                self._done.clear()
+                self._event = plan.event
+            self._seen_plans.add(id(plan))
+            moment = Moment(plan.event, step, state.epoch, args, state, control, objects, self)
+            for rule in plan.rules:
+                if rule.off or step % rule.every_steps:
+                    continue
+                if rule.every_epochs and plan.epochs % rule.every_epochs:
+                    continue
+                self.fence.call_rule(rule, self._do, moment)
+        if plan.flushes and self._record is not None:
+            self.flush()
+        self._self_s += time.perf_counter() - began
+
+    def flush(self) -> None:
+        """Write the record that is open, if any."""
+        sample, self._record = self._record, None
+        if sample is None or not sample.values:
+            return
+        if sample.event == "step_end":
+            values: dict[str, float] = sample.values  # type: ignore[assignment]  # ours until it is written
+            now, steps = time.perf_counter(), sample.step - self._written
+            if steps > 0:
+                values["step/time_s"] = (now - self._written_at) / steps
+            values["step/self_s"] = self._self_s
+            self._written, self._written_at = sample.step, now
+            self.summary.self_s += self._self_s
+            self._self_s = 0.0
+        self.summary.add(sample)
+        for sink in self._sinks:
+            self._call(sink, "write", sample)
+
+    def close(self, end: str = "finished", exit_code: int | None = None) -> None:
+        """The training is over, whichever way: write what is open, give back what was taken. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        atexit.unregister(self.close)
+        self.flush()
+        self.phases.close()
+        for give_back in self.on_close:
+            self.fence.call("on_close", give_back)
+        for work in reversed(self._works):
+            self._call(work, "end", self)
+        summary = self.summary
+        summary.self_s += self._self_s
+        summary.ledger = [row.as_dict() for row in self.ledger.rows()]
+        finish_facts(self.facts, end, exit_code, time.perf_counter() - self._began_at, self.device)
+        for sink in self._sinks:
+            problem = getattr(sink, "problems", lambda: None)()
+            if problem:
+                summary.switched_off.append(problem)
+        summary.switched_off += self.fence.switched_off
+        text = self.fence.call("verdict", self._verdict, summary)
+        if text:
+            self.tell(Finding(kind="verdict", step=self.step, text=text))
+        for sink in self._sinks:
+            self._call(sink, "end", self)
+        self._members.clear()
+
+    def finish(self, member: object) -> None:
+        """A callback has seen `train_end`; after the last of them the run closes."""
+        self._members.pop(id(member), None)
+        if not self._members:
+            self.close()
+
+    def log_values(self) -> dict[str, float]:
+        """What our sinks want to stand in the trainer's own log line; plain numbers only."""
+        values: dict[str, float] = {}
+        for sink in self._sinks:
+            give = getattr(sink, "log_values", None)
+            if give is not None:
+                values.update(give(self.step))
+        return values
+
+    # ---- inside ----
+
+    def _joins(self, record: Sample) -> frozenset[str]:
+        """Events whose readings stand in this record: a step's record gathers until `step_end`."""
+        return INSIDE_A_STEP | {"step_end"} if record.event == "step_end" else frozenset({record.event})
+
+    def _open(self, moment: Moment) -> Sample:
+        if self._record is None:
+            event = "step_end" if moment.event in INSIDE_A_STEP else moment.event
+            self._record = Sample(
+                event=event,
+                step=moment.step,
+                epoch=moment.epoch,
+                time_s=time.time(),
+                values={},
+                device=self.device,
+            )
+        return self._record
+
+    def _do(self, rule: ArmedRule, moment: Moment) -> None:
+        sample = self._open(moment)
+        if rule.limit is not None and not rule.crosses(self._value(rule.limit.name, moment, sample)):
+            return
+        for work, reading, books in rule.works:
+            if reading is not None:
+                if reading in self._done:
+                    continue
+                self._done.add(reading)
+            self._merge(sample, work(moment, sample), books)
+
+    def _merge(self, sample: Sample, new: Mapping[str, float], books: str) -> None:
+        if not new:
+            return
+        values: dict[str, float] = sample.values  # type: ignore[assignment]  # ours until it is written
+        values.update(new)
+        if books:
+            self.ledger.book(books, new)
+            if books == "clear":
+                values["cache/clears"] = float(self.ledger.calls("clear"))
+        flows = _FLOWS & new.keys()
+        if flows:  # added up over the step: TensorBoard shows the last value of a (tag, step)
+            if self._flow_step != sample.step:
+                self._flow_step = sample.step
+                self._flows.clear()
+            for name in flows:
+                self._flows[name] = values[name] = self._flows.get(name, 0.0) + new[name]
+
+    def _value(self, name: str, moment: Moment, sample: Sample) -> float | None:
+        """A reading of this moment: from the record, else from the family's probe, which is then asked once."""
+        value = sample.values.get(name)
+        probe_name = _PROBE_OF.get(name.split("/")[0])
+        if value is not None or probe_name is None:
+            return value
+        probe = self._probes.get(probe_name)
+        if probe is None:
+            from forgather_mem import probes
+
+            probe = self._probes[probe_name] = getattr(probes, probe_name)()
+            self._begin(probe)
+        self._merge(sample, probe(moment, sample), "")
+        return sample.values.get(name)
+
+    def _begin(self, part: Any) -> None:
+        if not any(part is known for known in self._works):
+            self._works.append(part)
+            self._call(part, "begin", self)
+
+    def _add_sink(self, sink: Sink) -> None:
+        key = getattr(sink, "key", None)
+        for known in self._sinks:
+            if known is sink or (key is not None and getattr(known, "key", None) == key):
+                return
+        self._sinks.append(sink)
+        self._call(sink, "begin", self)
+
+    def _call(self, part: Any, method: str, argument: object) -> None:
+        self.fence.call(f"{type(part).__name__}.{method}", getattr(part, method, None), argument)

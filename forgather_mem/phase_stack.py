@@ -1,0 +1,72 @@
+"""In which phase is the training now? Phases nest, and an outer evaluation keeps its name over inner forwards."""
+
+from __future__ import annotations
+
+from forgather_mem.sample import PhaseWatcher
+
+# What runs inside these is theirs: the forward pass of an evaluation is evaluation.
+_OPAQUE = frozenset({"evaluate", "save", "resume", "generate"})
+
+
+class PhaseStack:
+    """The phases that are open, innermost last, and those who watch them.
+
+    Attributes:
+        failed: The phase that an exception has left last, until another phase begins.
+
+    >>> phases = PhaseStack()
+    >>> phases.enter("evaluate"), phases.enter("forward"), phases.current
+    (True, False, 'evaluate')
+    """
+
+    __slots__ = ("_stack", "_watchers", "failed")
+
+    def __init__(self) -> None:
+        self.failed: str | None = None
+        self._stack: list[str] = []
+        self._watchers: list[PhaseWatcher] = []
+
+    @property
+    def current(self) -> str:
+        return self._stack[-1] if self._stack else "other"
+
+    def watch(self, watcher: PhaseWatcher) -> None:
+        """From now on `watcher` is called at every change; phases already open begin for it now."""
+        self._watchers.append(watcher)
+        for phase in self._stack:
+            watcher.phase_begin(phase)
+
+    def enter(self, phase: str) -> bool:
+        """Begin a phase. False when it belongs to an outer one and is not counted; then don't leave it."""
+        self.failed = None
+        if self._stack:
+            if self._stack[-1] in _OPAQUE:
+                return False
+            if self._stack[-1] == "startup":
+                self.leave("startup")
+        self._stack.append(phase)
+        for watcher in self._watchers:
+            watcher.phase_begin(phase)
+        return True
+
+    def leave(self, phase: str) -> None:
+        """End a phase, and whatever was left open inside it."""
+        if phase not in self._stack:
+            return
+        while True:
+            last = self._stack.pop()
+            for watcher in self._watchers:
+                watcher.phase_end(last)
+            if last == phase:
+                return
+
+    def fail(self) -> None:
+        """An exception leaves the innermost phase; the first to say so is right, outer phases follow."""
+        if self.failed is None:
+            self.failed = self.current
+
+    def close(self) -> None:
+        """End all phases and forget the watchers."""
+        while self._stack:
+            self.leave(self._stack[-1])
+        self._watchers.clear()

@@ -1,0 +1,143 @@
+"""What does a whole run come to? Samples and findings go in one by one, the report's numbers come out.
+
+The engine feeds it while a training runs; a reader of our files feeds it afterwards. It holds numbers
+only, a few hundred bytes however long the run is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from forgather_mem.sample import Finding, Sample
+
+MAX_FINDINGS = 200
+# Gauges whose first, last and highest value the report tells.
+_REPORTED = (
+    "host/rss_bytes",
+    "host/rss_peak_bytes",
+    "host/anon_bytes",
+    "device/allocated_bytes",
+    "device/reserved_bytes",
+    "device/step_peak_bytes",
+)
+_PHASE_HEADS = (("phase/host/", "host"), ("phase/device/", "device"))
+
+
+@dataclass(slots=True)
+class Span:
+    """A gauge over a run: first, last and highest value, and the step and phase of the highest."""
+
+    first: float
+    last: float
+    highest: float
+    step: int
+    phase: str | None = None
+
+
+@dataclass(slots=True)
+class RunFacts:
+    """What is known of a run besides its samples; JSON-able."""
+
+    script: str = ""
+    argv: list[str] = field(default_factory=list)
+    rank: int = 0
+    world_size: int = 1
+    versions: dict[str, str] = field(default_factory=dict)
+    started_s: float = 0.0
+    wall_s: float = 0.0
+    end: str = "finished"
+    exit_code: int | None = None
+    host_limit_bytes: int = 0
+    host_limit_kind: str = "host"
+    device_name: str = ""
+    device_total_bytes: int = 0
+    folder: str | None = None
+    event_folder: str | None = None
+
+
+class RunSummary:
+    """The running totals of one training.
+
+    Attributes:
+        facts: Names, versions, limits, and how the run ended.
+        steps: Optimizer steps done in this run (a resumed run counts from where it took over).
+        last_step: The trainer's step number at the last record.
+        spans: First, last, highest by sample name, for the gauges that a report tells.
+        phase_peaks: Highest value by ("host" | "device", phase).
+        latest: The last value of every name seen.
+        gc_pause_max_s: Longest time spent in Python's collector within one step.
+        self_s: Our own time so far.
+        findings: The first `MAX_FINDINGS` findings.
+        ledger: One row a kind of action, as plain dicts.
+        switched_off: Rules the fence turned off, one sentence each; also what sinks had to drop.
+    """
+
+    def __init__(self, facts: RunFacts | None = None) -> None:
+        self.facts = facts or RunFacts()
+        self.first_step: int | None = None
+        self.last_step = 0
+        self.spans: dict[str, Span] = {}
+        self.phase_peaks: dict[tuple[str, str], tuple[float, int]] = {}
+        self.latest: dict[str, float] = {}
+        self.gc_pause_max_s = 0.0
+        self.self_s = 0.0
+        self.findings: list[Finding] = []
+        self.ledger: list[dict[str, Any]] = []
+        self.switched_off: list[str] = []
+
+    @property
+    def steps(self) -> int:
+        return self.last_step - self.first_step if self.first_step is not None else 0
+
+    def begin(self, step: int) -> None:
+        """The run starts (or takes over) after `step` optimizer steps."""
+        self.first_step = step
+        self.last_step = step
+
+    def add(self, sample: Sample, phase: str | None = None) -> None:
+        """One record. `phase` is where a running maximum rose, when the engine knows it."""
+        values, step = sample.values, sample.step
+        if self.first_step is None:
+            self.begin(step - 1)
+        self.last_step = max(self.last_step, step)
+        self.latest.update(values)
+        for name in _REPORTED:
+            value = values.get(name)
+            if value is not None:
+                self._span(name, value, step, phase)
+        pause_s = values.get("gc/pause_s")
+        if pause_s is not None and pause_s > self.gc_pause_max_s:
+            self.gc_pause_max_s = pause_s
+        if len(values) > 3:
+            self._phases(values, step)
+
+    def tell(self, finding: Finding) -> None:
+        """Keep a finding for the report."""
+        if len(self.findings) < MAX_FINDINGS:
+            self.findings.append(finding)
+
+    def highest(self, name: str) -> float | None:
+        """The highest value of a gauge so far, None when it was never read."""
+        span = self.spans.get(name)
+        return span.highest if span else None
+
+    def _span(self, name: str, value: float, step: int, phase: str | None) -> None:
+        span = self.spans.get(name)
+        if span is None:
+            self.spans[name] = Span(value, value, value, step, phase)
+            return
+        span.last = value
+        if value > span.highest:
+            span.highest, span.step, span.phase = value, step, phase
+
+    def _phases(self, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            if not name.startswith("phase/"):
+                continue
+            for head, where in _PHASE_HEADS:
+                if name.startswith(head):
+                    key = (where, name[len(head) : -len("_peak_bytes")])
+                    if value > self.phase_peaks.get(key, (-1.0, 0))[0]:
+                        self.phase_peaks[key] = (value, step)

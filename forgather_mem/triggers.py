@@ -1,0 +1,215 @@
+"""When is a rule due? Every so many steps or epochs, at an event, or above a limit.
+
+A trigger is a value: the engine reads its fields once when a run begins and then compares integers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from forgather_mem.errors import did_you_mean
+from forgather_mem.metrics import check_name
+from forgather_mem.sample import EVENTS
+from forgather_mem.units import parse_bytes, parse_share
+
+
+class Trigger(Protocol):
+    """What the engine needs to know: at which events to look, and what must hold there."""
+
+    @property
+    def events(self) -> tuple[str, ...]:
+        """Event names without "on_"."""
+
+    @property
+    def every_steps(self) -> int:
+        """Due when the step is a multiple of this; 1 for always."""
+
+    @property
+    def every_epochs(self) -> int:
+        """Due when the number of epochs ended is a multiple of this; 0 when epochs don't matter."""
+
+    @property
+    def limit(self) -> Limit | None:
+        """A limit that must be crossed, or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A sample's value crosses `above`; armed again when it falls to `rearm` or below."""
+
+    name: str
+    above: float
+    rearm: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Every:
+    """Due every `steps` optimizer steps, or every `epochs` epochs.
+
+    Steps are optimizer steps, not micro-batches: `state.global_step` is a multiple of `steps`. Events
+    inside a step (`pre_optimizer_step`, ...) belong to the step they work for. Epochs are counted at
+    `epoch_end`; a resumed run goes on counting, and a last epoch that `max_steps` cuts short counts.
+
+    >>> Every(steps=100).events, Every(epochs=2).events
+    (('step_end',), ('epoch_end',))
+    >>> Every(steps=0)
+    Traceback (most recent call last):
+    ...
+    ValueError: Every(steps=0): a period is 1 step or more
+
+    Raises:
+        ValueError: for a period below 1 or no whole number, both or neither period, or an unknown event.
+    """
+
+    steps: int | None = None
+    epochs: int | None = None
+    at: str | None = None
+    events: tuple[str, ...] = field(init=False, repr=False)
+    every_steps: int = field(init=False, repr=False)
+    every_epochs: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError(f"Every(steps={self.steps}, epochs={self.epochs}): give either steps or epochs, not both")
+        check_period("Every", "steps", "step", self.steps)
+        check_period("Every", "epochs", "epoch", self.epochs)
+        at = self.at or ("step_end" if self.steps is not None else "epoch_end")
+        object.__setattr__(self, "events", (event_name(at),))
+        object.__setattr__(self, "every_steps", self.steps or 1)
+        object.__setattr__(self, "every_epochs", self.epochs or 0)
+
+    @property
+    def limit(self) -> Limit | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class AtEvent:
+    """Due at every one of the named events, written with or without "on_".
+
+    >>> AtEvent("on_evaluate", "save").events
+    ('evaluate', 'save')
+    >>> AtEvent("step_finish")
+    Traceback (most recent call last):
+    ...
+    ValueError: there is no event 'step_finish'; the events are: init_end, train_begin, ...
+
+    Raises:
+        ValueError: for an unknown event, or none.
+    """
+
+    events: tuple[str, ...]
+
+    def __init__(self, *events: str) -> None:
+        if not events:
+            raise ValueError("AtEvent(): name one event or more, for example AtEvent('evaluate')")
+        object.__setattr__(self, "events", tuple(event_name(event) for event in events))
+
+    @property
+    def every_steps(self) -> int:
+        return 1
+
+    @property
+    def every_epochs(self) -> int:
+        return 0
+
+    @property
+    def limit(self) -> Limit | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Above:
+    """Due when a sample's value has just risen above a limit.
+
+    It fires once, and again only after the value has been at or below `rearm` (default: 95 % of the
+    limit) in between, so that a value which stays high does not fire on every step.
+
+    Args:
+        name: A sample name, e.g. "device/reserved_frac" (see docs/metrics.md).
+        limit: In the sample's own unit (bytes, seconds, fraction), or as people write it: "90%", "2GiB".
+        at: The event at which to look.
+        rearm: Same units as `limit`.
+
+    Raises:
+        ValueError: for a misspelt name, an unknown event, or a limit that is no number.
+    """
+
+    name: str
+    limit: Limit
+    events: tuple[str, ...]
+
+    def __init__(
+        self,
+        name: str,
+        limit: float | str,
+        *,
+        at: str = "step_end",
+        rearm: float | str | None = None,
+    ) -> None:
+        check_name(name)
+        above = read_limit(name, limit)
+        low = above * 0.95 if rearm is None else read_limit(name, rearm)
+        if low > above:
+            raise ValueError(f"Above({name!r}, {limit!r}, rearm={rearm!r}): rearm must not be above the limit")
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "limit", Limit(name=name, above=above, rearm=low))
+        object.__setattr__(self, "events", (event_name(at),))
+
+    @property
+    def every_steps(self) -> int:
+        return 1
+
+    @property
+    def every_epochs(self) -> int:
+        return 0
+
+
+def event_name(event: str) -> str:
+    """The event's name without "on_".
+
+    Raises:
+        ValueError: for an event that no trainer fires; lists those that exist.
+    """
+    name = event.removeprefix("on_") if isinstance(event, str) else event
+    if name not in EVENTS:
+        hint = did_you_mean(str(name), EVENTS)
+        known = "the events are: " + ", ".join(EVENTS)
+        raise ValueError(f"there is no event {event!r}; {known}" + (f"; {hint}" if hint else ""))
+    return name
+
+
+def check_period(owner: str, parameter: str, unit: str, period: int | None) -> None:
+    """Refuses a period that is no whole number of 1 or more; None means "not by this" and passes.
+
+    Raises:
+        ValueError: naming the owner, the parameter and the value.
+    """
+    if period is None:
+        return
+    if isinstance(period, bool) or not isinstance(period, int):
+        raise ValueError(f"{owner}({parameter}={period!r}): a period is a whole number of {unit}s, 1 or more")
+    if period < 1:
+        raise ValueError(f"{owner}({parameter}={period!r}): a period is 1 {unit} or more")
+
+
+def read_limit(name: str, limit: float | str) -> float:
+    """A limit as a number in the sample's own unit.
+
+    >>> read_limit("host/limit_used_frac", "90%"), read_limit("host/rss_bytes", "2GiB")
+    (0.9, 2147483648.0)
+
+    Raises:
+        ValueError: for something that is no finite number.
+    """
+    if isinstance(limit, str):
+        value = parse_share(limit) if "%" in limit or not name.endswith("_bytes") else float(parse_bytes(limit))
+    elif isinstance(limit, bool) or not isinstance(limit, int | float):
+        raise ValueError(f"limit {limit!r} of {name!r}: write a number, or text such as '90%' or '2GiB'")
+    else:
+        value = float(limit)
+    if not math.isfinite(value):
+        raise ValueError(f"limit {limit!r} of {name!r}: the limit must be finite")
+    return value
