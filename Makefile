@@ -1,0 +1,49 @@
+# One command each; every target makes .venv when it is missing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# Two threads on a busy two-core machine were ten times slower than one.
+export OMP_NUM_THREADS := 1
+export TOKENIZERS_PARALLELISM := false
+JOBS ?= 2
+
+.PHONY: demo test lint types contracts pytest soak bench format clean
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
+	$(BIN)/python -m pip install --quiet --editable '.[dev]' -c constraints.txt
+	touch $(READY)
+
+demo: $(READY)  ## train a tiny model, show where the memory went
+	$(BIN)/forgather-mem demo
+
+test: lint types contracts pytest  ## what CI runs
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+contracts: $(READY)
+	$(BIN)/lint-imports
+
+pytest: $(READY)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not soak"
+
+soak: $(READY)  ## long: faults at random moments, millions of samples
+	$(BIN)/python -m pytest -q -m soak tests/soak
+
+bench: $(READY)  ## side by side with the peers; prints ratios
+	for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
