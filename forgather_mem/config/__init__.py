@@ -1,0 +1,1 @@
+"""Templates to objects: text, rendered text, graph, policy, construction."""
