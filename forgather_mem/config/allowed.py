@@ -128,7 +128,7 @@ HARD = frozenset(
 )  # fmt: skip
 """Names, and everything below them, that only an exact entry opens; a namespace entry never does."""
 
-HARD_LAST = frozenset({"from_pretrained", "load_from_checkpoint", "push_to_hub", "register"})
+HARD_LAST = frozenset({"from_pretrained", "load_from_checkpoint", "push_to_hub"})
 """Last parts of a name that only an exact entry opens, whoever defines them."""
 
 

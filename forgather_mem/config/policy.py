@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from forgather_mem.config import refusal as refusals
 from forgather_mem.config.allowed import ALIASES, BUILTINS, EXACT, GRANTS, VALUE_FUNCTIONS, Grant, is_hard
@@ -29,11 +29,9 @@ from forgather_mem.config.imports import (
     walk,
 )
 from forgather_mem.config.names import Name, is_within, parse_name
+from forgather_mem.config.places import Place
 from forgather_mem.config.refusal import Refusal
 from forgather_mem.errors import TemplateError
-
-if TYPE_CHECKING:
-    from forgather_mem.config.places import Place
 
 DEFAULT = "open by default"
 _REFUSED = "is not on the allow list"

@@ -1,0 +1,160 @@
+"""What do the value built-ins of a template compute, and how much at most?
+
+`list`, `range`, `sorted`, `items` and the like are open to every template, so they must be harmless in any
+number and combination: each call is charged with the size of its arguments, shared parts counted each time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from typing import Any
+
+LIMIT = 500_000
+MAX_DIGITS = 400  # round(1, -10**9) would build 10**10**9 first
+
+
+class TooMuch(ValueError):
+    """The built-ins of one construction were given more than their limit."""
+
+
+class Values:
+    """The value built-ins of one construction, which share one limit.
+
+    A `!partial` that is called later is a construction of its own, with a limit of its own.
+
+    Args:
+        limit: Items that all calls together may be given. A string counts as one item per 16 characters.
+    """
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._left = limit
+        self._special: dict[str, Callable[..., Any]] = {
+            "dict": self._dict,
+            "frozenset": self._collect(frozenset),
+            "list": self._collect(list),
+            "named_list": self._collect(list),
+            "named_tuple": self._collect(tuple),
+            "named_dict": self._dict,
+            "range": self._range,
+            "round": _round,
+            "set": self._collect(set),
+            "sorted": self._sorted,
+            "sum": self._sum,
+            "tuple": self._collect(tuple),
+            "max": self._extreme(max),
+            "min": self._extreme(min),
+            "items": lambda mapping: mapping.items(),
+            "keys": lambda mapping: mapping.keys(),
+            "values": lambda mapping: mapping.values(),
+            "getitem": lambda container, key: container[key],
+            "call": _call,
+        }
+
+    def function(self, name: str) -> Callable[..., object] | None:
+        """The function of that name, None when it is no value built-in.
+
+        >>> Values().function("sorted")([3, 1, 2])
+        [1, 2, 3]
+        >>> Values().function("list")(range(10**9))
+        Traceback (most recent call last):
+        ...
+        forgather_mem.config.values.TooMuch: the built-ins of one construction handle 500,000 items at most
+        """
+        function = self._special.get(name) or _PLAIN.get(name)
+        if function is None or name == "call":
+            return function
+        return self._charging(function)
+
+    def _charging(self, function: Callable[..., Any]) -> Callable[..., object]:
+        def charged(*args: Any, **kwargs: Any) -> object:
+            self._charge(args)
+            self._charge(kwargs)
+            return function(*args, **kwargs)
+
+        charged.__name__ = charged.__qualname__ = function.__name__
+        return charged
+
+    def _charge(self, value: object) -> None:
+        """Take the size of a value, all it contains included, off what is left."""
+        left = self._left
+        stack = [value]
+        while stack and left >= 0:
+            found = stack.pop()
+            left -= 1
+            if isinstance(found, str | bytes):
+                left -= len(found) // 16
+            elif isinstance(found, int):
+                left -= found.bit_length() // 512
+            elif isinstance(found, dict):
+                left -= len(found)
+                stack.extend(itertools.islice(itertools.chain(found.keys(), found.values()), max(left, 0) + 1))
+            elif isinstance(found, list | tuple | set | frozenset):
+                stack.extend(itertools.islice(found, max(left, 0) + 1))
+        self._left = left
+        if left < 0:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        raise TooMuch(f"the built-ins of one construction handle {self._limit:,} items at most")
+
+    def _taken(self, items: Iterable[Any]) -> Iterable[Any]:
+        """The items, when they are not too many; containers were charged as arguments."""
+        if isinstance(items, list | tuple | dict | set | frozenset | str | bytes):
+            return items
+        if isinstance(items, Sized):
+            if len(items) > self._left:
+                self._refuse()
+            self._left -= len(items)
+            return items
+        taken = list(itertools.islice(items, self._left + 1))
+        self._charge(taken)
+        return taken
+
+    def _collect(self, kind: type[Any]) -> Callable[..., Any]:
+        def collect(items: Iterable[Any] = (), /) -> Any:
+            return kind(self._taken(items))
+
+        collect.__name__ = kind.__name__
+        return collect
+
+    def _dict(self, items: Any = (), /, **kwargs: Any) -> dict[Any, Any]:
+        return dict(items if isinstance(items, Mapping) else self._taken(items), **kwargs)
+
+    def _range(self, *args: int) -> range:
+        found = range(*args)
+        if found and abs(found[-1] - found[0]) // abs(found.step) >= self._left:  # len() overflows
+            self._refuse()
+        return found
+
+    def _sorted(self, items: Iterable[Any], /, *, reverse: bool = False) -> list[Any]:
+        return sorted(self._taken(items), reverse=reverse)
+
+    def _sum(self, items: Iterable[Any], /, start: Any = 0) -> Any:
+        if isinstance(start, Sequence):
+            raise TypeError(f"sum adds numbers; start={start!r:.80} is of type {type(start).__name__}")
+        return sum(self._taken(items), start)
+
+    def _extreme(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def extreme(first: Any, /, *others: Any) -> Any:
+            return function(first, *others) if others else function(self._taken(first))
+
+        extreme.__name__ = function.__name__
+        return extreme
+
+
+def _round(number: Any, ndigits: int | None = None) -> Any:
+    if ndigits is not None and abs(ndigits) > MAX_DIGITS:
+        raise ValueError(f"round(..., {ndigits}): {MAX_DIGITS} digits at most")
+    return round(number, ndigits)
+
+
+def _call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
+
+
+_PLAIN: dict[str, Callable[..., Any]] = {
+    "abs": abs, "bool": bool, "complex": complex, "enumerate": enumerate, "float": float, "int": int,
+    "len": len, "reversed": reversed, "slice": slice, "str": str, "zip": zip,
+}  # fmt: skip
