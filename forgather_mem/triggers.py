@@ -75,6 +75,8 @@ class Every:
             raise ValueError(f"Every(steps={self.steps}, epochs={self.epochs}): give either steps or epochs, not both")
         check_period("Every", "steps", "step", self.steps)
         check_period("Every", "epochs", "epoch", self.epochs)
+        if self.epochs is not None and self.at not in (None, "epoch_end", "on_epoch_end"):
+            raise ValueError(f"Every(epochs={self.epochs}, at={self.at!r}): epochs are counted at epoch_end only")
         at = self.at or ("step_end" if self.steps is not None else "epoch_end")
         object.__setattr__(self, "events", (event_name(at),))
         object.__setattr__(self, "every_steps", self.steps or 1)

@@ -1,0 +1,99 @@
+"""README and docs are run as they stand.
+
+In reading order, per file, in a fresh folder:
+
+- a block under `<!-- file: NAME -->` is written to that file;
+- a `python` block is executed, all blocks of a file in one namespace; a block under `<!-- not run: REASON -->` is not;
+- a `console` block's `$ command` lines are executed and their output compared with the lines that follow;
+- a `text` block under `<!-- output -->` is what the python block before it printed.
+
+In an expected output `...` stands for anything; numbers match any number, since they are measured ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+_BLOCK = re.compile(r"(?:<!-- (?P<note>[^>]*?) -->\n+)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.M | re.S)
+_NUMBER = r"-?[\d,]*\.?\d+(?:e-?\d+)?"
+
+
+@dataclass(frozen=True)
+class Block:
+    kind: str
+    note: str
+    body: str
+    line: int
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text(encoding="utf-8")
+    for match in _BLOCK.finditer(text):
+        line = text.count("\n", 0, match.start("body"))
+        yield Block(match["kind"], match["note"] or "", match["body"], line)
+
+
+def assert_output(printed: str, expected: str, where: str) -> None:
+    """`expected` describes `printed`: `...` is anything, a number is any number, runs of spaces are one."""
+    pattern = re.escape(" ".join(expected.split()))
+    pattern = re.sub(r"(?:\\-)?\d[\d,]*(?:\\\.\d+)?(?:e\\?-?\d+)?", lambda _: _NUMBER, pattern)
+    pattern = pattern.replace(re.escape("..."), ".*?")
+    flat = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", printed).split())
+    assert re.fullmatch(pattern, flat, re.S), f"{where}: expected\n{expected}\nbut it printed\n{printed}"
+
+
+def run_console(body: str, folder: Path, where: str) -> None:
+    environment = {**os.environ, "COLUMNS": "80", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for part in re.split(r"^\$ ", body, flags=re.M)[1:]:
+        command, _, expected = part.partition("\n")
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+        )
+        if expected.strip():
+            assert_output(done.stdout + done.stderr, expected, f"{where}: $ {command}")
+        else:
+            assert done.returncode == 0, f"{where}: $ {command}\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names: dict[str, object] = {"__name__": "__main__"}
+    printed = ""
+    for block in blocks(page):
+        where = f"{page.name}:{block.line}"
+        if block.note.startswith("not run"):
+            assert block.note.removeprefix("not run").strip(": "), f"{where}: say why it is not run"
+        elif block.note.startswith("file: "):
+            target = tmp_path / block.note.removeprefix("file: ").strip()
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(block.body, encoding="utf-8")
+        elif block.note == "output":
+            assert_output(printed, block.body, where)
+        elif block.kind == "python":
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+                exec(compile("\n" * block.line + block.body, str(page), "exec"), names)
+            printed = out.getvalue()
+        elif block.kind == "console":
+            run_console(block.body, tmp_path, where)
+
+
+def test_every_link_to_a_file_of_the_project_leads_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"

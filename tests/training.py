@@ -1,0 +1,81 @@
+"""Real, tiny trainings for the tests: a `transformers.Trainer` on a model of a few thousand parameters."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+VOCABULARY = 64
+
+
+class Tokens(torch.utils.data.Dataset):
+    """`num_rows` rows of `length` pseudo-random token ids."""
+
+    def __init__(self, num_rows: int = 32, length: int = 16) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.rows = torch.randint(0, VOCABULARY, (num_rows, length), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"input_ids": self.rows[index], "labels": self.rows[index]}
+
+
+def tiny_model(seed: int = 0) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+    )
+    return LlamaForCausalLM(config)
+
+
+def make_trainer(
+    folder: Path, callbacks: Any = (), *, trainer_class: type[Trainer] = Trainer, rows: int = 32, **arguments: Any
+) -> Trainer:
+    """A trainer that is ready: batch size 4, 6 steps, no progress bar, unless `arguments` say otherwise."""
+    settings: dict[str, Any] = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": 4,
+        "max_steps": 6,
+        "logging_steps": 2,
+        "save_strategy": "no",
+        "report_to": [],
+        "use_cpu": True,
+        "seed": 7,
+    }
+    settings.update(arguments)
+    trainer = trainer_class(
+        model=tiny_model(),
+        args=TrainingArguments(**settings),
+        train_dataset=Tokens(rows),
+        eval_dataset=Tokens(8),
+        callbacks=list(callbacks),
+    )
+    trainer.remove_callback(ProgressCallback)
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def fingerprint(trainer: Trainer) -> tuple[str, list[float], str]:
+    """Weights, losses and the state of all random generators: equal only if training was bit-identical."""
+    weights = hashlib.sha256()
+    for tensor in trainer.model.state_dict().values():
+        weights.update(tensor.detach().cpu().numpy().tobytes())
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    generators = hashlib.sha256(repr((random.getstate(), np.random.get_state()[1].tolist())).encode())
+    generators.update(torch.get_rng_state().numpy().tobytes())
+    return weights.hexdigest(), losses, generators.hexdigest()
