@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
-from forgather_mem.config.allowed import Grant
-from forgather_mem.config.names import Name
+from forgather_mem.config.allowed import Grant, is_hard
+from forgather_mem.config.names import Name, is_within
 from forgather_mem.errors import did_you_mean
 
 _CACHED = type(functools.lru_cache(len))
@@ -164,8 +164,21 @@ def definition_site(found: object) -> Name | None:
     return Name("module", module, qualname)
 
 
-def is_granted(found: object, name: Name, grant: Grant) -> bool:
-    """Whether an object is one of those that a grant of the default table means."""
+def out_of_place(found: object, name: Name, namespace: str, grant: Grant | None) -> str | None:
+    """Why an object is not one that the namespace (or the grant of the default table) opened, or None."""
+    site = definition_site(found)
+    if site is None:
+        return f"is of type {type(found).__name__}, whose origin can't be told"
+    if not is_within(site.module, namespace):
+        return f"is defined in {site.module}, outside {namespace}"
+    if grant is None and name.kind == "module" and is_hard(site.dotted):
+        return f"is {site}, which only an exact entry opens"
+    if grant is not None and not _is_granted(found, name, grant):
+        return "is not among the names that are open by default"
+    return None
+
+
+def _is_granted(found: object, name: Name, grant: Grant) -> bool:
     if isinstance(found, type):
         bases = {f"{base.__module__}:{base.__qualname__}" for base in found.__mro__}
         return not grant.bases or not bases.isdisjoint(grant.bases)

@@ -10,22 +10,22 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from forgather_mem.config import refusal as refusals
 from forgather_mem.config.allowed import ALIASES, BUILTINS, EXACT, GRANTS, VALUE_FUNCTIONS, Grant, is_hard
+from forgather_mem.config.arguments import code_argument
 from forgather_mem.config.entries import entries_of_environment, entries_of_folder, parse_entry
 from forgather_mem.config.imports import (
     NoSuchName,
-    definition_site,
     find_file,
     find_folder,
     import_file,
     import_module,
-    is_granted,
+    out_of_place,
     walk,
 )
 from forgather_mem.config.names import Name, is_within, parse_name
@@ -178,6 +178,20 @@ class Policy:
         except NoSuchName as error:
             raise _error(use, str(error), error.hint) from error
 
+    def check_arguments(self, use: NameUse, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        """Refuse arguments that would make a class of transformers fetch and run code, unless a person opened
+        the class by name.
+
+        Raises:
+            TemplateError: names the argument.
+        """
+        if self._any or not use.name.startswith("transformers"):
+            return
+        opening = self._decide(use.name, use.directory)
+        if isinstance(opening, _Opening) and opening.why == DEFAULT and (found := code_argument(args, kwargs)):
+            message = f"{found} would let {use.name} run code from elsewhere; a template may not set it"
+            raise _error(use, message, refusals.hint([Refusal(use.name, "transformers", "", str(opening.name))]))
+
     def _find(self, use: NameUse, opening: _Opening) -> Callable[..., object]:
         name, namespace = opening.name, opening.namespace
         if name.kind == "file":
@@ -193,8 +207,10 @@ class Policy:
                 name, namespace = opening.alias, None
                 module = import_module(name.module)
         found = walk(module, name, strict=not self._any)
-        if not self._any:
-            _check_site(use, name, found, namespace, opening.grant)
+        if not self._any and namespace is not None and (why := out_of_place(found, name, namespace, opening.grant)):
+            entry = str(name) if name.kind == "module" else ""
+            hint = refusals.hint([Refusal(use.name, _package(use.name), why, entry)])
+            raise _error(use, f"{use.name!r} {why}; it was not called", hint)
         return found
 
     def _decide(self, text: str, directory: str | None) -> _Opening | Verdict:
@@ -268,25 +284,6 @@ def _default(name: Name) -> _Opening | None:
             if grant.modules.fullmatch(reading.module) and "." not in reading.qualname:
                 return _Opening(reading, DEFAULT, grant.defined_in, grant)
     return None
-
-
-def _check_site(use: NameUse, name: Name, found: object, namespace: str | None, grant: Grant | None) -> None:
-    if namespace is None:  # an exact entry
-        return
-    site = definition_site(found)
-    if site is None:
-        why = f"is of type {type(found).__name__}, whose origin can't be told"
-    elif not is_within(site.module, namespace):
-        why = f"is defined in {site.module}, outside {namespace}"
-    elif grant is None and name.kind == "module" and is_hard(site.dotted):
-        why = f"is {site}, which only an exact entry opens"
-    elif grant is not None and not is_granted(found, name, grant):
-        why = "is not among the names that are open by default"
-    else:
-        return
-    entry = str(name) if name.kind == "module" else ""
-    hint = refusals.hint([Refusal(use.name, _package(use.name), why, entry)])
-    raise _error(use, f"{use.name!r} {why}; it was not called", hint)
 
 
 def _package(text: str) -> str:
