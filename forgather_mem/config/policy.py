@@ -35,6 +35,7 @@ from forgather_mem.errors import TemplateError
 
 DEFAULT = "open by default"
 _REFUSED = "is not on the allow list"
+_HARD = "can run or fetch code, so that only an exact entry opens it"
 _VALUES = frozenset(BUILTINS) | frozenset(VALUE_FUNCTIONS)
 
 
@@ -147,21 +148,22 @@ class Policy:
         Raises:
             TemplateError: names every refused name and the one line that opens exactly these.
         """
-        refused: dict[str, tuple[NameUse, Refusal]] = {}
+        refused: dict[tuple[str, str], Refusal] = {}
+        first = None
         for use in uses:
-            if use.name in refused:
-                continue
             found = self._decide(use.name, use.directory)
             if isinstance(found, Verdict):
-                refusal = Refusal(use.name, _package(use.name), found.why, found.entry, found.is_file, _at(use))
-                refused[use.name] = (use, refusal)
+                refusal = Refusal(use.name, _package(use.name), found.why, found.entry, found.is_file, str(use.place))
             elif use.submodule_searchpath and (folder := self._refused_folder(use)):
                 why = f"looks for modules in {folder}, which is no folder of an allowed file"
-                refused[use.name] = (use, Refusal(use.name, "files", why, folder, True, _at(use)))
-        if refused:
-            first = next(iter(refused.values()))[0]
-            found_refused = [refusal for _, refusal in refused.values()]
-            raise _error(first, refusals.message(found_refused), refusals.hint(found_refused))
+                refusal = Refusal(use.name, "files", why, folder, True, str(use.place))
+            else:
+                continue
+            first = first or use
+            refused.setdefault((use.name, refusal.entry), refusal)
+        if first:
+            everything = list(refused.values())
+            raise _error(first, refusals.message(everything), refusals.hint(everything))
 
     def load(self, use: NameUse) -> Callable[..., object]:
         """The callable that an allowed name means: import, walk, and check where it is defined.
@@ -193,25 +195,30 @@ class Policy:
             raise _error(use, message, refusals.hint([Refusal(use.name, "transformers", "", str(opening.name))]))
 
     def _find(self, use: NameUse, opening: _Opening) -> Callable[..., object]:
-        name, namespace = opening.name, opening.namespace
+        name = opening.name
         if name.kind == "file":
             folders = [find_folder(folder, use.directory) for folder in use.submodule_searchpath]
             module = import_file(find_file(name.module, use.directory), folders)
-            namespace = module.__name__
-        else:
-            try:
-                module = import_module(name.module, anywhere=opening.why != DEFAULT)
-            except NoSuchName:
-                if opening.alias is None:
-                    raise
-                name, namespace = opening.alias, None
-                module = import_module(name.module)
-        found = walk(module, name, strict=not self._any)
-        if not self._any and namespace is not None and (why := out_of_place(found, name, namespace, opening.grant)):
-            entry = str(name) if name.kind == "module" else ""
-            hint = refusals.hint([Refusal(use.name, _package(use.name), why, entry)])
-            raise _error(use, f"{use.name!r} {why}; it was not called", hint)
-        return found
+            found = walk(module, name, strict=not self._any)
+            return self._in_place(use, found, opening, module.__name__)
+        try:
+            module = import_module(name.module, anywhere=opening.why != DEFAULT)
+            found = walk(module, name, strict=not self._any)
+        except (NoSuchName, ImportError):  # Forgather is not installed, or not whole, or moved the class
+            if opening.alias is None:
+                raise
+            return walk(import_module(opening.alias.module), opening.alias)
+        return self._in_place(use, found, opening, opening.namespace)
+
+    def _in_place(
+        self, use: NameUse, found: Callable[..., object], opening: _Opening, namespace: str | None
+    ) -> Callable[..., object]:
+        name = opening.name
+        if self._any or namespace is None or not (why := out_of_place(found, name, namespace, opening.grant)):
+            return found
+        entry = str(name) if name.kind == "module" else ""
+        hint = refusals.hint([Refusal(use.name, _package(use.name), why, entry)])
+        raise _error(use, f"{use.name!r} {why}; it was not called", hint)
 
     def _decide(self, text: str, directory: str | None) -> _Opening | Verdict:
         if ".py:" in text:  # depends on the folder of the template and on what lies there now
@@ -232,10 +239,9 @@ class Policy:
         for reading in name.readings():
             if str(reading) in self._exact:
                 return _Opening(reading, f"{str(reading)!r} allows it")
-        hard = any(is_hard(reading.dotted) for reading in name.readings())
-        if hard:
-            return Verdict(text, False, "is opened by an exact entry only", str(name))
-        opening = _default(name) or self._by_namespace(name)
+        if any(is_hard(reading.dotted) for reading in name.readings()):
+            return Verdict(text, False, _HARD, str(name))
+        opening = self._by_namespace(name) or _default(name)
         return opening or Verdict(text, False, _REFUSED, refusals.entry_for(name))
 
     def _by_namespace(self, name: Name) -> _Opening | None:
@@ -290,10 +296,6 @@ def _package(text: str) -> str:
     if ".py:" in text:
         return "files"
     return "built-ins" if text.isidentifier() else text.partition(":")[0].partition(".")[0][:80]
-
-
-def _at(use: NameUse) -> str:
-    return f"{use.place.template}:{use.place.line}:{use.place.column}"
 
 
 def _error(use: NameUse, message: str, hint: str | None) -> TemplateError:
