@@ -10,6 +10,7 @@ from forgather_mem.callbacks.rule_callback import RuleCallback
 from forgather_mem.errors import did_you_mean
 from forgather_mem.plan import Rule
 from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, TensorProbe, WorkerProbe
+from forgather_mem.probes.ranks import RankProbe
 from forgather_mem.sample import Work
 from forgather_mem.sinks import JsonlSink, TensorBoardSink, TrainerLogSink
 from forgather_mem.triggers import Every, check_period
@@ -33,6 +34,7 @@ class TBMemoryLogger(RuleCallback):
             trainer's own event file is, else `output_dir/runs/<time>_<host>`.
         reset_peaks: Start a new window for the device's peak after each record. Others who read the allocator's
             peak see the reset; False leaves it alone.
+        rank_steps: With several ranks, rank 0 compares their memory every so many steps (`mem_ranks/*`).
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
 
@@ -55,12 +57,15 @@ class TBMemoryLogger(RuleCallback):
         metrics: Sequence[str] = DEFAULT_METRICS,
         logging_dir: str | Path | None = None,
         reset_peaks: bool = True,
+        rank_steps: int = 50,
         enabled: bool = True,
         strict: bool = False,
     ) -> None:
         self.every_steps = every_steps
         self.metrics = tuple(metrics)
         rules = metric_rules("TBMemoryLogger", self.metrics, every_steps, reset_peaks=reset_peaks)
+        check_period("TBMemoryLogger", "rank_steps", "step", rank_steps)
+        rules.append(Rule(when=Every(steps=rank_steps), do=[RankProbe()], name="TBMemoryLogger ranks"))
         sink = TensorBoardSink(summary_writer, logging_dir=logging_dir)
         super().__init__(rules, [sink], enabled=enabled, strict=strict)
 
