@@ -6,6 +6,8 @@ initialises a device: before the user's script has done so there is no allocator
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Mapping
@@ -82,11 +84,14 @@ def _current_index(torch: Any, kind: str) -> int:
 def _allocator(kind: str, index: int) -> Allocator:
     import torch
 
-    if kind == "cuda":
-        return _cuda_allocator(torch, index)
     if kind == "mps":
         return _mps_allocator(torch)
-    return _other_allocator(torch, kind, index)
+    found = _cuda_allocator(torch, index) if kind == "cuda" else _other_allocator(torch, kind, index)
+    try:
+        found.stats()
+    except RuntimeError:  # an allocator that the user plugged in keeps no statistics
+        return dataclasses.replace(found, stats=dict, reset_peaks=None, counts_retries=False)
+    return found
 
 
 def _cuda_allocator(torch: Any, index: int) -> Allocator:
@@ -125,6 +130,7 @@ def _other_allocator(torch: Any, kind: str, index: int) -> Allocator:
     general = torch.accelerator
     nested = getattr(module, "memory_stats_as_nested_dict", None)
     flat = getattr(module, "memory_stats", None)
+    stats: Callable[[], Nested]
     if nested is not None:
         stats = functools.partial(nested, index)
     elif hasattr(torch._C, "_accelerator_getDeviceStats"):
@@ -133,9 +139,7 @@ def _other_allocator(torch: Any, kind: str, index: int) -> Allocator:
         stats = functools.partial(_nested_of_flat, flat, index)
     else:
         stats = dict
-    reset = getattr(module, "reset_peak_memory_stats", None) or getattr(
-        general, "reset_peak_memory_stats", None
-    )
+    reset = getattr(module, "reset_peak_memory_stats", None) or getattr(general, "reset_peak_memory_stats", None)
     info = getattr(module, "mem_get_info", None) or getattr(general, "get_memory_info", None)
     return Allocator(
         kind=kind,
@@ -171,3 +175,26 @@ def gauge(stats: Nested, name: str, what: str = "current") -> int | None:
         return int(stats[name]["all"][what])
     except (KeyError, TypeError):
         return None
+
+
+def driver_memory(allocator: Allocator) -> tuple[int, int] | None:
+    """(free, total) bytes of the whole device, from the driver; None where it can't say."""
+    if allocator.memory_info is None:
+        return None
+    try:
+        free, total = allocator.memory_info()
+    except RuntimeError:  # a device or driver without this question
+        return None
+    return int(free), int(total)
+
+
+def empty_host_cache() -> None:
+    """Give back the pinned host memory that torch keeps for copies to the device, where it can be asked to."""
+    if current_allocator() is None:
+        return
+    import torch
+
+    empty = getattr(torch.accelerator, "empty_host_cache", None) or getattr(torch._C, "_host_emptyCache", None)
+    if empty is not None:
+        with contextlib.suppress(RuntimeError):  # an accelerator without pinned memory
+            empty()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
+
+import psutil
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -57,6 +60,36 @@ class KernelFile:
 def resident_bytes(statm: KernelFile) -> int:
     """Resident memory of this process, from its kept `/proc/self/statm`."""
     return int(statm.read(128).split()[1]) * PAGE_BYTES
+
+
+def anonymous_bytes(process: Path) -> int:
+    """Resident memory without mapped files of the process with this folder under /proc.
+
+    Raises:
+        OSError: when the process is gone.
+    """
+    _, resident, shared, *_ = (process / "statm").read_bytes().split()
+    return (int(resident) - int(shared)) * PAGE_BYTES
+
+
+class OwnMemory(NamedTuple):
+    """This process's memory at one moment."""
+
+    resident_bytes: int
+    anonymous_bytes: int
+
+
+def own_memory() -> OwnMemory:
+    """Resident memory of this process, and of that what no file backs; opened for one reading (10 us).
+
+    Where there is no /proc both are the resident size.
+    """
+    try:
+        _, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
+    except OSError:
+        rss = int(psutil.Process().memory_info().rss)
+        return OwnMemory(rss, rss)
+    return OwnMemory(int(resident) * PAGE_BYTES, (int(resident) - int(shared)) * PAGE_BYTES)
 
 
 def kib_fields(text: bytes) -> dict[bytes, int]:

@@ -22,7 +22,7 @@ import resource
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from forgather_mem.probes.allocator import Allocator, current_allocator, gauge
 from forgather_mem.probes.procfs import PAGE_BYTES, KernelFile, kib_fields, resident_bytes
@@ -42,15 +42,19 @@ class Mark(Protocol):
     def reset(self, current_bytes: int) -> None: ...
 
 
-class PeakWindows:
+M = TypeVar("M", bound=Mark, covariant=True)
+
+
+class PeakWindows(Generic[M]):
     """The owner of one mark: hands out windows and keeps them right. Thread-safe.
 
     Get the process's own by `host_peaks()` and `device_peaks()`; two owners of one mark would spoil each
     other's windows.
     """
 
-    def __init__(self, mark: Mark) -> None:
+    def __init__(self, mark: M) -> None:
         self.mark = mark
+        self._windows: list[PeakWindow] = []
         self._begin_process()
 
     def open(self, *, reset: bool = True) -> PeakWindow:
@@ -65,32 +69,42 @@ class PeakWindows:
 
     def _guard(self) -> threading.RLock:
         if self._pid != os.getpid():
-            self._begin_process()  # in a forked child: its memory, its windows, and a lock nobody holds
+            self._begin_process()  # in a forked child: other memory, a lock that nobody holds, no windows
         return self._lock
 
     def _begin_process(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._windows: list[PeakWindow] = []
+        for window in self._windows:
+            window._owner = None
+        self._windows = []
         self._seen_bytes = 0
 
     def _open(self, reading: Reading, reset: bool) -> PeakWindow:
+        window = PeakWindow(self, reset)
+        self._start(window, reading)
+        self._windows.append(window)
+        return window
+
+    def _start(self, window: PeakWindow, reading: Reading) -> None:
         current, peak = reading
-        if reset and self.mark.resettable and peak > current:
+        if window._resets and self.mark.resettable and peak > current:
             self.mark.reset(current)
             self._seen_bytes = peak = current
             for other in self._windows:
                 other._older_mark_bytes = -1
-        window = PeakWindow(self, current, peak if peak > current + self.mark.slack_bytes else -1)
-        self._windows.append(window)
-        return window
+        older_mark = peak if peak > current + self.mark.slack_bytes else -1
+        window.start_bytes = window._peak_bytes = current
+        window._older_mark_bytes = window._unknown_bytes = older_mark
+        window._disturbed = False
 
     def _fold(self, reading: Reading | None) -> Reading:
         """Read the mark (unless the caller just did) and give what it says to every open window."""
         current, peak = self.mark.read() if reading is None else reading
         if peak < self._seen_bytes - self.mark.slack_bytes:  # somebody else reset it
             for window in self._windows:
-                window._disturbed, window._older_mark_bytes = True, -1
+                window._disturbed = True
+                window._older_mark_bytes = window._unknown_bytes = -1
         self._seen_bytes = peak
         for window in self._windows:
             seen = peak if peak > window._older_mark_bytes else current
@@ -99,6 +113,7 @@ class PeakWindows:
         return current, peak
 
     def _close(self, window: PeakWindow) -> None:
+        window._owner = None
         self._windows = [other for other in self._windows if other is not window]
 
 
@@ -109,13 +124,21 @@ class PeakWindow:
         start_bytes: Memory when it was opened.
     """
 
-    __slots__ = ("_disturbed", "_older_mark_bytes", "_owner", "_peak_bytes", "_unknown_bytes", "start_bytes")
+    __slots__ = (
+        "_disturbed",
+        "_older_mark_bytes",  # a mark this low says nothing about this window
+        "_owner",
+        "_peak_bytes",
+        "_resets",
+        "_unknown_bytes",  # a peak this low may have been missed
+        "start_bytes",
+    )
 
-    def __init__(self, owner: PeakWindows, start_bytes: int, older_mark_bytes: int) -> None:
-        self._owner: PeakWindows | None = owner
-        self.start_bytes = self._peak_bytes = start_bytes
-        self._older_mark_bytes = older_mark_bytes  # a mark this low says nothing about this window
-        self._unknown_bytes = older_mark_bytes  # a peak this low may have been missed
+    def __init__(self, owner: PeakWindows[Mark], resets: bool) -> None:
+        self._owner: PeakWindows[Mark] | None = owner
+        self._resets = resets
+        self.start_bytes = self._peak_bytes = 0
+        self._older_mark_bytes = self._unknown_bytes = -1
         self._disturbed = False
 
     @property
@@ -124,29 +147,37 @@ class PeakWindow:
 
         A lower bound when the window is not `exact`.
         """
-        self.look()
-        return self._peak_bytes
+        return self.look()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended, by `close()` or because this is a forked child."""
+        return self._owner is None
+
+    @property
+    def risen(self) -> bool:
+        """Whether the mark says something about this window: it rose in it, or was reset."""
+        return self._peak_bytes > self._unknown_bytes
 
     @property
     def exact(self) -> bool:
         """Whether `peak_bytes` is the peak, and not only a lower bound of it."""
         return not self._disturbed and self._peak_bytes > self._unknown_bytes
 
-    def look(self, reading: Reading | None = None) -> None:
-        """Take the mark's present state in; `reading` saves a call to those who have just read it."""
+    def look(self, reading: Reading | None = None) -> int:
+        """The peak so far; `reading` saves a system call to those who have just read the mark."""
         owner = self._owner
         if owner is not None:
             with owner._guard():
                 owner._fold(reading)
+        return self._peak_bytes
 
-    def renew(self, *, reset: bool = True, reading: Reading | None = None) -> PeakWindow:
-        """Closes this window and opens the next one at the same instant, with one reading."""
+    def restart(self, reading: Reading | None = None) -> None:
+        """Begin anew at this instant, as if closed and opened again."""
         owner = self._owner
-        assert owner is not None, "renew() of a closed window"
-        with owner._guard():
-            reading = owner._fold(reading)
-            self._end(owner)
-            return owner._open(reading, reset)
+        if owner is not None:
+            with owner._guard():
+                owner._start(self, owner._fold(reading))
 
     def close(self) -> int:
         """Ends the window and gives its peak in bytes. Closing twice is harmless."""
@@ -154,12 +185,8 @@ class PeakWindow:
         if owner is not None:
             with owner._guard():
                 owner._fold(None)
-                self._end(owner)
+                owner._close(self)
         return self._peak_bytes
-
-    def _end(self, owner: PeakWindows) -> None:
-        owner._close(self)
-        self._owner = None
 
     def __enter__(self) -> PeakWindow:
         return self
@@ -188,11 +215,15 @@ class HostMark:
         self._floor_bytes = peak if peak > high_water + self.slack_bytes else 0
 
     def read(self) -> Reading:
-        peak = _max_rss_bytes()
+        current = resident_bytes(self._statm)
+        return current, self.peak_bytes(current)
+
+    def peak_bytes(self, current_bytes: int) -> int:
+        """The mark alone, for those who have just read the resident size."""
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if peak <= self._floor_bytes:
             peak = self._high_water_bytes()
-        current = resident_bytes(self._statm)
-        return current, peak if peak > current else current
+        return peak if peak > current_bytes else current_bytes
 
     def reset(self, current_bytes: int) -> None:
         self._clear_refs.write(b"5")
@@ -223,12 +254,12 @@ class DeviceMark:
             self._allocator.reset_peaks()
 
 
-def host_peaks() -> PeakWindows | None:
+def host_peaks() -> PeakWindows[HostMark] | None:
     """The owner of the kernel's mark; None where the system keeps none that can be read (no /proc)."""
     return _host_windows()
 
 
-def device_peaks() -> PeakWindows | None:
+def device_peaks() -> PeakWindows[DeviceMark] | None:
     """The owner of the current device's mark; None without an initialised accelerator that keeps one."""
     allocator = current_allocator()
     if allocator is None or allocator.reset_peaks is None:
@@ -238,7 +269,7 @@ def device_peaks() -> PeakWindows | None:
 
 # One owner per process and mark, because there is one mark: that is why these two are cached.
 @functools.cache
-def _host_windows() -> PeakWindows | None:
+def _host_windows() -> PeakWindows[HostMark] | None:
     try:
         return PeakWindows(HostMark())
     except (OSError, KeyError):
@@ -246,7 +277,7 @@ def _host_windows() -> PeakWindows | None:
 
 
 @functools.cache
-def _device_windows(allocator: Allocator) -> PeakWindows:
+def _device_windows(allocator: Allocator) -> PeakWindows[DeviceMark]:
     return PeakWindows(DeviceMark(allocator))
 
 

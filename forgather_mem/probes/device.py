@@ -1,0 +1,171 @@
+"""What does this process hold on its accelerator, how high did it go, and what is left?"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Hashable, Mapping
+
+from forgather_mem.probes.allocator import Allocator, Nested, current_allocator, driver_memory, gauge
+from forgather_mem.probes.nvml import other_processes_bytes
+from forgather_mem.probes.pace import BUDGET_FRAC, Pace
+from forgather_mem.probes.windows import device_peaks
+from forgather_mem.sample import Finding, Moment, RunInfo, Sample
+
+HEADROOM_EVERY_S = 1.0
+
+
+class DeviceProbe:
+    """The device allocator's numbers, from one nested reading; with the driver's, what is left.
+
+    Gives nothing at all without an accelerator, or before the training has used it: a device is never
+    woken, nothing waits for it. Numbers that an allocator does not keep (peaks on MPS, retries under
+    cudaMallocAsync) are absent.
+
+    Args:
+        reset_peaks: Start the allocator's peak anew at every call, so that `device/step_peak_bytes` is this
+            step's; all who read the peak in this process see the reset. Without it the value is the
+            allocator's own peak, absent as long as that may be from before the run.
+        headroom: Ask the driver what is left, once a second (it may take 0.1 ms).
+        others: Ask NVML what other processes hold on this device (needs the nvml extra).
+        budget_frac: The share of the time that questions to the driver may take.
+
+    Raises:
+        ValueError: for a budget that is not positive.
+    """
+
+    names = ("device/",)
+
+    def __init__(
+        self,
+        reset_peaks: bool = False,
+        *,
+        headroom: bool = True,
+        others: bool = False,
+        budget_frac: float = BUDGET_FRAC,
+    ) -> None:
+        if not 0 < budget_frac <= 1:
+            raise ValueError(f"DeviceProbe(budget_frac={budget_frac}): give a share above 0 and at most 1")
+        self.reset_peaks = reset_peaks
+        self.headroom = headroom
+        self.others = others
+        self.budget_frac = budget_frac
+        self.reading: Hashable = (type(self), reset_peaks, headroom, others, budget_frac)
+        self._live: _Live | None = None
+
+    def begin(self, run: RunInfo) -> None:
+        self._stop()
+        self._start()
+
+    def end(self, run: RunInfo) -> None:
+        if self._live is not None:
+            for text in self._live.notes():
+                run.tell(Finding(kind="backed_off", step=run.step, text=text))
+        self._stop()
+
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        live = self._live
+        if live is None or live.forked:
+            live = self._start()
+            if live is None:
+                return {}
+        stats = live.allocator.stats()
+        values = live.values(stats)
+        if values and time.perf_counter() >= live.next_s:
+            values |= live.rare_values(stats)
+        return values
+
+    def _start(self) -> _Live | None:
+        allocator = current_allocator()
+        self._live = None if allocator is None else _Live(self, allocator)
+        return self._live
+
+    def _stop(self) -> None:
+        if self._live is not None:
+            self._live.close()
+            self._live = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_live": None}
+
+
+class _Live:
+    """What a probe holds during one run on one device."""
+
+    def __init__(self, probe: DeviceProbe, allocator: Allocator) -> None:
+        self.allocator = allocator
+        self.next_s = 0.0
+        peaks = device_peaks()
+        self._reset = probe.reset_peaks
+        self._window = None if peaks is None else peaks.open(reset=probe.reset_peaks)
+        driver = driver_memory(allocator)
+        self._total_bytes = 0 if driver is None else driver[1]
+        self._rare = []
+        if probe.headroom and allocator.memory_info is not None:
+            pace = Pace(HEADROOM_EVERY_S, budget_frac=probe.budget_frac)
+            self._rare.append(("What is left on the device", pace, self._headroom))
+        if probe.others:
+            pace = Pace(HEADROOM_EVERY_S, budget_frac=probe.budget_frac)
+            self._rare.append(("What other processes hold on the device", pace, self._others))
+
+    @property
+    def forked(self) -> bool:
+        return self._window is not None and self._window.closed
+
+    def values(self, stats: Nested) -> dict[str, float]:
+        """The numbers of one nested reading."""
+        try:
+            of_tensors = stats["allocated_bytes"]["all"]
+            allocated: int = of_tensors["current"]
+            reserved: int = stats["reserved_bytes"]["all"]["current"]
+        except KeyError:  # an allocator that keeps no statistics
+            return {}
+        values: dict[str, float] = {
+            "device/allocated_bytes": allocated,
+            "device/reserved_bytes": reserved,
+        }
+        window = self._window
+        if window is not None:
+            reading = (allocated, of_tensors["peak"])
+            peak = window.look(reading)
+            if window.exact or (window.risen and not self._reset):
+                values["device/step_peak_bytes"] = peak
+            if self._reset:
+                window.restart(reading)
+        if self._total_bytes:
+            values["device/reserved_frac"] = reserved / self._total_bytes
+        if reserved:
+            values["device/unused_frac"] = (reserved - allocated) / reserved
+        if self.allocator.counts_retries:
+            values["device/alloc_retries"] = stats["num_alloc_retries"]
+            values["device/ooms"] = stats["num_ooms"]
+        return values
+
+    def rare_values(self, stats: Nested) -> dict[str, float]:
+        """The answers of the driver that are due."""
+        values: dict[str, float] = {}
+        for _, pace, reading in self._rare:
+            values |= pace.take(reading, stats)
+        self.next_s = min((pace.next_s for _, pace, _ in self._rare), default=math.inf)
+        return values
+
+    def notes(self) -> list[str]:
+        """What the report should say about readings that were taken rarely."""
+        notes = (pace.note(what) for what, pace, _ in self._rare)
+        return [note for note in notes if note]
+
+    def close(self) -> None:
+        if self._window is not None:
+            self._window.close()
+
+    def _headroom(self, stats: Nested) -> dict[str, float]:
+        free_total = driver_memory(self.allocator)
+        allocated = gauge(stats, "allocated_bytes")
+        reserved = gauge(stats, "reserved_bytes")
+        if free_total is None or allocated is None or reserved is None:
+            return {}
+        return {"device/headroom_bytes": free_total[0] + reserved - allocated}
+
+    def _others(self, stats: Nested) -> dict[str, float]:
+        others = other_processes_bytes(self.allocator)
+        return {} if others is None else {"device/others_bytes": others}

@@ -1,0 +1,192 @@
+"""What memory does this process hold on the host, and how near is the limit that kills it?"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import time
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+
+from forgather_mem.probes.limits import MemoryLimit
+from forgather_mem.probes.pace import BUDGET_FRAC, Pace
+from forgather_mem.probes.procfs import PAGE_BYTES, KernelFile, kib_fields, own_memory, resident_bytes
+from forgather_mem.probes.windows import HostMark, PeakWindows, host_peaks
+from forgather_mem.sample import Finding, Moment, RunInfo, Sample
+from forgather_mem.units import format_bytes, format_duration
+
+LIMIT_EVERY_S = 1.0
+PSS_MOST_S = 0.05
+_PSS_S_PER_BYTE = 1e-11  # 40 ms at 4.3 GB; measured anew at every reading
+
+
+class HostProbe:
+    """Resident memory, its peak and the limit that applies; rarer: PSS, swap, faults, pressure, /dev/shm.
+
+    Every call gives RSS, anonymous memory and the run's peak (about 4 us). The limit is read once a second,
+    the rest every `slow_every_s`, and rarer when that would take over 0.1 % of the time; between readings
+    their names are absent.
+
+    `host/rss_peak_bytes` is the run's own maximum: a reset of the kernel's mark by this library does not
+    harm it, and a peak from before the run does not count. A spike between two calls that stays below such
+    an older peak is missed, unless a measuring window of this library was open.
+
+    Args:
+        slow_every_s: Seconds between the rare readings.
+        limits: Read what is used of the limit and what is left.
+        pss: Read the proportional set size, unless that would take over 50 ms.
+        budget_frac: The share of the time that each of the rare readings may take.
+        proc_root, cgroup_root: Where the kernel's files are; for tests.
+
+    Raises:
+        ValueError: for a period or budget that is not positive.
+    """
+
+    names = ("host/",)
+
+    def __init__(
+        self,
+        slow_every_s: float = 10.0,
+        *,
+        limits: bool = True,
+        pss: bool = True,
+        budget_frac: float = BUDGET_FRAC,
+        proc_root: str = "/proc",
+        cgroup_root: str = "/sys/fs/cgroup",
+    ) -> None:
+        if not slow_every_s > 0:
+            raise ValueError(f"HostProbe(slow_every_s={slow_every_s}): give seconds above 0")
+        if not 0 < budget_frac <= 1:
+            raise ValueError(f"HostProbe(budget_frac={budget_frac}): give a share above 0 and at most 1")
+        self.slow_every_s = slow_every_s
+        self.limits = limits
+        self.pss = pss
+        self.budget_frac = budget_frac
+        self.proc_root = proc_root
+        self.cgroup_root = cgroup_root
+        self.reading: Hashable = (type(self), slow_every_s, limits, pss, budget_frac, proc_root, cgroup_root)
+        self._live: _Live | None = None
+
+    def begin(self, run: RunInfo) -> None:
+        self._stop()
+        self._start()
+
+    def end(self, run: RunInfo) -> None:
+        if self._live is not None:
+            for text in self._live.notes():
+                run.tell(Finding(kind="backed_off", step=run.step, text=text))
+        self._stop()
+
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        live = self._live
+        if live is None or live.window.closed:
+            live = self._start()
+        if live is None:
+            return {"host/rss_bytes": own_memory().resident_bytes}
+        fields = live.statm.read(128).split()
+        rss = int(fields[1]) * PAGE_BYTES
+        values: dict[str, float] = {
+            "host/rss_bytes": rss,
+            "host/rss_peak_bytes": live.window.look((rss, live.mark.peak_bytes(rss))),
+            "host/anon_bytes": rss - int(fields[2]) * PAGE_BYTES,
+        }
+        if time.perf_counter() >= live.next_s:
+            values |= live.rare_values()
+        return values
+
+    def _start(self) -> _Live | None:
+        peaks = host_peaks()
+        self._live = None if peaks is None else _Live(self, peaks)
+        return self._live
+
+    def _stop(self) -> None:
+        if self._live is not None:
+            self._live.close()
+            self._live = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_live": None}
+
+
+class _Live:
+    """What a probe holds during one run."""
+
+    def __init__(self, probe: HostProbe, peaks: PeakWindows[HostMark]) -> None:
+        own = Path(probe.proc_root) / "self"
+        self.statm = KernelFile(own / "statm")
+        self.mark = peaks.mark
+        self.window = peaks.open(reset=False)
+        self.next_s = 0.0
+        self._status = KernelFile(own / "status")
+        self._rollup = KernelFile(own / "smaps_rollup")
+        self._limit = MemoryLimit(probe.proc_root, probe.cgroup_root)
+        self._pss_s_per_byte = _PSS_S_PER_BYTE
+        self._pss_skipped_at_bytes = 0
+        rare = [("Swap, faults, pressure and /dev/shm", probe.slow_every_s, self._slow_values)]
+        if probe.limits:
+            rare.append(("The memory limit", LIMIT_EVERY_S, self._limit_values))
+        if probe.pss:
+            rare.append(("PSS", probe.slow_every_s, self._pss_values))
+        self._rare = [(what, Pace(every_s, budget_frac=probe.budget_frac), reading) for what, every_s, reading in rare]
+
+    def rare_values(self) -> dict[str, float]:
+        """The readings that are due of those that are not taken at every call."""
+        values: dict[str, float] = {}
+        for _, pace, reading in self._rare:
+            values |= pace.take(reading)
+        self.next_s = min(pace.next_s for _, pace, _ in self._rare)
+        return values
+
+    def notes(self) -> list[str]:
+        """What the report should say about readings that were taken rarely or not at all."""
+        notes = [pace.note(what) for what, pace, _ in self._rare]
+        if self._pss_skipped_at_bytes:
+            size, most = format_bytes(self._pss_skipped_at_bytes), format_duration(PSS_MOST_S)
+            notes.append(f"PSS was not read at {size} resident: that would have taken more than {most}")
+        return [note for note in notes if note]
+
+    def close(self) -> None:
+        self.window.close()
+        self._limit.close()
+        for file in (self.statm, self._status, self._rollup):
+            file.close()
+
+    def _limit_values(self) -> dict[str, float]:
+        limit, used = self._limit.limit_bytes, self._limit.used_bytes()
+        return {"host/limit_used_frac": used / limit, "host/available_bytes": max(0, limit - used)}
+
+    def _slow_values(self) -> dict[str, float]:
+        fields = kib_fields(self._status.read())
+        values: dict[str, float] = {"host/major_faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt}
+        if b"VmSize" in fields:
+            values["host/vms_bytes"] = fields[b"VmSize"]
+        if b"VmSwap" in fields:
+            values["host/swap_bytes"] = fields[b"VmSwap"]
+        with contextlib.suppress(OSError):  # a system without /dev/shm
+            shm = os.statvfs("/dev/shm")
+            values["host/shm_bytes"] = (shm.f_blocks - shm.f_bfree) * shm.f_frsize
+        with contextlib.suppress(OSError):  # a kernel without PSI: the file is missing or can't be read
+            values["host/pressure_frac"] = some_pressure_frac(self._limit.pressure.read(256))
+        return values
+
+    def _pss_values(self) -> dict[str, float]:
+        rss = resident_bytes(self.statm)
+        if rss * self._pss_s_per_byte > PSS_MOST_S:
+            self._pss_skipped_at_bytes = rss
+            return {}
+        began_s = time.perf_counter()
+        with contextlib.suppress(OSError, KeyError):  # a kernel without smaps_rollup
+            pss = kib_fields(self._rollup.read())[b"Pss"]
+            self._pss_s_per_byte = max(_PSS_S_PER_BYTE, (time.perf_counter() - began_s) / rss)
+            return {"host/pss_bytes": pss}
+        return {}
+
+
+def some_pressure_frac(text: bytes) -> float:
+    """The share of the last 10 s in which some task waited, from a PSI file.
+
+    >>> some_pressure_frac(b"some avg10=12.50 avg60=3.00 avg300=0.00 total=7\\nfull avg10=0.00 ...")
+    0.125
+    """
+    return float(text.split(b"avg10=", 1)[1].split(b" ", 1)[0]) / 100

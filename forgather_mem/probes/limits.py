@@ -1,0 +1,107 @@
+"""Which memory limit applies to this process, and how much of it is used?
+
+In a container the limit of its control group kills, not the host's total. cgroup v1 and v2, alone or
+mixed, nested: the limit is the smallest of all ancestors. Page cache that can be dropped at once
+(`inactive_file`) does not count as used.
+Source: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst of the Linux kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from forgather_mem.probes.procfs import KernelFile, kib_fields
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """The names that one version of cgroups gives the same things."""
+
+    limit: str
+    usage: str
+    droppable: bytes
+
+
+_V1 = _Version("memory.limit_in_bytes", "memory.usage_in_bytes", b"total_inactive_file ")
+_V2 = _Version("memory.max", "memory.current", b"inactive_file ")
+
+
+class MemoryLimit:
+    """The limit that applies, found once, and what is used of it now.
+
+    Attributes:
+        limit_bytes: The smallest limit of all ancestors; the host's total when none is smaller.
+        kind: Whose limit that is.
+        pressure: The file with the pressure (PSI) of the same level, which may not exist.
+    """
+
+    def __init__(self, proc_root: str | Path = "/proc", cgroup_root: str | Path = "/sys/fs/cgroup") -> None:
+        self._meminfo = KernelFile(Path(proc_root) / "meminfo")
+        self._usage = self._stat = self._meminfo
+        self._droppable = b""
+        self.limit_bytes = kib_fields(self._meminfo.read())[b"MemTotal"]
+        self.kind: Literal["cgroup", "host"] = "host"
+        pressure = Path(proc_root) / "pressure" / "memory"
+        for folder, version in _levels(Path(proc_root), Path(cgroup_root)):
+            limit = _number(folder / version.limit)
+            # On a tie the outer level counts: its usage includes what its other members use.
+            if limit is None or limit > self.limit_bytes:
+                continue
+            self.limit_bytes, self.kind = limit, "cgroup"
+            self._usage = KernelFile(folder / version.usage)
+            self._stat = KernelFile(folder / "memory.stat")
+            self._droppable = version.droppable
+            if (folder / "memory.pressure").exists():
+                pressure = folder / "memory.pressure"
+        self.pressure = KernelFile(pressure)
+
+    def used_bytes(self) -> int:
+        """What counts against the limit now: 8 us in a control group, 5 us on a host."""
+        if self.kind == "host":
+            fields = kib_fields(self._meminfo.read())
+            return self.limit_bytes - fields[b"MemAvailable"]
+        usage = int(self._usage.read(64))
+        for line in self._stat.read(16384).splitlines():
+            if line.startswith(self._droppable):
+                return max(0, usage - int(line[len(self._droppable) :]))
+        return usage
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for file in (self._meminfo, self._usage, self._stat, self.pressure):
+            file.close()
+
+
+def _levels(proc_root: Path, cgroup_root: Path) -> Iterator[tuple[Path, _Version]]:
+    """This process's memory control group and its ancestors as far as they can be seen, innermost first."""
+    try:
+        lines = (proc_root / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            mount, version = cgroup_root / "memory", _V1
+        elif number == "0" and not controllers:
+            hybrid = cgroup_root / "unified"
+            mount, version = hybrid if hybrid.is_dir() else cgroup_root, _V2
+        else:
+            continue
+        # In a container the path may be the host's while the mount shows only our own part of the tree:
+        # then no folder of that path exists, and the mount's root is the group itself.
+        inside = PurePosixPath(path.lstrip("/"))
+        if ".." not in inside.parts:
+            for part in (inside, *inside.parents):
+                if part != PurePosixPath("."):
+                    yield mount / part, version
+        yield mount, version
+
+
+def _number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):  # no such level, or "max"
+        return None

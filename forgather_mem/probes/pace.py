@@ -1,0 +1,83 @@
+"""When may a dear reading be taken again, so that nobody notices what it costs?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import ParamSpec
+
+from forgather_mem.units import format_duration, format_share
+
+# Five dear readings at most stand in one set of probes; together they stay under 0.5 % of the time.
+BUDGET_FRAC = 0.001
+
+P = ParamSpec("P")
+
+
+class Pace:
+    """Spaces a reading so that it takes at most a share of the time that passes.
+
+    A reading is due every `every_s` seconds; one that took `cost_s` is not due again before
+    `cost_s / budget_frac` have passed. The first is due at once.
+
+    >>> now = [0.0]
+    >>> pace = Pace(every_s=10.0, clock=lambda: now[0])
+    >>> pace.due()
+    True
+    >>> pace.ran(cost_s=0.05)  # 50 ms are 0.1 % of 50 s
+    >>> now[0] = 49.0
+    >>> pace.due()
+    False
+    >>> pace.note("PSS")
+    'PSS was read every 50.0 s instead of every 10.0 s: one reading took 50.0 ms (budget 0.1 % of the time)'
+
+    Args:
+        every_s: Seconds between readings that cost nothing.
+        budget_frac: The share of the time that they may take.
+    """
+
+    __slots__ = ("_clock", "_every_s", "budget_frac", "dearest_s", "longest_wait_s", "next_s")
+
+    def __init__(
+        self,
+        every_s: float,
+        *,
+        budget_frac: float = BUDGET_FRAC,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._every_s = every_s
+        self._clock = clock
+        self.budget_frac = budget_frac
+        self.next_s = clock()
+        self.dearest_s = 0.0
+        self.longest_wait_s = 0.0
+
+    def due(self) -> bool:
+        """Whether it is time for a reading."""
+        return self._clock() >= self.next_s
+
+    def ran(self, cost_s: float) -> None:
+        """A reading has just been taken and took `cost_s` seconds."""
+        wait_s = max(self._every_s, cost_s / self.budget_frac)
+        self.next_s = self._clock() + wait_s
+        if wait_s > self.longest_wait_s:
+            self.longest_wait_s, self.dearest_s = wait_s, cost_s
+
+    def take(self, reading: Callable[P, dict[str, float]], *args: P.args, **kwargs: P.kwargs) -> dict[str, float]:
+        """The reading when it is due, timed; otherwise nothing."""
+        began_s = self._clock()
+        if began_s < self.next_s:
+            return {}
+        values = reading(*args, **kwargs)
+        self.ran(self._clock() - began_s)
+        return values
+
+    def note(self, what: str) -> str | None:
+        """A sentence for the report when the budget made the reading rarer; None when it did not."""
+        if self.longest_wait_s <= self._every_s:
+            return None
+        return (
+            f"{what} was read every {format_duration(self.longest_wait_s)} instead of every "
+            f"{format_duration(self._every_s)}: one reading took {format_duration(self.dearest_s)} "
+            f"(budget {format_share(self.budget_frac)} of the time)"
+        )

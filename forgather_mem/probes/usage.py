@@ -1,0 +1,159 @@
+"""What does this process hold between two instants, on the host and on its device: at both ends and at most?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from forgather_mem.probes.allocator import Allocator, current_allocator, gauge
+from forgather_mem.probes.windows import PeakWindow, device_peaks, host_peaks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What this process holds at one instant, in bytes.
+
+    Attributes:
+        host_bytes: Resident memory.
+        device_bytes: Live tensors on the current device; None without one or before its first use.
+        reserved_bytes: What the device's allocator holds from the driver; None likewise.
+    """
+
+    host_bytes: int
+    device_bytes: int | None = None
+    reserved_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Memory in one place from a start to an end, in bytes.
+
+    Attributes:
+        peak_bytes: The highest in between.
+        exact: Whether that is the peak; False when it is only known to be at least that high.
+
+    >>> Span(start_bytes=100, end_bytes=80, peak_bytes=300).consumed_bytes
+    -20
+    """
+
+    start_bytes: int
+    end_bytes: int
+    peak_bytes: int
+    exact: bool = True
+
+    @property
+    def consumed_bytes(self) -> int:
+        """What is held at the end and was not at the start; negative when memory was given back."""
+        return self.end_bytes - self.start_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSpan:
+    """Host and device from a start to an end; `device` is None without one or before its first use."""
+
+    host: Span
+    device: Span | None = None
+    reserved_bytes: int | None = None
+
+
+def usage_now() -> Usage:
+    """What this process holds now: 2 us on a host without a device."""
+    stats = _stats(current_allocator())
+    return Usage(host_bytes=_host_bytes(), device_bytes=stats[0], reserved_bytes=stats[1])
+
+
+class UsageWindow:
+    """Host and device from `open()` to `close()`.
+
+    Windows nest and overlap in any order and from any thread: all of them build on the process's one owner
+    of each high-water mark (`forgather_mem.probes.windows`). Memory is the whole process's: what other
+    threads do in between counts too. A device is the one that is current at the opening; a device first
+    used in between counts from 0. Dropped without `close()`, a window ends by itself.
+    """
+
+    __slots__ = ("_allocator", "_device", "_host", "_start")
+
+    def __init__(
+        self, allocator: Allocator | None, host: PeakWindow | None, device: PeakWindow | None, start: Usage
+    ) -> None:
+        self._allocator = allocator
+        self._host = host
+        self._device = device
+        self._start = start
+
+    @classmethod
+    def open(cls, *, reset_peaks: bool = True) -> UsageWindow:
+        """A window that starts now.
+
+        Args:
+            reset_peaks: Reset the marks of the kernel and of the device's allocator, which other readers in
+                this process can see (`torch.cuda.max_memory_allocated()` counts from here). Without it a
+                peak is exact only if memory rises above the older mark.
+        """
+        allocator, host_marks, device_marks = current_allocator(), host_peaks(), device_peaks()
+        host = host_marks.open(reset=reset_peaks) if host_marks is not None else None
+        device = device_marks.open(reset=reset_peaks) if device_marks is not None else None
+        device_bytes = _stats(allocator)[0] if device is None else device.start_bytes
+        host_bytes = _host_bytes() if host is None else host.start_bytes
+        return cls(allocator, host, device, Usage(host_bytes=host_bytes, device_bytes=device_bytes))
+
+    def span(self) -> UsageSpan:
+        """From the opening until now."""
+        device, reserved_bytes = self._device_span()
+        return UsageSpan(host=self._host_span(), device=device, reserved_bytes=reserved_bytes)
+
+    def close(self) -> UsageSpan:
+        """Ends the window; closing twice is harmless, but only the first call's result is of any use."""
+        try:
+            return self.span()
+        finally:
+            self._end()
+
+    def _host_span(self) -> Span:
+        start_bytes, end_bytes, window = self._start.host_bytes, _host_bytes(), self._host
+        peak_bytes = max(start_bytes, end_bytes, 0 if window is None else window.peak_bytes)
+        exact = window is not None and window.exact
+        return Span(start_bytes=start_bytes, end_bytes=end_bytes, peak_bytes=peak_bytes, exact=exact)
+
+    def _device_span(self) -> tuple[Span | None, int | None]:
+        end_bytes, reserved_bytes = _stats(self._allocator or current_allocator())
+        if end_bytes is None:
+            return None, None
+        start_bytes = self._start.device_bytes or 0
+        if self._device is not None:
+            peak_bytes, exact = self._device.peak_bytes, self._device.exact
+        elif self._allocator is None and (marks := device_peaks()) is not None:
+            peak_bytes, exact = marks.highest_bytes, True  # first used in this window: all it ever held
+        else:
+            peak_bytes, exact = start_bytes, False
+        peak_bytes = max(peak_bytes, end_bytes)
+        return Span(start_bytes=start_bytes, end_bytes=end_bytes, peak_bytes=peak_bytes, exact=exact), reserved_bytes
+
+    def _end(self) -> None:
+        for window in (self._host, self._device):
+            if window is not None:
+                window.close()
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # The owner of the marks would go on serving a window that nobody can close any more. At the
+        # interpreter's end there is no owner left.
+        if not finalizing():
+            self._end()
+
+
+def _host_bytes() -> int:
+    peaks = host_peaks()
+    if peaks is not None:
+        return peaks.mark.read()[0]
+    import psutil  # a system without /proc
+
+    return int(psutil.Process().memory_info().rss)
+
+
+def _stats(allocator: Allocator | None) -> tuple[int | None, int | None]:
+    """Allocated and reserved bytes, None where there is nothing to read."""
+    if allocator is None:
+        return None, None
+    stats = allocator.stats()
+    return gauge(stats, "allocated_bytes"), gauge(stats, "reserved_bytes")
