@@ -67,6 +67,13 @@ class PeakWindows(Generic[M]):
         with self._guard():
             return self._open(self._fold(None), reset)
 
+    @property
+    def highest_bytes(self) -> int:
+        """The highest that was seen in this process, whatever was reset: by us, or by others after a look."""
+        with self._guard():
+            self._fold(None)
+            return self._highest_bytes
+
     def _guard(self) -> threading.RLock:
         if self._pid != os.getpid():
             self._begin_process()  # in a forked child: other memory, a lock that nobody holds, no windows
@@ -78,7 +85,7 @@ class PeakWindows(Generic[M]):
         for window in self._windows:
             window._owner = None
         self._windows = []
-        self._seen_bytes = 0
+        self._seen_bytes = self._highest_bytes = 0
 
     def _open(self, reading: Reading, reset: bool) -> PeakWindow:
         window = PeakWindow(self, reset)
@@ -106,7 +113,9 @@ class PeakWindows(Generic[M]):
                 window._disturbed = True
                 window._older_mark_bytes = window._unknown_bytes = -1
         self._seen_bytes = peak
-        for window in self._windows:
+        if peak > self._highest_bytes:
+            self._highest_bytes = peak
+        for window in tuple(self._windows):  # a window that the collector finalises now leaves the list
             seen = peak if peak > window._older_mark_bytes else current
             if seen > window._peak_bytes:
                 window._peak_bytes = seen
@@ -114,7 +123,7 @@ class PeakWindows(Generic[M]):
 
     def _close(self, window: PeakWindow) -> None:
         window._owner = None
-        self._windows = [other for other in self._windows if other is not window]
+        self._windows.remove(window)
 
 
 class PeakWindow:
@@ -185,7 +194,8 @@ class PeakWindow:
         if owner is not None:
             with owner._guard():
                 owner._fold(None)
-                owner._close(self)
+                if self._owner is not None:  # another thread may have closed it, or this is a forked child
+                    owner._close(self)
         return self._peak_bytes
 
     def __enter__(self) -> PeakWindow:
