@@ -74,13 +74,11 @@ class UsageWindow:
 
     __slots__ = ("_allocator", "_device", "_host", "_start")
 
-    def __init__(
-        self, allocator: Allocator | None, host: PeakWindow | None, device: PeakWindow | None, start: Usage
-    ) -> None:
-        self._allocator = allocator
-        self._host = host
-        self._device = device
-        self._start = start
+    def __init__(self) -> None:
+        self._allocator: Allocator | None = None
+        self._host: PeakWindow | None = None
+        self._device: PeakWindow | None = None
+        self._start = Usage(host_bytes=0)
 
     @classmethod
     def open(cls, *, reset_peaks: bool = True) -> UsageWindow:
@@ -91,12 +89,18 @@ class UsageWindow:
                 this process can see (`torch.cuda.max_memory_allocated()` counts from here). Without it a
                 peak is exact only if memory rises above the older mark.
         """
-        allocator, host_marks, device_marks = current_allocator(), host_peaks(), device_peaks()
-        host = host_marks.open(reset=reset_peaks) if host_marks is not None else None
-        device = device_marks.open(reset=reset_peaks) if device_marks is not None else None
-        device_bytes = _stats(allocator)[0] if device is None else device.start_bytes
-        host_bytes = _host_bytes() if host is None else host.start_bytes
-        return cls(allocator, host, device, Usage(host_bytes=host_bytes, device_bytes=device_bytes))
+        opened = cls()  # filled bit by bit: what is open when an error comes is closed with it
+        opened._allocator = current_allocator()
+        host, device = host_peaks(), device_peaks()
+        if host is not None:
+            opened._host = host.open(reset=reset_peaks)
+        if device is not None:
+            opened._device = device.open(reset=reset_peaks)
+        opened._start = Usage(
+            host_bytes=_host_bytes() if opened._host is None else opened._host.start_bytes,
+            device_bytes=_stats(opened._allocator)[0] if opened._device is None else opened._device.start_bytes,
+        )
+        return opened
 
     def span(self) -> UsageSpan:
         """From the opening until now."""
