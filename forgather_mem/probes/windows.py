@@ -74,13 +74,6 @@ class PeakWindows(Generic[M]):
             self._fold(None)
             return self._highest_bytes
 
-    @property
-    def highest_bytes(self) -> int:
-        """The highest that this process ever had, resets by this library notwithstanding."""
-        with self._guard():
-            self._fold(None)
-            return self._highest_bytes
-
     def _guard(self) -> threading.RLock:
         if self._pid != os.getpid():
             self._begin_process()  # in a forked child: other memory, a lock that nobody holds, no windows
