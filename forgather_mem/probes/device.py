@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 from forgather_mem.probes.allocator import Allocator, Nested, current_allocator, driver_memory, gauge
 from forgather_mem.probes.nvml import other_processes_bytes
@@ -64,13 +65,12 @@ class DeviceProbe:
         self._stop()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        live = self._live
-        if live is None or live.forked:
-            live = self._start()
-            if live is None:
-                return {}
-        stats = live.allocator.stats()
-        values = live.values(stats)
+        live = self._live or self._start()
+        if live is None:
+            return {}
+        with live.held():
+            stats = live.allocator.stats()
+            values = live.values(stats)
         if values and time.perf_counter() >= live.next_s:
             values |= live.rare_values(stats)
         return values
@@ -96,6 +96,7 @@ class _Live:
         self.allocator = allocator
         self.next_s = 0.0
         peaks = device_peaks()
+        self.held: Callable[[], AbstractContextManager[object]] = nullcontext if peaks is None else peaks.held
         self._reset = probe.reset_peaks
         self._window = None if peaks is None else peaks.open(reset=probe.reset_peaks)
         driver = driver_memory(allocator)
@@ -107,10 +108,6 @@ class _Live:
         if probe.others:
             pace = Pace(HEADROOM_EVERY_S, budget_frac=probe.budget_frac)
             self._rare.append(("What other processes hold on the device", pace, self._others))
-
-    @property
-    def forked(self) -> bool:
-        return self._window is not None and self._window.closed
 
     def values(self, stats: Nested) -> dict[str, float]:
         """The numbers of one nested reading."""

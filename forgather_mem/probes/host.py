@@ -79,16 +79,19 @@ class HostProbe:
         self._stop()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        live = self._live
-        if live is None or live.window.closed:
-            live = self._start()
+        live = self._live or self._start()
         if live is None:
             return {"host/rss_bytes": own_memory().resident_bytes}
-        fields = live.statm.read(128).split()
-        rss = int(fields[1]) * PAGE_BYTES
+        with live.peaks.held():
+            fields = live.statm.read(128).split()
+            rss = int(fields[1]) * PAGE_BYTES
+            peak = live.window.look((rss, live.peaks.mark.peak_bytes(rss)))
+        if live.window.closed:  # in a forked child: its memory is another's
+            self._stop()
+            return self(moment, sample)
         values: dict[str, float] = {
             "host/rss_bytes": rss,
-            "host/rss_peak_bytes": live.window.look((rss, live.mark.peak_bytes(rss))),
+            "host/rss_peak_bytes": peak,
             "host/anon_bytes": rss - int(fields[2]) * PAGE_BYTES,
         }
         if time.perf_counter() >= live.next_s:
@@ -115,7 +118,7 @@ class _Live:
     def __init__(self, probe: HostProbe, peaks: PeakWindows[HostMark]) -> None:
         own = Path(probe.proc_root) / "self"
         self.statm = KernelFile(own / "statm")
-        self.mark = peaks.mark
+        self.peaks = peaks
         self.window = peaks.open(reset=False)
         self.next_s = 0.0
         self._status = KernelFile(own / "status")

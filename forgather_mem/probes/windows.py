@@ -20,6 +20,7 @@ import functools
 import os
 import resource
 import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
@@ -64,17 +65,18 @@ class PeakWindows(Generic[M]):
             reset: Reset the mark, which other readers in this process can see. Without it the window is
                 `exact` only if memory rises above the older mark while it is open.
         """
-        with self._guard():
+        with self.held():
             return self._open(self._fold(None), reset)
 
     @property
     def highest_bytes(self) -> int:
         """The highest that was seen in this process, whatever was reset: by us, or by others after a look."""
-        with self._guard():
+        with self.held():
             self._fold(None)
             return self._highest_bytes
 
-    def _guard(self) -> threading.RLock:
+    def held(self) -> AbstractContextManager[bool]:
+        """The lock, for `with`: no window of this owner begins or ends meanwhile."""
         if self._pid != os.getpid():
             self._begin_process()  # in a forked child: other memory, a lock that nobody holds, no windows
         return self._lock
@@ -174,25 +176,32 @@ class PeakWindow:
         return not self._disturbed and self._peak_bytes > self._unknown_bytes
 
     def look(self, reading: Reading | None = None) -> int:
-        """The peak so far; `reading` saves a system call to those who have just read the mark."""
+        """The peak so far.
+
+        Args:
+            reading: What the mark says now, for those who have just read it (while the owner is `held`).
+        """
         owner = self._owner
         if owner is not None:
-            with owner._guard():
+            if reading is not None:
                 owner._fold(reading)
+            else:
+                with owner.held():
+                    owner._fold(None)
         return self._peak_bytes
 
     def restart(self, reading: Reading | None = None) -> None:
-        """Begin anew at this instant, as if closed and opened again."""
+        """Begin anew at this instant, as if closed and opened again; `reading` as for `look`."""
         owner = self._owner
         if owner is not None:
-            with owner._guard():
+            with owner.held():
                 owner._start(self, owner._fold(reading))
 
     def close(self) -> int:
         """Ends the window and gives its peak in bytes. Closing twice is harmless."""
         owner = self._owner
         if owner is not None:
-            with owner._guard():
+            with owner.held():
                 owner._fold(None)
                 if self._owner is not None:  # another thread may have closed it, or this is a forked child
                     owner._close(self)
