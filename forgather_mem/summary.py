@@ -21,6 +21,9 @@ _REPORTED = (
     "device/allocated_bytes",
     "device/reserved_bytes",
     "device/step_peak_bytes",
+    "tensors/parameters_bytes",
+    "tensors/gradients_bytes",
+    "tensors/optimizer_bytes",
 )
 _PHASE_HEADS = (("phase/host/", "host"), ("phase/device/", "device"))
 
@@ -64,6 +67,7 @@ class RunSummary:
         facts: Names, versions, limits, and how the run ended.
         steps: Optimizer steps done in this run (a resumed run counts from where it took over).
         last_step: The trainer's step number at the last record.
+        device: Index of this process's accelerator, None without one.
         spans: First, last, highest by sample name, for the gauges that a report tells.
         phase_peaks: Highest value by ("host" | "device", phase).
         latest: The last value of every name seen.
@@ -78,6 +82,7 @@ class RunSummary:
         self.facts = facts or RunFacts()
         self.first_step: int | None = None
         self.last_step = 0
+        self.device: int | None = None
         self.spans: dict[str, Span] = {}
         self.phase_peaks: dict[tuple[str, str], tuple[float, int]] = {}
         self.latest: dict[str, float] = {}
@@ -102,6 +107,8 @@ class RunSummary:
         if self.first_step is None:
             self.begin(step - 1)
         self.last_step = max(self.last_step, step)
+        if sample.device is not None:
+            self.device = sample.device
         self.latest.update(values)
         for name in _REPORTED:
             value = values.get(name)

@@ -1,0 +1,222 @@
+"""What does a run come to? Its summary as schema 1: one dict of plain values, and the file that holds it.
+
+Nothing here imports torch: a waiting parent writes reports too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from forgather_mem.report_text import report_text
+from forgather_mem.summary import RunFacts, RunSummary, Span
+
+__all__ = ["FILE_NAME", "SCHEMA", "build_report", "report_text", "verdict_text", "write_report"]
+
+SCHEMA = 1
+FILE_NAME = "report.json"
+_PARTS = ("parameters", "gradients", "optimizer")
+_BUSY_PHASES = ("forward", "backward")
+# The run's peak and a phase's are read from two counters of the kernel, which differ by some pages per CPU.
+_SAME_FRAC = 0.99
+
+
+def build_report(summary: RunSummary) -> dict[str, Any]:
+    """The report's numbers: schema 1, JSON-able, the same keys whatever was measured.
+
+    What was not measured is 0, an empty list or None, and the leak's verdict is "not enough data".
+    Sizes in bytes, times in seconds.
+
+    >>> report = build_report(RunSummary())
+    >>> report["schema"], report["steps"], report["leak"]["verdict"]
+    (1, 0, 'not enough data')
+    """
+    facts = summary.facts
+    wall_s = facts.wall_s or (time.time() - facts.started_s if facts.started_s else 0.0)
+    return {
+        "schema": SCHEMA,
+        "steps": summary.steps,
+        "run": _run(facts, wall_s),
+        "host": _host(summary),
+        "device": _device(summary),
+        "peaks": _peaks(summary),
+        "breakdown": _breakdown(summary),
+        "gc": {
+            "collections": int(summary.latest.get("gc/collections", 0)),
+            "pause_total_s": summary.latest.get("gc/pause_total_s", 0.0),
+            "pause_max_s": summary.gc_pause_max_s,
+        },
+        "cache": _cache(summary),
+        "cleanup_calls": [],
+        "leak": _leak_not_judged(),
+        "ledger": [dict(row) for row in summary.ledger],
+        "oom": None,
+        "advice": [],
+        "overhead": {
+            "seconds": summary.self_s,
+            "share_of_run": summary.self_s / wall_s if wall_s > 0 else 0.0,
+        },
+        "switched_off": list(summary.switched_off),
+    }
+
+
+def verdict_text(summary: RunSummary) -> str:
+    """The report's text as TensorBoard's text page has it: without the line that says how to open that page."""
+    report = build_report(summary)
+    report["run"]["event_folder"] = None
+    return report_text(report)
+
+
+def write_report(report: dict[str, Any], folder: str | Path) -> Path:
+    """Write the report as JSON into `folder`, which is made if need be; whoever reads sees all of it or nothing.
+
+    Returns:
+        The file: `report.json`, and `report.rank{r}.json` for other ranks than 0.
+
+    Raises:
+        ValueError: for a number that JSON has no word for (NaN, infinity).
+        OSError: when the folder can't be written.
+    """
+    text = json.dumps(report, indent=1, allow_nan=False) + "\n"
+    rank = report["run"]["rank"]
+    path = Path(folder) / (FILE_NAME if rank == 0 else f"report.rank{rank}.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(text)
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return path
+
+
+def _run(facts: RunFacts, wall_s: float) -> dict[str, Any]:
+    return {
+        "script": facts.script,
+        "argv": list(facts.argv),
+        "wall_s": wall_s,
+        "end": facts.end,
+        "exit_code": facts.exit_code,
+        "rank": facts.rank,
+        "world_size": facts.world_size,
+        "versions": dict(facts.versions),
+        "folder": facts.folder,
+        "event_folder": facts.event_folder,
+    }
+
+
+def _host(summary: RunSummary) -> dict[str, Any]:
+    rss = _span(summary, "host/rss_bytes")
+    return {
+        "rss_start_bytes": int(rss.first),
+        "rss_end_bytes": int(rss.last),
+        "rss_peak_bytes": int(_host_peak(summary).highest),
+        "limit_bytes": summary.facts.host_limit_bytes,
+        "limit_kind": summary.facts.host_limit_kind,
+    }
+
+
+def _device(summary: RunSummary) -> list[dict[str, Any]]:
+    allocated = summary.spans.get("device/allocated_bytes")
+    if allocated is None:
+        return []
+    reserved = _span(summary, "device/reserved_bytes")
+    return [
+        {
+            "name": summary.facts.device_name,
+            "index": summary.device or 0,
+            "peak_allocated_bytes": int(_device_peak(summary).highest),
+            "peak_reserved_bytes": int(reserved.highest),
+            "total_bytes": summary.facts.device_total_bytes,
+            "allocated_start_bytes": int(allocated.first),
+            "allocated_end_bytes": int(allocated.last),
+            "reserved_start_bytes": int(reserved.first),
+            "reserved_end_bytes": int(reserved.last),
+        }
+    ]
+
+
+def _peaks(summary: RunSummary) -> list[dict[str, Any]]:
+    """For each place the highest of the run, then of the phases that were measured; highest first."""
+    places = [("host", "host", _host_peak(summary)), ("device", f"gpu{summary.device or 0}", _device_peak(summary))]
+    peaks = []
+    for family, where, whole in places:
+        found = [
+            _peak(where, size, step, phase)
+            for (place, phase), (size, step) in summary.phase_peaks.items()
+            if place == family
+        ]
+        found.sort(key=lambda peak: -int(peak["bytes"]))
+        if found and found[0]["bytes"] >= _SAME_FRAC * whole.highest:
+            found[0]["bytes"] = max(found[0]["bytes"], int(whole.highest))
+        elif whole.highest:
+            found.insert(0, _peak(where, whole.highest, whole.step, whole.phase or "other"))
+        peaks += found
+    return peaks
+
+
+def _peak(where: str, size: float, step: int, phase: str) -> dict[str, Any]:
+    return {"where": where, "bytes": int(size), "step": step, "phase": phase}
+
+
+def _breakdown(summary: RunSummary) -> dict[str, int]:
+    """What the peak consists of, each part at its own highest; the parts need not have been alive together.
+
+    Activations are what the forward and backward passes added at most to what was there before: on a device
+    to what is allocated between steps, on the host to the resident size at the start, gradients and
+    optimizer, because freed memory stays resident there.
+    """
+    parts = {part: int(summary.highest(f"tensors/{part}_bytes") or 0) for part in _PARTS}
+    on_device = "device/allocated_bytes" in summary.spans
+    if on_device:
+        before = _span(summary, "device/allocated_bytes").last
+        reserved = _span(summary, "device/reserved_bytes").last
+        cached, peak = max(0, int(reserved - before)), _device_peak(summary).highest
+    else:
+        before = _span(summary, "host/rss_bytes").first + parts["gradients"] + parts["optimizer"]
+        cached, peak = 0, _host_peak(summary).highest
+    place = "device" if on_device else "host"
+    busy = max((summary.phase_peaks.get((place, phase), (0.0, 0))[0] for phase in _BUSY_PHASES), default=0.0)
+    activations = max(0, int(busy - before)) if busy else 0
+    known = sum(parts.values()) + activations
+    return {**parts, "activations_peak": activations, "cached": cached, "other": max(0, int(peak) - known)}
+
+
+def _cache(summary: RunSummary) -> dict[str, Any]:
+    row: dict[str, Any] = next((row for row in summary.ledger if row["what"] == "clear"), {})
+    return {
+        "clears": row.get("calls", 0),
+        "freed_bytes": row.get("freed_bytes", 0),
+        "time_s": row.get("time_s", 0.0),
+    }
+
+
+def _leak_not_judged() -> dict[str, Any]:
+    return {
+        "verdict": "not enough data",
+        "where": None,
+        "bytes_per_step": 0.0,
+        "bytes_per_step_low": 0.0,
+        "bytes_per_step_high": 0.0,
+        "since_step": 0,
+        "full_at_step": None,
+        "suspects": [],
+        "sure": "not yet",
+    }
+
+
+def _span(summary: RunSummary, name: str) -> Span:
+    return summary.spans.get(name) or Span(0.0, 0.0, 0.0, 0)
+
+
+def _host_peak(summary: RunSummary) -> Span:
+    peak, rss = _span(summary, "host/rss_peak_bytes"), _span(summary, "host/rss_bytes")
+    return peak if peak.highest >= rss.highest else rss
+
+
+def _device_peak(summary: RunSummary) -> Span:
+    peak, allocated = _span(summary, "device/step_peak_bytes"), _span(summary, "device/allocated_bytes")
+    return peak if peak.highest >= allocated.highest else allocated

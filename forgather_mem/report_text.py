@@ -1,0 +1,258 @@
+"""How does a person read a report? As at most 25 lines of plain text.
+
+They are made from the report's dict (schema 1), so that a report read from a file gives the same text.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from forgather_mem.errors import escape_controls
+from forgather_mem.units import GIB, format_bytes, format_duration, format_share
+
+MAX_LINES = 25
+_MAX_SWITCHED_OFF = 3
+_LIMIT_KIND = {"cgroup": "container", "host": "machine"}
+_LABELS = ("MEMORY", "PARTS", "CLEAN-UP", "OURSELVES", "OFF")
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+
+
+def report_text(report: Mapping[str, Any], width: int = 80, color: bool = False) -> str:
+    """The report for a terminal: at most 25 lines of `width` columns; only a long path makes a line longer.
+
+    A run that finished and was found free of leaks gets the short form; otherwise a table of what was used
+    at the start, at the end and at most stands in for that verdict.
+
+    Args:
+        report: As `forgather_mem.report.build_report` gives it.
+        width: Columns.
+        color: Set off the section names with terminal codes.
+    """
+    body = _short(report, width) if _all_well(report) else _long(report, width)
+    lines = [_head(report, width), *body[: MAX_LINES - 2], "=" * width]
+    return "\n".join(_bold(line) for line in lines) if color else "\n".join(lines)
+
+
+def format_place(where: str) -> str:
+    """A place as people call it.
+
+    >>> format_place("gpu0"), format_place("host")
+    ('GPU 0', 'host')
+    """
+    return f"GPU {where[3:]}" if where.startswith("gpu") else where
+
+
+def format_peak(peak: Mapping[str, Any]) -> str:
+    """When a peak was.
+
+    >>> format_peak({"step": 1998, "phase": "backward"}), format_peak({"step": 3, "phase": "other"})
+    ('step 1,998, backward', 'step 3')
+    """
+    phase = peak["phase"]
+    return f"step {peak['step']:,}" + (f", {phase}" if phase and phase != "other" else "")
+
+
+def tensorboard_command(event_folder: str) -> str:
+    """What to type to see the page; a folder below the current one is named from here.
+
+    >>> tensorboard_command("/data/my runs")
+    "tensorboard --logdir '/data/my runs'"
+    """
+    return f"tensorboard --logdir {shlex.quote(_from_here(event_folder))}"
+
+
+# ---- the two forms ----
+
+
+def _all_well(report: Mapping[str, Any]) -> bool:
+    return (
+        report["run"]["end"] == "finished"
+        and report["run"]["exit_code"] in (None, 0)
+        and report["leak"]["verdict"] == "no leak"
+        and not report["switched_off"]
+    )
+
+
+def _short(report: Mapping[str, Any], width: int) -> list[str]:
+    under = format_bytes(report["leak"]["bytes_per_step_high"])
+    peaks = [
+        f"{label.removesuffix(' used')} {_of_limit(peak, limit)}{f' ({kind})' if kind else ''} at {at}"
+        for label, _, _, peak, at, limit, kind in _places(report)
+        if at
+    ]
+    said = [f"No leak (under {under} a step over {report['steps']:,} steps)."]
+    if peaks:
+        said.append(f"Peak {'; '.join(peaks)}.")
+    said.append(f"Ourselves {format_share(report['overhead']['share_of_run'])}.")
+    return [*textwrap.wrap(" ".join(said), width), *_pointers(report)]
+
+
+def _long(report: Mapping[str, Any], width: int) -> list[str]:
+    lines = []
+    if report["run"]["end"] != "finished":
+        lines.append(f"The run did not finish; the numbers go up to step {_last_step(report):,}.")
+    lines += _table(report)
+    lines += _section("PARTS", _parts(report), width)
+    for text in _cleanup(report):
+        lines += _section("CLEAN-UP", text, width)
+    lines += _section("OURSELVES", _ourselves(report), width)
+    off = [escape_controls(text) for text in report["switched_off"]]
+    for text in off[:_MAX_SWITCHED_OFF]:
+        lines += _section("OFF", text, width)[:2]
+    if len(off) > _MAX_SWITCHED_OFF:
+        lines.append(f"     also: {len(off) - _MAX_SWITCHED_OFF} more, see the report")
+    pointers = _pointers(report)
+    return [*lines, "", *pointers] if pointers else lines
+
+
+# ---- their pieces ----
+
+
+def _head(report: Mapping[str, Any], width: int) -> str:
+    ending = _ending(report)
+    room = width - len(f"== forgather-mem ==  == {ending} =")
+    script = _script(report)
+    if len(script) > room:
+        script = script[: max(1, room - 3)] + "..."
+    return f"== forgather-mem == {script} == {ending} ".ljust(width, "=")
+
+
+def _ending(report: Mapping[str, Any]) -> str:
+    run = report["run"]
+    done = f"{report['steps']:,} step{'s' * (report['steps'] != 1)}"
+    took = format_duration(run["wall_s"])
+    if run["end"] == "finished":
+        code = "" if run["exit_code"] is None else f", exit {run['exit_code']}"
+        return f"{done}, {took}{code}"
+    how = {
+        "exception": "ended by an exception",
+        "oom": "out of memory",
+        "killed": "killed (SIGKILL)",
+        "interrupted": "interrupted",
+    }
+    return f"{how[run['end']]} after {done}, {took}"
+
+
+def _script(report: Mapping[str, Any]) -> str:
+    return escape_controls(os.path.basename(report["run"]["script"])) or "training"
+
+
+def _last_step(report: Mapping[str, Any]) -> int:
+    return max(int(report["steps"]), *(int(peak["step"]) for peak in report["peaks"]), 0)
+
+
+Row = tuple[str, int, int, int, str, int, str]
+
+
+def _places(report: Mapping[str, Any]) -> Iterator[Row]:
+    """One row for each kind of memory: label, start, end, peak, when, limit, whose limit."""
+    highest: dict[str, str] = {}
+    for peak in report["peaks"]:
+        highest.setdefault(peak["where"], format_peak(peak))
+    for device in report["device"]:
+        where = f"gpu{device.get('index', 0)}"
+        for kind in ("allocated", "reserved"):
+            yield (
+                f"{format_place(where)} {'used' if kind == 'allocated' else kind}",
+                device.get(f"{kind}_start_bytes", 0),
+                device.get(f"{kind}_end_bytes", 0),
+                device[f"peak_{kind}_bytes"],
+                highest.get(where, "") if kind == "allocated" else "",
+                device["total_bytes"] if kind == "allocated" else 0,
+                "",
+            )
+    host = report["host"]
+    if host["rss_peak_bytes"]:
+        yield (
+            "host",
+            host["rss_start_bytes"],
+            host["rss_end_bytes"],
+            host["rss_peak_bytes"],
+            highest.get("host", ""),
+            host["limit_bytes"],
+            _LIMIT_KIND.get(host["limit_kind"], "") if host["limit_bytes"] else "",
+        )
+
+
+def _decimals(rows: list[Row]) -> int:
+    return 1 if any(row[3] >= 10 * GIB for row in rows) else 2
+
+
+def _table(report: Mapping[str, Any]) -> list[str]:
+    rows = list(_places(report))
+    if not rows:
+        return ["MEMORY  nothing was read"]
+    decimals = _decimals(rows)
+    lines = [f"{'MEMORY, GiB':<16}{'start':>6}{'end':>6}{'peak':>6}  {'at':<22}{'limit':>6}"]
+    for label, start, end, peak, at, limit, kind in rows:
+        sizes = "".join(f"{size / GIB:>6,.{decimals}f}" for size in (start, end, peak))
+        limit_text = f"{limit / GIB:>6,.1f} {kind}" if limit else ""
+        lines.append(f"  {label:<14}{sizes}  {at:<22}{limit_text}".rstrip())
+    return lines
+
+
+def _parts(report: Mapping[str, Any]) -> str:
+    parts = report["breakdown"]
+    if not parts["parameters"]:
+        return ""
+    names = {"activations_peak": "activations"}
+    sizes = sorted(((size, names.get(part, part)) for part, size in parts.items() if size), reverse=True)
+    place = "GPU" if report["device"] else "host"
+    return f"of the {place}'s peak: " + ", ".join(f"{name} {format_bytes(size)}" for size, name in sizes)
+
+
+def _cleanup(report: Mapping[str, Any]) -> Iterator[str]:
+    collector, wall_s = report["gc"], report["run"]["wall_s"]
+    if collector["pause_total_s"]:
+        share = f" ({format_share(collector['pause_total_s'] / wall_s)} of the run)" if wall_s else ""
+        yield (
+            f"Python's collector: {collector['collections']:,} full collections, all pauses"
+            f" {format_duration(collector['pause_total_s'])}{share}, at most"
+            f" {format_duration(collector['pause_max_s'])} in a step."
+        )
+    for row in report["ledger"]:
+        what = {"collect": "collected", "clear": "cleared the device cache", "trim": "trimmed"}[row["what"]]
+        freed = format_bytes(row["freed_bytes"]) if row["freed_bytes"] > 0 else "nothing"
+        yield f"we {what} {_times(row['calls'])}: {format_duration(row['time_s'])}, freed {freed}."
+
+
+def _ourselves(report: Mapping[str, Any]) -> str:
+    ours = report["overhead"]
+    return f"{format_share(ours['share_of_run'])} of the run ({format_duration(ours['seconds'])})"
+
+
+def _pointers(report: Mapping[str, Any]) -> list[str]:
+    run = report["run"]
+    lines = []
+    if run.get("event_folder"):
+        lines.append(f"{tensorboard_command(run['event_folder']):<44} tags mem_*")
+    return lines
+
+
+def _section(label: str, text: str, width: int) -> list[str]:
+    if not text:
+        return []
+    indent = " " * 10
+    return textwrap.wrap(text, width, initial_indent=f"{label:<10}", subsequent_indent=indent)
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
+
+
+def _of_limit(size: int, limit: int) -> str:
+    return f"{size / GIB:,.1f} of {limit / GIB:,.1f} GiB" if limit else f"{size / GIB:,.1f} GiB"
+
+
+def _from_here(path: str) -> str:
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
+
+
+def _bold(line: str) -> str:
+    label = next((label for label in _LABELS if line.startswith(label)), None)
+    return f"{_BOLD}{label}{_PLAIN}{line[len(label) :]}" if label else line
