@@ -1,0 +1,215 @@
+"""How does a record get into a file that may fail, without failing or slowing the training?"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from forgather_mem.units import format_duration
+
+logger = logging.getLogger(__name__)
+
+FIRST_RETRY_S, LONGEST_PAUSE_S = 0.1, 30.0
+# Slow writes may take 2 % of the time, and a quarter of a second at once: one stall is no slow disk.
+SLOW_WRITE_S, SLOW_SHARE, SLOW_BURST_S = 0.01, 0.02, 0.25
+MAX_QUEUED_BYTES = 256 * 1024
+LINK_CHECK_S = 0.5
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class AppendFile:
+    """An append-only file of whole records: one `write(2)` each, nothing torn in the middle, nothing raised.
+
+    A record that can't be written is dropped and counted, and writing is tried again after a pause that
+    doubles up to 30 s. What a short write left behind is cut off again; where that fails, and after every
+    error but a full disk, the next try opens a new file. When slow writes (10 ms or more) take over 2 % of
+    the time, records wait in memory, at most 256 KiB, and go out together. There is no thread and no
+    fsync: a record that is not waiting survives the death of the process, not that of the machine. A write
+    that never returns (a hung network mount) can't be helped. After a fork the child writes nothing.
+
+    Args:
+        open_next: Gives the path of the next file to open and the bytes that it begins with.
+        always_new: Refuse a path that exists already; else append to it.
+    """
+
+    def __init__(self, open_next: Callable[[], tuple[Path, bytes]], *, always_new: bool) -> None:
+        self._open_next = open_next
+        self._always_new = always_new
+        self._pid = os.getpid()
+        self._fd = -1
+        self._fine_until = self._retry_at = self._rest_until = 0.0
+        self._retry_s = FIRST_RETRY_S
+        self._slow_credit_s, self._last_slow = SLOW_BURST_S, time.monotonic()
+        self._queue: list[bytes] = []
+        self._queued_bytes = self._written_since_check = 0
+        self._error: str | None = None
+        self._longest_s = 0.0
+        self.path: Path | None = None
+        self.end = 0  # the last good record ends here
+        self.written = self.dropped = self.slow_writes = self.rests = self.files_opened = 0
+
+    def ready(self) -> bool:
+        """Whether a record is worth building now; counts it as dropped where not. Opens the file when due."""
+        if os.getpid() != self._pid:
+            return False
+        now = time.monotonic()
+        if now < self._fine_until:
+            return True
+        if now >= self._retry_at and ((self._fd >= 0 and self._still_there(now)) or self._open(now)):
+            return True
+        self.dropped += 1
+        return False
+
+    def append(self, record: bytes) -> bool:
+        """Write one record, after `ready()` said yes; whether it is in the file, or waits to go there."""
+        if self._queue or time.monotonic() < self._rest_until:
+            return self._wait_with(record)
+        return self._write(record, 1)
+
+    def close(self) -> None:
+        """Write what waits and close the file; the next `ready()` opens the next one."""
+        if os.getpid() == self._pid and self._fd >= 0 and self._still_there(time.monotonic()):
+            self._flush()
+        self._let_go()
+
+    def problem(self) -> str | None:
+        """A sentence for the report, or None when all went well."""
+        parts = []
+        if self.dropped:
+            where = f"; {self.path}" if self.path else ""
+            parts.append(f"{self.dropped:,} of {self.dropped + self.written:,} records dropped "
+                         f"({self._error or 'too slow'}{where})")  # fmt: skip
+        if self.rests:
+            parts.append(f"{self.slow_writes:,} slow writes, the longest {format_duration(self._longest_s)}; "
+                         "records were written in batches")  # fmt: skip
+        return "; ".join(parts) or None
+
+    def _open(self, now: float) -> bool:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (os.O_EXCL if self._always_new else 0)
+        try:
+            path, preamble = self._open_next()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, flags, 0o666)
+            self.path, self.end = path, os.fstat(self._fd).st_size
+        except OSError as error:
+            self._pause(error, 0)
+            return False
+        if not self._write(preamble, 0):
+            self._let_go()
+            if self._always_new:
+                _remove(path)
+            return False
+        self._fine_until, self._written_since_check = now + LINK_CHECK_S, 0
+        self.files_opened += 1
+        return True
+
+    def _write(self, data: bytes, num_records: int) -> bool:
+        start, done = time.monotonic(), 0
+        try:
+            while done < len(data):
+                done += os.write(self._fd, data[done:] if done else data)
+        except OSError as error:
+            self._recover(error, done)
+            self._pause(error, num_records)
+            return False
+        self.end += done
+        self.written += num_records
+        self._written_since_check += num_records
+        if num_records:  # a preamble alone proves little: else a disk that takes no record got a file per try
+            self._retry_s = FIRST_RETRY_S
+        took = time.monotonic() - start
+        if took >= SLOW_WRITE_S:
+            self._slow(start + took, took)
+        return True
+
+    def _wait_with(self, record: bytes) -> bool:
+        fits = self._queued_bytes + len(record) <= MAX_QUEUED_BYTES
+        if fits:
+            self._queue.append(record)
+            self._queued_bytes += len(record)
+        else:
+            self.dropped += 1
+        if time.monotonic() >= self._rest_until:
+            return self._flush() and fits
+        return fits
+
+    def _flush(self) -> bool:
+        waiting, self._queue, self._queued_bytes = self._queue, [], 0
+        return not waiting or self._write(b"".join(waiting), len(waiting))
+
+    def _slow(self, now: float, took_s: float) -> None:
+        self.slow_writes += 1
+        self._longest_s = max(self._longest_s, took_s)
+        earned_s = (now - self._last_slow) * SLOW_SHARE
+        self._slow_credit_s = min(self._slow_credit_s + earned_s, SLOW_BURST_S) - took_s
+        self._last_slow = now
+        if self._slow_credit_s < 0:
+            self.rests += 1
+            self._rest_until = now + min(-self._slow_credit_s / SLOW_SHARE, LONGEST_PAUSE_S)
+
+    def _recover(self, error: OSError, torn_bytes: int) -> None:
+        """Cut a torn record off; give the file up where that fails or the error may have left more damage."""
+        good = error.errno in _DISK_FULL
+        if torn_bytes:
+            good = good and self._cut_back(self.end + torn_bytes)
+        if not good:
+            self._let_go()
+
+    def _cut_back(self, torn_end: int) -> bool:
+        try:
+            # Another writer's records behind ours must stay.
+            if os.fstat(self._fd).st_size == torn_end:
+                os.ftruncate(self._fd, self.end)
+                return True
+        except OSError:
+            pass
+        return False
+
+    def _still_there(self, now: float) -> bool:
+        """Writes into a deleted file succeed and are lost: look at the link count, twice a second."""
+        try:
+            status = os.fstat(self._fd)
+            there = status.st_nlink > 0 or not stat.S_ISREG(status.st_mode)
+        except OSError:
+            there = False
+        if not there:
+            lost, self._written_since_check = self._written_since_check, 0
+            self.written -= lost
+            self._let_go()
+            self._note(FileNotFoundError(errno.ENOENT, "the file was deleted"), lost)
+        self._fine_until, self._written_since_check = (now + LINK_CHECK_S if there else 0.0), 0
+        return there
+
+    def _pause(self, error: OSError, num_lost: int) -> None:
+        self._note(error, num_lost)
+        self._fine_until, self._retry_at = 0.0, time.monotonic() + self._retry_s
+        self._retry_s = min(2 * self._retry_s, LONGEST_PAUSE_S)
+
+    def _note(self, error: OSError, num_lost: int) -> None:
+        self.dropped += num_lost
+        if self._error is None:
+            where = error.filename or self.path
+            logger.warning("can't write %s: %s; records are dropped until it works again", where, error.strerror)
+        self._error = error.strerror or str(error)
+
+    def _let_go(self) -> None:
+        if self._fd >= 0:
+            try:
+                os.close(self._fd)
+            except OSError:
+                logger.debug("close failed: %s", self.path)
+        self._fd, self._fine_until = -1, 0.0
+        self.dropped += len(self._queue)
+        self._queue, self._queued_bytes = [], 0
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        logger.debug("an empty file stays: %s", path)

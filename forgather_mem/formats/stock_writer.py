@@ -1,0 +1,122 @@
+"""How do our events reach a writer that is not ours: a user's `SummaryWriter`, or TensorBoard's own?"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from forgather_mem.formats.append import FIRST_RETRY_S, LONGEST_PAUSE_S
+
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.event_pb2 import Event
+
+logger = logging.getLogger(__name__)
+
+# What opening a folder can fail with: the disk, an unknown protocol, a package that serves it and is missing.
+_CANT_OPEN = (OSError, ValueError, ImportError)
+
+
+class StockWriter:
+    """Writes through a writer that somebody else wrote; its failures are counted, not raised.
+
+    A writer that was handed in is used as it is: not flushed, not closed. One that we open has a thread,
+    may lose two minutes when the process is killed, and is opened anew after a failure.
+    After a fork the child writes nothing: there the writer's thread is missing, and it would wait for it.
+
+    Args:
+        make: Gives the writer; called at the first event. It has `add_event(event)`, or is a
+            `torch.utils.tensorboard.SummaryWriter`, or has that class's `add_scalar` and `add_text`.
+        owned: Whether we close it.
+    """
+
+    def __init__(self, make: Callable[[], Any], *, owned: bool) -> None:
+        self._make = make
+        self._owned = owned
+        self._writer: Any = None
+        self._pid = os.getpid()
+        self._retry_at, self._retry_s = 0.0, FIRST_RETRY_S
+        self._error: str | None = None
+        self.written = self.dropped = self.files_opened = 0
+
+    def ready(self) -> bool:
+        """Whether an event is worth building now; counts it as dropped where not."""
+        if os.getpid() != self._pid:
+            return False
+        if self._writer is not None or (time.monotonic() >= self._retry_at and self._open()):
+            return True
+        self.dropped += 1
+        return False
+
+    def add(self, event: Event) -> bool:
+        """Hand one event over, after `ready()`; whether the writer took it."""
+        try:
+            _hand_over(self._writer, event)
+        except OSError as error:
+            self.dropped += 1
+            self._failed(error)
+            if self._owned:  # the writer keeps its thread's failure and raises it for ever after
+                self.close()
+            return False
+        self.written += 1
+        self._retry_s = FIRST_RETRY_S
+        return True
+
+    def close(self) -> None:
+        """Close the writer if it is ours."""
+        writer, self._writer = self._writer, None
+        if writer is None or not self._owned or os.getpid() != self._pid:
+            return
+        try:
+            writer.close()
+        except OSError as error:
+            self._failed(error)
+
+    def problem(self) -> str | None:
+        """A sentence for the report, or None when all went well."""
+        if not self.dropped:
+            return None
+        return f"{self.dropped:,} of {self.dropped + self.written:,} records dropped by the writer ({self._error})"
+
+    def _open(self) -> bool:
+        try:
+            self._writer = self._make()
+        except _CANT_OPEN as error:
+            self._failed(error)
+            return False
+        self.files_opened += 1
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        if self._error is None:
+            logger.warning("the TensorBoard writer fails: %s; records are dropped until it works again", error)
+        self._error = str(error)
+        self._retry_at = time.monotonic() + self._retry_s
+        self._retry_s = min(2 * self._retry_s, LONGEST_PAUSE_S)
+
+
+def tensorboard_writer(folder: str) -> Any:
+    """TensorBoard's own event file writer; folders may be addresses such as `s3://bucket/run`."""
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    return EventFileWriter(folder, filename_suffix=".forgather_mem")
+
+
+def _hand_over(writer: Any, event: Event) -> None:
+    if hasattr(writer, "add_event"):
+        writer.add_event(event)
+    elif _is_torchs(writer) and writer.file_writer is not None:
+        writer.file_writer.add_event(event, step=event.step, walltime=event.wall_time)
+    else:
+        for value in event.summary.value:
+            if value.HasField("simple_value"):
+                writer.add_scalar(value.tag, value.simple_value, event.step, event.wall_time)
+            elif value.metadata.plugin_data.plugin_name == "text":
+                writer.add_text(value.tag, value.tensor.string_val[0].decode(), event.step, event.wall_time)
+
+
+def _is_torchs(writer: Any) -> bool:
+    """tensorboardX has the same attributes, but messages of another class."""
+    return any(cls.__module__.startswith("torch.utils.tensorboard") for cls in type(writer).__mro__)

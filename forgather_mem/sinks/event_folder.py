@@ -1,0 +1,66 @@
+"""In which folder does this run's TensorBoard data stand, so that `train/loss` and `mem_*` are one run?"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from forgather_mem.formats.event_file import is_ours
+
+# `output_dir/runs/<time>_<host>/<trial>` is the deepest place in which transformers writes.
+_MAX_DEPTH = 3
+
+
+def find_folder(logging_dir: str | Path | None, output_dir: Path | None, began_s: float) -> str:
+    """The folder or its address: what was asked for, else where this process's trainer writes, else a new one.
+
+    Args:
+        logging_dir: What our user asked for.
+        output_dir: The trainer's; its folders are searched for an event file of this host and process.
+        began_s: When this training began, to tell its event file from one of an earlier training.
+    """
+    asked = logging_dir or os.environ.get("TENSORBOARD_LOGGING_DIR")
+    if asked:
+        return os.path.expanduser(str(asked))
+    found = _folder_of_this_process(output_dir, began_s) if output_dir is not None else None
+    if found is not None:
+        return str(found)
+    name = f"{time.strftime('%b%d_%H-%M-%S')}_{socket.gethostname()}"  # as transformers names them
+    return str((output_dir or Path()) / "runs" / name)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Found:
+    made_s: int
+    number: int
+    folder: Path
+    ours: bool
+
+
+def _folder_of_this_process(output_dir: Path, began_s: float) -> Path | None:
+    files = list(_files_of_this_process(output_dir))
+    others = [file for file in files if not file.ours and not _belongs_to_earlier_training(file, files, began_s)]
+    return max(others).folder if others else None
+
+
+def _belongs_to_earlier_training(file: _Found, files: list[_Found], began_s: float) -> bool:
+    """A trainer makes a new file for each training: ours beside it, from before this one, shows it to be old."""
+    return any(mine.ours and mine.folder == file.folder and file.made_s <= mine.made_s < int(began_s) for mine in files)
+
+
+def _files_of_this_process(output_dir: Path) -> Iterator[_Found]:
+    pattern = re.compile(rf"tfevents\.(\d+)\.{re.escape(socket.gethostname())}\.{os.getpid()}\.(\d+)")
+    depth_of_output = len(output_dir.parts)
+    for folder, subfolders, names in os.walk(output_dir):
+        depth = len(Path(folder).parts) - depth_of_output
+        # Checkpoints hold many files and no events.
+        subfolders[:] = [s for s in subfolders if depth < _MAX_DEPTH and not s.startswith("checkpoint-")]
+        for name in names:
+            match = pattern.search(name)
+            if match:
+                yield _Found(int(match[1]), int(match[2]), Path(folder), is_ours(name))

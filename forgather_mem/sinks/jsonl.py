@@ -1,0 +1,170 @@
+"""How do samples get into a log that survives a crash, one file a rank?"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from forgather_mem.formats.append import AppendFile
+from forgather_mem.formats.jsonl import finding_line, header_line, is_torn, rotate, sample_line
+from forgather_mem.sample import Finding, RunInfo, Sample
+from forgather_mem.units import MIB
+
+logger = logging.getLogger(__name__)
+
+_PACKAGES = ("forgather_mem", "torch", "transformers", "accelerate")
+
+
+class JsonlSink:
+    """Writes each sample and finding as one line of JSON by one `write(2)`; every rank its own file.
+
+    A killed run keeps every line; see `AppendFile` for full and slow disks. Read it with
+    `formats.jsonl.LogReader`, `pandas.read_json(path, lines=True)` or `jq`.
+
+    Args:
+        path: The file; other ranks than 0 put `.rank{r}` before its suffix. An existing file is continued.
+            Default: `memory.rank{r}.jsonl` in the run's folder, `<output_dir>/forgather_mem/<time>`.
+        max_bytes: A file that has grown so large is renamed to `<name>.1` and a new one begun.
+        keep: How many renamed files stay. With the defaults a rank's log takes at most 256 MiB, that is about
+            400,000 records of 20 numbers.
+
+    Raises:
+        ValueError: for `max_bytes` below 4096 or a negative `keep`.
+    """
+
+    def __init__(self, path: str | Path | None = None, *, max_bytes: int = 64 * MIB, keep: int = 3) -> None:
+        if max_bytes < 4096:
+            raise ValueError(f"JsonlSink(max_bytes={max_bytes}): a file holds 4096 bytes or more")
+        if keep < 0:
+            raise ValueError(f"JsonlSink(keep={keep}): keep 0 renamed files or more")
+        self.path = path
+        self.max_bytes = max_bytes
+        self.keep = keep
+        self._log: _Log | None = None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for two sinks that would write the same file."""
+        return "jsonl", str(self.path)
+
+    @property
+    def file(self) -> Path | None:
+        """The file of this run; None before the first record, or when there is no place for one."""
+        return self._log.path if self._log is not None else None
+
+    def begin(self, run: RunInfo) -> None:
+        """A training begins."""
+        self.end(run)
+        self._log = _Log(self, run)
+
+    def write(self, sample: Sample) -> None:
+        """Write one line, or count it as dropped. Nothing is written between `end` and the next `begin`."""
+        log = self._log
+        if log is None:
+            log = self._log = _Log(self, None)
+        if log.ready():
+            log.out.append(sample_line(sample))
+
+    def tell(self, finding: Finding) -> None:
+        """Write the finding as a line."""
+        log = self._log
+        if log is not None and log.ready():
+            log.out.append(finding_line(finding))
+
+    def end(self, run: RunInfo) -> None:
+        """The training is over: close the file."""
+        if self._log is not None:
+            self._log.close()
+
+    def problems(self) -> str | None:
+        """What could not be written, for the report; None when all was."""
+        problem = self._log.problem() if self._log is not None else None
+        return f"JSONL: {problem}" if problem else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_log": None}  # an open file is this process's own
+
+
+class _Log:
+    """One run's file while it is being written."""
+
+    def __init__(self, sink: JsonlSink, run: RunInfo | None) -> None:
+        self._sink = sink
+        self._run = run
+        self._rank = run.rank if run is not None else 0
+        self._world_size = run.world_size if run is not None else 1
+        self._closed = self._no_place = False
+        self._rotate_at = sink.max_bytes
+        self.path: Path | None = None
+        self.out = AppendFile(self._open_next, always_new=False)
+
+    def ready(self) -> bool:
+        if self._closed or (self.path is None and not self._find_place()):
+            return False
+        if self.out.end >= self._rotate_at:
+            self._rotate()
+        return self.out.ready()
+
+    def close(self) -> None:
+        self._closed = True
+        self.out.close()
+
+    def problem(self) -> str | None:
+        if self._no_place:
+            return "nothing written, there is no output folder; give JsonlSink(path=...) or FORGATHER_MEM_DIR"
+        return self.out.problem()
+
+    def _find_place(self) -> bool:
+        if self._sink.path is not None:
+            path = Path(self._sink.path).expanduser()
+            self.path = path.with_name(f"{path.stem}.rank{self._rank}{path.suffix}") if self._rank else path
+        elif self._run is not None and self._run.folder is not None:
+            self.path = self._run.folder / f"memory.rank{self._rank}.jsonl"
+        else:
+            self._no_place = self._closed = True
+        self._run = None
+        return self.path is not None
+
+    def _open_next(self) -> tuple[Path, bytes]:
+        assert self.path is not None, "ready() finds it before it opens"
+        header = header_line(self._rank, self._header())
+        return self.path, b"\n" + header if is_torn(self.path) else header
+
+    def _rotate(self) -> None:
+        assert self.path is not None, "what has grown has a path"
+        self.out.close()
+        self._rotate_at = self._sink.max_bytes
+        try:
+            rotate(self.path, self._sink.keep)
+        except OSError as error:
+            logger.warning("can't rename %s: %s; the log goes on in the same file", self.path, error.strerror)
+            self._rotate_at += self.out.end
+
+    def _header(self) -> dict[str, Any]:
+        return {
+            "world_size": self._world_size,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "time_s": time.time(),
+            "script": sys.argv[0] if sys.argv else "",
+            "argv": sys.argv[1:],
+            "versions": _versions(),
+        }
+
+
+def _versions() -> dict[str, str]:
+    """Versions of what matters, without importing any of it."""
+    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name in _PACKAGES:
+        loaded = getattr(sys.modules.get(name), "__version__", None)
+        try:
+            versions[name] = str(loaded or importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions

@@ -1,0 +1,232 @@
+"""How do samples get onto the TensorBoard page of a run?"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from forgather_mem.formats.event_file import EventFile, crc32c
+from forgather_mem.formats.stock_writer import StockWriter, tensorboard_writer
+from forgather_mem.formats.summaries import (
+    Chart,
+    HParam,
+    ScalarRecord,
+    hparams_end_event,
+    hparams_events,
+    layout_event,
+    text_event,
+)
+from forgather_mem.metrics import Metric
+from forgather_mem.sample import Finding, RunInfo, Sample
+from forgather_mem.sinks.charts import charts_for
+from forgather_mem.sinks.event_folder import find_folder
+from forgather_mem.sinks.tags import Columns
+
+logger = logging.getLogger(__name__)
+
+# Findings that stand in the Text tab; the others are lines for a console.
+_SHOWN_KINDS = ("verdict", "leak", "oom")
+# Sets of names that samples may come in; more than this and something makes up names.
+_MAX_ROWS = 256
+
+
+class TensorBoardSink:
+    """Writes each sample as one TensorBoard record, under the tags of `metrics.METRICS`; rank 0 only.
+
+    Numbers are float32 in GiB, ms, per cent and counts. A tag's description stands in its first record; gauges
+    that spike get a running maximum beside them. The record goes into a new file of our own by one `write(2)`,
+    so a killed run keeps every point; see `AppendFile` for full and slow disks. A record of 20 numbers costs
+    about 8 us. Remote folders (`s3://...`) are written by TensorBoard's own writer, as is everything
+    where google-crc32c has no C implementation.
+
+    Args:
+        summary_writer: A `torch.utils.tensorboard.SummaryWriter` to write through. It is used as it is and not
+            closed. Default: a file of our own.
+        logging_dir: The folder. Default: `TENSORBOARD_LOGGING_DIR`, else where this process's trainer writes its
+            event file below `output_dir`, else `output_dir/runs/<time>_<host>`; looked up at the first record.
+        layout: Write a layout for the Custom Scalars tab.
+        hparams: Hyperparameters to show in the HParams tab for this run; its metrics are the peaks.
+
+    Raises:
+        ValueError: for both a writer and a folder.
+    """
+
+    def __init__(
+        self,
+        summary_writer: Any = None,
+        *,
+        logging_dir: str | Path | None = None,
+        layout: bool = True,
+        hparams: Mapping[str, object] | None = None,
+    ) -> None:
+        if summary_writer is not None and logging_dir is not None:
+            raise ValueError(
+                f"TensorBoardSink(summary_writer=..., logging_dir={str(logging_dir)!r}): the writer has its folder "
+                "already; give one of the two"
+            )
+        self.summary_writer = summary_writer
+        self.logging_dir = logging_dir
+        self.layout = layout
+        self.hparams = {name: _hparam(value) for name, value in (hparams or {}).items()}
+        self._page: _Page | None = None
+        self._silent = False
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for two sinks that would write the same tags to the same place."""
+        return "tensorboard", id(self.summary_writer) if self.summary_writer is not None else str(self.logging_dir)
+
+    @property
+    def folder(self) -> str | None:
+        """Where the records of this run go: None before the first of them, and with a writer that was handed in."""
+        return self._page.folder if self._page is not None else None
+
+    def begin(self, run: RunInfo) -> None:
+        """A training begins: a new page."""
+        self.end(run)
+        self._silent = run.rank != 0
+        self._page = None if self._silent else _Page(self, run.output_dir)
+
+    def write(self, sample: Sample) -> None:
+        """Write one record, or count it as dropped. Nothing is written between `end` and the next `begin`."""
+        page = self._page or self._first_page()
+        if page is not None and not page.closed:
+            page.write(sample)
+
+    def tell(self, finding: Finding) -> None:
+        """Put a verdict, a leak or an out-of-memory finding into the Text tab.
+
+        `data["tables"]`, if there, is a mapping of title to rows, the first of them the header.
+        """
+        if finding.kind in _SHOWN_KINDS:
+            page = self._page or self._first_page()
+            if page is not None and not page.closed:
+                page.tell(finding)
+
+    def end(self, run: RunInfo) -> None:
+        """The training is over: close our file."""
+        if self._page is not None and not self._page.closed:
+            self._page.close()
+
+    def problems(self) -> str | None:
+        """What could not be written, for the report; None when all was."""
+        problem = self._page.problem() if self._page is not None else None
+        return f"TensorBoard: {problem}" if problem else None
+
+    def _first_page(self) -> _Page | None:
+        """The page of a sink that no training began."""
+        if not self._silent:
+            self._page = _Page(self, None)
+        return self._page
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_page": None}  # a page is this process's own
+
+
+class _Page:
+    """One run's page while it is being written."""
+
+    def __init__(self, sink: TensorBoardSink, output_dir: Path | None) -> None:
+        self._sink = sink
+        self._output_dir = output_dir
+        self._began_s = time.time()
+        self._out: EventFile | StockWriter | None = None
+        self._files_opened = 0
+        self._rows: dict[tuple[object, ...], tuple[Columns, ScalarRecord]] = {}
+        self._extremes: dict[str, float] = {}
+        self._tags: dict[str, Metric] = {}  # those whose description is written
+        self._charts: Sequence[Chart] = ()
+        self.folder: str | None = None
+        self.closed = False
+
+    def write(self, sample: Sample) -> None:
+        out = self._ready()
+        if out is None:
+            return
+        values = sample.values
+        key = (sample.event, sample.device, *values)
+        row = self._rows.get(key) or self._new_row(key, sample, out)
+        columns, record = row
+        if out.add(record.fill(sample.step, sample.time_s, columns.numbers(values, self._extremes))):
+            record.described()
+
+    def tell(self, finding: Finding) -> None:
+        out = self._ready()
+        if out is not None:
+            out.add(text_event(f"mem_report/{finding.kind}", _markdown(finding), finding.step, time.time()))
+
+    def close(self) -> None:
+        self.closed = True
+        if self._out is not None:
+            if self._sink.hparams and self._tags and self._out.ready():
+                self._out.add(hparams_end_event(time.time()))
+            self._out.close()
+
+    def problem(self) -> str | None:
+        return self._out.problem() if self._out is not None else None
+
+    def _ready(self) -> EventFile | StockWriter | None:
+        if self._out is None:
+            self._out = self._open()
+        if not self._out.ready():
+            return None
+        if self._out.files_opened != self._files_opened:  # a new file knows no descriptions and no layout
+            self._files_opened = self._out.files_opened
+            self._rows.clear()
+            self._tags.clear()
+            self._charts = ()
+        return self._out
+
+    def _open(self) -> EventFile | StockWriter:
+        writer = self._sink.summary_writer
+        if writer is not None:
+            return StockWriter(lambda: writer, owned=False)
+        folder = self.folder = find_folder(self._sink.logging_dir, self._output_dir, self._began_s)
+        if "://" in folder:
+            logger.warning(
+                "%s is remote: TensorBoard's own writer is used; a run that is killed loses up to two minutes", folder
+            )
+        elif crc32c() is None:
+            logger.warning(
+                "google-crc32c has no C implementation here: TensorBoard's own writer is used, which is slower, and a "
+                "run that is killed loses up to two minutes"
+            )
+        else:
+            return EventFile(Path(folder))
+        return StockWriter(lambda: tensorboard_writer(folder), owned=True)
+
+    def _new_row(
+        self, key: tuple[object, ...], sample: Sample, out: EventFile | StockWriter
+    ) -> tuple[Columns, ScalarRecord]:
+        """The first sample with this event and these names: also time for what is written once."""
+        if len(self._rows) >= _MAX_ROWS:
+            self._rows.clear()
+        columns = Columns(sample.event, sample.device, sample.values)
+        new = {tag: row for tag, row in zip(columns.tags, columns.metrics, strict=True) if tag not in self._tags}
+        record = ScalarRecord(columns.tags, {tag: f"{row.unit}. {row.meaning}" for tag, row in new.items()})
+        if self._sink.hparams and not self._tags:
+            for event in hparams_events(self._sink.hparams, columns.extremes or columns.tags, sample.time_s):
+                out.add(event)
+        self._tags.update(new)
+        charts = charts_for(self._tags) if self._sink.layout and new else self._charts
+        if charts != self._charts and out.add(layout_event(charts, sample.step, sample.time_s)):
+            self._charts = charts
+        self._rows[key] = columns, record
+        return columns, record
+
+
+def _hparam(value: object) -> HParam:
+    return value if isinstance(value, str | bool | int | float) else str(value)
+
+
+def _markdown(finding: Finding) -> str:
+    """The finding's lines as they are, and its tables."""
+    parts = ["\n".join(f"    {line}" for line in finding.text.splitlines())]
+    for title, rows in finding.data.get("tables", {}).items():
+        header, *body = ([str(cell).replace("|", "\\|") for cell in row] for row in rows)
+        lines = [header, ["---"] * len(header), *body]
+        parts.append(f"### {title}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines))
+    return "\n\n".join(parts)
