@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from forgather_mem.probes.allocator import Allocator, Nested, current_allocator, driver_memory, gauge
 from forgather_mem.probes.nvml import other_processes_bytes
 from forgather_mem.probes.pace import BUDGET_FRAC, Pace
-from forgather_mem.probes.windows import device_peaks
+from forgather_mem.probes.windows import DeviceMark, PeakWindows, device_peaks
 from forgather_mem.sample import Finding, Moment, RunInfo, Sample
 
 HEADROOM_EVERY_S = 1.0
@@ -77,7 +77,7 @@ class DeviceProbe:
 
     def _start(self) -> _Live | None:
         allocator = current_allocator()
-        self._live = None if allocator is None else _Live(self, allocator)
+        self._live = None if allocator is None else _Live(self, allocator, device_peaks())
         return self._live
 
     def _stop(self) -> None:
@@ -92,10 +92,9 @@ class DeviceProbe:
 class _Live:
     """What a probe holds during one run on one device."""
 
-    def __init__(self, probe: DeviceProbe, allocator: Allocator) -> None:
+    def __init__(self, probe: DeviceProbe, allocator: Allocator, peaks: PeakWindows[DeviceMark] | None) -> None:
         self.allocator = allocator
         self.next_s = 0.0
-        peaks = device_peaks()
         self.held: Callable[[], AbstractContextManager[object]] = nullcontext if peaks is None else peaks.held
         self._reset = probe.reset_peaks
         self._window = None if peaks is None else peaks.open(reset=probe.reset_peaks)

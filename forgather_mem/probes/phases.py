@@ -35,9 +35,13 @@ class PhaseProbe:
         self.reading: Hashable = (type(self), host_mark, device, reset_peaks)
         self._open: list[_Phase] = []
         self._peaks: dict[str, float] = {}
+        self._whole_run: PeakWindow | None = None
 
     def begin(self, run: RunInfo) -> None:
         self._close()
+        host = host_peaks()
+        if host is not None:  # as long as some window is open, the kernel's files stay open too
+            self._whole_run = host.open(reset=False)
         run.watch_phases(self)
 
     def end(self, run: RunInfo) -> None:
@@ -76,15 +80,14 @@ class PhaseProbe:
             self._peaks[name] = peak
 
     def _close(self) -> None:
-        for entry in self._open:
-            for window in (entry.host, entry.device):
-                if window is not None:
-                    window.close()
-        self._open = []
-        self._peaks = {}
+        windows = [window for entry in self._open for window in (entry.host, entry.device)]
+        for window in (*windows, self._whole_run):
+            if window is not None:
+                window.close()
+        self._open, self._peaks, self._whole_run = [], {}, None
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_open": [], "_peaks": {}}
+        return {**self.__dict__, "_open": [], "_peaks": {}, "_whole_run": None}
 
 
 @dataclass(slots=True)

@@ -42,6 +42,9 @@ class Mark(Protocol):
 
     def reset(self, current_bytes: int) -> None: ...
 
+    def rest(self) -> None:
+        """Nobody watches any more: give back what is kept open."""
+
 
 M = TypeVar("M", bound=Mark, covariant=True)
 
@@ -126,6 +129,8 @@ class PeakWindows(Generic[M]):
     def _close(self, window: PeakWindow) -> None:
         window._owner = None
         self._windows.remove(window)
+        if not self._windows:
+            self.mark.rest()
 
 
 class PeakWindow:
@@ -232,6 +237,7 @@ class HostMark:
         self.resettable = os.access(here / "clear_refs", os.W_OK)
         peak, high_water = _max_rss_bytes(), self._high_water_bytes()
         self._floor_bytes = peak if peak > high_water + self.slack_bytes else 0
+        self.rest()
 
     def read(self) -> Reading:
         current = resident_bytes(self._statm)
@@ -249,6 +255,10 @@ class HostMark:
         peak = _max_rss_bytes()
         if peak > current_bytes + self.slack_bytes:
             self._floor_bytes = max(self._floor_bytes, peak)
+
+    def rest(self) -> None:
+        for file in (self._statm, self._status, self._clear_refs):
+            file.close()
 
     def _high_water_bytes(self) -> int:
         return kib_fields(self._status.read())[b"VmHWM"]
@@ -271,6 +281,9 @@ class DeviceMark:
     def reset(self, current_bytes: int) -> None:
         if self._allocator.reset_peaks is not None:
             self._allocator.reset_peaks()
+
+    def rest(self) -> None:
+        pass
 
 
 def host_peaks() -> PeakWindows[HostMark] | None:
