@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from forgather_mem.errors import escape_controls
@@ -16,6 +16,7 @@ from forgather_mem.units import GIB, format_bytes, format_duration, format_share
 
 MAX_LINES = 25
 _MAX_SWITCHED_OFF = 3
+_INDENT = 10
 _LIMIT_KIND = {"cgroup": "container", "host": "machine"}
 _LABELS = ("MEMORY", "PARTS", "CLEAN-UP", "OURSELVES", "OFF")
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
@@ -94,17 +95,12 @@ def _short(report: Mapping[str, Any], width: int) -> list[str]:
 def _long(report: Mapping[str, Any], width: int) -> list[str]:
     lines = []
     if report["run"]["end"] != "finished":
-        lines.append(f"The run did not finish; the numbers go up to step {_last_step(report):,}.")
+        lines.append("The run did not finish; these are the numbers so far.")
     lines += _table(report)
     lines += _section("PARTS", _parts(report), width)
-    for text in _cleanup(report):
-        lines += _section("CLEAN-UP", text, width)
-    lines += _section("OURSELVES", _ourselves(report), width)
-    off = [escape_controls(text) for text in report["switched_off"]]
-    for text in off[:_MAX_SWITCHED_OFF]:
-        lines += _section("OFF", text, width)[:2]
-    if len(off) > _MAX_SWITCHED_OFF:
-        lines.append(f"     also: {len(off) - _MAX_SWITCHED_OFF} more, see the report")
+    lines += _section("CLEAN-UP", _cleanup(report), width)
+    lines += _section("OURSELVES", [_ourselves(report)], width)
+    lines += _section("OFF", _switched_off(report), width)
     pointers = _pointers(report)
     return [*lines, "", *pointers] if pointers else lines
 
@@ -129,7 +125,7 @@ def _ending(report: Mapping[str, Any]) -> str:
         code = "" if run["exit_code"] is None else f", exit {run['exit_code']}"
         return f"{done}, {took}{code}"
     how = {
-        "exception": "ended by an exception",
+        "exception": "exception",
         "oom": "out of memory",
         "killed": "killed (SIGKILL)",
         "interrupted": "interrupted",
@@ -139,10 +135,6 @@ def _ending(report: Mapping[str, Any]) -> str:
 
 def _script(report: Mapping[str, Any]) -> str:
     return escape_controls(os.path.basename(report["run"]["script"])) or "training"
-
-
-def _last_step(report: Mapping[str, Any]) -> int:
-    return max(int(report["steps"]), *(int(peak["step"]) for peak in report["peaks"]), 0)
 
 
 Row = tuple[str, int, int, int, str, int, str]
@@ -195,14 +187,14 @@ def _table(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _parts(report: Mapping[str, Any]) -> str:
-    parts = report["breakdown"]
+def _parts(report: Mapping[str, Any]) -> Iterator[str]:
+    parts = dict(report["breakdown"])
     if not parts["parameters"]:
-        return ""
-    names = {"activations_peak": "activations"}
-    sizes = sorted(((size, names.get(part, part)) for part, size in parts.items() if size), reverse=True)
-    place = "GPU" if report["device"] else "host"
-    return f"of the {place}'s peak: " + ", ".join(f"{name} {format_bytes(size)}" for size, name in sizes)
+        return
+    cached = parts.pop("cached")
+    sizes = sorted(((size, part.removesuffix("_peak")) for part, size in parts.items() if size), reverse=True)
+    text = "each at its highest: " + ", ".join(f"{part} {format_bytes(size)}" for size, part in sizes)
+    yield text + (f"; cached at the end {format_bytes(cached)}" if cached else "")
 
 
 def _cleanup(report: Mapping[str, Any]) -> Iterator[str]:
@@ -225,6 +217,14 @@ def _ourselves(report: Mapping[str, Any]) -> str:
     return f"{format_share(ours['share_of_run'])} of the run ({format_duration(ours['seconds'])})"
 
 
+def _switched_off(report: Mapping[str, Any]) -> Iterator[str]:
+    sentences = report["switched_off"]
+    for sentence in sentences[:_MAX_SWITCHED_OFF]:
+        yield escape_controls(sentence)
+    if len(sentences) > _MAX_SWITCHED_OFF:
+        yield f"also: {len(sentences) - _MAX_SWITCHED_OFF} more, see the report"
+
+
 def _pointers(report: Mapping[str, Any]) -> list[str]:
     run = report["run"]
     lines = []
@@ -233,11 +233,13 @@ def _pointers(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _section(label: str, text: str, width: int) -> list[str]:
-    if not text:
-        return []
-    indent = " " * 10
-    return textwrap.wrap(text, width, initial_indent=f"{label:<10}", subsequent_indent=indent)
+def _section(label: str, texts: Iterable[str], width: int) -> list[str]:
+    """The texts below each other, at most two lines each, the label before the first."""
+    lines: list[str] = []
+    for text in texts:
+        wrapped = textwrap.wrap(text, width - _INDENT, max_lines=2, placeholder=" ...")
+        lines += [f"{'' if lines else label:<{_INDENT}}{wrapped[0]}", *(" " * _INDENT + line for line in wrapped[1:])]
+    return lines
 
 
 def _times(count: int) -> str:

@@ -117,8 +117,7 @@ class RunSummary:
         pause_s = values.get("gc/pause_s")
         if pause_s is not None and pause_s > self.gc_pause_max_s:
             self.gc_pause_max_s = pause_s
-        if len(values) > 3:
-            self._phases(values, step)
+        self._phases(values, step)
 
     def tell(self, finding: Finding) -> None:
         """Keep a finding for the report."""
