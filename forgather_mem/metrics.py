@@ -150,6 +150,13 @@ METRICS: tuple[Metric, ...] = (
         "Time inside Python's collector since the run began.",
         kind=TOTAL,
     ),
+    _time(
+        "gc/pause_max_s",
+        "gc/pause_max_ms",
+        1e3,
+        "ms",
+        "Longest single collection since the run began.",
+    ),
     _count(
         "gc/collections",
         "gc/collections",
@@ -176,6 +183,14 @@ METRICS: tuple[Metric, ...] = (
         kind=FLOW,
     ),
     _time("cache/time_s", "cache/time_ms", 1e3, "ms", "What the clears of this step took.", kind=FLOW),
+    _gib(
+        "collect/freed_bytes",
+        "collect/freed_gib",
+        "By how much anonymous memory shrank in the collections of this step that our callbacks asked for.",
+        kind=FLOW,
+    ),
+    _time("collect/time_s", "collect/time_ms", 1e3, "ms", "What those collections took.", kind=FLOW),
+    _count("collect/objects", "collect/objects", "Unreachable objects that those collections found.", kind=FLOW),
     _gib(
         "trim/freed_bytes",
         "trim/freed_gib",
