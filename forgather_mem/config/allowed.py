@@ -40,10 +40,17 @@ EXACT = frozenset(
         "transformers.training_args:TrainingArguments",
         "transformers.training_args_seq2seq:Seq2SeqTrainingArguments",
         "forgather_mem.engine:Rule",
-        "forgather_mem:AtEvent",
+        "forgather_mem.plan:Rule",
         "forgather_mem:Above",
+        "forgather_mem:AtEvent",
+        "forgather_mem:BatchMemoryProfiler",
+        "forgather_mem:EpochMemoryMonitor",
         "forgather_mem:Every",
+        "forgather_mem:MemoryMonitor",
+        "forgather_mem:MemoryTracker",
         "forgather_mem:Rule",
+        "forgather_mem:monitor_memory",
+        "forgather_mem:track_memory",
     }
 )
 """Exactly these names, not their attributes."""
@@ -56,17 +63,19 @@ class Grant:
     Attributes:
         modules: Pattern of the modules the name may be written with; only these are imported.
         defined_in: The namespace in which the object must be defined.
-        bases: The class must derive from one of these, given as module:name. Empty: any class, and the
-            functions that the module lists in its `__all__`.
+        bases: The class must derive from one of these, given as module:name.
+        listed: The class or function must stand in the `__all__` of its module, or of `defined_in`; of a
+            module without one, the classes are meant. With neither of the two any class will do.
     """
 
     modules: re.Pattern[str]
     defined_in: str
     bases: frozenset[str] = frozenset()
+    listed: bool = False
 
 
 def _ours(package: str) -> Grant:
-    return Grant(re.compile(rf"forgather_mem\.{package}(\.[a-z]\w*)*"), f"forgather_mem.{package}")
+    return Grant(re.compile(rf"forgather_mem\.{package}(\.[a-z]\w*)*"), f"forgather_mem.{package}", listed=True)
 
 
 _TRANSFORMERS = re.compile(

@@ -179,7 +179,17 @@ def out_of_place(found: object, name: Name, namespace: str, grant: Grant | None)
 
 
 def _is_granted(found: object, name: Name, grant: Grant) -> bool:
-    if isinstance(found, type):
-        bases = {f"{base.__module__}:{base.__qualname__}" for base in found.__mro__}
-        return not grant.bases or not bases.isdisjoint(grant.bases)
-    return not grant.bases and name.qualname in getattr(sys.modules.get(name.module), "__all__", ())
+    if grant.bases:
+        bases = (
+            {f"{base.__module__}:{base.__qualname__}" for base in found.__mro__} if isinstance(found, type) else set()
+        )
+        return not bases.isdisjoint(grant.bases)
+    if not grant.listed:
+        return isinstance(found, type)
+    for module in map(sys.modules.get, (name.module, grant.defined_in)):
+        listing = getattr(module, "__all__", None)
+        if listing is None and getattr(found, "__module__", None) == grant.defined_in and isinstance(found, type):
+            return True
+        if listing is not None and name.qualname in listing and getattr(module, name.qualname) is found:
+            return True
+    return False

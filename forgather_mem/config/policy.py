@@ -34,7 +34,6 @@ from forgather_mem.config.refusal import Refusal
 from forgather_mem.errors import TemplateError
 
 DEFAULT = "open by default"
-_REFUSED = "is not on the allow list"
 _HARD = "can run or fetch code, so that only an exact entry opens it"
 _VALUES = frozenset(BUILTINS) | frozenset(VALUE_FUNCTIONS)
 
@@ -242,7 +241,7 @@ class Policy:
         if any(is_hard(reading.dotted) for reading in name.readings()):
             return Verdict(text, False, _HARD, str(name))
         opening = self._by_namespace(name) or _default(name)
-        return opening or Verdict(text, False, _REFUSED, refusals.entry_for(name))
+        return opening or Verdict(text, False, refusals.NOT_LISTED, refusals.entry_for(name))
 
     def _by_namespace(self, name: Name) -> _Opening | None:
         for reading in name.readings() if name.kind == "module" else ():
@@ -262,7 +261,7 @@ class Policy:
             return _Opening(name, "Policy.UNSAFE_ANY")
         if any(path == file or path.startswith(file.rstrip(os.sep) + os.sep) for file in self._files):
             return _Opening(name, f"{os.path.relpath(path)!r} is an allowed file")
-        return Verdict(text, False, _REFUSED, os.path.relpath(path), True)
+        return Verdict(text, False, refusals.NOT_LISTED, os.path.relpath(path), True)
 
     def _refused_folder(self, use: NameUse) -> str | None:
         own = [os.path.dirname(file) if file.endswith(".py") else file for file in self._files]

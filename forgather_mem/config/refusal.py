@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from forgather_mem.config.names import Name
 
-MAX_SHOWN = 12
+MAX_CHARS = 650  # of the message, and of the hint
+NOT_LISTED = "is not on the allow list"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +60,21 @@ def message(refusals: Sequence[Refusal]) -> str:
     """What is refused: one name in a sentence, several grouped by package."""
     if len(refusals) == 1:
         return f"{refusals[0].name!r} {refusals[0].why}; nothing was imported"
-    lines = [f"{len(refusals)} names are refused; nothing was imported"]
     groups: dict[str, list[Refusal]] = {}
-    for refusal in refusals[:MAX_SHOWN]:
+    for refusal in refusals:
         groups.setdefault(refusal.package, []).append(refusal)
+    lines = [f"{len(refusals)} names are refused; nothing was imported"]
+    shown = 0
     for package, members in groups.items():
         for refusal in members:
-            lines.append(f"  {package}: {refusal.name[:80]!r} ({refusal.at}) {_short(refusal.why)}".rstrip())
-    if len(refusals) > MAX_SHOWN:
-        lines.append(f"  ... and {len(refusals) - MAX_SHOWN} more: forgather-mem check lists them all")
+            why = "" if refusal.why == NOT_LISTED else f": {refusal.why}"
+            line = f"  {package}: {refusal.name:.100} ({refusal.at:.100}){why}"
+            if sum(map(len, lines)) + len(line) > MAX_CHARS:
+                lines.append(f"  ... and {len(refusals) - shown} more")
+                return "\n".join(lines)
+            lines.append(line)
+            shown += 1
     return "\n".join(lines)
-
-
-def _short(why: str) -> str:
-    return "" if why == "is not on the allow list" else why
 
 
 def hint(refusals: Sequence[Refusal]) -> str | None:
@@ -81,14 +83,22 @@ def hint(refusals: Sequence[Refusal]) -> str | None:
     files = sorted({refusal.entry for refusal in refusals if refusal.entry and refusal.is_file})
     if not names and not files:
         return None
-    trusted = " and ".join(sorted({r.package for r in refusals if r.entry})[:4])
+    packages = sorted({refusal.package for refusal in refusals if refusal.entry})
+    trusted = f"if you wrote or trust {' and '.join(packages)}"
     options = [f"--allow {shlex.quote(entry)}" for entry in names]
     options += [f"--allow-file {shlex.quote(entry)}" for entry in files]
     python = [f"allow={_listed(names)}"] if names else []
     python += [f"allow_files={_listed(files)}"] if files else []
-    written = [f"allow = {_listed([*names, *files])}"]
-    parts = [" ".join(options), f"ConfigEnvironment(..., {', '.join(python)})", f"[tool.forgather_mem] {written[0]}"]
-    return f"if you wrote or trust {trusted}:  " + "  |  ".join(parts)
+    places = [
+        " ".join(options),
+        f"ConfigEnvironment(..., {', '.join(python)})",
+        f"[tool.forgather_mem] allow = {_listed([*names, *files])}",
+    ]
+    for shown in (places, places[:1]):
+        text = f"{trusted}:  " + "  |  ".join(shown)
+        if len(text) < MAX_CHARS:
+            return text
+    return f"if you wrote or trust these {len(packages)} packages:  forgather-mem allow TEMPLATE  lists and opens them"
 
 
 def _listed(entries: Sequence[str]) -> str:

@@ -1,0 +1,20 @@
+"""What happens first when somebody types `forgather-mem`, or `python -m forgather_mem`?"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    """Run the command that the arguments name, and give its exit code.
+
+    Nothing is imported before the arguments are looked at: a command that starts other processes does that
+    while this one is still small.
+    """
+    from forgather_mem.cli.app import dispatch
+
+    return dispatch(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

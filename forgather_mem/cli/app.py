@@ -1,0 +1,93 @@
+"""Which commands are there, and what does a user read when one of them fails?
+
+A command is a module of this package with `register(app, panel)`. Its module imports typer and nothing heavy;
+what the command needs it imports when it runs, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from forgather_mem import __version__
+from forgather_mem.errors import ForgatherMemError, did_you_mean, escape_controls
+
+RUNS, TEMPLATES = "Runs", "Templates"
+COMMANDS = {
+    "ls": TEMPLATES,
+    "pp": TEMPLATES,
+    "graph": TEMPLATES,
+    "targets": TEMPLATES,
+    "trefs": TEMPLATES,
+    "check": TEMPLATES,
+    "allow": TEMPLATES,
+}
+"""Name of the command, which is its module's, and the group it stands in."""
+
+ALIASES = {"render": "pp"}
+
+USAGE, FAILURE, INTERRUPTED = 2, 1, 130
+
+
+def dispatch(argv: Sequence[str]) -> int:
+    """Run one command and give its exit code: 2 for wrong usage, 1 for a failure, 0 when all went well."""
+    name = argv[0] if argv and not argv[0].startswith("-") else None
+    if name is not None and (name := ALIASES.get(name, name)) not in COMMANDS:
+        complain(f"there is no command {name!r}", did_you_mean(name, [*COMMANDS, *ALIASES]) or _see_help())
+        return USAGE
+    app = build([name] if name else list(COMMANDS))
+    try:
+        app(args=[name, *argv[1:]] if name else list(argv), prog_name="forgather-mem")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else FAILURE
+    except ForgatherMemError as error:
+        complain(str(error))
+        return FAILURE
+    except BrokenPipeError:  # the reader, `head` for example, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILURE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def build(names: Sequence[str]) -> typer.Typer:
+    """The application with these commands."""
+    app = typer.Typer(
+        name="forgather-mem",
+        help="Where the memory of a training went, when, and how to get it back.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_common)
+    for name in names:
+        importlib.import_module(f"forgather_mem.cli.{name}").register(app, COMMANDS[name])
+    return app
+
+
+def complain(message: str, hint: str | None = None) -> None:
+    """Print what went wrong on stderr, the message first, without moving anybody's cursor."""
+    text = message if hint is None else f"{message}\n  {hint}"
+    print("forgather-mem: " + escape_controls(text, keep="\n"), file=sys.stderr)
+
+
+def _see_help() -> str:
+    return "`forgather-mem --help` lists them"
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(__version__)
+        raise typer.Exit
+
+
+def _common(
+    version: bool = typer.Option(False, "--version", is_eager=True, callback=_show_version, help="Show the version."),
+) -> None:
+    pass
