@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TextIO
 
@@ -76,15 +77,35 @@ class ConsoleSink:
             self._print(text)
 
     def _print(self, text: str) -> None:
-        stream = self.stream if self.stream is not None else sys.stderr
-        tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)  # not loaded: no bar to spare
-        try:
-            if tqdm is not None:
-                tqdm.write(text, file=stream)
-            else:
-                print(text, file=stream)
-        except (OSError, ValueError):
-            return  # closed, or a character it can't encode: a message is not worth a run
+        _write(text, self.stream if self.stream is not None else sys.stderr)
+
+
+def print_line(text: str) -> None:
+    """Print to standard output, on rank 0 only, beside a progress bar: what the trackers print with."""
+    if _rank() == 0:
+        _write(text, sys.stdout)
+
+
+def _write(text: str, stream: TextIO | None) -> None:
+    if stream is None:  # a process without a console
+        return
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)  # not loaded: no bar to spare
+    try:
+        if tqdm is not None:
+            tqdm.write(text + "\n", file=stream, end="")
+        else:
+            stream.write(text + "\n")  # in one piece, so that threads don't mix their lines
+        stream.flush()  # the next thing that happens may be a kill
+    except (OSError, ValueError):
+        return  # closed, or a character it can't encode: a message is not worth a run
+
+
+def _rank() -> int:
+    """This process's number, for those who have no run that knows it."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    return int(os.environ.get("RANK") or 0)
 
 
 def _hanging(head: str, text: str) -> str:
