@@ -200,6 +200,7 @@ class Run:
             problem = getattr(sink, "problems", lambda: None)()
             if problem:
                 summary.switched_off.append(problem)
+            self.facts.event_folder = getattr(sink, "folder", None) or self.facts.event_folder
         summary.switched_off += self.fence.switched_off
         text = self.fence.call("verdict", self._verdict, summary)
         if text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from forgather_mem.probes.limits import MemoryLimit
 from forgather_mem.store import share_text
 from forgather_mem.summary import RunFacts
 
@@ -34,6 +36,10 @@ def finish_facts(facts: RunFacts, end: str, exit_code: int | None, wall_s: float
     facts.end = end
     facts.exit_code = exit_code
     facts.wall_s = wall_s
+    with contextlib.suppress(OSError, KeyError):  # no /proc
+        limit = MemoryLimit()
+        facts.host_limit_bytes, facts.host_limit_kind = limit.limit_bytes, limit.kind
+        limit.close()
     if device is not None and "torch" in sys.modules:
         import torch
 
