@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from forgather_mem.probes.allocator import Allocator, current_allocator, gauge
+from forgather_mem.probes.procfs import KernelFile, resident_bytes
 from forgather_mem.probes.windows import PeakWindow, device_peaks, host_peaks
 
 
@@ -58,7 +59,7 @@ class UsageSpan:
 
 
 def usage_now() -> Usage:
-    """What this process holds now: 2 us on a host without a device."""
+    """What this process holds now."""
     stats = _stats(current_allocator())
     return Usage(host_bytes=_host_bytes(), device_bytes=stats[0], reserved_bytes=stats[1])
 
@@ -147,12 +148,15 @@ class UsageWindow:
 
 
 def _host_bytes() -> int:
-    peaks = host_peaks()
-    if peaks is not None:
-        return peaks.mark.read()[0]
-    import psutil  # a system without /proc
+    statm = KernelFile("/proc/self/statm")
+    try:
+        return resident_bytes(statm)
+    except OSError:  # a system without /proc
+        import psutil
 
-    return int(psutil.Process().memory_info().rss)
+        return int(psutil.Process().memory_info().rss)
+    finally:
+        statm.close()
 
 
 def _stats(allocator: Allocator | None) -> tuple[int | None, int | None]:
