@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from forgather_mem.engine import Run
+from forgather_mem.probes import HostProbe, host
+from forgather_mem.probes.windows import host_peaks
+from forgather_mem.units import MIB
+from tests.memory import open_descriptors, reset_kernel_mark, spike, status_bytes, touched
+
+Read = Callable[..., dict[str, float]]
+
+
+@pytest.fixture
+def probe(run: Run):
+    probe = HostProbe()
+    probe.begin(run)
+    yield probe
+    probe.end(run)
+
+
+@pytest.mark.parametrize("mib", [1, 8, 64, 512])
+def test_known_amounts_are_found_and_found_gone_within_one_mib(probe: HostProbe, read: Read, mib: int) -> None:
+    before = read(probe)
+    block = touched(mib)
+    held = read(probe)
+    block.close()
+    after = read(probe)
+    for name in ("host/rss_bytes", "host/anon_bytes"):
+        assert held[name] - before[name] == pytest.approx(mib * MIB, abs=MIB)
+        assert after[name] - before[name] == pytest.approx(0, abs=MIB)
+    assert after["host/rss_peak_bytes"] >= held["host/rss_bytes"]
+
+
+def test_it_agrees_with_psutil_and_the_kernel(probe: HostProbe, read: Read) -> None:
+    values = read(probe)
+    process = psutil.Process()
+    assert values["host/rss_bytes"] == pytest.approx(process.memory_info().rss, abs=MIB)
+    assert values["host/anon_bytes"] == pytest.approx(status_bytes("RssAnon"), abs=MIB)
+    assert values["host/vms_bytes"] == pytest.approx(process.memory_info().vms, abs=MIB)
+    assert values["host/pss_bytes"] == pytest.approx(process.memory_full_info().pss, abs=MIB)
+    assert values["host/swap_bytes"] == status_bytes("VmSwap")
+    assert values["host/shm_bytes"] == pytest.approx(shutil.disk_usage("/dev/shm").used, abs=64 * MIB)
+    assert 0 < values["host/limit_used_frac"] < 1
+    assert 0 < values["host/available_bytes"] < psutil.virtual_memory().total
+
+
+def test_a_mapped_file_moves_rss_but_not_anonymous_memory(probe: HostProbe, read: Read, tmp_path: Path) -> None:
+    file = tmp_path / "weights"
+    file.write_bytes(b"x" * (32 * MIB))
+    before = read(probe)
+    with file.open("rb") as handle, mmap.mmap(handle.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        sum(mapped[offset] for offset in range(0, len(mapped), mmap.PAGESIZE))
+        after = read(probe)
+    assert after["host/rss_bytes"] - before["host/rss_bytes"] == pytest.approx(32 * MIB, abs=MIB)
+    assert after["host/anon_bytes"] - before["host/anon_bytes"] == pytest.approx(0, abs=MIB)
+
+
+def test_the_peak_holds_spikes_between_two_calls(run: Run, read: Read) -> None:
+    reset_kernel_mark()  # otherwise an older peak of this test process may hide ours
+    probe = HostProbe()
+    probe.begin(run)
+    before = read(probe)["host/rss_bytes"]
+    spike(64)
+    assert read(probe)["host/rss_peak_bytes"] - before == pytest.approx(64 * MIB, abs=MIB)
+    probe.end(run)
+
+
+def test_a_reset_of_the_mark_does_not_lower_the_run_s_peak(run: Run, read: Read) -> None:
+    reset_kernel_mark()
+    probe = HostProbe()
+    probe.begin(run)
+    spike(64)
+    peaks = host_peaks()
+    assert peaks is not None
+    with peaks.open():  # resets, as a phase does
+        pass
+    after_ours = read(probe)["host/rss_peak_bytes"]
+    reset_kernel_mark()
+    after_others = read(probe)["host/rss_peak_bytes"]
+    probe.end(run)
+    assert after_ours == after_others >= status_bytes("VmRSS") + 60 * MIB
+
+
+def test_a_peak_from_before_the_run_does_not_count(run: Run, read: Read) -> None:
+    spike(64)
+    probe = HostProbe()
+    probe.begin(run)
+    values = read(probe)
+    probe.end(run)
+    assert values["host/rss_peak_bytes"] < values["host/rss_bytes"] + 32 * MIB
+
+
+def test_rare_readings_are_absent_in_between(probe: HostProbe, read: Read) -> None:
+    first, second = read(probe), read(probe)
+    assert {"host/pss_bytes", "host/swap_bytes", "host/limit_used_frac"} <= first.keys()
+    assert second.keys() == {"host/rss_bytes", "host/rss_peak_bytes", "host/anon_bytes"}
+
+
+def test_what_is_switched_off_is_absent(run: Run, read: Read) -> None:
+    probe = HostProbe(limits=False, pss=False)
+    probe.begin(run)
+    values = read(probe)
+    probe.end(run)
+    assert "host/limit_used_frac" not in values
+    assert "host/pss_bytes" not in values
+    assert "host/swap_bytes" in values
+
+
+def test_a_limit_of_a_control_group_is_what_percentages_are_of(run: Run, read: Read, tmp_path: Path) -> None:
+    group = tmp_path / "job"
+    group.mkdir()
+    (group / "memory.max").write_text(str(400 * MIB))
+    (group / "memory.current").write_text(str(300 * MIB))
+    (group / "memory.stat").write_text(f"inactive_file {100 * MIB}\n")
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    for name in ("meminfo", "pressure"):
+        (proc / name).symlink_to(Path("/proc") / name)
+    (proc / "self").mkdir()
+    for name in ("statm", "status", "smaps_rollup"):
+        (proc / "self" / name).symlink_to(f"/proc/self/{name}")
+    (proc / "self" / "cgroup").write_text("0::/job\n")
+    probe = HostProbe(proc_root=str(proc), cgroup_root=str(tmp_path))
+    probe.begin(run)
+    values = read(probe)
+    probe.end(run)
+    assert values["host/limit_used_frac"] == 0.5
+    assert values["host/available_bytes"] == 200 * MIB
+
+
+def test_pss_is_left_out_where_it_would_take_too_long_and_the_report_says_so(
+    run: Run, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "PSS_MOST_S", 1e-6)
+    probe = HostProbe()
+    probe.begin(run)
+    assert "host/pss_bytes" not in read(probe)
+    probe.end(run)
+    texts = [finding.text for finding in run.summary.findings if finding.kind == "backed_off"]
+    assert any(text.startswith("PSS was not read at") for text in texts)
+
+
+def test_a_dear_reading_backs_off_and_the_report_says_so(run: Run, read: Read) -> None:
+    probe = HostProbe(slow_every_s=0.001, budget_frac=1e-6)
+    probe.begin(run)
+    read(probe)
+    assert "host/pss_bytes" not in read(probe)
+    probe.end(run)
+    texts = [finding.text for finding in run.summary.findings if finding.kind == "backed_off"]
+    assert any(text.startswith("PSS was read every") for text in texts)
+
+
+def test_a_forked_child_reads_its_own_memory(probe: HostProbe, read: Read) -> None:
+    parent = read(probe)["host/rss_bytes"]
+
+    def child(queue: multiprocessing.Queue) -> None:
+        block = touched(64)
+        values = read(probe)
+        queue.put((values["host/rss_bytes"], values["host/rss_peak_bytes"], psutil.Process().memory_info().rss))
+        block.close()
+
+    queue = multiprocessing.get_context("fork").Queue()
+    process = multiprocessing.get_context("fork").Process(target=child, args=(queue,))
+    process.start()
+    rss, peak, of_psutil = queue.get(timeout=20)
+    process.join(20)
+    assert rss == pytest.approx(of_psutil, abs=2 * MIB)
+    assert peak >= rss
+    assert read(probe)["host/rss_bytes"] == pytest.approx(parent, abs=4 * MIB)
+
+
+def test_nothing_stays_open_after_a_run_and_the_probe_serves_the_next_one(run: Run, read: Read) -> None:
+    before = open_descriptors()
+    probe = HostProbe()
+    for _ in range(2):
+        probe.begin(run)
+        read(probe)
+        assert open_descriptors() > before
+        probe.end(run)
+        assert open_descriptors() == before
+
+
+def test_it_pickles_before_and_during_a_run(probe: HostProbe, read: Read, run: Run) -> None:
+    read(probe)
+    copy = pickle.loads(pickle.dumps(probe))
+    assert copy.reading == probe.reading
+    assert read(copy)["host/rss_bytes"] > 0
+    copy.end(run)
+
+
+def test_equal_parameters_give_equal_readings() -> None:
+    assert HostProbe().reading == HostProbe().reading != HostProbe(slow_every_s=1.0).reading
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"slow_every_s": 0}, {"slow_every_s": -1.0}, {"budget_frac": 0.0}, {"budget_frac": 1.5}]
+)
+def test_a_wrong_value_is_named(wrong: dict[str, float]) -> None:
+    (name, value), *_ = wrong.items()
+    with pytest.raises(ValueError, match=rf"HostProbe\({name}={value}\)"):
+        HostProbe(**wrong)

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forgather_mem.probes.pace import Pace
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@given(
+    costs=st.lists(st.floats(0, 2), min_size=1, max_size=30),
+    every_s=st.floats(0.01, 20),
+    budget_frac=st.floats(0.001, 0.5),
+)
+def test_readings_never_take_more_than_their_share(costs: list[float], every_s: float, budget_frac: float) -> None:
+    clock = Clock()
+    pace = Pace(every_s, budget_frac=budget_frac, clock=clock)
+    remaining = list(costs)
+
+    def reading() -> dict[str, float]:
+        cost = remaining.pop(0)
+        clock.now_s += cost
+        spent.append(cost)
+        return {"x": cost}
+
+    spent: list[float] = []
+    while remaining:
+        began_s = clock.now_s
+        if pace.take(reading):
+            clock.now_s = max(clock.now_s, pace.next_s)  # as late as the next one may be
+            took = spent[-1]
+            assert took <= budget_frac * (clock.now_s - began_s) + 1e-9
+        else:
+            clock.now_s += 0.005
+
+
+def test_a_cheap_reading_keeps_its_period() -> None:
+    clock = Clock()
+    pace = Pace(10.0, clock=clock)
+    times = []
+    for _ in range(1000):
+        clock.now_s += 0.1
+        if pace.take(lambda: {"x": 1.0}):
+            times.append(clock.now_s)
+    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    assert gaps
+    assert all(gap == pytest.approx(10.0, abs=0.11) for gap in gaps)
+    assert pace.note("x") is None
+
+
+def test_what_is_not_due_is_not_read() -> None:
+    clock = Clock()
+    pace = Pace(1.0, clock=clock)
+    calls: list[int] = []
+
+    def reading(number: int) -> dict[str, float]:
+        calls.append(number)
+        return {"x": number}
+
+    assert pace.take(reading, 7) == {"x": 7}
+    assert pace.take(reading, 8) == {}
+    assert calls == [7]
