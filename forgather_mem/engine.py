@@ -60,6 +60,7 @@ class Run:
         self._sinks: list[Sink] = []
         self._works: list[Any] = []
         self._probes: dict[str, Any] = {}
+        self._readings: dict[Hashable, Any] = {}
         self._record: Sample | None = None
         self._written = self.step  # the step of the last `step_end` record
         self._written_at = self._began_at = time.perf_counter()
@@ -109,13 +110,13 @@ class Run:
         Returns:
             One plan for each event in which it has something to do.
         """
-        plans = plans_of(rules, epoch)
+        plans = plans_of(rules, epoch, self._stand_in)
         self._members[id(member)] = plans
         for sink in sinks:
             self._add_sink(sink)
         for rule in rules:
             for work in rule.do:
-                self._begin(work)
+                self._begin(self._stand_in(work))
         for event in plans:
             hooking = [other[event] for other in self._members.values() if event in other]
             for plan in hooking:
@@ -281,10 +282,15 @@ class Run:
         if probe is None:
             from forgather_mem import probes
 
-            probe = self._probes[probe_name] = getattr(probes, probe_name)()
+            probe = self._probes[probe_name] = self._stand_in(getattr(probes, probe_name)())
             self._begin(probe)
         self._merge(sample, probe(moment, sample), "")
         return sample.values.get(name)
+
+    def _stand_in(self, work: Any) -> Any:
+        """Of works that give the same reading the first serves all, so that what it counts is counted once."""
+        reading = getattr(work, "reading", None)
+        return work if reading is None else self._readings.setdefault(reading, work)
 
     def _begin(self, part: Any) -> None:
         if not any(part is known for known in self._works):

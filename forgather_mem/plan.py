@@ -57,7 +57,7 @@ class ArmedRule:
 
     __slots__ = ("armed", "every_epochs", "every_steps", "limit", "name", "off", "strikes", "works")
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: Rule, stand_in: Callable[[Work], Work]) -> None:
         self.name = rule.name
         self.every_steps = rule.when.every_steps
         self.every_epochs = rule.when.every_epochs
@@ -66,7 +66,7 @@ class ArmedRule:
         self.strikes = 0
         self.off = False
         self.works: list[tuple[Callable[[Moment, Sample], Mapping[str, float]], Hashable, str]] = [
-            (work, getattr(work, "reading", None), getattr(work, "books", "")) for work in rule.do
+            (work, getattr(work, "reading", None), getattr(work, "books", "")) for work in map(stand_in, rule.do)
         ]
 
     def crosses(self, value: float | None) -> bool:
@@ -106,11 +106,14 @@ class Plan:
         self.seen_step = -1
 
 
-def plans_of(rules: Sequence[Rule], epoch: float | None) -> dict[str, Plan]:
-    """One plan for each event that some rule names; a rule at two events keeps one state."""
+def plans_of(rules: Sequence[Rule], epoch: float | None, stand_in: Callable[[Work], Work]) -> dict[str, Plan]:
+    """One plan for each event that some rule names; a rule at two events keeps one state.
+
+    `stand_in` gives the work that is called in a work's place: one for all that give the same reading.
+    """
     by_event: dict[str, list[ArmedRule]] = {}
     for rule in rules:
-        armed = ArmedRule(rule)
+        armed = ArmedRule(rule, stand_in)
         for event in rule.when.events:
             by_event.setdefault(event, []).append(armed)
     return {event: Plan(event, armed_rules, epoch) for event, armed_rules in by_event.items()}

@@ -107,6 +107,18 @@ def test_a_rule_inside_a_step_counts_the_step_it_works_for() -> None:
     assert [sample.step for sample in capture.samples] == [2, 4]
 
 
+def test_of_two_probes_with_one_reading_one_alone_is_begun_and_asked_also_where_only_the_other_is_named() -> None:
+    loop, first, second = new_loop(), Counter("same"), Counter("same")
+    loop.add([Rule(Every(steps=1), [first])])
+    loop.add([Rule(Every(steps=1), [second]), Rule(AtEvent("evaluate"), [second])])
+    loop.step()
+    loop.fire("evaluate")
+    loop.run.close()
+    assert first.calls == [1, 1]
+    assert (first.begun, first.ended) == (1, 1)
+    assert (second.calls, second.begun, second.ended) == ([], 0, 0)
+
+
 def test_readings_of_one_step_stand_in_one_record_whoever_asked_for_them() -> None:
     loop, capture = new_loop(), Capture()
     loop.add([Rule(AtEvent("pre_optimizer_step"), [reading("early", 1.0)])], [capture])
