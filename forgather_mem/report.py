@@ -47,7 +47,7 @@ def build_report(summary: RunSummary) -> dict[str, Any]:
         "gc": {
             "collections": int(summary.latest.get("gc/collections", 0)),
             "pause_total_s": summary.latest.get("gc/pause_total_s", 0.0),
-            "pause_max_s": summary.gc_pause_max_s,
+            "pause_max_s": summary.latest.get("gc/pause_max_s", 0.0),
         },
         "cache": _cache(summary),
         "cleanup_calls": [],

@@ -203,8 +203,8 @@ def _cleanup(report: Mapping[str, Any]) -> Iterator[str]:
         share = f" ({format_share(collector['pause_total_s'] / wall_s)} of the run)" if wall_s else ""
         yield (
             f"Python's collector: {collector['collections']:,} full collections, all pauses"
-            f" {format_duration(collector['pause_total_s'])}{share}, at most"
-            f" {format_duration(collector['pause_max_s'])} in a step."
+            f" {format_duration(collector['pause_total_s'])}{share}, the longest"
+            f" {format_duration(collector['pause_max_s'])}."
         )
     for row in report["ledger"]:
         what = {"collect": "collected", "clear": "cleared the device cache", "trim": "trimmed"}[row["what"]]
@@ -214,7 +214,9 @@ def _cleanup(report: Mapping[str, Any]) -> Iterator[str]:
 
 def _ourselves(report: Mapping[str, Any]) -> str:
     ours = report["overhead"]
-    return f"{format_share(ours['share_of_run'])} of the run ({format_duration(ours['seconds'])})"
+    spent_s = sum(row["time_s"] for row in report["ledger"])
+    actions = f", {format_duration(spent_s)} of it giving memory back" if spent_s else ""
+    return f"{format_share(ours['share_of_run'])} of the run ({format_duration(ours['seconds'])}{actions})"
 
 
 def _switched_off(report: Mapping[str, Any]) -> Iterator[str]:

@@ -71,7 +71,6 @@ class RunSummary:
         spans: First, last, highest by sample name, for the gauges that a report tells.
         phase_peaks: Highest value by ("host" | "device", phase).
         latest: The last value of every name seen.
-        gc_pause_max_s: Longest time spent in Python's collector within one step.
         self_s: Our own time so far.
         findings: The first `MAX_FINDINGS` findings.
         ledger: One row a kind of action, as plain dicts.
@@ -86,7 +85,6 @@ class RunSummary:
         self.spans: dict[str, Span] = {}
         self.phase_peaks: dict[tuple[str, str], tuple[float, int]] = {}
         self.latest: dict[str, float] = {}
-        self.gc_pause_max_s = 0.0
         self.self_s = 0.0
         self.findings: list[Finding] = []
         self.ledger: list[dict[str, Any]] = []
@@ -114,9 +112,6 @@ class RunSummary:
             value = values.get(name)
             if value is not None:
                 self._span(name, value, step, phase)
-        pause_s = values.get("gc/pause_s")
-        if pause_s is not None and pause_s > self.gc_pause_max_s:
-            self.gc_pause_max_s = pause_s
         self._phases(values, step)
 
     def tell(self, finding: Finding) -> None:
