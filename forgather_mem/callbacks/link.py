@@ -1,7 +1,9 @@
 """How do we learn what a Trainer does between events? By wrapping its methods, here and nowhere else.
 
-The wrappers sit on the trainer object, not on its class, for the time of a training; `train` alone stays
-wrapped between trainings, because an exception leaves it without any event.
+The wrappers sit on the trainer object, not on its class, for the time of a training. One stays between
+trainings: around the whole training loop, because an exception leaves it without any event. It is not
+around `train` itself: a wrapper of `train` must hold the trainer, or `Trainer(...).train()` would lose it
+on the way, and then the trainer holds itself and its model until some garbage collection.
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ PHASE_OF_METHOD = {
     "evaluation_loop": "evaluate",
     "_save_checkpoint": "save",
 }
-# The whole training, outermost first: `_run_epoch` (transformers 5) serves a callback that was added too late
-# for `train`, which is running already.
-_WHOLE = ("train", "_run_epoch")
-_BUILDS_OR_TRAINS = ("__init__", "train", "_inner_training_loop")
+# The whole training, of transformers' and of Forgather's trainer.
+_WHOLE = ("_inner_training_loop", "_train_loop")
+# For a callback that came too late to wrap the whole, which is running already (transformers 5).
+_EPOCH = "_run_epoch"
+_BUILDS_OR_TRAINS = ("__init__", "train", *_WHOLE)
 
 
 class Link:
@@ -41,10 +44,10 @@ class Link:
     def __init__(self, trainer: Any) -> None:
         self._trainer = weakref.ref(trainer)
         self._run: Run | None = None
-        self._train_seen = False  # whether the `train` call that is running went through our wrapper
-        self._wrapped: list[tuple[Any, str, _Wrapper]] = []
-        self._train_wrapper: _Wrapper | None = None
-        self.users: weakref.WeakSet[Any] = weakref.WeakSet()  # the callbacks that `train` stays wrapped for
+        self._inside = False  # whether the training that is running went through our wrapper
+        self._wrapped: Wrapped = []
+        self._lasting: Wrapped = []
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()  # the callbacks for which we stay between trainings
 
     @staticmethod
     def find(user: object) -> Link | None:
@@ -54,13 +57,13 @@ class Link:
 
     @staticmethod
     def of(trainer: Any, user: object) -> Link:
-        """The trainer's link; from now on its `train` is wrapped, as long as `user` is among its callbacks."""
+        """The trainer's link; its training loop stays wrapped as long as `user` is among its callbacks."""
         link: Link | None = trainer.__dict__.get(LINK_ATTRIBUTE)
         if link is None or link._trainer() is not trainer:  # a copied trainer carries a copied link
             link = Link(trainer)
             setattr(trainer, LINK_ATTRIBUTE, link)
         link.users.add(user)
-        link._wrap_train(trainer)
+        link._wrap_whole(trainer)
         return link
 
     def begin(self, run: Run, *, phases: bool) -> None:
@@ -71,40 +74,39 @@ class Link:
         if self._run is not run:
             self._run = run
             run.on_close.append(self.end)
-            if not self._train_seen:
-                self._wrap(trainer, "_run_epoch", functools.partial(_whole, self))
+            if not self._inside:
+                self._wrap(trainer, _EPOCH, functools.partial(_whole, self))
             self._wrap(trainer, "log", functools.partial(_log, run))
         if phases and not any(name == "compute_loss" for _, name, _ in self._wrapped):
             self._wrap_phases(trainer, run)
 
     def end(self) -> None:
-        """Put back every method but `train`; what somebody has replaced meanwhile is theirs and stays."""
+        """Put back every method of this training; what somebody has replaced meanwhile is theirs and stays."""
         self._run = None
-        while self._wrapped:
-            owner, name, wrapper = self._wrapped.pop()
-            _unwrap(owner, name, wrapper)
+        _unwrap_all(self._wrapped)
 
     def detach(self) -> None:
-        """Put back everything, `train` too."""
+        """Put back everything."""
         self.end()
+        _unwrap_all(self._lasting)
         trainer = self._trainer()
-        if trainer is not None:
-            if self._train_wrapper is not None:
-                _unwrap(trainer, "train", self._train_wrapper)
-            if trainer.__dict__.get(LINK_ATTRIBUTE) is self:
-                delattr(trainer, LINK_ATTRIBUTE)
-        self._train_wrapper = None
+        if trainer is not None and trainer.__dict__.get(LINK_ATTRIBUTE) is self:
+            delattr(trainer, LINK_ATTRIBUTE)
+
+    def close_run(self, end: str) -> None:
+        """The training that is running has ended."""
+        if self._run is not None:
+            self._run.close(end)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _nothing, ()  # a pickled or copied trainer is a trainer without us
 
     # ---- inside ----
 
-    def _wrap_train(self, trainer: Any) -> None:
-        if self._train_wrapper is None or trainer.__dict__.get("train") is not self._train_wrapper:
-            self._train_wrapper = _wrapper(trainer, "train", functools.partial(_train, self))
-            if self._train_wrapper is not None:
-                trainer.__dict__["train"] = self._train_wrapper
+    def _wrap_whole(self, trainer: Any) -> None:
+        for name in _WHOLE:
+            if not isinstance(trainer.__dict__.get(name), _Wrapper):
+                self._wrap(trainer, name, functools.partial(_training, self), self._lasting)
 
     def _wrap_phases(self, trainer: Any, run: Run) -> None:
         run.phases.enter("startup")
@@ -115,16 +117,12 @@ class Link:
         self._wrap(handler, "on_pre_optimizer_step", functools.partial(_optimizer_begins, run))
         self._wrap(handler, "on_optimizer_step", functools.partial(_optimizer_ends, run))
 
-    def _wrap(self, owner: Any, name: str, around: Around) -> None:
-        wrapper = _wrapper(owner, name, around) if owner is not None else None
-        if wrapper is not None:
+    def _wrap(self, owner: Any, name: str, around: Around, among: Wrapped | None = None) -> None:
+        method = getattr(owner, name, None)
+        if method is not None and hasattr(owner, "__dict__"):
+            wrapper = _Wrapper(owner, name, method, around)
             owner.__dict__[name] = wrapper
-            self._wrapped.append((owner, name, wrapper))
-
-    def close_run(self, end: str) -> None:
-        """The training that is running has ended."""
-        if self._run is not None:
-            self._run.close(end)
+            (self._wrapped if among is None else among).append((weakref.ref(owner), name, wrapper))
 
 
 Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -155,7 +153,7 @@ class _Wrapper:
         if self._owner is None:
             return self._function
         owner = self._owner()
-        assert owner is not None, "called through its owner, which is therefore alive"
+        assert owner is not None, "only the owner's own methods call these, so it is alive"
         return MethodType(self._function, owner)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -164,28 +162,27 @@ class _Wrapper:
         return _same, (self._function,)
 
 
-def _wrapper(owner: Any, name: str, around: Around) -> _Wrapper | None:
-    method = getattr(owner, name, None)
-    if method is None or not hasattr(owner, "__dict__"):
-        return None
-    return _Wrapper(owner, name, method, around)
+Wrapped = list[tuple[weakref.ref[Any], str, _Wrapper]]
 
 
-def _unwrap(owner: Any, name: str, wrapper: _Wrapper) -> None:
-    if owner.__dict__.get(name) is not wrapper:
-        return
-    if wrapper.replaced:
-        owner.__dict__[name] = wrapper.original()
-    else:
-        del owner.__dict__[name]
+def _unwrap_all(wrapped: Wrapped) -> None:
+    while wrapped:
+        reference, name, wrapper = wrapped.pop()
+        owner = reference()
+        if owner is None or owner.__dict__.get(name) is not wrapper:
+            continue
+        if wrapper.replaced:
+            owner.__dict__[name] = wrapper.original()
+        else:
+            del owner.__dict__[name]
 
 
-def _train(link: Link, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    link._train_seen = True
+def _training(link: Link, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    link._inside = True
     try:
         return _whole(link, call, arguments, keywords)
     finally:
-        link._train_seen = False
+        link._inside = False
         link.close_run("finished")
         _detach_when_unused(link)
 
@@ -235,10 +232,14 @@ def _log(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], keyword
 
 
 def _detach_when_unused(link: Link) -> None:
-    trainer = link._trainer()
-    handler = getattr(trainer, "callback_handler", None)
-    if not any(callback in link.users for callback in getattr(handler, "callbacks", ())):
+    if not any(callback in link.users for callback in _callbacks_of(link._trainer())):
         link.detach()
+
+
+def _callbacks_of(trainer: Any) -> list[Any]:
+    """The trainer's callbacks: transformers keeps them in a handler, Forgather in the trainer."""
+    owner = getattr(trainer, "callback_handler", trainer)
+    return list(getattr(owner, "callbacks", ()))
 
 
 def _calling_trainer() -> Any | None:
@@ -247,7 +248,7 @@ def _calling_trainer() -> Any | None:
     while frame is not None:
         if frame.f_code.co_name in _BUILDS_OR_TRAINS:
             owner = frame.f_locals.get("self")  # the frame's other locals are not looked at, nothing is kept
-            if hasattr(owner, "callback_handler") and hasattr(owner, "train"):
+            if owner is not None and hasattr(owner, "train") and hasattr(owner, "add_callback"):
                 return owner
         frame = frame.f_back
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from transformers import TrainerCallback
@@ -77,8 +78,15 @@ class RuleCallback(TrainerCallback):
         if "epoch_begin" in self._events:
             self._event("epoch_begin", args, state, control, objects)
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        if "epoch_end" in self._events:
+    def on_epoch_end(self, args: Any = None, state: Any = None, control: Any = None, **objects: Any) -> None:
+        """The trainer's event, or the plain call `on_epoch_end(epoch, logs=None)` of a loop that has no trainer.
+
+        In the plain call `epoch` counts from 0; a rule of every N epochs is due after epochs N, 2 N, ...
+        """
+        epoch = objects.get("epoch", args)
+        if isinstance(epoch, int):
+            self._plain_epoch_end(epoch)
+        elif "epoch_end" in self._events:
             self._event("epoch_end", args, state, control, objects)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
@@ -151,13 +159,11 @@ class RuleCallback(TrainerCallback):
         self._forget_run()
 
     def _event(self, event: str, args: Any, state: Any, control: Any, objects: Mapping[str, Any]) -> None:
-        run = self._run
+        run: Run | None = self._run
         if run is None or run.closed or getattr(state, RUN_ATTRIBUTE, None) is not run or event == "train_begin":
             run = self._enter(event, args, state)
-            if run is None:
-                return
         plan = self._plans.get(event)
-        if plan is not None:
+        if run is not None and plan is not None:
             run.handle(plan, args, state, control, objects)
 
     def _enter(self, event: str, args: Any, state: Any) -> Run | None:
@@ -181,6 +187,17 @@ class RuleCallback(TrainerCallback):
             link.begin(found, phases=self.needs_phases)
         self._plans = found.join(self, self.rules, self.sinks, state.epoch)
         return found
+
+    def _plain_epoch_end(self, epoch: int) -> None:
+        """One event without a training around it: a run of its own, begun and closed here."""
+        if self._on():
+            state = SimpleNamespace(global_step=0, epoch=float(epoch))
+            run = Run(SimpleNamespace(), state, strict=self.strict)
+            plan = run.join(self, self.rules, self.sinks, state.epoch).get("epoch_end")
+            state.epoch += 1
+            if plan is not None:
+                run.handle(plan, None, state, None, {})
+            run.close()
 
     def _begin_run(self, args: Any, state: Any) -> Run:
         run = Run(args, state, strict=self.strict, verdict=verdict_text)
