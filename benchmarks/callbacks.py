@@ -13,19 +13,20 @@ installed: `pip install '.[bench]'`); a `TrainerCallback` that does nothing.
 from __future__ import annotations
 
 import argparse
+import copy
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch.utils.tensorboard import SummaryWriter
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
+from transformers.trainer_callback import CallbackHandler, PrinterCallback, TrainerControl, TrainerState
 
 from forgather_mem.callbacks import (
     ClearCacheCallback,
@@ -149,23 +150,28 @@ class TurnTaking(TrainerCallback):
         self.names = list(callbacks)
         self.wall: dict[str, list[float]] = {name: [] for name in callbacks}
         self.cpu: dict[str, list[float]] = {name: [] for name in callbacks}
+        self.states: dict[str, TrainerState] = {}
         self.turn = 0
         self.began = (time.perf_counter(), time.process_time())
 
     def _fire(self, event: str, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        callback = self.callbacks[self.names[self.turn]]
+        name = self.names[self.turn]
+        callback = self.callbacks[name]
         if callback is not None:
-            getattr(callback, event)(args, state, control, **kwargs)
+            own = self.states[name]
+            own.global_step, own.epoch = state.global_step, state.epoch
+            getattr(callback, event)(args, own, control, **kwargs)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        for callback in self.callbacks.values():
-            if callback is not None:
-                callback.on_train_begin(args, state, control, **kwargs)
+        for name, callback in self.callbacks.items():
+            if callback is not None:  # a state each, so that ours do not share one run
+                self.states[name] = copy.copy(state)
+                callback.on_train_begin(args, self.states[name], control, **kwargs)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        for callback in self.callbacks.values():
+        for name, callback in self.callbacks.items():
             if callback is not None:
-                callback.on_train_end(args, state, control, **kwargs)
+                callback.on_train_end(args, self.states[name], control, **kwargs)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.began = (time.perf_counter(), time.process_time())
@@ -195,15 +201,6 @@ class Rows(torch.utils.data.Dataset):
         return {"input_ids": row, "labels": row}
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    yield
-
-
 def real_step(folder: Path, steps: int) -> dict[str, tuple[float, float]]:
     callbacks: dict[str, TrainerCallback | None] = {"no callback": None}
     for name, build in variants(folder).items():
@@ -212,17 +209,23 @@ def real_step(folder: Path, steps: int) -> dict[str, tuple[float, float]]:
             if callback is not None:
                 callbacks[name] = callback
     turns = TurnTaking(callbacks)
-    with quiet():
-        arguments = TrainingArguments(
-            output_dir=str(folder / "train"), per_device_train_batch_size=8, max_steps=steps, report_to=[],
-            use_cpu=True, save_strategy="no", logging_strategy="no", disable_tqdm=True,
-        )  # fmt: skip
-        Trainer(model=tiny_model(64), args=arguments, train_dataset=Rows(), callbacks=[turns]).train()
+    arguments = TrainingArguments(
+        output_dir=str(folder / "train"), per_device_train_batch_size=8, max_steps=steps, report_to=[],
+        use_cpu=True, save_strategy="no", logging_strategy="no", disable_tqdm=True,
+    )  # fmt: skip
+    trainer = Trainer(model=tiny_model(64), args=arguments, train_dataset=Rows(), callbacks=[turns])
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
     return {name: (statistics.median(turns.wall[name]), statistics.median(turns.cpu[name])) for name in callbacks}
 
 
 def table(title: str, rows: dict[str, tuple[float, float]], base: str, unit: str, factor: float) -> list[str]:
-    lines = [f"### {title}", "", f"| variant | wall, {unit} | CPU, {unit} | ratio wall | ratio CPU |", "|---|---|---|---|---|"]
+    lines = [
+        f"### {title}",
+        "",
+        f"| variant | wall, {unit} | CPU, {unit} | ratio wall | ratio CPU |",
+        "|---|---|---|---|---|",
+    ]
     for name, (wall, cpu) in rows.items():
         ratio, cpu_ratio = wall / rows[base][0], cpu / rows[base][1]
         lines.append(f"| {name} | {wall * factor:.2f} | {cpu * factor:.2f} | {ratio:.3f} | {cpu_ratio:.3f} |")
@@ -236,6 +239,7 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path, help="write the tables to this file too")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
     with tempfile.TemporaryDirectory() as name:
         loop = tight_loop(Path(name), options.steps)
         real = real_step(Path(name), options.real_steps)
@@ -243,8 +247,6 @@ def main() -> None:
     lines += table("Real Trainer step, variants taking turns", real, "no callback", "ms", 1e3)
     print("\n".join(lines))
     if options.markdown:
-        import transformers
-
         head = [
             f"# Callbacks, cost per step ({time.strftime('%Y-%m-%d')})",
             "",

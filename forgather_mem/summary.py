@@ -6,7 +6,6 @@ only, a few hundred bytes however long the run is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,16 +13,18 @@ from forgather_mem.sample import Finding, Sample
 
 MAX_FINDINGS = 200
 # Gauges whose first, last and highest value the report tells.
-_REPORTED = (
-    "host/rss_bytes",
-    "host/rss_peak_bytes",
-    "host/anon_bytes",
-    "device/allocated_bytes",
-    "device/reserved_bytes",
-    "device/step_peak_bytes",
-    "tensors/parameters_bytes",
-    "tensors/gradients_bytes",
-    "tensors/optimizer_bytes",
+_REPORTED = frozenset(
+    {
+        "host/rss_bytes",
+        "host/rss_peak_bytes",
+        "host/anon_bytes",
+        "device/allocated_bytes",
+        "device/reserved_bytes",
+        "device/step_peak_bytes",
+        "tensors/parameters_bytes",
+        "tensors/gradients_bytes",
+        "tensors/optimizer_bytes",
+    }
 )
 _PHASE_HEADS = (("phase/host/", "host"), ("phase/device/", "device"))
 
@@ -68,8 +69,7 @@ class RunSummary:
         steps: Optimizer steps done in this run (a resumed run counts from where it took over).
         last_step: The trainer's step number at the last record.
         device: Index of this process's accelerator, None without one.
-        spans: First, last, highest by sample name, for the gauges that a report tells.
-        phase_peaks: Highest value by ("host" | "device", phase).
+        spans: First, last, highest by sample name, for the gauges and phases that a report tells.
         latest: The last value of every name seen.
         self_s: Our own time so far.
         findings: The first `MAX_FINDINGS` findings.
@@ -83,7 +83,6 @@ class RunSummary:
         self.last_step = 0
         self.device: int | None = None
         self.spans: dict[str, Span] = {}
-        self.phase_peaks: dict[tuple[str, str], tuple[float, int]] = {}
         self.latest: dict[str, float] = {}
         self.self_s = 0.0
         self.findings: list[Finding] = []
@@ -108,11 +107,16 @@ class RunSummary:
         if sample.device is not None:
             self.device = sample.device
         self.latest.update(values)
-        for name in _REPORTED:
-            value = values.get(name)
-            if value is not None:
-                self._span(name, value, step, phase)
-        self._phases(values, step)
+        spans = self.spans
+        for name, value in values.items():
+            span = spans.get(name)
+            if span is None:
+                if name in _REPORTED or name.startswith("phase/"):
+                    spans[name] = Span(value, value, value, step, phase)
+                continue
+            span.last = value
+            if value > span.highest:
+                span.highest, span.step, span.phase = value, step, phase
 
     def tell(self, finding: Finding) -> None:
         """Keep a finding for the report."""
@@ -124,21 +128,12 @@ class RunSummary:
         span = self.spans.get(name)
         return span.highest if span else None
 
-    def _span(self, name: str, value: float, step: int, phase: str | None) -> None:
-        span = self.spans.get(name)
-        if span is None:
-            self.spans[name] = Span(value, value, value, step, phase)
-            return
-        span.last = value
-        if value > span.highest:
-            span.highest, span.step, span.phase = value, step, phase
-
-    def _phases(self, values: Mapping[str, float], step: int) -> None:
-        for name, value in values.items():
-            if not name.startswith("phase/"):
-                continue
+    @property
+    def phase_peaks(self) -> dict[tuple[str, str], tuple[float, int]]:
+        """Highest bytes and their step by ("host" | "device", phase)."""
+        peaks = {}
+        for name, span in self.spans.items():
             for head, where in _PHASE_HEADS:
                 if name.startswith(head):
-                    key = (where, name[len(head) : -len("_peak_bytes")])
-                    if value > self.phase_peaks.get(key, (-1.0, 0))[0]:
-                        self.phase_peaks[key] = (value, step)
+                    peaks[where, name[len(head) : -len("_peak_bytes")]] = (span.highest, span.step)
+        return peaks
