@@ -1,0 +1,294 @@
+"""How do the events of a YAML parser become the nodes of a graph?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+import yaml
+
+from forgather_mem.config.budgets import Budgets
+from forgather_mem.config.nodes import CallNode, DictNode, ListNode, Mark, Node, Redeclared, Value, VarNode, step
+from forgather_mem.config.render import Rendered
+from forgather_mem.config.scalars import STANDARD, convert, resolve
+from forgather_mem.config.tags import CALLS, Tag, Wrong, check_form, mapping_node, parse_tag, scalar_node, sequence_node
+from forgather_mem.errors import did_you_mean
+
+_NO_KEY: Final = object()
+_MERGE: Final = object()
+_Written: TypeAlias = tuple[Mapping[object, Value], Mapping[object, Mark]]
+
+
+class _Frame:
+    """A sequence or mapping whose end has not come yet."""
+
+    __slots__ = (
+        "anchor", "entries", "items", "key", "key_mark", "mark", "marks", "merges", "nodes", "repeats", "scalars", "tag",
+    )  # fmt: skip
+
+    def __init__(self, tag: Tag | None, anchor: str | None, mark: Mark, is_mapping: bool) -> None:
+        self.tag = tag
+        self.anchor = anchor
+        self.mark = mark
+        self.items: list[Value] | None = None if is_mapping else []
+        self.entries: dict[object, Value] = {}
+        self.marks: dict[object, Mark] = {}
+        self.key: object = _NO_KEY
+        self.key_mark = mark
+        self.merges: list[_Written] = []
+        self.repeats: list[tuple[object, Mark, Mark]] = []
+        self.nodes = 0  # counts of the composer when it began
+        self.scalars = 0
+
+
+class _Anchored:
+    """What an alias stands for, and how much it counts."""
+
+    __slots__ = ("mark", "nodes", "scalars", "value")
+
+    def __init__(self, value: Value, mark: Mark, nodes: int, scalars: int) -> None:
+        self.value = value
+        self.mark = mark
+        self.nodes = nodes
+        self.scalars = scalars
+
+
+class Composer:
+    """Takes events one by one; when the last has come, `root` is the graph.
+
+    Attributes:
+        root: The value of the document.
+        definitions: Entries of a root mapping whose key starts with a dot.
+        redeclared: Keys and anchors that came twice.
+        repeated_names: Each `@name` that more than one node has.
+    """
+
+    def __init__(self, rendered: Rendered, budgets: Budgets) -> None:
+        self.root: Value = None
+        self.definitions: list[tuple[str, Value]] = []
+        self.redeclared: list[Redeclared] = []
+        self.repeated_names: set[str] = set()
+        self.handlers: Mapping[type, Callable[[yaml.Event], None]] = {
+            yaml.ScalarEvent: self._on_scalar,
+            yaml.AliasEvent: self._on_alias,
+            yaml.MappingStartEvent: self._on_start,
+            yaml.SequenceStartEvent: self._on_start,
+            yaml.MappingEndEvent: self._on_end,
+            yaml.SequenceEndEvent: self._on_end,
+            yaml.DocumentStartEvent: self._on_document,
+        }
+        self._rendered = rendered
+        self._budgets = budgets
+        self._has_values = bool(rendered.values)
+        self._frames: list[_Frame] = []
+        self._anchors: dict[str, _Anchored] = {}
+        self._open: set[str] = set()
+        self._tags: dict[str, Tag] = {}
+        self._names: set[str] = set()
+        self._left = budgets.nodes
+        self._copies = 0  # entries that merge keys copied
+        self._nodes = 0  # with every alias counted as a copy
+        self._scalars = 0
+        self._documents = 0
+
+    @property
+    def path(self) -> str:
+        """The way to what is being composed."""
+        steps = []
+        for frame in self._frames:
+            if frame.items is not None:
+                steps.append(f"[{len(frame.items)}]")
+            elif frame.key is not _NO_KEY:
+                steps.append(".<<" if frame.key is _MERGE else step(frame.key))
+        return "$" + "".join(steps)
+
+    def _on_document(self, event: yaml.Event) -> None:
+        self._documents += 1
+        if self._documents > 1:
+            hint = "remove the line '---' (or '...') between them"
+            raise Wrong(_mark(event), "a template is one YAML document, and here a second one starts", hint)
+
+    def _on_scalar(self, event: yaml.ScalarEvent) -> None:
+        mark = _mark(event)
+        text: str = event.value
+        self._count(mark)
+        self._scalars += 1
+        if len(text) > self._budgets.string_bytes:
+            limit = f"{self._budgets.string_bytes:,}"
+            raise Wrong(mark, f"a string has {limit} characters at most; this one has {len(text):,}")
+        is_plain = event.implicit[0]
+        if event.tag is not None and event.tag != "!":
+            value = self._tagged_scalar(event, mark)
+        elif self._has_values and self._rendered.has_value(text):
+            value = self._rendered.put_back(text)
+        elif is_plain:
+            value = _resolved(text, mark)
+        else:
+            value = text
+        if event.anchor is not None:
+            nodes = 1 if isinstance(value, Node) else 0
+            self._set_anchor(event.anchor, _Anchored(value, mark, nodes, 1))
+        if is_plain and text == "<<" and self._wants_key():
+            value = _MERGE
+        self._attach(value, mark)
+
+    def _on_alias(self, event: yaml.AliasEvent) -> None:
+        mark = _mark(event)
+        name: str = event.anchor
+        self._count(mark)
+        if name in self._open:
+            raise Wrong(mark, f"the alias *{name} stands inside what it means")
+        anchored = self._anchors.get(name)
+        if anchored is None:
+            hint = did_you_mean(f"*{name}", [f"*{known}" for known in self._anchors])
+            raise Wrong(mark, f"there is no anchor &{name} before this alias", hint)
+        self._nodes += anchored.nodes
+        self._scalars += anchored.scalars
+        self._attach(anchored.value, mark)
+
+    def _on_start(self, event: yaml.MappingStartEvent | yaml.SequenceStartEvent) -> None:
+        mark = _mark(event)
+        self._count(mark)
+        if len(self._frames) >= self._budgets.depth:
+            raise Wrong(mark, f"the template nests deeper than {self._budgets.depth:,} levels")
+        is_mapping = type(event) is yaml.MappingStartEvent
+        tag = None
+        if event.tag is not None and event.tag != "!" and event.tag != STANDARD + ("map" if is_mapping else "seq"):
+            tag = self._tag(event.tag, mark)
+            check_form(tag, is_mapping, mark)
+        frame = _Frame(tag, event.anchor, mark, is_mapping)
+        frame.nodes, frame.scalars = self._nodes, self._scalars
+        self._nodes += 1
+        if event.anchor is not None:
+            self._open.add(event.anchor)
+        self._frames.append(frame)
+
+    def _on_end(self, event: yaml.Event) -> None:
+        frame = self._frames.pop()
+        if frame.items is None:
+            node = self._mapping(frame)
+        else:
+            node = sequence_node(frame.tag, frame.mark, frame.items)
+        nodes, scalars = self._nodes - frame.nodes, self._scalars - frame.scalars
+        is_root_mapping = not self._frames and frame.items is None  # targets may share everything
+        if max(nodes, scalars) > self._budgets.expanded_nodes and not is_root_mapping:
+            limit = f"{self._budgets.expanded_nodes:,}"
+            hint = "it uses aliases of aliases: each level multiplies"
+            raise Wrong(frame.mark, f"written out without aliases this has more than {limit} nodes", hint)
+        if frame.anchor is not None:
+            self._open.discard(frame.anchor)
+            self._set_anchor(frame.anchor, _Anchored(node, frame.mark, nodes, scalars))
+        self._attach(node, frame.mark)
+
+    def _wants_key(self) -> bool:
+        return bool(self._frames) and self._frames[-1].items is None and self._frames[-1].key is _NO_KEY
+
+    def _attach(self, value: Value, mark: Mark) -> None:
+        if not self._frames:
+            self.root = value
+            return
+        frame = self._frames[-1]
+        if frame.items is not None:
+            frame.items.append(value)
+        elif frame.key is _NO_KEY:
+            if isinstance(value, Node):
+                raise Wrong(mark, "a key is a scalar; this one is a list, a mapping or a call")
+            frame.key, frame.key_mark = value, mark
+        else:
+            self._put(frame, frame.key, value)
+            frame.key = _NO_KEY
+
+    def _put(self, frame: _Frame, key: object, value: Value) -> None:
+        if key is _MERGE:
+            frame.merges += _mergeable(value, frame.key_mark)
+            return
+        if len(self._frames) == 1 and frame.tag is None and isinstance(key, str) and key.startswith("."):
+            self.definitions.append((key, value))
+            return
+        if key in frame.entries:
+            frame.repeats.append((key, frame.key_mark, frame.marks[key]))
+        frame.entries[key] = value
+        frame.marks[key] = frame.key_mark
+
+    def _mapping(self, frame: _Frame) -> Node:
+        entries, marks = frame.entries, frame.marks
+        if frame.merges:
+            entries, marks = self._merged(frame)
+        node = mapping_node(frame.tag, frame.mark, entries, marks)
+        self.redeclared += (Redeclared(key, mark, first, node) for key, mark, first in frame.repeats)
+        return node
+
+    def _merged(self, frame: _Frame) -> tuple[dict[object, Value], dict[object, Mark]]:
+        entries: dict[object, Value] = {}
+        marks: dict[object, Mark] = {}
+        for written, places in frame.merges:
+            self._copies += len(written)
+            if self._copies > self._budgets.expanded_nodes:
+                raise Wrong(frame.mark, f"merge keys copy more than {self._budgets.expanded_nodes:,} entries")
+            entries.update(written)
+            marks.update(places)
+        entries.update(frame.entries)
+        marks.update(frame.marks)
+        return entries, marks
+
+    def _tagged_scalar(self, event: yaml.ScalarEvent, mark: Mark) -> Value:
+        text = self._rendered.put_back(event.value)
+        if event.tag.startswith(STANDARD):
+            try:
+                return convert(event.tag, text)
+            except ValueError as error:
+                raise Wrong(mark, str(error)) from None
+            except LookupError:
+                pass  # `parse_tag` refuses it
+        tag = self._tag(event.tag, mark)
+        self._nodes += 1
+        is_empty = text == "" and not event.style
+        is_text = bool(event.style) or text != event.value or tag.word not in CALLS
+        return scalar_node(tag, mark, None if is_empty else (text if is_text else _resolved(text, mark),))
+
+    def _tag(self, text: str, mark: Mark) -> Tag:
+        tag = self._tags.get(text)
+        if tag is None:
+            tag = self._tags[text] = parse_tag(text, mark)
+        if tag.name is not None:
+            (self.repeated_names if tag.name in self._names else self._names).add(tag.name)
+        return tag
+
+    def _set_anchor(self, name: str, anchored: _Anchored) -> None:
+        if name in self._anchors:
+            self.redeclared.append(Redeclared(f"&{name}", anchored.mark, self._anchors[name].mark))
+        self._anchors[name] = anchored
+
+    def _count(self, mark: Mark) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise Wrong(mark, f"the template has more than {self._budgets.nodes:,} nodes")
+
+
+def _mark(event: yaml.Event) -> Mark:
+    start = event.start_mark
+    return start.line + 1, start.column + 1
+
+
+def _resolved(text: str, mark: Mark) -> object:
+    try:
+        return resolve(text)
+    except ValueError as error:
+        raise Wrong(mark, str(error)) from None
+
+
+def _mergeable(value: Value, mark: Mark) -> list[_Written]:
+    """The mappings that a merge key takes, the one that counts least first."""
+    nodes = reversed(value.items) if isinstance(value, ListNode) and value.form == "" else [value]
+    found = [_written(node) for node in nodes]
+    if None in found:
+        raise Wrong(mark, "a merge key (<<) takes a mapping, or a list of mappings")
+    return [written for written in found if written is not None]
+
+
+def _written(node: Value) -> _Written | None:
+    if isinstance(node, DictNode):
+        return node.entries, node.marks
+    if isinstance(node, CallNode | VarNode) and node.written is not None:
+        return node.written, node.marks
+    return None

@@ -1,0 +1,318 @@
+"""How do the nodes of a graph become objects?
+
+First everything that can be known is checked, for all that the asked targets reach: variables are bound, names are
+allowed, modules import, arguments fit. Only then is the first object built: depth first, in written order, with a
+stack of our own.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from forgather_mem.config.binding import misfit, parameters_of
+from forgather_mem.config.nodes import NO_DEFAULT, CallNode, DictNode, ListNode, Node, Value, VarNode, walk
+from forgather_mem.config.resolve import Callee, Resolver, is_file
+from forgather_mem.config.values import Values
+from forgather_mem.errors import TemplateError
+
+_MISSING: Final = object()
+
+
+class Construction:
+    """The objects of one graph that belong together: what is one node is one object.
+
+    It keeps all that it built. A partial that it made keeps only what its own arguments name.
+    """
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+        self._built: dict[int, object] = {}  # by id of the node; the graph keeps the nodes alive
+        self._cells: dict[int, _Cell] = {}
+
+    def build(self, roots: Sequence[Value]) -> list[object]:
+        """The objects of some parts of the graph.
+
+        Raises:
+            TemplateError: before anything is built, for what is unbound, refused, missing or does not fit; later for
+                what a constructor raises, its exception being the cause.
+        """
+        run = _Run(self._resolver, self._built, self._built)
+        for node in self._resolver.calls(roots):
+            run.check_ahead(node)
+        self._built.update(_filled(self._cells))
+        try:
+            return [run.value(root) for root in roots]
+        finally:
+            run.settle(self._cells)
+
+
+class Partial:
+    """What a `!partial` becomes: a callable. Arguments of a call are added to those of the template, which are built
+    anew each time, except for singletons.
+
+    What the callable itself raises passes through, with a note that says where the partial stands.
+    """
+
+    def __init__(self, resolver: Resolver, node: CallNode, run: _Run | None) -> None:
+        self._resolver = resolver
+        self._node = node
+        self._run = run  # while the construction goes on that made it; then its cells
+        self._cells: dict[int, _Cell] = {}
+
+    def __call__(self, /, *args: object, **kwargs: object) -> object:
+        once = self._run.once if self._run else _filled(self._cells)
+        run = _Run(self._resolver, once, {}, self._run.partials if self._run else [])
+        try:
+            return run.call_partial(self._node, args, kwargs)
+        finally:
+            if self._run is None:
+                run.settle(self._cells)
+
+    def __repr__(self) -> str:
+        return f"<!partial:{self._node.constructor} at {self._resolver.graph.place(self._node.mark)}>"
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """What may still be given."""
+        function = _Run(self._resolver, {}, {}).callee(self._node).function
+        return inspect.signature(functools.partial(function, *self._node.args, **self._node.kwargs))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickled with the singletons that its arguments name."""
+        whole = Partial(self._resolver, self._node, None)
+        whole.settle(self._run.once if self._run else _filled(self._cells), {})
+        return _restored, (whole._resolver, self._node, [(c.node, c.value) for c in whole._cells.values()])
+
+    def settle(self, once: Mapping[int, object], cells: dict[int, _Cell]) -> None:
+        """Let go of the construction: keep only the variables and singletons that the arguments name."""
+        resolver, names = self._resolver, []
+        self._run, self._cells = None, {}
+
+        def parts(node: Node) -> Sequence[Node]:
+            return () if node.once and id(node) in once else resolver.parts(node)
+
+        for node in walk([self._node], parts):
+            if node.once:
+                cell = self._cells[id(node)] = cells.setdefault(id(node), _Cell(node))
+                cell.fill(once)
+            elif isinstance(node, VarNode):
+                names.append(node.variable)
+        self._resolver = resolver.narrowed(names)
+
+
+class _Cell:
+    """The one object of a node, shared by a construction and the partials that it made."""
+
+    __slots__ = ("node", "value")
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.value: object = _MISSING
+
+    def fill(self, once: Mapping[int, object]) -> None:
+        if self.value is _MISSING:
+            self.value = once.get(id(self.node), _MISSING)
+
+
+def _filled(cells: Mapping[int, _Cell]) -> dict[int, object]:
+    return {key: cell.value for key, cell in cells.items() if cell.value is not _MISSING}
+
+
+def _restored(resolver: Resolver, node: CallNode, built: Sequence[tuple[Node, object]]) -> Partial:
+    partial = Partial(resolver, node, None)
+    for once, value in built:
+        cell = partial._cells[id(once)] = _Cell(once)
+        cell.value = value
+    return partial
+
+
+class _Run:
+    """One construction of some targets, or one call of a partial.
+
+    Args:
+        once: Objects of which there is one in the construction, by id of their node.
+        memo: The other lists and mappings, which are one object wherever an alias names them.
+        partials: Takes the partials that are made.
+    """
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        once: dict[int, object],
+        memo: dict[int, object],
+        partials: list[Partial] | None = None,
+    ) -> None:
+        self.once = once
+        self.partials = [] if partials is None else partials
+        self._resolver = resolver
+        self._memo = memo
+        self._values = Values()
+        self._left = resolver.budgets.expanded_nodes
+
+    def settle(self, cells: dict[int, _Cell]) -> None:
+        """End: the partials let go, and what was built stands in the shared cells."""
+        for partial in self.partials:
+            partial.settle(self.once, cells)
+        for cell in cells.values():
+            cell.fill(self.once)
+
+    def callee(self, node: CallNode) -> Callee:
+        """What a call calls, imported where that is needed."""
+        if node.constructor.isidentifier() and (function := self._values.function(node.constructor)):
+            return Callee(function)
+        try:
+            return self._resolver.callee(node)
+        except TemplateError:
+            raise
+        except Exception as error:
+            raise self._resolver.error(node, f"importing {node.constructor} raised {_shown(error)}") from error
+
+    def check_ahead(self, node: CallNode) -> None:
+        """Import what a call names and compare its arguments, before anything is built. A file may be written by an
+        earlier call of the template, so it waits until it is needed."""
+        if is_file(node):
+            return
+        more_come = node.kind == "partial" or node.latent is not None
+        found = self.callee(node).misfit(len(node.args), node.kwargs.keys(), more_come=more_come)
+        if found is not None:
+            raise self._resolver.misfit_error(node, found)
+
+    def value(self, root: Value) -> object:
+        """The object of a part of the graph."""
+        if not isinstance(root, Node):
+            return root
+        made = self._known(root)
+        if made is not _MISSING:
+            return made
+        stack: list[tuple[Node, Iterator[Node], list[object]]] = [(root, iter(self._needs(root)), [])]
+        while stack:
+            node, pending, values = stack[-1]
+            for child in pending:
+                made = self._known(child)
+                if made is _MISSING:
+                    needs = self._needs(child)
+                    if needs:
+                        stack.append((child, iter(needs), []))
+                        break
+                    made = self._make(child, [])
+                values.append(made)
+            else:
+                stack.pop()
+                made = self._make(node, values)
+                if stack:
+                    stack[-1][2].append(made)
+        return made
+
+    def call_partial(self, node: CallNode, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+        """Build the arguments of a partial, add those of the call, and call."""
+        values = [self.value(child) for child in self._resolver.parts(node)]
+        own, named = self._arguments(node, values)
+        callee = self.callee(node)
+        own, named = [*own, *args], {**named, **kwargs}
+        self._resolver.check(node, callee, own, named)
+        try:
+            return callee.function(*own, **named)
+        except Exception as error:
+            error.add_note(f"in {node.constructor}, a !partial at {self._resolver.graph.place(node.mark)}")
+            raise
+
+    def _needs(self, node: Node) -> Sequence[Node]:
+        if isinstance(node, CallNode) and node.kind == "partial":
+            return ()
+        return self._resolver.parts(node)
+
+    def _known(self, node: Node) -> object:
+        return (self.once if node.once else self._memo).get(id(node), _MISSING)
+
+    def _make(self, node: Node, values: Sequence[object]) -> object:
+        self._left -= 1
+        if self._left < 0:
+            limit = f"{self._resolver.budgets.expanded_nodes:,}"
+            raise self._resolver.error(
+                node, f"more than {limit} objects are built", hint="aliases of a !factory multiply"
+            )
+        made: object
+        if isinstance(node, CallNode):
+            made = self._call(node, values)
+        elif isinstance(node, ListNode):
+            items = _substituted(node.items, values)
+            made = tuple(items) if node.form == "tuple" else items
+        elif isinstance(node, DictNode):
+            made = _mapping(node, values)
+        else:
+            assert isinstance(node, VarNode)
+            made = self._variable(node, values)
+        if not node.fresh:
+            (self.once if node.once else self._memo)[id(node)] = made
+        return made
+
+    def _variable(self, node: VarNode, values: Sequence[object]) -> object:
+        if node.variable in self._resolver.variables:
+            return self._resolver.variables[node.variable]
+        assert node.default is not NO_DEFAULT  # checked ahead
+        return values[0] if values else node.default
+
+    def _call(self, node: CallNode, values: Sequence[object]) -> object:
+        if node.kind == "partial":
+            made = Partial(self._resolver, node, self)
+            self.partials.append(made)
+            return made
+        callee = self.callee(node)
+        args, kwargs = self._arguments(node, values)
+        if node.latent is not None or is_file(node) or node.constructor.startswith("transformers"):
+            self._resolver.check(node, callee, args, kwargs)
+        try:
+            return callee.function(*args, **kwargs)
+        except Exception as error:
+            raise self._failed(node, callee, error, args, kwargs) from error
+
+    def _arguments(self, node: CallNode, values: Sequence[object]) -> tuple[Sequence[object], Mapping[str, object]]:
+        if not values:  # nothing to put in; of a !meta the nodes themselves are the arguments
+            args, kwargs = node.args, node.kwargs
+        else:
+            pending = iter(values)
+            args = tuple([next(pending) if isinstance(value, Node) else value for value in node.args])
+            kwargs = {key: next(pending) if isinstance(v, Node) else v for key, v in node.kwargs.items()}
+        if node.latent is None:
+            return args, kwargs
+        latent = values[-1] if isinstance(node.latent, Node) else node.latent
+        if not isinstance(latent, Mapping):
+            message = f"latent_args of {node.constructor} is a mapping; here it is of type {type(latent).__name__}"
+            raise self._resolver.error(node, message, "latent_args")
+        return args, {**kwargs, **latent}
+
+    def _failed(
+        self, node: CallNode, callee: Callee, error: Exception, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> TemplateError:
+        """The error about what a constructor raised."""
+        if isinstance(error, TypeError) and (inner := parameters_of(callee.function, follow_wrapped=True)):
+            found = misfit(inner, len(args), kwargs.keys())
+            if found is not None:
+                return self._resolver.misfit_error(node, found)
+        taken = callee.parameters.positional if callee.parameters else ()
+        names = [*taken[: len(args)], *(f"args[{i}]" for i in range(len(taken), len(args))), *kwargs]
+        with_these = f"; its arguments were {', '.join(names[:20])}" if names else "; it was given no arguments"
+        return self._resolver.error(node, f"{node.constructor} raised {_shown(error)}{with_these}")
+
+
+def _substituted(items: Sequence[Value], values: Sequence[object]) -> list[object]:
+    if not values:
+        return list(items)
+    pending = iter(values)
+    return [next(pending) if isinstance(item, Node) else item for item in items]
+
+
+def _mapping(node: DictNode, values: Sequence[object]) -> object:
+    pending = iter(values)
+    if node.form == "dlist":
+        items = [value for value in node.entries.values() if value is not None]
+        return [next(pending) if isinstance(value, Node) else value for value in items]
+    return {key: next(pending) if isinstance(value, Node) else value for key, value in node.entries.items()}
+
+
+def _shown(error: Exception) -> str:
+    text = error.message if isinstance(error, TemplateError) else str(error)
+    return f"{type(error).__name__}: {text[:400]}" if text else type(error).__name__

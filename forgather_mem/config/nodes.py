@@ -1,0 +1,281 @@
+"""What does a template mean: a graph of lists, mappings, calls and variables, each with its place.
+
+A graph is plain data. Scalars stand in it as Python values; everything else is a node. An alias is the same node
+in two places. Nothing here recurses, so a chain of thousands of nodes is as good as a short one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from forgather_mem.config.places import Place
+
+Mark: TypeAlias = tuple[int, int]
+"""Line and column in the rendered text, both from 1."""
+
+Value: TypeAlias = object
+"""A `Node`, or a scalar: str, int, float, bool, None, a date, or an object that came from outside."""
+
+Kind: TypeAlias = Literal["singleton", "factory", "partial", "meta"]
+
+
+class _NoDefault:
+    def __repr__(self) -> str:
+        return "NO_DEFAULT"
+
+    def __reduce__(self) -> str:
+        return "NO_DEFAULT"
+
+
+NO_DEFAULT: Final = _NoDefault()
+"""The default of a variable that has none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Node:
+    """What all nodes have.
+
+    Attributes:
+        mark: Where it stands in the rendered text.
+        children: The nodes among its parts, in the order in which they are built.
+        name: From `@name` in its tag.
+        fresh: Each place where it stands gets an object of its own: it is a factory, or a list with one in it.
+        once: There is one object of it in a construction, also for a partial that is called again and again: a
+            singleton, or a list or mapping with a tag.
+    """
+
+    mark: Mark
+    children: tuple[Node, ...] = ()
+    name: str | None = None
+    fresh: bool = False
+    once: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ListNode(Node):
+    """A sequence. `form` is its tag: "" for none, "list" or "tuple"."""
+
+    items: tuple[Value, ...] = ()
+    form: Literal["", "list", "tuple"] = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class DictNode(Node):
+    """A mapping. `form` is its tag: "" for none, "dict", or "dlist", which becomes a list of the values that
+    are not None."""
+
+    entries: Mapping[object, Value] = field(default_factory=dict)
+    marks: Mapping[object, Mark] = field(default_factory=dict)
+    form: Literal["", "dict", "dlist"] = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class CallNode(Node):
+    """A call of what `constructor` names.
+
+    Attributes:
+        kind: "singleton": built once; "factory": built in each place; "partial": becomes a callable;
+            "meta": called with its arguments as nodes, not built.
+        constructor: The name as the tag writes it: `module:name`, `path.py:name`, a built-in.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        latent: A mapping that is built last and merged over `kwargs` (Forgather's `latent_args`).
+        searchpath: Folders for the relative imports of a `path.py:name` (`submodule_searchpath`).
+        marks: Where the keys of its mapping stand.
+        written: Its mapping as written, which is what a merge key takes; None when it is written as a list.
+    """
+
+    kind: Kind
+    constructor: str
+    args: tuple[Value, ...] = ()
+    kwargs: Mapping[str, Value] = field(default_factory=dict)
+    latent: Value = None
+    searchpath: tuple[str, ...] = ()
+    marks: Mapping[object, Mark] = field(default_factory=dict)
+    written: Mapping[object, Value] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class VarNode(Node):
+    """A variable, to be given at construction."""
+
+    variable: str
+    default: Value = NO_DEFAULT
+    marks: Mapping[object, Mark] = field(default_factory=dict)
+    written: Mapping[object, Value] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Redeclared:
+    """A key that stands twice in one mapping, or an anchor that is given twice; the last one counts.
+
+    Attributes:
+        what: The key; for an anchor "&" and its name.
+        mark: Where it stands the last time.
+        first: Where it stood before.
+        node: The mapping it belongs to; None for an anchor.
+    """
+
+    what: object
+    mark: Mark
+    first: Mark
+    node: Node | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A parsed template.
+
+    Two graphs are equal when they would build the same: same nodes, same names, and the same sharing. Places and
+    overridden keys don't count.
+
+    Attributes:
+        root: The whole document, without the entries of a root mapping that start with a dot.
+        definitions: These entries, in order; a key may repeat.
+        redeclared: Keys and anchors that stand twice.
+        locate: Takes a line and column of the rendered text to the place in the original file.
+    """
+
+    root: Value
+    definitions: tuple[tuple[str, Value], ...] = ()
+    redeclared: tuple[Redeclared, ...] = ()
+    locate: Callable[[int, int], Place] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Graph) and same(self.root, other.root)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Names of what can be asked for."""
+        if isinstance(self.root, DictNode) and self.root.form == "":
+            return tuple(key for key in self.root.entries if isinstance(key, str))
+        return ()
+
+    def target(self, name: str) -> Value:
+        """The part of the graph that a target names."""
+        assert isinstance(self.root, DictNode)
+        return self.root.entries[name]
+
+    def place(self, mark: Mark) -> Place:
+        """Where in the original files something stands."""
+        if self.locate is None:
+            return Place(template="<graph>", line=mark[0], column=mark[1], source_line=None, chain=None)
+        return self.locate(*mark)
+
+    def path(self, node: Value) -> str | None:
+        """The way from the root to a node, as `$.trainer_callbacks.gc`; None when no target leads to it."""
+        found = path(self.root, node)
+        if found is not None:
+            return "$" + found
+        for key, value in self.definitions:
+            found = path(value, node)
+            if found is not None:
+                return f"$[{key!r}]{found}"
+        return None
+
+
+def edges(node: Value) -> Iterator[tuple[str, Value]]:
+    """The parts of a node in written order, each with its step of the path: `.key`, `[0]`.
+
+    >>> list(edges(ListNode(mark=(1, 1), items=("a", 2))))
+    [('[0]', 'a'), ('[1]', 2)]
+    """
+    if isinstance(node, ListNode):
+        yield from ((f"[{i}]", value) for i, value in enumerate(node.items))
+    elif isinstance(node, DictNode):
+        yield from ((step(key), value) for key, value in node.entries.items())
+    elif isinstance(node, CallNode):
+        yield from ((f"[{i}]", value) for i, value in enumerate(node.args))
+        yield from ((step(key), value) for key, value in node.kwargs.items())
+        if node.latent is not None:
+            yield ".latent_args", node.latent
+    elif isinstance(node, VarNode) and node.default is not NO_DEFAULT:
+        yield ".default", node.default
+
+
+def step(key: object) -> str:
+    """One step of a path.
+
+    >>> step("gc"), step("a b"), step(3)
+    ('.gc', "['a b']", '[3]')
+    """
+    return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"
+
+
+def path(root: Value, wanted: Value) -> str | None:
+    """The first way from one node to another in written order, "" when they are the same."""
+    came: dict[int, tuple[int, str]] = {}
+    stack: list[tuple[Value, int, str]] = [(root, 0, "")]
+    while stack:
+        node, parent, label = stack.pop()
+        if not isinstance(node, Node) or id(node) in came:
+            continue
+        came[id(node)] = (parent, label)
+        if node is wanted:
+            break
+        stack.extend((value, id(node), label) for label, value in reversed(list(edges(node))))
+    else:
+        return None
+    steps = []
+    at = id(wanted)
+    while at != id(root):
+        at, label = came[at]
+        steps.append(label)
+    return "".join(reversed(steps))
+
+
+def children_of(node: Node) -> Sequence[Node]:
+    """All nodes among the parts of a node."""
+    return node.children
+
+
+def walk(roots: Iterable[Value], parts: Callable[[Node], Sequence[Node]] = children_of) -> Iterator[Node]:
+    """Every node that the given ones lead to, once, in written order. `parts` says where a node leads."""
+    seen: set[int] = set()
+    stack = [root for root in reversed(list(roots)) if isinstance(root, Node)]
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        yield node
+        stack.extend(reversed(parts(node)))
+
+
+def same(left: Value, right: Value) -> bool:
+    """Whether two graphs would build the same, sharing included."""
+    partner: dict[int, Node] = {}
+    back: dict[int, Node] = {}
+    stack = [(left, right)]
+    while stack:
+        a, b = stack.pop()
+        if not (isinstance(a, Node) and isinstance(b, Node)):
+            if type(a) is not type(b) or not (a == b or (a != a and b != b)):
+                return False
+            continue
+        if id(a) in partner or id(b) in back:
+            if partner.get(id(a)) is not b or back.get(id(b)) is not a:
+                return False
+            continue
+        partner[id(a)], back[id(b)] = b, a
+        if _shape(a) != _shape(b):
+            return False
+        stack.extend(zip((value for _, value in edges(a)), (value for _, value in edges(b)), strict=True))
+    return True
+
+
+def _shape(node: Node) -> tuple[object, ...]:
+    """What two equal nodes have in common, apart from the values."""
+    if isinstance(node, ListNode):
+        return ListNode, node.form, node.name, len(node.items)
+    if isinstance(node, DictNode):
+        return DictNode, node.form, node.name, [(type(key), key) for key in node.entries]
+    if isinstance(node, CallNode):
+        keys = [*node.kwargs, node.latent is None]
+        return CallNode, node.kind, node.constructor, node.name, node.searchpath, len(node.args), keys
+    assert isinstance(node, VarNode)
+    return VarNode, node.variable, node.default is NO_DEFAULT

@@ -1,0 +1,125 @@
+"""How does rendered text become a graph?
+
+libyaml reads the text into events; `compose` makes nodes of them with a stack of its own, and counts them, so that
+neither deep nesting nor aliases of aliases can hurt (libyaml's own loader crashes on 50 000 brackets).
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import yaml
+
+from forgather_mem.config.budgets import Budgets
+from forgather_mem.config.compose import Composer
+from forgather_mem.config.nodes import Graph, Mark, Node, edges
+from forgather_mem.config.render import Rendered
+from forgather_mem.config.tags import Wrong
+from forgather_mem.errors import TemplateError
+
+_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # without libyaml: 15 times slower
+_UNPRINTABLE = re.compile("[^\\t\\n\\r -~\\x85\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]|(?<!^)\\ufeff")
+
+
+def parse(rendered: Rendered, budgets: Budgets | None = None) -> Graph:
+    """Parse a rendered template. Nothing is imported or built.
+
+    Raises:
+        TemplateError: for text that is no YAML, tags and arguments that mean nothing, and too much of anything.
+    """
+    composer = Composer(rendered, budgets or Budgets())
+    try:
+        with _without_automatic_gc():
+            _compose(rendered.text, composer)
+        graph = Graph(
+            root=composer.root,
+            definitions=tuple(composer.definitions),
+            redeclared=tuple(composer.redeclared),
+            locate=rendered.place,
+        )
+        if composer.repeated_names:
+            _refuse_repeated_names(graph, composer.repeated_names)
+        return graph
+    except Wrong as wrong:
+        place = rendered.place(*wrong.mark)
+        raise place.error(wrong.message, path=composer.path, hint=wrong.hint) from wrong.__cause__
+    except (yaml.YAMLError, UnicodeError) as error:
+        raise _syntax_error(rendered, composer, error) from error
+    except (RecursionError, MemoryError) as error:
+        raise rendered.place(1).error(f"the template is too large to parse: {error!r}") from error
+
+
+def _compose(text: str, composer: Composer) -> None:
+    loader = _Loader(text)
+    try:
+        handlers = composer.handlers
+        next_event = loader.get_event
+        while (event := next_event()) is not None:
+            handler = handlers.get(type(event))
+            if handler is not None:
+                handler(event)
+            elif type(event) is yaml.StreamEndEvent:
+                return
+    finally:
+        loader.dispose()
+
+
+@contextmanager
+def _without_automatic_gc() -> Iterator[None]:
+    """Nodes are all kept until the load ends, so collections meanwhile find nothing, and each costs more than the
+    last: at 10 000 nodes a third of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _refuse_repeated_names(graph: Graph, names: set[str]) -> None:
+    """Two nodes with one `@name` are an error, unless one of them was overridden and is not in the graph."""
+    holders: dict[str, Node] = {}
+    seen: set[int] = set()
+    stack = [graph.root]
+    while stack:
+        node = stack.pop()
+        if not isinstance(node, Node) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if node.name in names:
+            first = holders.setdefault(node.name, node)
+            if first is not node:
+                first, last = sorted((first, node), key=lambda node: node.mark)
+                there = graph.place(first.mark)
+                raise Wrong(
+                    last.mark, f"the name @{node.name} is given twice, first at {there}", "give it another name"
+                )
+        stack.extend(value for _, value in edges(node))
+
+
+def _syntax_error(rendered: Rendered, composer: Composer, error: Exception) -> TemplateError:
+    mark, message = _problem(rendered.text, error)
+    lines = rendered.text.split("\n")
+    line = lines[mark[0] - 1] if mark[0] <= len(lines) else ""
+    hint = None
+    if rendered.has_value(line):
+        message = f"a value from outside stands here where it can't be one text: {message}"
+        hint = "a value is one whole YAML text; write {{ name | toyaml }} where YAML shall read it"
+    elif "\t" in line[: mark[1]] and "token" in message:
+        hint = "indent with spaces; YAML takes no tab here"
+    return rendered.place(*mark).error(message, path=composer.path, hint=hint)
+
+
+def _problem(text: str, error: Exception) -> tuple[Mark, str]:
+    if isinstance(error, yaml.MarkedYAMLError) and (at := error.problem_mark or error.context_mark):
+        said = ", ".join(str(part) for part in (error.context, error.problem) if part)
+        return (at.line + 1, at.column + 1), f"this is no YAML: {said}"
+    if found := _UNPRINTABLE.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        column = found.start() - text.rfind("\n", 0, found.start())
+        return (line, column), f"the character U+{ord(found[0]):04X} may not stand in a template"
+    return (1, 1), f"this is no YAML: {error}"

@@ -1,0 +1,171 @@
+"""What do the names in a graph stand for: callables to import, variables to bind, and do the arguments fit?
+
+Nothing is built here. What an imported module raises passes through; `construct` turns it into an error of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from forgather_mem.config.binding import Misfit, Parameters, misfit, parameters_of
+from forgather_mem.config.budgets import Budgets
+from forgather_mem.config.nodes import NO_DEFAULT, CallNode, Graph, Node, Value, VarNode, walk
+from forgather_mem.config.policy import NameUse, Policy
+from forgather_mem.errors import TemplateError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Callee:
+    """What a name means, and what it takes where Python can tell."""
+
+    function: Callable[..., object]
+    parameters: Parameters | None = None
+
+    def misfit(self, num_args: int, names: Set[str], *, more_come: bool = False) -> Misfit | None:
+        """Why some arguments can't fit, or None."""
+        return misfit(self.parameters, num_args, names, more_come=more_come) if self.parameters else None
+
+
+class Resolver:
+    """Names and variables of one construction.
+
+    Args:
+        graph: The parsed template.
+        policy: What may be imported.
+        variables: Values for `!var`.
+        budgets: How much may be built.
+        folder_of: Takes the name of a template to the folder of its file, None for text from memory.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        policy: Policy,
+        variables: Mapping[str, object],
+        *,
+        budgets: Budgets | None = None,
+        folder_of: Callable[[str], str | None] | None = None,
+    ) -> None:
+        self.graph = graph
+        self.policy = policy
+        self.variables = variables
+        self.budgets = budgets or Budgets()
+        self._folder_of = folder_of
+        self._callees: dict[object, Callee] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        graph = Graph(root=None)  # its places are functions of a load that ended
+        return {**self.__dict__, "graph": graph, "_folder_of": None, "_callees": {}}
+
+    def narrowed(self, names: Iterable[str]) -> Resolver:
+        """The same with some of the variables only, so that it keeps alive no more than it needs."""
+        other = Resolver.__new__(Resolver)
+        other.__dict__.update(self.__dict__)
+        other.variables = {name: self.variables[name] for name in names if name in self.variables}
+        return other
+
+    def parts(self, node: Node) -> Sequence[Node]:
+        """The nodes that are built when this one is used."""
+        if isinstance(node, VarNode) and node.variable in self.variables:
+            return ()
+        if isinstance(node, CallNode) and node.kind == "meta":
+            return ()
+        return node.children
+
+    def calls(self, roots: Sequence[Value]) -> list[CallNode]:
+        """All calls that the roots reach, with their names allowed and all variables bound.
+
+        Raises:
+            TemplateError: for a variable without a value, and for names that the policy refuses.
+        """
+        calls, unbound = [], []
+        for node in walk(roots, self.parts):
+            if isinstance(node, CallNode):
+                calls.append(node)
+            elif isinstance(node, VarNode) and node.default is NO_DEFAULT and node.variable not in self.variables:
+                unbound.append(node)
+        if unbound:
+            raise self._unbound(unbound)
+        self._check_names(calls)
+        return calls
+
+    def callee(self, node: CallNode) -> Callee:
+        """Import what a call names. The built-ins that make values are not among it: `Values` has these.
+
+        Raises:
+            TemplateError: when it does not exist or is refused. What a module raises passes through.
+        """
+        key: object = node.constructor
+        if is_file(node):
+            key = (node.constructor, self._folder(node), node.searchpath)
+        found = self._callees.get(key)
+        if found is None:
+            try:
+                function = self.policy.load(self._use(node))
+            except TemplateError as error:
+                error.path = error.path or self.graph.path(node)
+                raise
+            found = self._callees[key] = Callee(function, parameters_of(function))
+        return found
+
+    def uses(self, calls: Iterable[CallNode]) -> list[NameUse]:
+        """The names of calls, each where it stands first, for the policy."""
+        nodes: dict[object, CallNode] = {}
+        for node in calls:
+            nodes.setdefault((node.constructor, node.searchpath), node)
+        return [self._use(node, self.graph.path(node) or "") for node in nodes.values()]
+
+    def check(self, node: CallNode, callee: Callee, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        """Refuse arguments that don't fit, or that the policy forbids, before the call.
+
+        Raises:
+            TemplateError: names the first of them.
+        """
+        found = callee.misfit(len(args), kwargs.keys())
+        if found is not None:
+            raise self.misfit_error(node, found)
+        if node.constructor.startswith("transformers"):
+            try:
+                self.policy.check_arguments(self._use(node), args, kwargs)
+            except TemplateError as error:
+                error.path = error.path or self.graph.path(node)
+                raise
+
+    def misfit_error(self, node: CallNode, found: Misfit) -> TemplateError:
+        """The error about arguments that don't fit; the caller raises it."""
+        return self.error(node, f"{found.message} of {node.constructor}", found.argument, found.hint)
+
+    def error(self, node: Node, message: str, argument: object = None, hint: str | None = None) -> TemplateError:
+        """The error about a node, or about one key in it; the caller raises it."""
+        marks = node.marks if isinstance(node, CallNode) else {}
+        place = self.graph.place(marks.get(argument, node.mark))
+        return place.error(message, path=self.graph.path(node), hint=hint)
+
+    def _use(self, node: CallNode, path: str = "") -> NameUse:
+        directory = self._folder(node) if is_file(node) else None
+        return NameUse(node.constructor, self.graph.place(node.mark), path, directory, node.searchpath)
+
+    def _folder(self, node: Node) -> str | None:
+        return self._folder_of(self.graph.place(node.mark).template) if self._folder_of else None
+
+    def _check_names(self, calls: Sequence[CallNode]) -> None:
+        names = {node.constructor for node in calls}
+        is_open = all(".py:" not in name and self.policy.verdict(name).allowed for name in names)
+        if not is_open:  # with places and paths, which take longer
+            self.policy.check(self.uses(calls))
+
+    def _unbound(self, nodes: Sequence[VarNode]) -> TemplateError:
+        first = nodes[0]
+        names = list(dict.fromkeys(node.variable for node in nodes))
+        message = f"the variable {first.variable!r} has no value and no default"
+        if len(names) > 1:
+            message += f"; neither have {', '.join(map(repr, names[1:10]))}"
+        hint = did_you_mean(first.variable, self.variables)
+        given = f"give context_vars={{{', '.join(f'{name!r}: ...' for name in names[:10])}}}"
+        return self.error(first, message, hint=f"{hint} Or {given}" if hint else given)
+
+
+def is_file(node: CallNode) -> bool:
+    """Whether a call names something in a Python file."""
+    return ".py:" in node.constructor
