@@ -66,12 +66,14 @@ class Grant:
         bases: The class must derive from one of these, given as module:name.
         listed: The class or function must stand in the `__all__` of its module, or of `defined_in`; of a
             module without one, the classes are meant. With neither of the two any class will do.
+        names: Pattern of the name, for what can be told before an import.
     """
 
     modules: re.Pattern[str]
     defined_in: str
     bases: frozenset[str] = frozenset()
     listed: bool = False
+    names: re.Pattern[str] = re.compile(r"[A-Za-z]\w*")
 
 
 def _ours(package: str) -> Grant:
@@ -91,6 +93,10 @@ _TRANSFORMERS_BASES = frozenset(
         "transformers.trainer_callback:TrainerCallback",
     }
 )
+_TRANSFORMERS_NAMES = re.compile(
+    r"(?!Auto[A-Z]|DataCollator)(?!\w*(Tokenizer|Processor|FeatureExtractor)(Fast)?\Z)[A-Z]\w*"
+)
+_CLASS = re.compile(r"[A-Z]\w*")
 _OPTIM_BASES = frozenset(
     {
         "torch.optim.lr_scheduler:LRScheduler",
@@ -100,8 +106,8 @@ _OPTIM_BASES = frozenset(
 )
 GRANTS = (
     *map(_ours, ("callbacks", "triggers", "probes", "actions", "sinks", "trackers", "demo")),
-    Grant(_TRANSFORMERS, "transformers", _TRANSFORMERS_BASES),
-    Grant(re.compile(r"torch\.optim(\.[a-z]\w*)?"), "torch.optim", _OPTIM_BASES),
+    Grant(_TRANSFORMERS, "transformers", _TRANSFORMERS_BASES, names=_TRANSFORMERS_NAMES),
+    Grant(re.compile(r"torch\.optim(\.[a-z]\w*)?"), "torch.optim", _OPTIM_BASES, names=_CLASS),
     Grant(re.compile(r"forgather\.ml\.trainer\.callbacks(\.[a-z]\w*)?"), "forgather.ml.trainer.callbacks"),
 )
 

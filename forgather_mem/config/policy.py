@@ -286,7 +286,7 @@ def _default(name: Name) -> _Opening | None:
         if text in EXACT:
             return _Opening(reading, DEFAULT)
         for grant in GRANTS:
-            if grant.modules.fullmatch(reading.module) and "." not in reading.qualname:
+            if grant.modules.fullmatch(reading.module) and grant.names.fullmatch(reading.qualname):
                 return _Opening(reading, DEFAULT, grant.defined_in, grant)
     return None
 
