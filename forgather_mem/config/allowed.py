@@ -94,7 +94,7 @@ _TRANSFORMERS_BASES = frozenset(
     }
 )
 _TRANSFORMERS_NAMES = re.compile(
-    r"(?!Auto[A-Z]|DataCollator)(?!\w*(Tokenizer|Processor|FeatureExtractor)(Fast)?\Z)[A-Z]\w*"
+    r"(?!Auto[A-Z]|DataCollator)(?!\w*(Tokenizer|Processor|FeatureExtractor)(Fast)?\Z)x?[A-Z]\w*"
 )
 _CLASS = re.compile(r"[A-Z]\w*")
 _OPTIM_BASES = frozenset(
