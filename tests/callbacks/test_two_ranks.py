@@ -1,0 +1,35 @@
+"""Two ranks: rank 0 alone writes TensorBoard and prints, each rank has its JSONL, nobody waits for anybody."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_rank_0_writes_and_prints_and_every_rank_has_its_own_lines(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command += ["--redirects=3", f"--log-dir={tmp_path / 'logs'}", str(ROOT / "tests/callbacks/two_ranks.py")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "FORGATHER_MEM_STRICT": "1"}
+    done = subprocess.run(
+        [*command, str(tmp_path / "out")], env=environment, capture_output=True, text=True, timeout=240
+    )
+    said = {
+        rank: "".join(path.read_text() for path in (tmp_path / "logs").rglob(f"{rank}/std*.log")) for rank in (0, 1)
+    }
+    assert done.returncode == 0, done.stdout + done.stderr + said[0] + said[1]
+    assert said[0].count("Garbage collection finished in") == 3
+    assert "Garbage collection" not in said[1]
+    events = list((tmp_path / "out").rglob("*tfevents*"))
+    assert len(events) == 1
+    accumulator = EventAccumulator(str(events[0]), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+    tags = accumulator.Tags()
+    assert "mem_ranks/rss_max_gib" in tags["scalars"] + tags["tensors"]
+    lines = sorted((tmp_path / "out" / "forgather_mem").rglob("memory.rank*.jsonl"))
+    assert [path.name for path in lines] == ["memory.rank0.jsonl", "memory.rank1.jsonl"]
+    assert len({path.parent for path in lines}) == 1
