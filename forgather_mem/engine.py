@@ -264,12 +264,11 @@ class Run:
             self.ledger.book(books, new)
             if books == "clear":
                 values["cache/clears"] = float(self.ledger.calls("clear"))
-        flows = _FLOWS & new.keys()
-        if flows:  # added up over the step: TensorBoard shows the last value of a (tag, step)
+        if not _FLOWS.isdisjoint(new):  # added up over the step: TensorBoard shows the last value of a (tag, step)
             if self._flow_step != sample.step:
                 self._flow_step = sample.step
                 self._flows.clear()
-            for name in flows:
+            for name in _FLOWS & new.keys():
                 self._flows[name] = values[name] = self._flows.get(name, 0.0) + new[name]
 
     def _value(self, name: str, moment: Moment, sample: Sample) -> float | None:
@@ -306,4 +305,4 @@ class Run:
         self._call(sink, "begin", self)
 
     def _call(self, part: Any, method: str, argument: object) -> None:
-        self.fence.call(f"{type(part).__name__}.{method}", getattr(part, method, None), argument)
+        self.fence.call_part(part, method, argument)

@@ -38,6 +38,18 @@ class Fence:
             self._log(name, error)
             return None
 
+    def call_part(self, part: object, method: str, argument: object) -> None:
+        """`part.method(argument)`, when it has that method."""
+        function = getattr(part, method, None)
+        if function is None:
+            return
+        try:
+            function(argument)
+        except Exception as error:  # design rule 10: this is the fence
+            if self.strict:
+                raise
+            self._log(f"{type(part).__name__}.{method}", error)
+
     def call_rule(self, rule: ArmedRule, function: Callable[..., Any], *arguments: Any) -> None:
         """The same for a rule: three failures in a row switch it off."""
         try:
