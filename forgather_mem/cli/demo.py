@@ -1,0 +1,100 @@
+"""What does `forgather-mem demo` do? It trains a small model made from a template and shows where the memory went."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from forgather_mem.cli.app import INTERRUPTED, complain
+from forgather_mem.cli.settings import parse_settings
+from forgather_mem.errors import TemplateError
+
+if TYPE_CHECKING:
+    from forgather_mem.config.environment import Config
+
+DEMO = "configs/demo.yaml"
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Add the command to the application."""
+    app.command("demo", rich_help_panel=panel)(demo)
+
+
+def demo(
+    steps: int | None = typer.Option(None, min=1, help="Optimizer steps."),
+    template: str = typer.Option(
+        DEMO, metavar="NAME", help="A configuration with a `trainer`, or callbacks to train the demo with."
+    ),
+    settings: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="A variable of the template."),
+    logging_dir: Path | None = typer.Option(None, help="The TensorBoard folder."),
+) -> None:
+    """Train a tiny language model on Python's own source text, and show where the memory went."""
+    # Two threads on a busy two-core machine were ten times slower than one; read when torch is loaded.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    variables = parse_settings(settings)
+    if steps is not None:
+        variables["steps"] = steps
+    if logging_dir is not None:
+        variables["logging_dir"] = str(logging_dir)
+    print("forgather-mem demo: loading; Ctrl-C ends the training and shows the table so far", file=sys.stderr)
+    trainer = _load(template, variables)["trainer"]
+    raise typer.Exit(_train(trainer))
+
+
+def _load(template: str, variables: Mapping[str, object]) -> Config:
+    from forgather_mem.config.environment import ConfigEnvironment
+
+    environment = ConfigEnvironment()
+    config = environment.load(template, **variables)
+    if "trainer" in config.targets:
+        return config
+    if "trainer_callbacks" in config.targets:
+        return environment.load(DEMO, **{**variables, "callbacks": template})
+    raise TemplateError(
+        f"no 'trainer' and no 'trainer_callbacks' among its targets: {', '.join(config.targets) or 'it has none'}",
+        template=template,
+        hint=f"a template for the demo extends {DEMO} or callbacks/memory.yaml",
+    )
+
+
+def _train(trainer: Any) -> int:
+    from transformers.trainer_callback import PrinterCallback
+
+    trainer.remove_callback(PrinterCallback)  # where there is no progress bar it prints dicts between our lines
+    code = 0
+    try:
+        trainer.train()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+        print(file=sys.stderr)  # the line of the progress bar ends here
+    finally:
+        _show(trainer)
+    return code
+
+
+def _show(trainer: Any) -> None:
+    from rich.console import Console
+
+    from forgather_mem.callbacks.rule_callback import RuleCallback
+    from forgather_mem.cli.demo_table import demo_table
+    from forgather_mem.report import build_report
+    from forgather_mem.report_text import tensorboard_command
+
+    ours = (callback for callback in trainer.callback_handler.callbacks if isinstance(callback, RuleCallback))
+    summary = next((callback.summary for callback in ours if callback.summary is not None), None)
+    if summary is None:
+        complain("no callback of this template measures memory, so there is no table")
+        return
+    console = Console(highlight=False)
+    with console.capture() as captured:
+        console.print(demo_table(build_report(summary)))
+    print("\n" + "\n".join(line.rstrip() for line in captured.get().splitlines()))
+    if summary.facts.event_folder is not None:
+        print(
+            f"\nevents in  {summary.facts.event_folder}\nshow them  {tensorboard_command(summary.facts.event_folder)}"
+        )
