@@ -35,7 +35,7 @@ _ANCHOR = re.compile(r"[A-Za-z0-9_-]+")
 _WIDTH = 120
 
 
-def to_yaml(graph: Graph, targets: Sequence[str] | None = None) -> str:
+def encode(graph: Graph, targets: Sequence[str] | None = None) -> str:
     """YAML that parses to an equal graph: aliases, names and defaults are kept, overridden keys are gone.
 
     Args:

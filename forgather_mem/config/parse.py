@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import yaml
@@ -20,7 +20,9 @@ from forgather_mem.config.render import Rendered
 from forgather_mem.config.tags import Wrong
 from forgather_mem.errors import TemplateError
 
-_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # without libyaml: 15 times slower
+_Loader: Callable[[str], yaml.SafeLoader] = getattr(
+    yaml, "CSafeLoader", yaml.SafeLoader
+)  # without libyaml: 15 times slower
 _UNPRINTABLE = re.compile("[^\\t\\n\\r -~\\x85\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]|(?<!^)\\ufeff")
 
 
@@ -56,8 +58,9 @@ def _compose(text: str, composer: Composer) -> None:
     loader = _Loader(text)
     try:
         handlers = composer.handlers
-        next_event = loader.get_event
-        while (event := next_event()) is not None:
+        next_event: Callable[[], yaml.Event] = loader.get_event
+        while True:
+            event = next_event()
             handler = handlers.get(type(event))
             if handler is not None:
                 handler(event)
