@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,7 +52,7 @@ def test_a_cheap_reading_keeps_its_period() -> None:
         clock.now_s += 0.1
         if pace.take(lambda: {"x": 1.0}):
             times.append(clock.now_s)
-    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert gaps
     assert all(gap == pytest.approx(10.0, abs=0.11) for gap in gaps)
     assert pace.note("x") is None

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from forgather_mem.engine import Run
+from forgather_mem.probes import PhaseProbe
+from forgather_mem.units import MIB
+from tests.memory import open_descriptors, reset_kernel_mark, spike, status_bytes
+
+Read = Callable[..., dict[str, float]]
+
+
+@contextmanager
+def phase(run: Run, name: str) -> Iterator[None]:
+    run.phases.enter(name)
+    yield
+    run.phases.leave(name)
+
+
+@pytest.fixture
+def probe(run: Run) -> Iterator[PhaseProbe]:
+    probe = PhaseProbe(host_mark=True)
+    probe.begin(run)
+    yield probe
+    probe.end(run)
+
+
+def above_now(values: dict[str, float], name: str) -> float:
+    return values[f"phase/host/{name}_peak_bytes"] - status_bytes("VmRSS")
+
+
+@pytest.mark.parametrize("mib", [1, 8, 64, 512])
+def test_each_phase_has_its_own_peak_within_one_mib(probe: PhaseProbe, run: Run, read: Read, mib: int) -> None:
+    with phase(run, "forward"):
+        spike(mib)
+    with phase(run, "backward"):
+        pass
+    with phase(run, "optimizer"):
+        spike(mib / 2)
+    values = read(probe)
+    assert above_now(values, "forward") == pytest.approx(mib * MIB, abs=MIB)
+    assert above_now(values, "backward") == pytest.approx(0, abs=MIB)
+    assert above_now(values, "optimizer") == pytest.approx(mib * MIB / 2, abs=MIB)
+
+
+def test_of_several_micro_batches_the_highest_counts(probe: PhaseProbe, run: Run, read: Read) -> None:
+    for mib in (8, 32, 2):
+        with phase(run, "forward"):
+            spike(mib)
+    assert above_now(read(probe), "forward") == pytest.approx(32 * MIB, abs=MIB)
+
+
+def test_each_call_starts_anew(probe: PhaseProbe, run: Run, read: Read) -> None:
+    with phase(run, "forward"):
+        spike(32)
+    read(probe)
+    assert read(probe) == {}
+    with phase(run, "forward"):
+        spike(8)
+    assert above_now(read(probe), "forward") == pytest.approx(8 * MIB, abs=MIB)
+
+
+def test_a_phase_holds_the_peak_of_the_phases_inside_it(probe: PhaseProbe, run: Run, read: Read) -> None:
+    with phase(run, "optimizer"):
+        spike(8)
+        with phase(run, "save"):
+            spike(64)
+        with phase(run, "data"):
+            spike(2)
+    values = read(probe)
+    assert above_now(values, "optimizer") == pytest.approx(64 * MIB, abs=MIB)
+    assert above_now(values, "save") == pytest.approx(64 * MIB, abs=MIB)
+    assert above_now(values, "data") == pytest.approx(2 * MIB, abs=MIB)
+
+
+def test_an_outer_phase_keeps_a_peak_from_before_an_inner_one(probe: PhaseProbe, run: Run, read: Read) -> None:
+    with phase(run, "optimizer"):
+        spike(64)
+        with phase(run, "save"):
+            spike(2)
+    values = read(probe)
+    assert above_now(values, "optimizer") == pytest.approx(64 * MIB, abs=MIB)
+    assert above_now(values, "save") == pytest.approx(2 * MIB, abs=MIB)
+
+
+def test_a_phase_that_is_still_open_comes_with_a_later_call(probe: PhaseProbe, run: Run, read: Read) -> None:
+    run.phases.enter("evaluate")
+    assert read(probe) == {}
+    run.phases.leave("evaluate")
+    assert set(read(probe)) == {"phase/host/evaluate_peak_bytes"}
+
+
+def test_without_permission_the_mark_is_not_reset_and_only_a_rising_one_tells(run: Run, read: Read) -> None:
+    reset_kernel_mark()
+    probe = PhaseProbe()
+    probe.begin(run)
+    with phase(run, "forward"):
+        spike(64)
+    mark = status_bytes("VmHWM")
+    with phase(run, "backward"):
+        spike(8)
+    values = read(probe)
+    probe.end(run)
+    assert status_bytes("VmHWM") >= mark
+    assert set(values) == {"phase/host/forward_peak_bytes"}, "the highest peak of the run is in forward"
+    assert above_now(values, "forward") == pytest.approx(64 * MIB, abs=MIB)
+
+
+def test_an_end_without_a_beginning_is_ignored(probe: PhaseProbe, read: Read) -> None:
+    probe.phase_end("forward")
+    assert read(probe) == {}
+
+
+def test_phases_left_open_by_an_exception_end_with_the_outer_one(probe: PhaseProbe, run: Run, read: Read) -> None:
+    run.phases.enter("data")
+    run.phases.enter("forward")
+    run.phases.leave("data")
+    assert set(read(probe)) == {"phase/host/data_peak_bytes", "phase/host/forward_peak_bytes"}
+
+
+def test_nothing_stays_open_after_a_run_that_broke_off_inside_a_phase(run: Run) -> None:
+    before = open_descriptors()
+    probe = PhaseProbe(host_mark=True)
+    probe.begin(run)
+    run.phases.enter("forward")
+    probe.end(run)
+    assert open_descriptors() == before
+
+
+def test_it_pickles_in_the_middle_of_a_phase(probe: PhaseProbe, run: Run, read: Read) -> None:
+    run.phases.enter("forward")
+    copy = pickle.loads(pickle.dumps(probe))
+    assert copy.reading == probe.reading
+    assert read(copy) == {}

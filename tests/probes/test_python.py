@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import gc
+import pickle
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from forgather_mem.engine import Run
+from forgather_mem.probes import PythonProbe
+
+Read = Callable[..., dict[str, float]]
+
+
+@pytest.fixture(autouse=True)
+def no_automatic_collections() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def probe(run: Run) -> Iterator[PythonProbe]:
+    probe = PythonProbe()
+    probe.begin(run)
+    yield probe
+    probe.end(run)
+
+
+def test_full_collections_are_counted_and_younger_ones_are_not(probe: PythonProbe, read: Read) -> None:
+    before = gc.get_stats()[2]["collections"]
+    for generation in (0, 1, 2, 2, 2):
+        gc.collect(generation)
+    assert read(probe)["gc/collections"] == gc.get_stats()[2]["collections"] - before == 3
+
+
+def test_pauses_agree_with_a_clock_around_the_collections(probe: PythonProbe, read: Read) -> None:
+    garbage = [[] for _ in range(200_000)]
+    measured = []
+    for _ in range(3):
+        began_s = time.perf_counter()
+        gc.collect()
+        measured.append(time.perf_counter() - began_s)
+    values = read(probe)
+    del garbage
+    assert 0.5 * sum(measured) < values["gc/pause_total_s"] <= sum(measured)
+    assert 0.5 * max(measured) < values["gc/pause_max_s"] <= max(measured)
+
+
+def test_each_call_gives_the_pauses_since_the_last_one(probe: PythonProbe, read: Read) -> None:
+    gc.collect()
+    first, second = read(probe), read(probe)
+    gc.collect()
+    third = read(probe)
+    assert first["gc/pause_s"] == first["gc/pause_total_s"] > 0
+    assert second["gc/pause_s"] == 0
+    assert third["gc/pause_total_s"] == pytest.approx(first["gc/pause_s"] + third["gc/pause_s"])
+
+
+def test_tracked_objects_are_counted_rarely(probe: PythonProbe, read: Read) -> None:
+    counted = read(probe)["gc/tracked"]
+    assert counted == pytest.approx(len(gc.get_objects()), abs=2000)
+    assert "gc/tracked" not in read(probe)
+
+
+def test_frozen_objects_are_tracked_too(run: Run, read: Read) -> None:
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        probe = PythonProbe()
+        probe.begin(run)
+        counted = read(probe)["gc/tracked"]
+        probe.end(run)
+        assert frozen > 10_000
+        assert counted == pytest.approx(frozen, rel=0.05)
+    finally:
+        gc.unfreeze()
+
+
+def test_a_dear_count_backs_off_and_the_report_says_so(run: Run, read: Read) -> None:
+    probe = PythonProbe(tracked_every_s=0.001, budget_frac=1e-5)
+    probe.begin(run)
+    read(probe)
+    time.sleep(0.002)
+    assert "gc/tracked" not in read(probe)
+    probe.end(run)
+    assert any("tracked objects was read every" in finding.text for finding in run.summary.findings)
+
+
+def test_only_our_own_callback_is_taken_back(run: Run) -> None:
+    def of_somebody_else(phase: str, info: dict[str, int]) -> None:
+        pass
+
+    before = list(gc.callbacks)
+    first, second = PythonProbe(), PythonProbe(tracked_every_s=5.0)
+    first.begin(run)
+    gc.callbacks.append(of_somebody_else)
+    second.begin(run)
+    first.begin(run)  # begun twice, as after an exception that nobody told us of
+    assert len(gc.callbacks) == len(before) + 3
+    first.end(run)
+    second.end(run)
+    first.end(run)
+    assert gc.callbacks == [*before, of_somebody_else]
+    gc.callbacks.remove(of_somebody_else)
+
+
+def test_a_list_that_somebody_emptied_does_no_harm(run: Run) -> None:
+    before = list(gc.callbacks)
+    probe = PythonProbe()
+    probe.begin(run)
+    gc.callbacks.clear()
+    probe.end(run)
+    gc.callbacks[:] = before
+
+
+def test_a_collection_that_runs_while_we_begin_is_not_counted(run: Run, read: Read) -> None:
+    probe = PythonProbe()
+
+    class BeginsWhenFreed:
+        def __del__(self) -> None:
+            probe.begin(run)
+
+    cycle = [BeginsWhenFreed()]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    assert read(probe)["gc/pause_total_s"] == 0
+    probe.end(run)
+
+
+def test_one_object_serves_two_trainings(run: Run, read: Read) -> None:
+    probe = PythonProbe()
+    probe.begin(run)
+    gc.collect()
+    probe.end(run)
+    probe.begin(run)
+    assert read(probe)["gc/collections"] == 0
+    probe.end(run)
+
+
+def test_it_pickles_during_a_run_without_what_it_counts(probe: PythonProbe, read: Read) -> None:
+    copy = pickle.loads(pickle.dumps(probe))
+    assert copy.reading == probe.reading
+    assert read(copy) == {}
+
+
+@pytest.mark.parametrize("wrong", [{"tracked_every_s": 0}, {"budget_frac": 0}])
+def test_a_wrong_value_is_named(wrong: dict[str, float]) -> None:
+    (name, value), *_ = wrong.items()
+    with pytest.raises(ValueError, match=rf"PythonProbe\({name}={value}\)"):
+        PythonProbe(**wrong)
