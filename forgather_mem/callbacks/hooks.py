@@ -1,0 +1,208 @@
+"""How does a pipeline of hooks (as in robo_orchard_lab) clear the device cache after its steps or epochs?
+
+A pipeline opens a channel around each part of its work, `with hooks.begin("on_step", arg):`, and every hook
+registered there runs before and after the body. The names and the meaning are those of
+`robo_orchard_lab.pipeline.hooks`; nothing of that package is needed here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, dataclass_transform, get_args
+
+from forgather_mem.actions.clear import clear_cache
+from forgather_mem.actions.collect import collect
+from forgather_mem.callbacks.hook_channels import (
+    HookChannel,
+    HookContext,
+    PipelineHookArgs,
+    PipelineHookChannel,
+    RemovableHandle,
+)
+from forgather_mem.ledger import Ledger
+from forgather_mem.triggers import check_period
+
+__all__ = [
+    "ClearCacheHook",
+    "ClearCacheHookConfig",
+    "HookChannel",
+    "HookContext",
+    "PipelineHookArgs",
+    "PipelineHookChannel",
+    "PipelineHooks",
+    "PipelineHooksConfig",
+    "RemovableHandle",
+]
+
+
+class PipelineHooks:
+    """A set of hooks: one channel for each part of the work.
+
+    Attributes:
+        InitFromConfig: A config object builds this class with itself as the only argument.
+        hooks: The channels by name.
+    """
+
+    InitFromConfig: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self.hooks: dict[str, HookChannel] = {name: HookChannel(name) for name in get_args(PipelineHookChannel)}
+
+    def begin(
+        self, channel: PipelineHookChannel, arg: PipelineHookArgs
+    ) -> contextlib.AbstractContextManager[PipelineHookArgs]:
+        """Run what is registered in this channel around a body; gives the arguments back."""
+        return self._channel(channel).begin(arg)
+
+    def register_hook(self, channel: PipelineHookChannel, hook: HookContext) -> RemovableHandle:
+        """Run one context in a channel, until its handle is removed.
+
+        Raises:
+            ValueError: for a channel that does not exist.
+        """
+        return self._channel(channel).register(hook)
+
+    def register_pipeline_hooks(self, hooks: PipelineHooks) -> RemovableHandle:
+        """Run all contexts that another set has now, until the handle is removed."""
+        return hooks.register_into(self)
+
+    def register_into(self, pipeline: Any) -> RemovableHandle:
+        """Register all contexts in any object with `register_hook(channel, context)`.
+
+        This is how hooks of this library come into a robo_orchard_lab pipeline:
+        `ClearCacheHookConfig(...)().register_into(trainer.hooks)`.
+        """
+        handles = [pipeline.register_hook(name, context) for name, channel in self.hooks.items() for context in channel]
+        return RemovableHandle(lambda: [handle() for handle in handles])
+
+    def unregister_all(self) -> None:
+        """Empty all channels."""
+        for channel in self.hooks.values():
+            channel.unregister_all()
+
+    @classmethod
+    def from_hooks(
+        cls, hooks: PipelineHooks | PipelineHooksConfig[Any] | Iterable[PipelineHooks | PipelineHooksConfig[Any]] | None
+    ) -> Self:
+        """One set with the contexts of all of these, in this order; configs are built first.
+
+        Raises:
+            TypeError: for something that is neither hooks nor a config of hooks.
+        """
+        gathered = cls()
+        if hooks is None:
+            return gathered
+        for part in [hooks] if isinstance(hooks, PipelineHooks | PipelineHooksConfig) else hooks:
+            built = part() if isinstance(part, PipelineHooksConfig) else part
+            if not isinstance(built, PipelineHooks):
+                raise TypeError(f"from_hooks: {built!r} is neither PipelineHooks nor a PipelineHooksConfig")
+            gathered.register_pipeline_hooks(built)
+        return gathered
+
+    def __iadd__(self, other: PipelineHooks) -> Self:
+        self.register_pipeline_hooks(other)
+        return self
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({[channel for channel in self.hooks.values() if len(channel)]})"
+
+    def _channel(self, name: str) -> HookChannel:
+        channel = self.hooks.get(name)
+        if channel is None:
+            raise ValueError(f"there is no channel {name!r}; the channels are: {', '.join(self.hooks)}")
+        return channel
+
+
+Hooks = TypeVar("Hooks", bound=PipelineHooks, covariant=True)
+
+
+@dataclass_transform(kw_only_default=True)
+class PipelineHooksConfig(Generic[Hooks]):
+    """What is needed to build hooks; calling it builds them, with the fields given replaced.
+
+    Annotated attributes of a subclass are its fields; `class_type` is the class that it builds.
+
+    >>> class Config(PipelineHooksConfig[PipelineHooks]):
+    ...     class_type: type[PipelineHooks] = PipelineHooks
+    ...     note: str = "plain"
+    >>> Config(note="other").note
+    'other'
+    """
+
+    class_type: type[Any]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(kw_only=True)(cls)
+
+    def __call__(self, **fields: Any) -> Hooks:
+        config = dataclasses.replace(self, **fields) if fields else self  # type: ignore[type-var]  # see __init_subclass__
+        built: Hooks = self.class_type(config)
+        return built
+
+
+class ClearCacheHook(PipelineHooks):
+    """Clears the device cache after every N-th step or epoch, when the body has ended.
+
+    Ids count from 0, so with 10 the cache is cleared after the steps with the ids 9, 19, ... Without an
+    accelerator there is no cache to clear; garbage is collected all the same.
+
+    Attributes:
+        ledger: What each collection and clear took and freed.
+    """
+
+    def __init__(self, cfg: ClearCacheHookConfig) -> None:
+        super().__init__()
+        self.empty_cache_at = cfg.empty_cache_at
+        self.empty_cache_freq = cfg.empty_cache_freq
+        self.garbage_collection = cfg.garbage_collection
+        self.ledger = Ledger()
+        self.register_hook("on_step", HookContext("ClearCacheHook", after=self._step_ended))
+        self.register_hook("on_epoch", HookContext("ClearCacheHook", after=self._epoch_ended))
+
+    def _step_ended(self, arg: PipelineHookArgs) -> None:
+        if self.empty_cache_at == "step" and (arg.global_step_id + 1) % self.empty_cache_freq == 0:
+            self._clear()
+
+    def _epoch_ended(self, arg: PipelineHookArgs) -> None:
+        if self.empty_cache_at == "epoch" and (arg.epoch_id + 1) % self.empty_cache_freq == 0:
+            self._clear()
+
+    def _clear(self) -> None:
+        if self.garbage_collection:
+            self.ledger.book("collect", collect())
+        cleared = clear_cache()
+        if cleared:
+            self.ledger.book("clear", cleared)
+
+
+class ClearCacheHookConfig(PipelineHooksConfig[ClearCacheHook]):
+    """Builds a `ClearCacheHook`.
+
+    Attributes:
+        empty_cache_at: "step" or "epoch".
+        empty_cache_freq: Every N-th of them.
+        garbage_collection: Run a full collection before each clear, so that tensors in reference cycles go too.
+
+    >>> hooks = ClearCacheHookConfig(empty_cache_at="step", empty_cache_freq=10)()
+    >>> with hooks.begin("on_step", PipelineHookArgs(global_step_id=9, epoch_id=0)) as arg:
+    ...     pass  # the cache is cleared behind this body, and not behind the nine before it
+
+    Raises:
+        ValueError: for another `empty_cache_at`, or a period that is no whole number of 1 or more.
+    """
+
+    class_type: type[ClearCacheHook] = ClearCacheHook
+    empty_cache_at: Literal["step", "epoch"] = "epoch"
+    empty_cache_freq: int = 1
+    garbage_collection: bool = False
+
+    def __post_init__(self) -> None:
+        if self.empty_cache_at not in ("step", "epoch"):
+            what = f"ClearCacheHookConfig(empty_cache_at={self.empty_cache_at!r})"
+            raise ValueError(f"{what}: the cache is cleared at 'step' or 'epoch'")
+        if self.empty_cache_freq is None:
+            raise ValueError("ClearCacheHookConfig(empty_cache_freq=None): give a period of 1 or more")
+        check_period("ClearCacheHookConfig", "empty_cache_freq", self.empty_cache_at, self.empty_cache_freq)
