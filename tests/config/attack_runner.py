@@ -1,0 +1,180 @@
+"""Runs attack templates, each in a child process with limits, and prints one JSON line for each.
+
+    python attack_runner.py attacks/names.yaml [--heavy]
+
+With `--heavy` the parent has torch, transformers and our callbacks imported, as a training script has, and runs the
+attacks that say `heavy`; without it the config half alone, so that importing anything would show.
+
+An audit hook in the child is the witness: a process that is started, a connection, a file that is opened for
+writing, an import of something that no attack may import. A canary file stands for all the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MIB = 2**20
+CPU_S = 20
+MEMORY = 200 * MIB
+FORBIDDEN = (
+    "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "subprocess.Popen", "pty.spawn",
+    "socket.connect", "socket.bind", "socket.getaddrinfo", "ctypes.dlopen", "ctypes.dlsym", "os.kill", "os.putenv",
+    "shutil.rmtree", "shutil.copyfile", "os.remove", "os.rename", "os.mkdir", "os.chmod", "urllib.Request",
+    "pickle.find_class", "webbrowser.open", "code.__new__", "marshal.loads", "builtins.input", "http.client.connect",
+)  # fmt: skip
+SUSPICIOUS = frozenset(
+    ["antigravity", "this", "evil", "conftest", "sitecustomize", "forgather", "webbrowser", "code", "pty", "runpy"]
+)
+
+
+def main(argv: list[str]) -> None:
+    heavy = "--heavy" in argv
+    import forgather_mem.config.environment
+
+    if heavy:
+        import transformers
+        import transformers.trainer  # noqa: F401
+
+        import forgather_mem.callbacks  # noqa: F401
+    for file in argv:
+        if file.startswith("--"):
+            continue
+        for attack in yaml.safe_load(Path(file).read_text(encoding="utf-8")):
+            if bool(attack.get("heavy")) == heavy:
+                print(json.dumps({"file": Path(file).stem, "name": attack["name"], **run(attack)}), flush=True)
+
+
+def run(attack: dict[str, Any]) -> dict[str, Any]:
+    """One attack in a forked child: how it ended, what the witness saw, time and memory."""
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        canary, folder = root / "canary", root / "templates"
+        folder.mkdir()
+        prepare(attack, root, folder, canary)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(read)
+            try:
+                os.write(write, json.dumps(attempt(attack, folder, canary)).encode())
+            finally:
+                os._exit(0)
+        os.close(write)
+        with os.fdopen(read, "rb") as pipe:
+            said = pipe.read()
+        _, status = os.waitpid(child, 0)
+        result = json.loads(said) if said else {"end": f"killed by {signal.Signals(status & 0x7F).name}"}
+        return {"loads": attack.get("loads", False), **result, "canary": canary.exists()}
+
+
+def prepare(attack: dict[str, Any], root: Path, folder: Path, canary: Path) -> None:
+    """The files that the attack has beside its template, and one above them that nobody may read."""
+    (root / "secret.yaml").write_text("secret: !call:list [[1]]\n")
+    texts = {"attack.yaml": attack["text"], **attack.get("files", {})}
+    for name, text in texts.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for key, (unit, count) in attack.get("repeat", {}).items():
+            text = text.replace(f"<{key}>", unit * count)
+        path.write_text(text.replace("{canary}", str(canary)).replace("{folder}", str(folder)), "utf-8")
+    for name, content in attack.get("bytes", {}).items():
+        (folder / name).write_bytes(bytes.fromhex(content))
+    for name, target in attack.get("links", {}).items():
+        (folder / name).symlink_to(target)
+    for name in attack.get("pipes", []):
+        os.mkfifo(folder / name)
+
+
+def attempt(attack: dict[str, Any], folder: Path, canary: Path) -> dict[str, Any]:
+    """Load the template and build everything it asks for, under limits and under watch."""
+    from forgather_mem.config.environment import ConfigEnvironment
+
+    from forgather_mem.errors import TemplateError
+
+    os.chdir(folder)
+    sys.path.insert(0, "")
+    used = resident()
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_DATA, (data_size() + 2 * MEMORY, -1))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(2 * CPU_S)
+    sys.stdin = open(os.devnull)  # noqa: SIM115
+    seen = watch(folder)
+    begin = time.process_time()
+    message = ""
+    try:
+        environment = ConfigEnvironment([folder])
+        environment.load(attack.get("load", "attack.yaml"), **attack.get("vars", {})).construct(None)
+        end = "loaded"
+    except TemplateError as error:
+        end, message = "TemplateError", str(error)
+    except BaseException as error:
+        end, message = type(error).__name__, "".join(traceback.format_exception(error))[-1500:]
+    cpu_s = time.process_time() - begin
+    seen.append("end")
+    return {
+        "end": end,
+        "message": message[:4000],
+        "length": len(message),
+        "seen": [event for event in seen if event != "end"],
+        "cpu_s": round(cpu_s, 3),
+        "grown_mib": round((peak() - used) / MIB, 1),
+    }
+
+
+def watch(folder: Path) -> list[str]:
+    """A list that fills with what an attack may not do; "end" in it ends the watch."""
+    seen: list[str] = []
+
+    def hook(event: str, args: tuple[object, ...]) -> None:
+        if "end" in seen:
+            return
+        if event in FORBIDDEN or event.startswith(("os.exec", "socket.sendto", "ftplib", "smtplib")):
+            seen.append(f"{event} {args!r:.200}")
+        elif event == "import" and str(args[0]).partition(".")[0] in SUSPICIOUS:
+            seen.append(f"import {args[0]}")
+        elif event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            seen.append(f"open for writing {args[0]!r}")
+        elif event == "open" and not allowed_to_read(str(args[0]), folder):
+            seen.append(f"open {args[0]!r}")
+
+    sys.addaudithook(hook)
+    return seen
+
+
+def allowed_to_read(path: str, folder: Path) -> bool:
+    """What Python itself and the loader read; never the secret above the folder, devices or system files."""
+    if path.endswith("secret.yaml"):
+        return False
+    return not os.path.realpath(path).startswith(("/etc/passwd", "/dev/zero", "/proc/self/environ", "/dev/std"))
+
+
+def resident() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize()
+
+
+def data_size() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[5]) * resource.getpagesize()
+
+
+def peak() -> int:
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
