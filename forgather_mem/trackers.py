@@ -113,7 +113,9 @@ class EpochMemoryMonitor:
         """
         if batch_idx >= self._num_told:
             return
-        self.say(batch_line(batch_idx, usage_now(), _number(loss)))
+        # Through the epoch's window, so that its peak is never below what a line has shown
+        usage = usage_now() if self._window is None else self._window.span().end
+        self.say(batch_line(batch_idx, usage, _number(loss)))
 
     def on_epoch_end(self) -> None:
         """The epoch is done: say what is held, and the epoch's peak."""

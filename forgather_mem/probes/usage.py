@@ -57,6 +57,12 @@ class UsageSpan:
     device: Span | None = None
     reserved_bytes: int | None = None
 
+    @property
+    def end(self) -> Usage:
+        """What was held at the end."""
+        device_bytes = None if self.device is None else self.device.end_bytes
+        return Usage(host_bytes=self.host.end_bytes, device_bytes=device_bytes, reserved_bytes=self.reserved_bytes)
+
 
 def usage_now() -> Usage:
     """What this process holds now."""
@@ -116,22 +122,28 @@ class UsageWindow:
             self._end()
 
     def _host_span(self) -> Span:
-        start_bytes, end_bytes, window = self._start.host_bytes, _host_bytes(), self._host
-        peak_bytes = max(start_bytes, end_bytes, 0 if window is None else window.peak_bytes)
-        exact = window is not None and window.exact
+        start_bytes, window, peaks = self._start.host_bytes, self._host, host_peaks()
+        if window is None or window.closed or peaks is None:
+            end_bytes = _host_bytes()
+            peak_bytes, exact = start_bytes if window is None else window.peak_bytes, False
+        else:
+            with peaks.held():  # one reading for both
+                reading = peaks.mark.read()
+                end_bytes, peak_bytes, exact = reading[0], window.look(reading), window.exact
+        peak_bytes = max(peak_bytes, start_bytes, end_bytes)
         return Span(start_bytes=start_bytes, end_bytes=end_bytes, peak_bytes=peak_bytes, exact=exact)
 
     def _device_span(self) -> tuple[Span | None, int | None]:
+        window = self._device
+        peak_bytes = start_bytes = self._start.device_bytes or 0
+        exact = False
+        if window is not None:
+            peak_bytes, exact = window.peak_bytes, window.exact
+        elif self._allocator is None and (peaks := device_peaks()) is not None:
+            peak_bytes, exact = peaks.highest_bytes, True  # first used in this window: all it ever held
         end_bytes, reserved_bytes = _stats(self._allocator or current_allocator())
         if end_bytes is None:
             return None, None
-        start_bytes = self._start.device_bytes or 0
-        if self._device is not None:
-            peak_bytes, exact = self._device.peak_bytes, self._device.exact
-        elif self._allocator is None and (marks := device_peaks()) is not None:
-            peak_bytes, exact = marks.highest_bytes, True  # first used in this window: all it ever held
-        else:
-            peak_bytes, exact = start_bytes, False
         peak_bytes = max(peak_bytes, end_bytes)
         return Span(start_bytes=start_bytes, end_bytes=end_bytes, peak_bytes=peak_bytes, exact=exact), reserved_bytes
 

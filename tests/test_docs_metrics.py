@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from forgather_mem.metrics import METRICS, PHASES, metric_of
+from forgather_mem.sinks.tags import tag_of
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_metrics", DOCS / "generate_metrics.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_committed_page_is_what_the_table_gives(generator: ModuleType) -> None:
+    committed = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    assert committed == generator.page(), "run: python docs/generate_metrics.py"
+
+
+def test_every_metric_and_every_phase_stands_on_the_page_once() -> None:
+    cells = re.findall(r"^\| `([^`]+)` \|", (DOCS / "metrics.md").read_text(encoding="utf-8"), re.M)
+    assert sorted(cells) == sorted([*(metric.name for metric in METRICS), *PHASES])
+
+
+def test_tags_on_the_page_are_those_that_are_written() -> None:
+    rows = re.findall(r"^\| `([^`]+)` \| `(mem_[^`]+)`", (DOCS / "metrics.md").read_text(encoding="utf-8"), re.M)
+    assert len(rows) == len(METRICS)
+    for name, tag in rows:
+        phase = name.replace("{}", "forward")
+        assert tag_of(metric_of(phase), device=3) == tag.replace("{i}", "3").replace("{}", "forward")
