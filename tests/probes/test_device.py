@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from forgather_mem.engine import Run
+from forgather_mem.probes import DeviceProbe, PhaseProbe, allocator, device, nvml, windows
+from forgather_mem.probes.allocator import current_allocator
+from forgather_mem.units import GIB, MIB
+from tests.probes.allocator_stats import PaperDevice, nested_stats
+
+Read = Callable[..., dict[str, float]]
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.fixture
+def paper(monkeypatch: pytest.MonkeyPatch) -> Iterator[PaperDevice]:
+    """The process's accelerator is one on paper."""
+    paper = PaperDevice()
+    use(monkeypatch, paper)
+    yield paper
+
+
+def use(monkeypatch: pytest.MonkeyPatch, paper: PaperDevice, **options: bool) -> None:
+    found = paper.allocator(**options)
+    for module in (device, windows, allocator):
+        monkeypatch.setattr(module, "current_allocator", lambda: found)
+
+
+@pytest.fixture
+def begin(run: Run) -> Iterator[Callable[..., DeviceProbe]]:
+    begun: list[DeviceProbe] = []
+
+    def make(**parameters: Any) -> DeviceProbe:
+        probe = DeviceProbe(**parameters)
+        probe.begin(run)
+        begun.append(probe)
+        return probe
+
+    yield make
+    for probe in begun:
+        probe.end(run)
+
+
+def test_the_numbers_are_those_of_torch_s_own_flat_statistics(
+    paper: PaperDevice, begin: Callable[..., DeviceProbe], read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = begin()
+    paper.hold(5 * GIB)
+    paper.hold(3 * GIB)
+    monkeypatch.setattr(torch.cuda.memory, "memory_stats_as_nested_dict", lambda device: paper.stats())
+    flat = torch.cuda.memory_stats()
+    values = read(probe)
+    assert values["device/allocated_bytes"] == flat["allocated_bytes.all.current"]
+    assert values["device/reserved_bytes"] == flat["reserved_bytes.all.current"]
+    assert values["device/step_peak_bytes"] == flat["allocated_bytes.all.peak"]
+    assert values["device/alloc_retries"] == flat["num_alloc_retries"]
+    assert values["device/ooms"] == flat["num_ooms"]
+    assert values["device/reserved_frac"] == 5 / 16
+    assert values["device/unused_frac"] == 2 / 5
+    assert values["device/headroom_bytes"] == (16 - 5) * GIB + (5 - 3) * GIB
+
+
+def test_with_resets_each_call_gives_the_peak_since_the_last_one(
+    paper: PaperDevice, begin: Callable[..., DeviceProbe], read: Read
+) -> None:
+    paper.hold(9 * GIB)
+    paper.hold(GIB)
+    probe = begin(reset_peaks=True)
+    peaks = []
+    for highest in (3, 7, 2):
+        paper.hold(highest * GIB)
+        paper.hold(GIB)
+        peaks.append(read(probe)["device/step_peak_bytes"])
+    assert peaks == [3 * GIB, 7 * GIB, 2 * GIB]
+
+
+def test_without_resets_the_peak_is_the_allocator_s_own_once_it_is_of_this_run(
+    paper: PaperDevice, begin: Callable[..., DeviceProbe], read: Read
+) -> None:
+    paper.hold(6 * GIB)
+    paper.hold(GIB)
+    probe = begin()
+    seen = []
+    for highest in (3, 7, 2):
+        paper.hold(highest * GIB)
+        paper.hold(GIB)
+        seen.append(read(probe).get("device/step_peak_bytes"))
+    assert seen == [None, 7 * GIB, 7 * GIB]
+    assert paper.resets == 0
+
+
+def test_without_resets_a_reset_by_the_user_makes_the_peak_known(
+    paper: PaperDevice, begin: Callable[..., DeviceProbe], read: Read
+) -> None:
+    paper.hold(6 * GIB)
+    paper.hold(GIB)
+    probe = begin()
+    assert "device/step_peak_bytes" not in read(probe)
+    paper.reset_peaks()
+    paper.hold(2 * GIB)
+    assert read(probe)["device/step_peak_bytes"] == 2 * GIB
+
+
+def test_phases_inside_a_step_do_not_cost_the_step_its_peak(
+    paper: PaperDevice, begin: Callable[..., DeviceProbe], run: Run, read: Read
+) -> None:
+    step, phases = begin(reset_peaks=True), PhaseProbe()
+    phases.begin(run)
+    for phase, highest in (("forward", 8), ("backward", 5), ("optimizer", 2)):
+        run.phases.enter(phase)
+        paper.hold(highest * GIB)
+        paper.hold(GIB)
+        run.phases.leave(phase)
+    values = read(phases)
+    of_device = {name: size for name, size in values.items() if name.startswith("phase/device/")}
+    assert of_device == {
+        "phase/device/forward_peak_bytes": 8 * GIB,
+        "phase/device/backward_peak_bytes": 5 * GIB,
+        "phase/device/optimizer_peak_bytes": 2 * GIB,
+    }
+    assert read(step)["device/step_peak_bytes"] == 8 * GIB
+    phases.end(run)
+
+
+def test_an_allocator_without_peaks_and_retry_counts_gives_the_rest(
+    paper: PaperDevice, begin: Callable[..., DeviceProbe], read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, paper, counts_retries=False, with_peaks=False)
+    paper.hold(GIB)
+    values = read(begin(reset_peaks=True, headroom=False))
+    assert set(values) == {
+        "device/allocated_bytes", "device/reserved_bytes", "device/reserved_frac", "device/unused_frac",
+    }  # fmt: skip
+
+
+def test_an_allocator_without_statistics_gives_nothing(
+    paper: PaperDevice, begin: Callable[..., DeviceProbe], read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paper, "stats", dict)
+    use(monkeypatch, paper, with_peaks=False)
+    assert read(begin()) == {}
+
+
+def test_the_driver_is_asked_rarely(paper: PaperDevice, begin: Callable[..., DeviceProbe], read: Read) -> None:
+    probe = begin()
+    assert "device/headroom_bytes" in read(probe)
+    assert "device/headroom_bytes" not in read(probe)
+
+
+def test_a_device_that_is_used_only_after_the_run_began_is_found_then(
+    begin: Callable[..., DeviceProbe], read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = begin()
+    assert read(probe) == {}
+    paper = PaperDevice()
+    use(monkeypatch, paper)
+    paper.hold(GIB)
+    assert read(probe)["device/allocated_bytes"] == GIB
+
+
+def test_without_an_accelerator_nothing_is_given_and_nothing_is_woken(read: Read) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has an accelerator")
+    assert current_allocator() is None
+    assert read(DeviceProbe(reset_peaks=True, others=True)) == {}
+    assert not torch.cuda.is_initialized()
+
+
+def test_flat_statistics_of_other_backends_become_nested_again() -> None:
+    flat = {"allocated_bytes.all.current": 5, "allocated_bytes.all.peak": 7, "num_ooms": 1}
+    nested = allocator._nested_of_flat(lambda index: flat, 0)
+    assert nested == {"allocated_bytes": {"all": {"current": 5, "peak": 7}}, "num_ooms": 1}
+    assert allocator.gauge(nested, "allocated_bytes", "peak") == 7
+    assert allocator.gauge(nested, "reserved_bytes") is None
+
+
+class PaperNvml(ModuleType):
+    """NVML as pynvml shows it, with the processes a test writes down."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, processes: dict[int, int | None]) -> None:
+        super().__init__("pynvml")
+        self._processes = processes
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: object) -> list[SimpleNamespace]:
+        return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in self._processes.items()]
+
+
+@pytest.mark.parametrize(
+    ("processes", "expected"),
+    [
+        ({"me": 3 * GIB, 1: GIB, 2: 2 * GIB}, 3 * GIB),
+        ({"me": 3 * GIB}, 0),
+        ({1: GIB}, None),  # our number means another process there: ours can't be told from theirs
+        ({"me": GIB, 1: None}, None),  # a driver that does not tell
+    ],
+)
+def test_what_other_processes_hold_is_what_nvml_says_without_us(
+    monkeypatch: pytest.MonkeyPatch, processes: dict[Any, int | None], expected: int | None
+) -> None:
+    paper = {os.getpid() if pid == "me" else pid: size for pid, size in processes.items()}
+    monkeypatch.setitem(sys.modules, "pynvml", PaperNvml(paper))
+    monkeypatch.setattr(nvml, "_handle", lambda index: object())
+    assert nvml.other_processes_bytes(PaperDevice().allocator()) == expected
+
+
+def test_it_pickles_during_a_run(paper: PaperDevice, begin: Callable[..., DeviceProbe], read: Read) -> None:
+    probe = begin(reset_peaks=True)
+    read(probe)
+    copy = pickle.loads(pickle.dumps(probe))
+    assert copy.reading == probe.reading != DeviceProbe().reading
+
+
+def test_a_wrong_budget_is_named() -> None:
+    with pytest.raises(ValueError, match=r"DeviceProbe\(budget_frac=2\)"):
+        DeviceProbe(budget_frac=2)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("mib", [1, 8, 64, 512])
+def test_gpu_known_amounts_are_found(begin: Callable[..., DeviceProbe], read: Read, mib: int) -> None:
+    torch.zeros(1, device="cuda")
+    gc.collect()
+    probe = begin(reset_peaks=True)
+    before = read(probe)
+    block = torch.zeros(mib * MIB, dtype=torch.uint8, device="cuda")
+    held = read(probe)
+    del block
+    after = read(probe)
+    assert held["device/allocated_bytes"] - before["device/allocated_bytes"] == mib * MIB
+    assert held["device/allocated_bytes"] == torch.cuda.memory_allocated() + mib * MIB
+    assert held["device/reserved_bytes"] == torch.cuda.memory_reserved()
+    assert held["device/step_peak_bytes"] == held["device/allocated_bytes"]
+    assert after["device/allocated_bytes"] == before["device/allocated_bytes"]
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_gpu_a_reading_does_not_wait_for_the_device(begin: Callable[..., DeviceProbe], read: Read) -> None:
+    torch.zeros(1, device="cuda")
+    probe = begin(reset_peaks=True)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert read(probe)["device/allocated_bytes"] > 0
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_gpu_headroom_agrees_with_the_driver(begin: Callable[..., DeviceProbe], read: Read) -> None:
+    torch.zeros(1, device="cuda")
+    values = read(begin())
+    free, total = torch.cuda.mem_get_info()
+    unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    assert values["device/headroom_bytes"] == pytest.approx(free + unused, abs=64 * MIB)
+    assert values["device/reserved_frac"] == torch.cuda.memory_reserved() / total
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_gpu_phases_have_their_own_peaks(run: Run, read: Read) -> None:
+    torch.zeros(1, device="cuda")
+    probe = PhaseProbe()
+    probe.begin(run)
+    before = torch.cuda.memory_allocated()
+    for phase, mib in (("forward", 64), ("backward", 8)):
+        run.phases.enter(phase)
+        torch.zeros(mib * MIB, dtype=torch.uint8, device="cuda")
+        run.phases.leave(phase)
+    values = read(probe)
+    probe.end(run)
+    assert values["phase/device/forward_peak_bytes"] - before == 64 * MIB
+    assert values["phase/device/backward_peak_bytes"] - before == 8 * MIB
+
+
+@pytest.mark.parametrize("name", ["allocated_bytes", "reserved_bytes", "num_alloc_retries", "num_ooms"])
+def test_the_names_we_read_are_those_torch_documents(name: str) -> None:
+    documented = torch.cuda.memory_stats.__doc__ or ""
+    assert f'"{name}.{{all,large_pool,small_pool}}.' in documented or f'"{name}"' in documented
+    assert name in nested_stats()

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from forgather_mem.engine import Run
+from forgather_mem.probes import WorkerProbe
+from forgather_mem.units import MIB
+from tests.memory import touched
+
+Read = Callable[..., dict[str, float]]
+NUM_WORKERS = 2
+
+
+class Rows(Dataset):
+    """Work for data workers: `row` is called in a worker with this data set."""
+
+    def __init__(self, row: Callable[[Rows], Any]) -> None:
+        self.row = row
+        self.kept: list[Any] = []
+        self.inherited = touched(64)
+
+    def __len__(self) -> int:
+        return NUM_WORKERS
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.row(self)
+        return torch.tensor(index)
+
+
+def does_nothing(rows: Rows) -> None:
+    pass
+
+
+def allocates_32_mib(rows: Rows) -> None:
+    rows.kept.append(touched(32))
+
+
+def writes_to_64_mib_of_the_parent(rows: Rows) -> None:
+    for offset in range(0, len(rows.inherited), mmap.PAGESIZE):
+        rows.inherited[offset] = 2
+
+
+def reading(read: Read, probe: WorkerProbe) -> dict[str, float]:
+    """The next reading, as soon as the probe's budget allows one."""
+    while not (values := read(probe)):
+        time.sleep(0.001)
+    return values
+
+
+@contextmanager
+def loader(row: Callable[[Rows], Any]) -> Iterator[DataLoader]:
+    """A loader whose forked workers stay; each worker gets one row an epoch."""
+    rows = Rows(row)
+    loader = DataLoader(rows, num_workers=NUM_WORKERS, persistent_workers=True, multiprocessing_context="fork")
+    yield loader
+    del loader
+    rows.inherited.close()
+
+
+@pytest.fixture
+def probe(run: Run) -> Iterator[WorkerProbe]:
+    probe = WorkerProbe(every_s=1e-6, budget_frac=1.0)
+    probe.begin(run)
+    yield probe
+    probe.end(run)
+
+
+def an_epoch_of(loader: DataLoader) -> None:
+    assert sorted(int(row) for row in loader) == [0, 1]
+
+
+def test_what_workers_allocate_is_their_own(probe: WorkerProbe, read: Read) -> None:
+    with loader(allocates_32_mib) as data:
+        iterator = iter(data)
+        started = reading(read, probe)  # the workers have been forked; at most one has begun its row
+        assert sorted(int(row) for row in iterator) == [0, 1]
+        first = reading(read, probe)
+        an_epoch_of(data)
+        second = reading(read, probe)
+    assert started["workers/count"] == first["workers/count"] == NUM_WORKERS
+    grown = second["workers/own_bytes"] - first["workers/own_bytes"]
+    assert grown == pytest.approx(NUM_WORKERS * 32 * MIB, abs=4 * MIB)
+    assert second["workers/cow_bytes"] - first["workers/cow_bytes"] < 8 * MIB
+
+
+def test_pages_of_the_parent_that_workers_write_to_are_copy_on_write(probe: WorkerProbe, read: Read) -> None:
+    with loader(does_nothing) as data:
+        an_epoch_of(data)
+        before = reading(read, probe)
+    with loader(writes_to_64_mib_of_the_parent) as data:
+        iterator = iter(data)
+        reading(read, probe)
+        assert sorted(int(row) for row in iterator) == [0, 1]
+        after = reading(read, probe)
+    assert after["workers/cow_bytes"] > NUM_WORKERS * 60 * MIB
+    assert after["workers/cow_bytes"] - before["workers/cow_bytes"] > NUM_WORKERS * 60 * MIB
+    assert after["workers/own_bytes"] - before["workers/own_bytes"] < 16 * MIB
+
+
+def test_pages_that_the_parent_writes_to_are_copy_on_write_too(probe: WorkerProbe, read: Read) -> None:
+    with loader(does_nothing) as data:
+        an_epoch_of(data)
+        before = reading(read, probe)
+        writes_to_64_mib_of_the_parent(data.dataset)
+        after = reading(read, probe)
+    assert after["workers/own_bytes"] - before["workers/own_bytes"] < 4 * MIB
+    # both workers still share the old pages with each other: private to nobody
+    assert after["workers/cow_bytes"] - before["workers/cow_bytes"] < 16 * MIB
+
+
+def test_shared_pages_are_not_counted_twice(probe: WorkerProbe, read: Read) -> None:
+    with loader(does_nothing) as data:
+        an_epoch_of(data)
+        pss = reading(read, probe)["host/children_pss_bytes"]
+        children = psutil.Process().children(recursive=True)
+        of_psutil = sum(child.memory_full_info().pss for child in children)
+        resident = sum(child.memory_info().rss for child in children)
+    assert pss == pytest.approx(of_psutil, abs=4 * MIB)
+    assert pss < 0.8 * resident
+
+
+def test_a_process_that_was_not_forked_inherits_nothing(probe: WorkerProbe, read: Read) -> None:
+    script = f"import sys; x = bytearray({48 * MIB}); x[::4096] = b'1' * {48 * MIB // 4096}; print('ready'); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        values = reading(read, probe)
+        process.communicate("")
+    assert values["workers/count"] == 1
+    assert values["workers/own_bytes"] == pytest.approx(52 * MIB, abs=8 * MIB)
+    assert values["workers/cow_bytes"] < MIB
+
+
+def test_grandchildren_are_counted(probe: WorkerProbe, read: Read) -> None:
+    context = multiprocessing.get_context("fork")
+    ready, done = context.Event(), context.Event()
+
+    def grandchild() -> None:
+        ready.set()
+        done.wait(20)
+
+    def child() -> None:
+        inner = context.Process(target=grandchild)
+        inner.start()
+        inner.join(20)
+
+    process = context.Process(target=child)
+    process.start()
+    assert ready.wait(20)
+    values = reading(read, probe)
+    done.set()
+    process.join(20)
+    assert values["workers/count"] == 2
+
+
+def test_without_children_the_sums_are_zero(probe: WorkerProbe, read: Read) -> None:
+    assert reading(read, probe) == {
+        "workers/count": 0, "workers/own_bytes": 0, "workers/cow_bytes": 0, "host/children_pss_bytes": 0,
+    }  # fmt: skip
+
+
+def test_readings_are_rare(run: Run, read: Read) -> None:
+    probe = WorkerProbe()
+    probe.begin(run)
+    assert read(probe)
+    assert read(probe) == {}
+    probe.end(run)
+
+
+def test_it_pickles_during_a_run(probe: WorkerProbe, read: Read) -> None:
+    read(probe)
+    copy = pickle.loads(pickle.dumps(probe))
+    assert copy.reading == probe.reading
+    assert "workers/count" in read(copy)
+
+
+@pytest.mark.parametrize("wrong", [{"every_s": 0}, {"budget_frac": 0}])
+def test_a_wrong_value_is_named(wrong: dict[str, float]) -> None:
+    (name, value), *_ = wrong.items()
+    with pytest.raises(ValueError, match=rf"WorkerProbe\({name}={value}\)"):
+        WorkerProbe(**wrong)
