@@ -22,11 +22,11 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CU
 
 
 @pytest.fixture
-def paper(monkeypatch: pytest.MonkeyPatch) -> Iterator[PaperDevice]:
+def paper(monkeypatch: pytest.MonkeyPatch) -> PaperDevice:
     """The process's accelerator is one on paper."""
     paper = PaperDevice()
     use(monkeypatch, paper)
-    yield paper
+    return paper
 
 
 def use(monkeypatch: pytest.MonkeyPatch, paper: PaperDevice, **options: bool) -> None:

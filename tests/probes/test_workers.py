@@ -133,7 +133,7 @@ def test_shared_pages_are_not_counted_twice(probe: WorkerProbe, read: Read) -> N
 
 
 def test_a_process_that_was_not_forked_inherits_nothing(probe: WorkerProbe, read: Read) -> None:
-    script = f"import sys; x = bytearray({48 * MIB}); x[::4096] = b'1' * {48 * MIB // 4096}; print('ready'); sys.stdin.read()"
+    script = f"import sys; x = b'x' * {48 * MIB}; print('ready'); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

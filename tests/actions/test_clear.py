@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import gc
+import pickle
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from forgather_mem.actions import ClearCache, clear
+from forgather_mem.units import GIB, MIB
+from tests.probes.allocator_stats import PaperDevice
+
+Act = Callable[..., dict[str, float]]
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has an accelerator")
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_what_went_back_to_the_driver_is_reported(act: Act, monkeypatch: pytest.MonkeyPatch) -> None:
+    paper = PaperDevice()
+    found = paper.allocator()
+    monkeypatch.setattr(clear, "current_allocator", lambda: found)
+    paper.hold(5 * GIB)
+    paper.hold(2 * GIB)
+    action = ClearCache()
+    first, second = act(action), act(action)
+    assert action.available
+    assert first["cache/freed_bytes"] == 3 * GIB
+    assert second["cache/freed_bytes"] == 0
+    assert 0 < second["cache/time_s"] < 1
+
+
+@no_gpu
+def test_without_an_accelerator_nothing_is_done_and_nothing_given(act: Act) -> None:
+    action = ClearCache()
+    assert not action.available
+    assert act(action) == {}
+    assert not torch.cuda.is_initialized()
+
+
+@no_gpu
+@pytest.mark.parametrize("garbage_collection", [True, False])
+def test_garbage_is_collected_only_if_asked_for_also_without_an_accelerator(act: Act, garbage_collection: bool) -> None:
+    gc.disable()
+    cycle = Cycle()
+    gone = weakref.ref(cycle)
+    del cycle
+    act(ClearCache(garbage_collection=garbage_collection))
+    gc.enable()
+    assert (gone() is None) == garbage_collection
+    gc.collect()
+
+
+def test_it_pickles() -> None:
+    assert pickle.loads(pickle.dumps(ClearCache(garbage_collection=True))).garbage_collection
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_gpu_unused_memory_goes_back_and_live_memory_stays(act: Act) -> None:
+    kept = torch.ones(MIB, device="cuda")
+    torch.cuda.empty_cache()
+    dropped = torch.zeros(64 * MIB, dtype=torch.uint8, device="cuda")
+    del dropped
+    before = torch.cuda.memory_reserved()
+    values = act(ClearCache())
+    assert values["cache/freed_bytes"] == before - torch.cuda.memory_reserved() >= 64 * MIB
+    assert kept.sum().item() == MIB
