@@ -1,0 +1,199 @@
+"""Is this error an out-of-memory error, of which memory, and what does it say about sizes?"""
+
+from __future__ import annotations
+
+import errno
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from forgather_mem.diagnose.oom_shapes import DEVICE, NEVER, NUMBERS, SHAPES, TYPES, Shape, Where
+from forgather_mem.probes.allocator import current_allocator, driver_memory
+from forgather_mem.units import MIB, format_bytes, parse_bytes
+
+MAX_ERRORS = 100  # of one chain; a group of ten thousand failed tasks says the same again and again
+MAX_MESSAGE_CHARS = 20_000
+_FULL_FRAC, _FULL_BYTES = 0.02, 256 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfMemory:
+    """What an out-of-memory error says; plain data, nothing of the error itself. What is not said is None.
+
+    Attributes:
+        kind: Whose error it is: "CUDA allocator", "CPU allocator", "MemoryError", "killed worker", ...
+        where: Which memory ran out.
+        error_type: The name of the error's class, e.g. "torch.OutOfMemoryError".
+        message: Its first line, at most 300 characters.
+        device: Number of the accelerator.
+        requested_bytes: The allocation that failed. Exact for the host; an accelerator's allocator writes three digits.
+        free_bytes: What was free for this process then.
+        total_bytes: All memory of the device.
+        process_bytes: What this process has on the device, the driver's share included.
+        allocated_bytes: Of that, in tensors.
+        reserved_unused_bytes: Of that, kept by torch and in no tensor.
+    """
+
+    kind: str
+    where: Where
+    error_type: str
+    message: str
+    device: int | None = None
+    requested_bytes: int | None = None
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    process_bytes: int | None = None
+    allocated_bytes: int | None = None
+    reserved_unused_bytes: int | None = None
+
+    def __str__(self) -> str:
+        place = (
+            "the host" if self.where == "host" else f"GPU {self.device}" if self.device is not None else "the device"
+        )
+        parts = [f"{place} is out of memory ({self.kind})"]
+        if self.requested_bytes is not None:
+            parts.append(f"wanted {format_bytes(self.requested_bytes)}")
+        if self.free_bytes is not None:
+            total = "" if self.total_bytes is None else f" of {format_bytes(self.total_bytes)}"
+            parts.append(f"free {format_bytes(self.free_bytes)}{total}")
+        return ", ".join(parts)
+
+
+def recognise(error: BaseException) -> OutOfMemory | None:
+    """What this error says about memory that ran out; None when it is about something else.
+
+    The error itself is looked at, then the members of a group, what it was raised from, and what was being
+    handled when it was raised. Types decide first, then words.
+
+    >>> recognise(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 14.76 GiB total capacity; ...")
+    ... ).requested_bytes
+    2147483648
+    >>> recognise(ValueError("batch size 0")) is None
+    True
+    """
+    for link in chain(error):
+        found = _recognise_one(link)
+        if found is not None:
+            return found
+    return None
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, then all that it groups, comes from and was raised in the handling of; each once."""
+    todo = [error]
+    seen: set[int] = set()
+    while todo and len(seen) < MAX_ERRORS:
+        link = todo.pop(0)
+        if id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield link
+        if isinstance(link, BaseExceptionGroup):
+            todo += link.exceptions
+        if link.__cause__ is not None:
+            todo.append(link.__cause__)
+        if link.__context__ is not None and not link.__suppress_context__:
+            todo.append(link.__context__)
+
+
+def _recognise_one(error: BaseException) -> OutOfMemory | None:
+    if isinstance(error, BaseExceptionGroup) or not isinstance(error, Exception):
+        return None  # a group's own words may quote its members; Ctrl-C is no error
+    by_type = _by_type(error)
+    if by_type is None and isinstance(error, NEVER):
+        return None
+    text = _text(error)
+    shape = next((shape for shape in SHAPES if shape.pattern.search(text)), None)
+    if by_type is None and (shape is None or (shape.only_when_full and not _device_is_full())):
+        return None
+    kind, where = _kind(by_type, shape)
+    numbers = {name: _number(name, text) for name in NUMBERS}
+    device = DEVICE.search(text)
+    return OutOfMemory(
+        kind=kind,
+        where=where,
+        error_type=_name(type(error)),
+        message=text.strip().partition("\n")[0][:300],
+        device=next(int(number) for number in device.groups() if number) if device and where == "device" else None,
+        requested_bytes=_array_bytes(error) or numbers["requested_bytes"],
+        free_bytes=_free(numbers),
+        total_bytes=numbers["total_bytes"],
+        process_bytes=numbers["process_bytes"],
+        allocated_bytes=numbers["allocated_bytes"],
+        reserved_unused_bytes=_unused(numbers),
+    )
+
+
+def _by_type(error: Exception) -> tuple[str, Where] | None:
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return "ENOMEM", "host"
+    return next((TYPES[name] for name in map(_name, type(error).__mro__) if name in TYPES), None)
+
+
+def _kind(by_type: tuple[str, Where] | None, shape: Shape | None) -> tuple[str, Where]:
+    """The type knows which memory it was, the words know more of whose it is."""
+    if by_type is None:
+        assert shape is not None
+        return shape.kind, shape.where
+    if shape is not None and shape.where == by_type[1] and by_type[0] == "device allocator":
+        return shape.kind, shape.where
+    return by_type
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _text(error: Exception) -> str:
+    try:
+        return str(error)[:MAX_MESSAGE_CHARS]
+    except MemoryError:  # the message is made only now, and there is no memory for it
+        return ""
+
+
+def _number(name: str, text: str) -> int | None:
+    for pattern in NUMBERS[name]:
+        match = pattern.search(text)
+        if match:
+            return _bytes(*match.groups())
+    return None
+
+
+def _bytes(number: str, unit: str) -> int:
+    # torch's "MB" and "GB" (on MPS) are powers of 1024 as well
+    unit = "" if unit in ("", "bytes") else re.sub("i?B$", "iB", unit)
+    return parse_bytes(f"{number.replace(',', '').rstrip('.')} {unit}")
+
+
+def _array_bytes(error: Exception) -> int | None:
+    """numpy's error has the shape and the type of the array, where its words are rounded."""
+    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
+    itemsize = getattr(dtype, "itemsize", None)
+    return math.prod(shape) * itemsize if isinstance(shape, tuple) and isinstance(itemsize, int) else None
+
+
+def _free(numbers: dict[str, int | None]) -> int | None:
+    free, total, allocated = numbers["free_bytes"], numbers["total_bytes"], numbers["allocated_bytes"]
+    if free is None and total is not None and allocated is not None and numbers["other_bytes"] is not None:
+        return max(0, total - allocated - numbers["other_bytes"])  # MPS says all but this
+    allowed = numbers["allowed_bytes"]
+    if free is not None and allowed is not None and allocated is not None:  # a share set by the user
+        return max(0, min(free, allowed - allocated - (_unused(numbers) or 0)))
+    return free
+
+
+def _unused(numbers: dict[str, int | None]) -> int | None:
+    reserved, allocated = numbers["reserved_bytes"], numbers["allocated_bytes"]
+    if numbers["reserved_unused_bytes"] is None and reserved is not None and allocated is not None:
+        return max(0, reserved - allocated)
+    return numbers["reserved_unused_bytes"]
+
+
+def _device_is_full() -> bool:
+    allocator = current_allocator()
+    memory = driver_memory(allocator) if allocator is not None else None
+    if memory is None:
+        return False
+    free, total = memory
+    return free < max(_FULL_FRAC * total, _FULL_BYTES)
