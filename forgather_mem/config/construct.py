@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from forgather_mem.config.binding import misfit, parameters_of
 from forgather_mem.config.nodes import NO_DEFAULT, CallNode, DictNode, ListNode, Node, Value, VarNode, walk
 from forgather_mem.config.resolve import Callee, Resolver, is_file
 from forgather_mem.config.values import Values
@@ -267,7 +267,7 @@ class _Run:
         try:
             return callee.function(*args, **kwargs)
         except Exception as error:
-            raise self._failed(node, callee, error, args, kwargs) from error
+            raise self._resolver.raised(node, callee, args, kwargs, error, _shown(error)) from error
 
     def _arguments(self, node: CallNode, values: Sequence[object]) -> tuple[Sequence[object], Mapping[str, object]]:
         if not values:  # nothing to put in; of a !meta the nodes themselves are the arguments
@@ -283,19 +283,6 @@ class _Run:
             message = f"latent_args of {node.constructor} is a mapping; here it is of type {type(latent).__name__}"
             raise self._resolver.error(node, message, "latent_args")
         return args, {**kwargs, **latent}
-
-    def _failed(
-        self, node: CallNode, callee: Callee, error: Exception, args: Sequence[object], kwargs: Mapping[str, object]
-    ) -> TemplateError:
-        """The error about what a constructor raised."""
-        if isinstance(error, TypeError) and (inner := parameters_of(callee.function, follow_wrapped=True)):
-            found = misfit(inner, len(args), kwargs.keys())
-            if found is not None:
-                return self._resolver.misfit_error(node, found)
-        taken = callee.parameters.positional if callee.parameters else ()
-        names = [*taken[: len(args)], *(f"args[{i}]" for i in range(len(taken), len(args))), *kwargs]
-        with_these = f"; its arguments were {', '.join(names[:20])}" if names else "; it was given no arguments"
-        return self._resolver.error(node, f"{node.constructor} raised {_shown(error)}{with_these}")
 
 
 def _substituted(items: Sequence[Value], values: Sequence[object]) -> list[object]:
@@ -314,5 +301,6 @@ def _mapping(node: DictNode, values: Sequence[object]) -> object:
 
 
 def _shown(error: Exception) -> str:
-    text = error.message if isinstance(error, TemplateError) else str(error)
-    return f"{type(error).__name__}: {text[:400]}" if text else type(error).__name__
+    if isinstance(error, TemplateError):
+        return f"TemplateError: {error.message[:400]}"
+    return "".join(traceback.format_exception_only(error)).strip()[:400]  # also when its __str__ raises

@@ -114,6 +114,8 @@ def _syntax_error(rendered: Rendered, composer: Composer, error: Exception) -> T
         hint = "a value is one whole YAML text; write {{ name | toyaml }} where YAML shall read it"
     elif "\t" in line[: mark[1]] and "token" in message:
         hint = "indent with spaces; YAML takes no tab here"
+    elif "scanning a tag" in message:
+        hint = "a tag is letters, digits and -_.:/@ and ends at a space, also before a bracket"
     return rendered.place(*mark).error(message, path=composer.path, hint=hint)
 
 

@@ -136,6 +136,28 @@ class Resolver:
         """The error about arguments that don't fit; the caller raises it."""
         return self.error(node, f"{found.message} of {node.constructor}", found.argument, found.hint)
 
+    def raised(
+        self,
+        node: CallNode,
+        callee: Callee,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        error: Exception,
+        shown: str,
+    ) -> TemplateError:
+        """The error about what a callable raised, as `shown`; the caller raises it.
+
+        A wrapper that takes anything may hide a function that does not: then the argument is named.
+        """
+        if isinstance(error, TypeError) and (inner := parameters_of(callee.function, follow_wrapped=True)):
+            found = misfit(inner, len(args), kwargs.keys())
+            if found is not None:
+                return self.misfit_error(node, found)
+        taken = callee.parameters.positional if callee.parameters else ()
+        names = [*taken[: len(args)], *(f"args[{i}]" for i in range(len(taken), len(args))), *kwargs]
+        with_these = f"its arguments were {', '.join(names[:20])}" if names else "it was given no arguments"
+        return self.error(node, f"{node.constructor} raised {shown}; {with_these}")
+
     def error(self, node: Node, message: str, argument: object = None, hint: str | None = None) -> TemplateError:
         """The error about a node, or about one key in it; the caller raises it."""
         marks = node.marks if isinstance(node, CallNode) else {}
