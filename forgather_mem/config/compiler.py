@@ -1,0 +1,275 @@
+"""Which templates does a render load, and how is each compiled, once?
+
+A sub-template is visible in the file that defines it and in what that file extends, includes or imports in the
+same render, directly or further on; it goes before a file of the same name. Nothing of it stays for the next
+render.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jinja2 import Template, TemplateNotFound, TemplateSyntaxError, Undefined, nodes
+from jinja2.environment import Template as CompiledTemplate
+from jinja2.lexer import Token, TokenStream
+
+from forgather_mem.config.budgets import Budgets
+from forgather_mem.config.functions import Clock
+from forgather_mem.config.instrument import Instrument, Outline
+from forgather_mem.config.marked import Marks, real
+from forgather_mem.config.meter import Meter, TooMuch
+from forgather_mem.config.sandbox import Sandbox
+from forgather_mem.config.sources import Source, Sources
+from forgather_mem.errors import TemplateError
+
+
+class Missing(TemplateNotFound):
+    """A template that is not there; `ignore missing` and lists of names go on.
+
+    Attributes:
+        error: What to tell when nobody goes on.
+    """
+
+    def __init__(self, name: str, error: TemplateError) -> None:
+        super().__init__(name)
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A template was used by another one.
+
+    Attributes:
+        source: The template.
+        used: "extended", "included" or "imported"; "" for the one that was asked for.
+        by: The other one, None for the one that was asked for.
+        line: Line of `by`.
+    """
+
+    source: Source
+    used: str = ""
+    by: Source | None = None
+    line: int = 0
+
+
+@dataclass(slots=True)
+class Job:
+    """One render in progress, and what it came by.
+
+    Attributes:
+        sources: Where templates come from.
+        budgets: Its limits.
+        loads: Every use of a template, in order.
+        first: The first use of each template, by key.
+        parents: Key of a template to the source that it extends.
+        resolved: What each name meant to each template, so that the render can be repeated.
+        compiling: The template that is compiled now.
+    """
+
+    sources: Sources
+    budgets: Budgets
+    clock: Clock = field(default_factory=Clock)
+    loads: list[Load] = field(default_factory=list)
+    first: dict[str, Load] = field(default_factory=dict)
+    parents: dict[str, Source] = field(default_factory=dict)
+    resolved: dict[tuple[str, str], Source | None] = field(default_factory=dict)
+    compiling: Source | None = None
+    source_chars: int = 0
+    tokens: int = 0
+    fresh: set[str] = field(default_factory=set)
+
+    def use(self, load: Load) -> None:
+        """Book a use of a template."""
+        self.loads.append(load)
+        if len(self.loads) > self.budgets.includes:
+            raise TooMuch(f"this render loads more than {self.budgets.includes:,} templates, each time counted")
+        if load.source.key not in self.first:
+            self.first[load.source.key] = load
+            self.source_chars += len(load.source.jinja)
+            if self.source_chars > self.budgets.source_bytes:
+                raise TooMuch(f"the templates of this load have more than {self.budgets.source_bytes:,} characters")
+        if load.used == "extended" and load.by is not None:
+            self._check_cycle(load.source, load.by)
+            self.parents[load.by.key] = load.source
+
+    def resolve(self, name: str, by: Source) -> Source | None:
+        """The template that a name means in another template."""
+        known = (by.key, name)
+        if known not in self.resolved:
+            self.resolved[known] = self._part(name, by) or self.sources.load(name)
+        return self.resolved[known]
+
+    def chain(self, key: str) -> list[str]:
+        """The way from a template to the one that was asked for."""
+        steps: list[str] = []
+        load = self.first.get(key)
+        while load is not None and load.by is not None and len(steps) < 8:
+            steps.append(f"{load.used} by {load.by.file_name}:{load.by.first_line + load.line - 1}")
+            load = self.first.get(load.by.key)
+        return steps
+
+    def _part(self, name: str, by: Source) -> Source | None:
+        files = [by]
+        for file in files:
+            if name in file.parts:
+                return file.parts[name]
+            users = (load.by for load in self.loads if load.source.file_name == file.file_name)
+            files += [user for user in users if user is not None and user not in files]
+        return None
+
+    def _check_cycle(self, parent: Source, child: Source) -> None:
+        names = [child.name]
+        at: Source | None = parent
+        while at is not None:
+            names.append(at.name)
+            if at.key == child.key:
+                raise TooMuch(f"a template extends itself: {' -> '.join(names)}")
+            at = self.parents.get(at.key)
+
+
+class _Key(str):
+    """A template's key on its way through generated code."""
+
+    __slots__ = ("source",)
+    source: Source
+
+
+@dataclass(slots=True)
+class Compiled:
+    """A compiled template."""
+
+    source: Source
+    template: CompiledTemplate
+    outline: Outline
+    block_names: list[str]
+    tokens: int
+
+
+class Compiler(Sandbox):
+    """The Jinja environment of a `Renderer`, which keeps what it compiled until the source changes.
+
+    Args:
+        marks: The strings from outside.
+        paste_values: Paste them as Forgather does.
+        origins: Compile for a source map: everything printed says where it comes from.
+    """
+
+    job: Job
+    variables: Mapping[str, Any]
+
+    def __init__(self, marks: Marks, *, paste_values: bool, origins: bool = False) -> None:
+        super().__init__(marks, paste_values=paste_values)
+        self._origins = origins
+        self._compiled: dict[str, Compiled] = {}
+        self.numbered: list[Compiled] = []  # by the number in their origins
+        self._tokens = 0
+
+    def begin(self, job: Job, variables: Mapping[str, Any]) -> None:
+        """Make a job the one in progress."""
+        self.job = job
+        self.variables = variables
+        self.meter = Meter(job.budgets)
+        self.clock = job.clock
+        self.random = random.Random(0)
+
+    def main(self, source: Source) -> Compiled:
+        """The template that was asked for."""
+        self.job.use(Load(source))
+        return self.compiled(source)
+
+    def outline(self, source: Source) -> Outline:
+        """What the text of a template says, nothing for one that could not be compiled."""
+        known = self._compiled.get(source.key)
+        return known.outline if known is not None else Outline()
+
+    def find(self, name: Any, key: str, used: str, line: int) -> str:
+        """What a template's name means in the template `key`; a list means the first that exists."""
+        by = self._compiled[key].source
+        if isinstance(name, Undefined):
+            str(name)  # raises its own error
+        names = [real(one) for one in (name if isinstance(name, list | tuple) else [name])]
+        for one in names:
+            if not isinstance(one, str):
+                raise TypeError(f"a template's name is a string, not a {type(one).__name__}")
+            source = self.job.resolve(one, by)
+            if source is not None:
+                self.job.use(Load(source, used, by, line))
+                found = _Key(source.key)
+                found.source = source
+                return found
+        visible = [part for load in self.job.loads for part in load.source.parts]
+        raise Missing(
+            str(names[-1] if names else ""),
+            by.place(line, chain=", ".join(self.job.chain(key)) or None).error(
+                f"template {names[-1]!r} not found" if names else "the list of templates is empty",
+                hint=self.job.sources.searcher.hint(names[-1], visible) if names else None,
+            ),
+        )
+
+    def load_named(self) -> None:
+        """Load what the text of the templates loaded so far names, and so on, without rendering anything."""
+        for load in self.job.loads:  # grows
+            for name, used, line in self.outline(load.source).references:
+                self._load_named(name, used, line, load.source)
+
+    def _load_named(self, name: str, used: str, line: int, by: Source) -> None:
+        with contextlib.suppress(TemplateError, TemplateSyntaxError, TooMuch):
+            source = self.job.resolve(name, by)
+            if source is not None and source.key not in self.job.first:
+                self.job.use(Load(source, used, by, line))
+                self.compiled(source)
+
+    def get_template(self, name: Any, parent: str | None = None, globals: Any = None) -> CompiledTemplate:  # noqa: A002
+        """Called by generated code with what `find` gave."""
+        if not isinstance(name, _Key):
+            raise TypeError(f"{name!r} is no template")
+        return self.compiled(name.source).template
+
+    def compiled(self, source: Source) -> Compiled:
+        """A template, compiled when it is new or has changed."""
+        known = self._compiled.get(source.key)
+        if known is None or known.source is not source:
+            known = self._compiled[source.key] = self._compile_source(source)
+        job = self.job
+        if source.key not in job.fresh:
+            job.fresh.add(source.key)
+            job.tokens += known.tokens
+            known.template._module = None  # what it exports was made by another render
+            self._check_tokens(job.tokens)
+        return known
+
+    def _compile_source(self, source: Source) -> Compiled:
+        self.job.compiling, self._tokens = source, 0
+        number = len(self.numbered) if self._origins else None
+        instrument = Instrument(source.key, source.jinja, number)
+        tree = instrument.visit(self.parse(source.jinja, source.key))
+        assert isinstance(tree, nodes.Template)
+        tree.set_environment(self)
+        template = Template.from_code(self, self.compile(tree, source.key), self.globals)
+        compiled = Compiled(source, template, instrument.outline, list(instrument.block_names), self._tokens)
+        if self._origins:
+            self.numbered.append(compiled)
+        self.job.compiling = None
+        return compiled
+
+    def _tokenize(
+        self, source: str, name: str | None, filename: str | None = None, state: str | None = None
+    ) -> TokenStream:
+        stream = super()._tokenize(source, name, filename, state)
+        return TokenStream(self._counted(stream), name, filename)
+
+    def _counted(self, stream: TokenStream) -> Iterator[Token]:
+        for token in stream:
+            self._tokens += 1
+            self._check_tokens(self._tokens)
+            yield token
+
+    def _check_tokens(self, tokens: int) -> None:
+        if tokens > self.job.budgets.tokens:
+            raise TooMuch(
+                f"the templates of this load have more than {self.job.budgets.tokens:,} pieces of Jinja syntax"
+            )

@@ -1,0 +1,126 @@
+"""What does a person read when Jinja, or Python under it, stops at a template?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from jinja2 import TemplateSyntaxError
+from jinja2.exceptions import SecurityError, TemplateRuntimeError
+from yaml import YAMLError
+
+from forgather_mem.config.compiler import Compiler, Job, Missing
+from forgather_mem.config.meter import TooMuch
+from forgather_mem.config.sandbox import MissingName
+from forgather_mem.config.sources import Source
+from forgather_mem.errors import TemplateError, did_you_mean
+
+_QUOTED = re.compile(r"(?:got|named|tag|block) '([^']+)'")
+_FUNCTIONS = {"root": "", "macro": "in a macro"}
+
+
+def explain(error: Exception, compiler: Compiler) -> TemplateError:
+    """The error of ours that says what an exception during rendering means, and where.
+
+    The caller raises it from the exception.
+    """
+    if isinstance(error, TemplateError):
+        return error
+    if isinstance(error, Missing):
+        return error.error
+    job = compiler.job
+    message, hint = _words(error, compiler)
+    if isinstance(error, TemplateSyntaxError) or job.compiling is not None:
+        source = job.compiling or job.loads[-1].source
+        line = getattr(error, "lineno", None) if isinstance(error, TemplateSyntaxError) else None
+        return _at(source, line or 1, error, message, hint, job.chain(source.key))
+    frames = list(_frames(error, job))
+    if not frames:
+        return TemplateError(message, template=job.loads[0].source.name if job.loads else None, hint=hint)
+    source, line, function = frames[-1]
+    where = _FUNCTIONS.get(function, f"in block {function[6:]}" if function.startswith("block_") else "")
+    return _at(source, line, error, message, hint, [part for part in (where, *job.chain(source.key)) if part])
+
+
+def _at(source: Source, line: int, error: Exception, message: str, hint: str | None, chain: list[str]) -> TemplateError:
+    text = source.lines[line - 1] if 0 < line <= len(source.lines) else ""
+    place = source.place(line, _column(text, error), ", ".join(chain) or None)
+    return place.error(message, hint=hint)
+
+
+def _column(text: str, error: Exception) -> int | None:
+    """Where in its line the culprit stands, when its name is known and found."""
+    if isinstance(error, MissingName) and isinstance(error.name, str):
+        found = re.search(rf"\b{re.escape(error.name)}\b", text)
+    else:
+        quoted = _QUOTED.search(str(error)) if isinstance(error, TemplateSyntaxError) else None
+        found = re.search(re.escape(quoted[1]), text) if quoted else None
+    return found.start() + 1 if found else None
+
+
+def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
+    """What is wrong, and what to do."""
+    text = str(error).strip() or type(error).__name__
+    if isinstance(error, MissingName):
+        return text, _near_name(error, compiler)
+    if isinstance(error, TemplateSyntaxError):
+        message = (error.message or text).rstrip(".")
+        return message[:1].lower() + message[1:], _near_word(message, compiler)
+    if isinstance(error, TooMuch):
+        return text, None if "itself" in text else "the limits are those of Budgets; only code can raise them"
+    if isinstance(error, RecursionError):
+        return "templates, macros or expressions nest too deeply", _repeated(compiler.job)
+    if isinstance(error, SecurityError):
+        return text.rstrip("."), "templates can only use what data offers; see the language's table of attributes"
+    if isinstance(error, MemoryError):
+        return "there is not enough memory to render this template", None
+    if isinstance(error, YAMLError):
+        return f"toyaml can't write this value: {text.splitlines()[0]}", None
+    if isinstance(error, TemplateRuntimeError):
+        return text, _near_word(text, compiler)
+    if isinstance(error, SyntaxError):
+        return f"Python can't compile this template: {error.msg}", None
+    return f"{type(error).__name__}: {text}", None
+
+
+def _near_name(error: MissingName, compiler: Compiler) -> str | None:
+    if not isinstance(error.name, str):
+        return None
+    if error.known is not None:
+        return did_you_mean(error.name, error.known) or f"there is: {', '.join(sorted(error.known)[:12]) or 'nothing'}"
+    known = {*compiler.globals, *compiler.variables}
+    for load in compiler.job.loads:
+        known |= compiler.outline(load.source).names
+    near = did_you_mean(error.name, known - {error.name})
+    return near or f"give it as a variable: load(..., {error.name}=...) or --set {error.name}=..."
+
+
+def _near_word(message: str, compiler: Compiler) -> str | None:
+    match = re.search(r"[Nn]o (filter|test) named '([^']+)'", message)
+    if match is None:
+        return None
+    names = compiler.filters if match[1] == "filter" else compiler.tests
+    return did_you_mean(match[2], [name for name in names if name[0] != " "])
+
+
+def _repeated(job: Job) -> str | None:
+    """The template that was loaded suspiciously often."""
+    keys = [load.source.key for load in job.loads]
+    most = max(keys, key=keys.count, default=None)
+    return (
+        f"{most!r} was loaded {keys.count(most)} times: does it use itself?" if most and keys.count(most) > 9 else None
+    )
+
+
+def _frames(error: BaseException, job: Job) -> Iterator[tuple[Source, int, str]]:
+    """The templates that an exception passed through, outermost first: source, line, function."""
+    step = error.__traceback__
+    while step is not None:
+        template = step.tb_frame.f_globals.get("__jinja_template__")
+        if template is not None and template.name in job.first:
+            yield (
+                job.first[template.name].source,
+                template.get_corresponding_lineno(step.tb_lineno),
+                step.tb_frame.f_code.co_name,
+            )
+        step = step.tb_next

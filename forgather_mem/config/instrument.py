@@ -1,0 +1,238 @@
+"""What is changed in a parsed template before it is compiled?
+
+The sandbox can step in at operators, calls, attributes and filters. Everything else that a template can spend
+time, memory or trust on is turned into a filter here: loops, comparisons, slices, `~`, and the names of
+templates. The names of these filters begin with a space, so no template can write them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
+
+from jinja2 import nodes
+from jinja2.exceptions import TemplateSyntaxError
+from jinja2.visitor import NodeTransformer
+
+from forgather_mem.config.marked import ORIGIN_CLOSE, ORIGIN_OPEN
+
+_NEWLINE_FIRST = re.compile(f"(?:{ORIGIN_OPEN}[0-9.]+{ORIGIN_CLOSE})?\n")
+_LIGHT = 32  # nodes of a body that are not worth counting each time: a call of it counts already
+_SILENT = (nodes.Assign, nodes.AssignBlock, nodes.Macro, nodes.Import, nodes.FromImport, nodes.ExprStmt)
+AnyNode = TypeVar("AnyNode", bound=nodes.Node)
+
+
+@dataclass(slots=True)
+class Outline:
+    """What is known of a template from its text alone.
+
+    Attributes:
+        blocks: Line of each block.
+        outer_blocks: Those that stand in no other block.
+        used_blocks: Blocks that it prints itself, by `self.name()`.
+        references: Names of templates written as constants, each with how it is used and its line.
+        names: Variables that it sets.
+    """
+
+    blocks: dict[str, int] = field(default_factory=dict)
+    outer_blocks: list[str] = field(default_factory=list)
+    used_blocks: set[str] = field(default_factory=set)
+    references: list[tuple[str, str, int]] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+
+
+class Instrument(NodeTransformer):
+    """Changes one template.
+
+    Args:
+        key: The template's own key, given back to ` find`.
+        source: Its Jinja source.
+        origins: Its number in a source map: each line and each expression that prints is then marked with
+            where it comes from. None otherwise.
+    """
+
+    def __init__(self, key: str, source: str, origins: int | None) -> None:
+        self._key = key
+        self._lines = source.split("\n")
+        self._origins = origins
+        self._blocks: list[str] = []  # around the current node
+        self._block_numbers: dict[str, int] = {}
+        self._count = 0
+        self.outline = Outline()
+
+    def visit(self, node: nodes.Node, *args: object, **kwargs: object) -> nodes.Node:
+        self._count += 1
+        changed: nodes.Node = super().visit(node, *args, **kwargs)
+        return changed
+
+    def generic_visit(self, node: nodes.Node, *args: object, **kwargs: object) -> nodes.Node:
+        super().generic_visit(node, *args, **kwargs)
+        for body in (getattr(node, "body", None), getattr(node, "else_", None)):
+            if isinstance(body, list):
+                self._end_includes(body)
+        return node
+
+    def _end_includes(self, body: list[nodes.Node]) -> None:
+        """Let no include that stands alone on its line swallow the line behind it: Jinja takes away the last
+        newline of the included file and the one behind the statement."""
+        for number, node in enumerate(body):
+            if not isinstance(node, nodes.Include) or not node.with_context:
+                continue
+            line = self._lines[node.lineno - 1].strip()
+            alone = line.startswith("{%") and line.endswith("%}") and line.count("{%") == 1
+            printing = [after for after in body[number + 1 :] if not isinstance(after, _SILENT)]
+            if alone and printing and not _begins_line(printing[0]):
+                ended = _filter("line", nodes.Const(None, lineno=node.lineno), [])
+                ended.node = None
+                body[number] = nodes.FilterBlock([node], ended, lineno=node.lineno)
+
+    def visit_Template(self, node: nodes.Template) -> nodes.Node:
+        self.generic_visit(node)
+        node.body.insert(0, _work(self._count, 1))
+        return node
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        before = self._count
+        self.generic_visit(node)
+        weight = self._count - before
+        node.iter = _filter("items", cast(nodes.Expr, node.iter), [nodes.Const(weight)])
+        if node.recursive:
+            node.body.insert(0, _work(weight, node.lineno))
+        return node
+
+    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
+        return self._counted(node)
+
+    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:
+        return self._counted(node)
+
+    def visit_Block(self, node: nodes.Block) -> nodes.Node:
+        self.outline.blocks[node.name] = node.lineno
+        if not self._blocks:
+            self.outline.outer_blocks.append(node.name)
+        self._block_numbers.setdefault(node.name, len(self._block_numbers) + 1)
+        self._blocks.append(node.name)
+        self._counted(node)
+        self._blocks.pop()
+        return node
+
+    def _counted(self, node: AnyNode) -> AnyNode:
+        before = self._count
+        self.generic_visit(node)
+        weight = self._count - before
+        if weight > _LIGHT:
+            node.body.insert(0, _work(weight, node.lineno))  # type: ignore[attr-defined]
+        return node
+
+    def visit_Extends(self, node: nodes.Extends) -> nodes.Node:
+        self.generic_visit(node)
+        node.template = self._found(node.template, "extended", node.lineno)
+        return node
+
+    def visit_Import(self, node: nodes.Import) -> nodes.Node:
+        self.generic_visit(node)
+        node.template = self._found(node.template, "imported", node.lineno)
+        return node
+
+    visit_FromImport = visit_Import
+
+    def visit_Include(self, node: nodes.Include) -> nodes.Node:
+        self.generic_visit(node)
+        node.template = self._found(node.template, "included", node.lineno)
+        return node
+
+    def _found(self, name: nodes.Expr, used: str, line: int) -> nodes.Expr:
+        for const in name.items if isinstance(name, nodes.List | nodes.Tuple) else [name]:
+            if isinstance(const, nodes.Const) and isinstance(const.value, str):
+                self.outline.references.append((const.value, used, line))
+        return _filter("find", name, [nodes.Const(self._key), nodes.Const(used), nodes.Const(line)])
+
+    def visit_Name(self, node: nodes.Name) -> nodes.Node:
+        if node.ctx == "store":
+            self.outline.names.add(node.name)
+        return node
+
+    def visit_Getattr(self, node: nodes.Getattr) -> nodes.Node:
+        self.generic_visit(node)
+        if isinstance(node.node, nodes.Name) and node.node.name == "self":
+            self.outline.used_blocks.add(node.attr)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        if not isinstance(node.arg, nodes.Slice):
+            return node
+        bounds = (node.arg.start, node.arg.stop, node.arg.step)
+        return _filter(
+            "slice", cast(nodes.Expr, node.node), [bound or nodes.Const(None, lineno=node.lineno) for bound in bounds]
+        )
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return _filter("concat", nodes.List(node.nodes, lineno=node.lineno), [])
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        self.generic_visit(node)
+        small = isinstance(node.expr, nodes.Const) or any(isinstance(op.expr, nodes.Const) for op in node.ops)
+        for operand in node.ops:
+            if operand.op in ("in", "notin"):
+                operand.expr = _filter("haystack", operand.expr, [])
+            elif not small:
+                operand.expr = _filter("weighed", operand.expr, [])
+        if not small:
+            node.expr = _filter("weighed", node.expr, [])
+        return node
+
+    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:
+        self.generic_visit(node)
+        if not isinstance(node.key, nodes.Const):
+            node.key = _filter("weighed", node.key, [])
+        return node
+
+    def visit_ScopedEvalContextModifier(self, node: nodes.ScopedEvalContextModifier) -> nodes.Node:
+        raise TemplateSyntaxError("there is no autoescape here: the text is YAML, not HTML", node.lineno)
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Node:
+        self.generic_visit(node)
+        printed: list[nodes.Expr] = []
+        for child in node.nodes:
+            if isinstance(child, nodes.Const) and isinstance(child.value, str):
+                child = nodes.TemplateData(child.value, lineno=child.lineno)
+            if isinstance(child, nodes.TemplateData):
+                child.data = self._with_origins(child.data, child.lineno)
+            elif self._origins is not None:
+                child = _filter("at", child, [nodes.Const(self._origin(child.lineno))])
+            printed.append(child)
+        node.nodes = printed
+        return node
+
+    def _with_origins(self, text: str, line: int) -> str:
+        if self._origins is None:
+            return text
+        parts = text.split("\n")
+        marked = [self._origin(line + number) + part for number, part in enumerate(parts)]
+        return "\n".join(marked if parts[-1] else [*marked[:-1], ""])
+
+    def _origin(self, line: int) -> str:
+        block = self._block_numbers[self._blocks[-1]] if self._blocks else 0
+        return f"{ORIGIN_OPEN}{self._origins}.{line}.{block}{ORIGIN_CLOSE}"
+
+    @property
+    def block_names(self) -> Sequence[str]:
+        """Blocks by the number that origins have, "" for none."""
+        return ["", *self._block_numbers]
+
+
+def _begins_line(node: nodes.Node) -> bool:
+    first = node.nodes[0] if isinstance(node, nodes.Output) else None
+    return isinstance(first, nodes.TemplateData) and _NEWLINE_FIRST.match(first.data) is not None
+
+
+def _filter(name: str, value: nodes.Expr, args: list[nodes.Expr]) -> nodes.Filter:
+    return nodes.Filter(value, f" {name}", args, [], None, None, lineno=value.lineno)
+
+
+def _work(weight: int, line: int) -> nodes.ExprStmt:
+    return nodes.ExprStmt(_filter("work", nodes.Const(weight, lineno=line), []), lineno=line)

@@ -1,0 +1,104 @@
+"""What is the Jinja source of a template, and which sub-templates does its file define?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forgather_mem.config.budgets import Budgets
+from forgather_mem.config.marked import RESERVED
+from forgather_mem.config.places import Place
+from forgather_mem.config.search import Found, Searcher
+from forgather_mem.config.syntax import Part, plain_newlines, split, to_jinja
+
+STRING = "<string>"
+
+
+@dataclass(slots=True, eq=False)
+class Source:
+    """One template: a file's head or a sub-template.
+
+    Attributes:
+        key: Unique among the templates of a search path.
+        name: What templates call it.
+        file_name: Name of the file's head: places are given in it.
+        file: The file, None for a string.
+        first_line: Line of the file on which it begins.
+        lines: As written.
+        jinja: As Jinja reads it.
+        parts: The sub-templates of its file by name, shared by all of them.
+    """
+
+    key: str
+    name: str
+    file_name: str
+    file: Path | None
+    first_line: int
+    lines: list[str]
+    jinja: str
+    parts: dict[str, Source] = field(repr=False)
+
+    def place(self, line: int, column: int | None = None, chain: str | None = None) -> Place:
+        """A line of this template, 1-based; the column defaults to its first visible character."""
+        text = self.lines[line - 1] if 0 < line <= len(self.lines) else None
+        if column is None:
+            column = 1 + (len(text) - len(text.lstrip()) if text and text.strip() else 0)
+        return Place(self.file_name, self.first_line + line - 1, column, text, chain)
+
+
+class Sources:
+    """Loads templates, each file once until it changes.
+
+    Args:
+        searcher: Finds the files.
+        budgets: How much text one load may read.
+    """
+
+    def __init__(self, searcher: Searcher, budgets: Budgets) -> None:
+        self.searcher = searcher
+        self._budgets = budgets
+        self._loaded: dict[str, tuple[Found, Source]] = {}
+
+    def load(self, name: str) -> Source | None:
+        """The head of a file; None when there is no such file.
+
+        Raises:
+            TemplateError: when the file must not or can't be read.
+        """
+        known = self._loaded.get(name)
+        if known is not None and self.searcher.is_current(known[0]):
+            return known[1]
+        found = self.searcher.find(name)
+        if found is None:
+            self._loaded.pop(name, None)
+            return None
+        head = self.from_text(self.searcher.read(found), found.name, found.file)
+        self._loaded[name] = (found, head)
+        return head
+
+    def from_text(self, text: str, name: str = STRING, file: Path | None = None) -> Source:
+        """The head of a text. A string has no sub-templates: nothing could extend or include its file."""
+        for number, line in enumerate(text.split("\n"), 1) if not RESERVED.isdisjoint(text) else ():
+            if reserved := RESERVED.intersection(line):
+                char = min(reserved)
+                raise Place(name, number, line.index(char) + 1, line).error(
+                    f"the character U+{ord(char):04X} is reserved", hint="take another one of the private use area"
+                )
+        parts: dict[str, Source] = {}
+        pieces = split(text) if file is not None else [Part(None, 1, plain_newlines(text))]
+        head, *others = (_source(part, name, file, parts) for part in pieces)
+        parts.update({source.name: source for source in others})
+        return head
+
+
+def _source(part: Part, file_name: str, file: Path | None, parts: dict[str, Source]) -> Source:
+    return Source(
+        key=file_name if part.name is None else f"{file_name}#{part.name}",
+        name=part.name or file_name,
+        file_name=file_name,
+        file=file,
+        first_line=part.first_line,
+        lines=part.text.split("\n"),
+        jinja=to_jinja(part.text),
+        parts=parts,
+    )
