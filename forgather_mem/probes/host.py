@@ -18,7 +18,7 @@ from forgather_mem.units import format_bytes, format_duration
 
 LIMIT_EVERY_S = 1.0
 PSS_MOST_S = 0.05
-_PSS_S_PER_BYTE = 1e-11  # 40 ms at 4.3 GB; measured anew at every reading
+_PSS_S_PER_BYTE = 1e-11  # at least: 40 ms at 4.3 GB; measured at every reading
 
 
 class HostProbe:

@@ -196,11 +196,18 @@ class PeakWindow:
         return self._peak_bytes
 
     def restart(self, reading: Reading | None = None) -> None:
-        """Begin anew at this instant, as if closed and opened again; `reading` as for `look`."""
+        """Begin anew at this instant, as if closed and opened again.
+
+        Args:
+            reading: What the mark said at a `look` just now (while the owner is `held`).
+        """
         owner = self._owner
         if owner is not None:
-            with owner.held():
-                owner._start(self, owner._fold(reading))
+            if reading is not None:
+                owner._start(self, reading)
+            else:
+                with owner.held():
+                    owner._start(self, owner._fold(None))
 
     def close(self) -> int:
         """Ends the window and gives its peak in bytes. Closing twice is harmless."""

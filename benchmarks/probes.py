@@ -1,0 +1,190 @@
+"""What does one reading of each probe cost, beside psutil and torch's own getters, in one process?
+
+    python benchmarks/probes.py [--rounds N] [--markdown FILE] [--check]
+
+Tight loops; the variants take turns round by round, figures are medians, ratios are of medians. Without a
+CUDA device the device part runs on a nested dictionary of the shape that `torch.cuda.memory_stats`
+documents: the Python part of the reading, without the allocator's own 10 to 20 us. `--check` ends with 1
+when a ratio is above what we promise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import torch
+from torch import nn
+
+from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, device, windows
+from forgather_mem.probes.allocator import Allocator, Nested
+from forgather_mem.probes.limits import MemoryLimit
+from forgather_mem.probes.procfs import KernelFile
+from forgather_mem.probes.tensors import tensor_bytes
+from forgather_mem.probes.windows import host_peaks
+from forgather_mem.sample import Moment, Sample
+
+Variants = dict[str, Callable[[], object]]
+PROMISED = {"HostProbe + PythonProbe": 0.7, "DeviceProbe": 1 / 25, "DeviceProbe(reset_peaks=True)": 1 / 25}
+SAMPLE = Sample(event="step_end", step=1, epoch=None, time_s=0.0, values={})
+
+
+def cost_s(variants: Variants, rounds: int, calls: int) -> dict[str, float]:
+    """Median seconds a call; the variants take turns."""
+    took: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds):
+        for name, call in variants.items():
+            began_s = time.perf_counter()
+            for _ in range(calls):
+                call()
+            took[name].append((time.perf_counter() - began_s) / calls)
+    return {name: statistics.median(seconds) for name, seconds in took.items()}
+
+
+def table(title: str, costs: dict[str, float]) -> list[str]:
+    """Markdown; ratios are to the first row."""
+    reference = next(iter(costs))
+    lines = [f"## {title}", "", f"| | us a call | of `{reference}` | promised |", "|---|---:|---:|---|"]
+    for name, seconds in costs.items():
+        promised = f"at most {PROMISED[name]}" if name in PROMISED else ""
+        lines.append(f"| {name} | {seconds * 1e6:.2f} | {seconds / costs[reference]:.3f} | {promised} |")
+    return [*lines, ""]
+
+
+def too_dear(costs: dict[str, float]) -> list[str]:
+    reference = next(iter(costs.values()))
+    return [name for name, seconds in costs.items() if seconds / reference > PROMISED.get(name, 1e9)]
+
+
+def host_variants(run: Any, moment: Moment) -> Variants:
+    host, python, process = HostProbe(), PythonProbe(), psutil.Process()
+    for probe in (host, python):
+        probe.begin(run)
+        probe(moment, SAMPLE)  # the rare readings are behind us
+
+    def sample() -> None:
+        host(moment, SAMPLE)
+        python(moment, SAMPLE)
+
+    return {
+        "psutil memory_info()": process.memory_info,
+        "psutil Process().memory_info()": lambda: psutil.Process().memory_info(),
+        "HostProbe": lambda: host(moment, SAMPLE),
+        "HostProbe + PythonProbe": sample,
+    }
+
+
+def paper_stats() -> dict[str, Any]:
+    pool = {"current": 3 << 30, "peak": 5 << 30, "allocated": 1 << 40, "freed": 1 << 39}
+    groups = (
+        "allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes",
+        "active_bytes", "inactive_split_bytes", "requested_bytes",
+    )  # fmt: skip
+    stats: dict[str, Any] = {
+        group: {name: dict(pool) for name in ("all", "small_pool", "large_pool")} for group in groups
+    }
+    counters = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
+    stats |= dict.fromkeys(counters, 0)
+    return stats | {"oversize_allocations": dict(pool), "oversize_segments": dict(pool), "max_split_size": -1}
+
+
+def device_variants(run: Any, moment: Moment) -> Variants:
+    stats = paper_stats()
+
+    def nested(device: object = None) -> Nested:
+        return stats
+
+    allocator = Allocator("cuda", 0, nested, lambda: None, lambda: (8 << 30, 16 << 30), lambda: None, True)
+    for module in (device, windows):
+        module.current_allocator = lambda: allocator  # type: ignore[attr-defined]
+    torch.cuda.memory.memory_stats_as_nested_dict = nested  # type: ignore[assignment]
+    passive, resetting = DeviceProbe(), DeviceProbe(reset_peaks=True)
+    for probe in (passive, resetting):
+        probe.begin(run)
+        assert probe(moment, SAMPLE)["device/allocated_bytes"] == 3 << 30
+
+    def four_getters() -> None:
+        torch.cuda.memory_allocated()
+        torch.cuda.memory_reserved()
+        torch.cuda.max_memory_allocated()
+        torch.cuda.max_memory_reserved()
+
+    return {
+        "memory_stats()": torch.cuda.memory_stats,
+        "four torch.cuda getters": four_getters,
+        "DeviceProbe": lambda: passive(moment, SAMPLE),
+        "DeviceProbe(reset_peaks=True)": lambda: resetting(moment, SAMPLE),
+    }
+
+
+def single_readings() -> Variants:
+    peaks, limit, rollup = host_peaks(), MemoryLimit(), KernelFile("/proc/self/smaps_rollup")
+    assert peaks is not None
+    peaks.open(reset=False)  # somebody watches the whole run: the kernel's files stay open
+    phases = PhaseProbe(host_mark=True, device=False)
+
+    def phase() -> None:
+        phases.phase_begin("forward")
+        phases.phase_end("forward")
+
+    return {
+        "an empty function": lambda: None,
+        "a window of the kernel's mark, opened and closed": lambda: peaks.open().close(),
+        "a phase of PhaseProbe(host_mark=True)": phase,
+        "what is used of the limit": limit.used_bytes,
+        "PSS (smaps_rollup)": rollup.read,
+        "tracked objects": lambda: len(gc.get_objects()) + gc.get_freeze_count(),
+    }
+
+
+def tensor_variants() -> Variants:
+    model = nn.ModuleList(nn.Linear(8, 8) for _ in range(150))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return {"300 parameters with gradients and AdamW's state": lambda: tensor_bytes(model, optimizer)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    run: Any = SimpleNamespace(tell=lambda finding: None, step=0)
+    moment = Moment("step_end", 1, 0.5, None, None, None, {}, run)
+    host = cost_s(host_variants(run, moment), options.rounds, 2000)
+    of_device = cost_s(device_variants(run, moment), options.rounds, 500)
+    single = cost_s(single_readings() | tensor_variants(), options.rounds, 20)
+    lines = [
+        "# What the probes cost",
+        "",
+        f"{date.today()}, Python {platform.python_version()}, torch {torch.__version__}, psutil "
+        f"{psutil.__version__}, {psutil.cpu_count()} CPUs, {len(gc.get_objects()):,} tracked objects, "
+        f"{psutil.Process().memory_info().rss / 2**20:.0f} MiB resident. "
+        f"Made by `python benchmarks/probes.py --rounds {options.rounds}`.",
+        "",
+        *table("(a) One host sample: RSS, anonymous, run peak, collector counts (wanted: 6 us)", host),
+        *table("(e) The Python part of one device sample, on a nested dictionary of real shape", of_device),
+        *table("Rare readings and windows", single),
+    ]
+    print("\n".join(lines))
+    if options.markdown is not None:
+        options.markdown.write_text("\n".join(lines))
+    dear = too_dear(host) + too_dear(of_device)
+    if options.check and dear:
+        raise SystemExit(f"dearer than promised: {', '.join(dear)}")
+
+
+if __name__ == "__main__":
+    main()
