@@ -45,17 +45,14 @@ def current_allocator() -> Allocator | None:
     torch = sys.modules.get("torch")
     if torch is None:
         return None
-    kind = accelerator_kind()
+    kind = _accelerator_kind(torch)
     if kind is None or not _is_initialised(torch, kind):
         return None
     return _allocator(kind, _current_index(torch, kind))
 
 
-@functools.cache
-def accelerator_kind() -> str | None:
+def _accelerator_kind(torch: Any) -> str | None:
     """The accelerator this torch was built for ("cuda", "xpu", ...), whether or not one is there."""
-    import torch
-
     try:
         device = torch.accelerator.current_accelerator()
     except (AttributeError, RuntimeError):  # torch 2.6 raises where newer ones return None
