@@ -40,7 +40,7 @@ class SimulatedDevice:
         assert self.initialised, "asking an uninitialised device for its statistics crashes some versions of torch"
         counts = {"current": int(self.allocated * MIB), "peak": int(self.peak * MIB)}
         held = {"current": int(self.reserved * MIB), "peak": int(self.reserved * MIB)}
-        return {"allocated_bytes": {"all": counts}, "reserved_bytes": {"all": held}, "num_ooms": 0}
+        return {"allocated_bytes": {"all": counts}, "reserved_bytes": {"all": held}}
 
     def reset_peaks(self, index: int) -> None:
         self.peak = self.allocated
@@ -50,7 +50,7 @@ class SimulatedDevice:
 def simulated_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
     """torch answers as if this device were there."""
     device = SimulatedDevice()
-    caches = (allocator.accelerator_kind, allocator._allocator, windows._device_windows)
+    caches = (allocator._allocator, windows._device_windows)
     with monkeypatch.context() as patch:
         patch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
         patch.setattr(torch.cuda, "is_initialized", lambda: device.initialised)

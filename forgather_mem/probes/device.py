@@ -8,9 +8,10 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 from forgather_mem.probes.allocator import Allocator, Nested, current_allocator, driver_memory, gauge
+from forgather_mem.probes.marks import DeviceMark
 from forgather_mem.probes.nvml import other_processes_bytes
 from forgather_mem.probes.pace import BUDGET_FRAC, Pace
-from forgather_mem.probes.windows import DeviceMark, PeakWindows, device_peaks
+from forgather_mem.probes.windows import PeakWindows, device_peaks
 from forgather_mem.sample import Finding, Moment, RunInfo, Sample
 
 HEADROOM_EVERY_S = 1.0
@@ -132,7 +133,7 @@ class _Live:
             values["device/reserved_frac"] = reserved / self._total_bytes
         if reserved:
             values["device/unused_frac"] = (reserved - allocated) / reserved
-        if self.allocator.counts_retries:
+        if self.allocator.counts_retries and "num_ooms" in stats:
             values["device/alloc_retries"] = stats["num_alloc_retries"]
             values["device/ooms"] = stats["num_ooms"]
         return values

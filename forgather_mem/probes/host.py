@@ -10,9 +10,10 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 
 from forgather_mem.probes.limits import MemoryLimit
+from forgather_mem.probes.marks import HostMark
 from forgather_mem.probes.pace import BUDGET_FRAC, Pace
 from forgather_mem.probes.procfs import PAGE_BYTES, KernelFile, kib_fields, own_memory, resident_bytes
-from forgather_mem.probes.windows import HostMark, PeakWindows, host_peaks
+from forgather_mem.probes.windows import PeakWindows, host_peaks
 from forgather_mem.sample import Finding, Moment, RunInfo, Sample
 from forgather_mem.units import format_bytes, format_duration
 
