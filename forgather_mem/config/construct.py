@@ -41,12 +41,29 @@ class Construction:
         """
         run = _Run(self._resolver, self._built, self._built)
         for node in self._resolver.calls(roots):
-            run.check_ahead(node)
+            if not is_file(node):  # an earlier call of the template may write the file
+                run.check_ahead(node)
         self._built.update(_filled(self._cells))
         try:
             return [run.value(root) for root in roots]
         finally:
             run.settle(self._cells)
+
+
+def misfits(resolver: Resolver, roots: Sequence[Value]) -> list[TemplateError]:
+    """What can be known to fail without building anything: names that don't import, arguments that don't fit.
+
+    It imports what the policy allows, and passes over what it refuses.
+    """
+    found = []
+    run = _Run(resolver, {}, {})
+    for node in resolver.reached(roots):
+        if isinstance(node, CallNode) and resolver.allows(node):
+            try:
+                run.check_ahead(node)
+            except TemplateError as error:
+                found.append(error)
+    return found
 
 
 class Partial:
@@ -171,10 +188,7 @@ class _Run:
             raise self._resolver.error(node, f"importing {node.constructor} raised {_shown(error)}") from error
 
     def check_ahead(self, node: CallNode) -> None:
-        """Import what a call names and compare its arguments, before anything is built. A file may be written by an
-        earlier call of the template, so it waits until it is needed."""
-        if is_file(node):
-            return
+        """Import what a call names and compare its arguments, before anything is built."""
         more_come = node.kind == "partial" or node.latent is not None
         found = self.callee(node).misfit(len(node.args), node.kwargs.keys(), more_come=more_come)
         if found is not None:

@@ -166,16 +166,36 @@ class Graph:
             return Place(template="<graph>", line=mark[0], column=mark[1], source_line=None, chain=None)
         return self.locate(*mark)
 
-    def path(self, node: Value) -> str | None:
-        """The way from the root to a node, as `$.trainer_callbacks.gc`; None when no target leads to it."""
-        found = path(self.root, node)
-        if found is not None:
-            return "$" + found
-        for key, value in self.definitions:
-            found = path(value, node)
-            if found is not None:
-                return f"$[{key!r}]{found}"
-        return None
+    def path(self, node: Node) -> str | None:
+        """The way from the root to a node, as `$.trainer_callbacks.gc`; None when nothing leads to it any more."""
+        return Paths(self).of(node)
+
+
+class Paths:
+    """The ways to all nodes of a graph, found in one walk: targets first, in written order."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._came: dict[int, tuple[int | None, str]] = {}
+        self._graph = graph  # keeps the ids from being used again
+        hidden = [(value, f"$[{key!r}]") for key, value in graph.definitions]
+        stack: list[tuple[Value, int | None, str]] = [(value, None, label) for value, label in reversed(hidden)]
+        stack.append((graph.root, None, "$"))
+        while stack:
+            node, parent, label = stack.pop()
+            if isinstance(node, Node) and id(node) not in self._came:
+                self._came[id(node)] = (parent, label)
+                stack.extend((value, id(node), label) for label, value in reversed(list(edges(node))))
+
+    def of(self, node: Node) -> str | None:
+        """The way to one node, None when there is none."""
+        if id(node) not in self._came:
+            return None
+        steps = []
+        at: int | None = id(node)
+        while at is not None:
+            at, label = self._came[at]
+            steps.append(label)
+        return "".join(reversed(steps))
 
 
 def edges(node: Value) -> Iterator[tuple[str, Value]]:
@@ -204,28 +224,6 @@ def step(key: object) -> str:
     ('.gc', "['a b']", '[3]')
     """
     return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"
-
-
-def path(root: Value, wanted: Value) -> str | None:
-    """The first way from one node to another in written order, "" when they are the same."""
-    came: dict[int, tuple[int, str]] = {}
-    stack: list[tuple[Value, int, str]] = [(root, 0, "")]
-    while stack:
-        node, parent, label = stack.pop()
-        if not isinstance(node, Node) or id(node) in came:
-            continue
-        came[id(node)] = (parent, label)
-        if node is wanted:
-            break
-        stack.extend((value, id(node), label) for label, value in reversed(list(edges(node))))
-    else:
-        return None
-    steps = []
-    at = id(wanted)
-    while at != id(root):
-        at, label = came[at]
-        steps.append(label)
-    return "".join(reversed(steps))
 
 
 def children_of(node: Node) -> Sequence[Node]:

@@ -5,12 +5,14 @@ Nothing is built here. What an imported module raises passes through; `construct
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from forgather_mem.config.binding import Misfit, Parameters, misfit, parameters_of
 from forgather_mem.config.budgets import Budgets
-from forgather_mem.config.nodes import NO_DEFAULT, CallNode, Graph, Node, Value, VarNode, walk
+from forgather_mem.config.nodes import NO_DEFAULT, CallNode, Graph, Node, Paths, Value, VarNode, walk
+from forgather_mem.config.places import Place
 from forgather_mem.config.policy import NameUse, Policy
 from forgather_mem.errors import TemplateError, did_you_mean
 
@@ -25,6 +27,9 @@ class Callee:
     def misfit(self, num_args: int, names: Set[str], *, more_come: bool = False) -> Misfit | None:
         """Why some arguments can't fit, or None."""
         return misfit(self.parameters, num_args, names, more_come=more_come) if self.parameters else None
+
+
+_NOWHERE = Place("", 1)
 
 
 class Resolver:
@@ -73,6 +78,15 @@ class Resolver:
             return ()
         return node.children
 
+    def reached(self, roots: Sequence[Value]) -> Iterator[Node]:
+        """Every node that is built for the roots, or may be when a partial is called."""
+        return walk(roots, self.parts)
+
+    def allows(self, node: CallNode) -> bool:
+        """Whether the policy lets a call's name be imported."""
+        folder = self._folder(node) if is_file(node) else None
+        return self.policy.verdict(node.constructor, folder).allowed
+
     def calls(self, roots: Sequence[Value]) -> list[CallNode]:
         """All calls that the roots reach, with their names allowed and all variables bound.
 
@@ -80,7 +94,7 @@ class Resolver:
             TemplateError: for a variable without a value, and for names that the policy refuses.
         """
         calls, unbound = [], []
-        for node in walk(roots, self.parts):
+        for node in self.reached(roots):
             if isinstance(node, CallNode):
                 calls.append(node)
             elif isinstance(node, VarNode) and node.default is NO_DEFAULT and node.variable not in self.variables:
@@ -101,11 +115,8 @@ class Resolver:
             key = (node.constructor, self._folder(node), node.searchpath)
         found = self._callees.get(key)
         if found is None:
-            try:
-                function = self.policy.load(self._use(node))
-            except TemplateError as error:
-                error.path = error.path or self.graph.path(node)
-                raise
+            with self._placed(node) as use:
+                function = self.policy.load(use)
             found = self._callees[key] = Callee(function, parameters_of(function))
         return found
 
@@ -114,7 +125,8 @@ class Resolver:
         nodes: dict[object, CallNode] = {}
         for node in calls:
             nodes.setdefault((node.constructor, node.searchpath), node)
-        return [self._use(node, self.graph.path(node) or "") for node in nodes.values()]
+        paths = Paths(self.graph)
+        return [self._use(node, self.graph.place(node.mark), paths.of(node) or "") for node in nodes.values()]
 
     def check(self, node: CallNode, callee: Callee, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Refuse arguments that don't fit, or that the policy forbids, before the call.
@@ -126,11 +138,8 @@ class Resolver:
         if found is not None:
             raise self.misfit_error(node, found)
         if node.constructor.startswith("transformers"):
-            try:
-                self.policy.check_arguments(self._use(node), args, kwargs)
-            except TemplateError as error:
-                error.path = error.path or self.graph.path(node)
-                raise
+            with self._placed(node) as use:
+                self.policy.check_arguments(use, args, kwargs)
 
     def misfit_error(self, node: CallNode, found: Misfit) -> TemplateError:
         """The error about arguments that don't fit; the caller raises it."""
@@ -164,9 +173,20 @@ class Resolver:
         place = self.graph.place(marks.get(argument, node.mark))
         return place.error(message, path=self.graph.path(node), hint=hint)
 
-    def _use(self, node: CallNode, path: str = "") -> NameUse:
+    def _use(self, node: CallNode, place: Place, path: str) -> NameUse:
         directory = self._folder(node) if is_file(node) else None
-        return NameUse(node.constructor, self.graph.place(node.mark), path, directory, node.searchpath)
+        return NameUse(node.constructor, place, path, directory, node.searchpath)
+
+    @contextmanager
+    def _placed(self, node: CallNode) -> Iterator[NameUse]:
+        """The name of a call, without place and path. Only an error needs these, and to find the place the template
+        is rendered once more."""
+        try:
+            yield self._use(node, _NOWHERE, "")
+        except TemplateError as error:
+            if error.template != _NOWHERE.template:  # of a template that the imported module loads
+                raise
+            raise self.error(node, error.message, hint=error.hint) from error.__cause__
 
     def _folder(self, node: Node) -> str | None:
         return self._folder_of(self.graph.place(node.mark).template) if self._folder_of else None
