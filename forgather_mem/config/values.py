@@ -65,16 +65,26 @@ class Values:
         function = self._special.get(name) or _PLAIN.get(name)
         if function is None or name == "call":
             return function
-        return self._charging(function)
+        return self._charging(function, name in _SHALLOW)
 
-    def _charging(self, function: Callable[..., Any]) -> Callable[..., object]:
+    def _charging(self, function: Callable[..., Any], is_shallow: bool) -> Callable[..., object]:
         def charged(*args: Any, **kwargs: Any) -> object:
-            self._charge(args)
-            self._charge(kwargs)
+            if is_shallow and not (function == self._dict and args):  # keys of pairs are hashed, all of them
+                self._charge_outermost((*args, *kwargs.values()))
+            else:
+                self._charge(args)
+                self._charge(kwargs)
             return function(*args, **kwargs)
 
         charged.__name__ = charged.__qualname__ = function.__name__
         return charged
+
+    def _charge_outermost(self, values: Sequence[object]) -> None:
+        """As `_charge`, for a function that looks at its arguments and not into their items: so a chain of 2 000
+        lists costs as much as 2 000 lists."""
+        self._left -= len(values) + sum(len(v) for v in values if isinstance(v, list | tuple | dict | set | frozenset))
+        if self._left < 0:
+            self._refuse()
 
     def _charge(self, value: object) -> None:
         """Take the size of a value, all it contains included, off what is left."""
@@ -153,6 +163,11 @@ def _round(number: Any, ndigits: int | None = None) -> Any:
 def _call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
+
+_SHALLOW = frozenset(
+    ("dict", "list", "tuple", "named_dict", "named_list", "named_tuple", "items", "keys", "values", "len", "enumerate",
+     "reversed", "zip", "bool", "slice")
+)  # fmt: skip
 
 _PLAIN: dict[str, Callable[..., Any]] = {
     "abs": abs, "bool": bool, "complex": complex, "enumerate": enumerate, "float": float, "int": int,
