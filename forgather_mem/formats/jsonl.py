@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -122,13 +123,16 @@ def rotate(path: Path, keep: int) -> None:
 
 
 def is_torn(path: Path) -> bool:
-    """Whether a file's last line has no end, so that what is appended needs a new line first."""
-    try:
-        with path.open("rb") as file:
-            file.seek(-1, 2)
-            return file.read(1) != b"\n"
-    except OSError:  # not there, or empty
+    """Whether a file's last line has no end, so that what is appended needs a new line first.
+
+    Raises:
+        OSError: the file can't be read.
+    """
+    if not path.is_file() or not path.stat().st_size:  # reading a pipe would wait
         return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

@@ -114,10 +114,12 @@ def hparams_events(hparams: Mapping[str, HParam], metric_tags: Iterable[str], ti
 
 def hparams_end_event(time_s: float) -> Event:
     """The run that `hparams_events` began has ended."""
-    from tensorboard.plugins.hparams import api_pb2, summary
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2  # without TensorFlow, unlike its API
 
-    ended = summary.session_end_pb(api_pb2.STATUS_SUCCESS, end_time_secs=time_s)
-    return Event(step=0, wall_time=time_s, summary=ended)
+    ended = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time_s)
+    content = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(session_end_info=ended))
+    value = Summary.Value(tag=metadata.SESSION_END_INFO_TAG, metadata=content, tensor=metadata.NULL_TENSOR)
+    return _event(value, 0, time_s)
 
 
 def _string_value(tag: str, content: bytes, metadata: SummaryMetadata) -> Summary.Value:

@@ -1,0 +1,102 @@
+"""Framing of event files, against tensorboard's own reader and checksum."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+from tensorboard.backend.event_processing.io_wrapper import IsTensorFlowEventsFile
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+from forgather_mem.formats.event_file import (
+    EventFile,
+    crc32c,
+    cut_torn_tail,
+    frame,
+    good_end,
+    is_ours,
+    payloads,
+)
+
+
+def framed(payload: bytes) -> bytes:
+    checksum = crc32c()
+    assert checksum is not None
+    return frame(payload, checksum)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=2000))
+def test_a_record_is_framed_as_tensorboard_frames_it(payload: bytes) -> None:
+    header = struct.pack("<Q", len(payload))
+    expected = header + struct.pack("<I", masked_crc32c(header)) + payload + struct.pack("<I", masked_crc32c(payload))
+    assert framed(payload) == expected
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=50), max_size=5), st.data())
+def test_a_file_cut_anywhere_gives_its_whole_records(records: list[bytes], data: st.DataObject) -> None:
+    whole = [framed(record) for record in records]
+    content = b"".join(whole)
+    cut = data.draw(st.integers(0, len(content)))
+    fitting = 0
+    while fitting < len(whole) and sum(map(len, whole[: fitting + 1])) <= cut:
+        fitting += 1
+    assert [payload for _, payload in payloads(content[:cut])] == records[:fitting]
+
+
+def test_a_wrong_payload_is_passed_over_and_a_wrong_length_ends_the_file() -> None:
+    first, second, third = framed(b"first"), framed(b"second"), framed(b"third")
+    damaged = second[:13] + b"X" + second[14:]
+    assert [payload for _, payload in payloads(first + damaged + third)] == [b"first", b"third"]
+    damaged = b"\x07" + second[1:]
+    assert [payload for _, payload in payloads(first + damaged + third)] == [b"first"]
+    assert [payload for _, payload in payloads(first + bytes(4096))] == [b"first"]
+
+
+def test_our_file_is_one_that_tensorboard_takes_and_reads(tmp_path: Path) -> None:
+    file = EventFile(tmp_path)
+    for step in range(3):
+        assert file.ready()
+        assert file.add(Event(step=step, wall_time=1.0))
+    file.close()
+    (path,) = tmp_path.iterdir()
+    assert IsTensorFlowEventsFile(str(path))
+    assert is_ours(path.name)
+    events = [Event.FromString(raw) for raw in RawEventFileLoader(str(path)).Load()]
+    assert events[0].file_version == "brain.Event:2"
+    assert [event.step for event in events[1:]] == [0, 1, 2]
+    assert good_end(path) == path.stat().st_size
+
+
+def test_two_files_of_one_process_and_second_have_names_of_their_own(tmp_path: Path) -> None:
+    files = [EventFile(tmp_path) for _ in range(3)]
+    assert all(file.ready() for file in files)
+    for file in files:
+        file.close()
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_torn_tail_is_cut_off_once(tmp_path: Path) -> None:
+    path = tmp_path / "events.out.tfevents.1"
+    path.write_bytes(framed(b"first") + framed(b"second")[:-3])
+    assert good_end(path) == len(framed(b"first"))
+    assert cut_torn_tail(path) == len(framed(b"second")) - 3
+    assert cut_torn_tail(path) == 0
+    assert path.read_bytes() == framed(b"first")
+
+
+@pytest.mark.parametrize("missing", ["google_crc32c._crc32c", "google_crc32c"])
+def test_a_checksum_in_python_is_refused_without_a_warning(missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None\n"
+    code += "from forgather_mem.formats.event_file import crc32c\nprint(crc32c())"
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
+    assert (done.stdout, done.stderr) == ("None\n", "")

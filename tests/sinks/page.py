@@ -1,0 +1,83 @@
+"""A real TensorBoard server, asked over HTTP for what its page shows."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+
+class Page:
+    """TensorBoard on a folder of runs, in a process of its own, on a loopback port.
+
+    Args:
+        logdir: Its subfolders are the runs.
+        fast: Load with the data server (TensorBoard's default) or in Python (`--load_fast false`).
+    """
+
+    def __init__(self, logdir: Path, *, fast: bool) -> None:
+        command = [sys.executable, "-W", "ignore", "-m", "tensorboard.main", "--logdir", str(logdir), "--port", "0"]
+        command += ["--host", "localhost", "--reload_interval", "1", "--load_fast", "true" if fast else "false"]
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self._process.stderr is not None
+        seen = []
+        for line in self._process.stderr:
+            seen.append(line)
+            match = re.search(r"http://localhost:\d+/", line)
+            if match:
+                self._url = match[0]
+                return
+        raise RuntimeError(f"TensorBoard did not start: {''.join(seen)}")
+
+    def close(self) -> None:
+        self._process.terminate()
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+        self._process.wait(timeout=20)
+
+    def get(self, route: str, **query: str) -> Any:
+        """The JSON of a route of a plugin."""
+        address = f"{self._url}data/plugin/{route}?{urllib.parse.urlencode(query)}"
+        with urllib.request.urlopen(address, timeout=20) as answer:
+            return json.load(answer)
+
+    def tags(self, run: str, tag: str) -> dict[str, Any]:
+        """All scalar tags of a run, as soon as this one is among them."""
+        return self._wait(lambda: (found := self.get("scalars/tags").get(run, {})) and tag in found and found)
+
+    def points(self, run: str, tag: str, at_least: int = 1) -> list[tuple[int, float]]:
+        """(step, value) as the page draws them, as soon as there are that many."""
+        self.tags(run, tag)
+
+        def read() -> Any:
+            points = self.get("scalars/scalars", run=run, tag=tag)
+            return len(points) >= at_least and [(int(step), value) for _, step, value in points]
+
+        return self._wait(read)
+
+    def texts(self, run: str, tag: str) -> list[str]:
+        """The HTML of a text tag."""
+        self._wait(lambda: tag in self.get("text/tags").get(run, []))
+        return [entry["text"] for entry in self.get("text/text", run=run, tag=tag)]
+
+    @staticmethod
+    def _wait(ask: Any, timeout_s: float = 30.0) -> Any:
+        until = time.monotonic() + timeout_s
+        while not (answer := _quiet(ask)):
+            assert time.monotonic() < until, "TensorBoard does not show it"
+            time.sleep(0.1)
+        return answer
+
+
+def _quiet(ask: Any) -> Any:
+    try:
+        return ask()
+    except urllib.error.HTTPError:  # the run is not loaded yet
+        return None

@@ -1,0 +1,35 @@
+"""What a sink gets to know of a training, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forgather_mem.sample import Finding, PhaseWatcher, RunInfo
+
+
+@dataclass
+class PlainRun:
+    """A training that is told by its facts alone."""
+
+    output_dir: Path | None = None
+    folder: Path | None = None
+    rank: int = 0
+    world_size: int = 1
+    device: int | None = None
+    phase: str = "other"
+    step: int = 0
+    told: list[Finding] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    def watch_phases(self, watcher: PhaseWatcher) -> None:
+        """Nobody announces phases here."""
+
+    def tell(self, finding: Finding) -> None:
+        self.told.append(finding)
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+_: RunInfo = PlainRun()

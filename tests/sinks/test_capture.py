@@ -1,0 +1,42 @@
+"""The public test double, and what all sinks have in common."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from forgather_mem import sinks
+from forgather_mem.sample import Finding, Sample
+from forgather_mem.sinks import Capture
+from tests.sinks.plain_run import PlainRun
+
+
+def test_samples_findings_and_series_are_kept_until_the_next_training() -> None:
+    capture = Capture()
+    for step, event in ((1, "step_end"), (2, "step_end"), (2, "evaluate")):
+        values = {"host/rss_bytes": float(step), **({"gc/pause_s": 0.5} if step == 1 else {})}
+        capture.write(Sample(event=event, step=step, epoch=None, time_s=1.0, values=values))
+    capture.tell(Finding(kind="leak", step=2, text="It grows."))
+    assert capture.series("host/rss_bytes") == [(1, 1.0), (2, 2.0), (2, 2.0)]
+    assert capture.series("host/rss_bytes", event="evaluate") == [(2, 2.0)]
+    assert capture.series("gc/pause_s") == [(1, 0.5)]
+    assert [finding.kind for finding in capture.findings] == ["leak"]
+    capture.begin(PlainRun())
+    assert (capture.samples, capture.findings) == ([], [])
+
+
+def test_importing_sinks_loads_neither_torch_nor_tensorboard() -> None:
+    code = (
+        "import sys\n"
+        "import forgather_mem.sinks as sinks\n"
+        "sinks.ConsoleSink, sinks.JsonlSink, sinks.TrainerLogSink, sinks.Capture\n"
+        "assert not {'torch', 'tensorboard', 'google.protobuf', 'numpy'} & set(sys.modules)\n"
+        "sinks.TensorBoardSink\n"
+        "assert not {'torch', 'tensorflow', 'transformers', 'numpy'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_public_name_is_there() -> None:
+    assert all(hasattr(sinks, name) for name in sinks.__all__)
+    assert set(sinks.__all__) <= set(dir(sinks))

@@ -1,0 +1,95 @@
+"""Numbers for the trainer's own log lines."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import pytest
+
+from forgather_mem.sample import Sample
+from forgather_mem.sinks import TrainerLogSink
+from tests.sinks.plain_run import PlainRun
+
+GIB = 2.0**30
+
+
+def feed(sink: TrainerLogSink, **values: float) -> None:
+    named = {name.replace("__", "/"): value for name, value in values.items()}
+    sink.write(Sample(event="step_end", step=1, epoch=None, time_s=1.0, values=named))
+
+
+def test_a_line_has_the_devices_peak_since_the_last_line() -> None:
+    sink = TrainerLogSink()
+    sink.begin(PlainRun(device=0))
+    assert sink.log_values(0) == {}
+    for peak in (2, 9, 3):
+        feed(sink, host__rss_bytes=50 * GIB, device__step_peak_bytes=peak * GIB)
+    assert sink.log_values(3) == {"mem_peak_gib": 9.0}
+    feed(sink, device__step_peak_bytes=4 * GIB)
+    assert sink.log_values(4) == {"mem_peak_gib": 4.0}
+    assert sink.log_values(4) == {"mem_peak_gib": 4.0}  # an evaluation's line at the same step
+
+
+def test_without_a_device_it_is_the_hosts_peak_and_a_new_maximum_of_the_run_counts() -> None:
+    sink = TrainerLogSink()
+    sink.begin(PlainRun())
+    feed(sink, host__rss_bytes=1 * GIB, host__rss_peak_bytes=8 * GIB)  # 8 was before this run's first line
+    assert sink.log_values(1) == {"mem_peak_gib": 1.0}
+    feed(sink, host__rss_bytes=2 * GIB, host__rss_peak_bytes=9 * GIB)  # a spike between two samples
+    assert sink.log_values(2) == {"mem_peak_gib": 9.0}
+    feed(sink, host__rss_bytes=2 * GIB, host__rss_peak_bytes=9 * GIB)
+    assert sink.log_values(3) == {"mem_peak_gib": 2.0}
+
+
+def test_gauges_give_extremes_flows_sums_and_totals_the_last_value() -> None:
+    keys = {
+        "rss_gib": "host/rss_bytes",
+        "headroom_gib": "device/headroom_bytes",
+        "gc_pause_ms": "gc/pause_s",
+        "gc_collections": "gc/collections",
+    }
+    sink = TrainerLogSink(prefix="memory/", keys=keys)
+    for i in (1, 3, 2):
+        feed(
+            sink,
+            host__rss_bytes=i * GIB,
+            device__headroom_bytes=i * GIB,
+            gc__pause_s=i * 0.001,
+            gc__collections=float(i),
+        )
+    assert sink.log_values(3) == {
+        "memory/rss_gib": 3.0,
+        "memory/headroom_gib": 1.0,
+        "memory/gc_pause_ms": pytest.approx(6.0),
+        "memory/gc_collections": 2.0,
+    }
+    assert sink.log_values(4)["memory/gc_pause_ms"] == 0.0
+
+
+def test_values_are_plain_and_finite() -> None:
+    import numpy as np
+
+    sink = TrainerLogSink(keys={"a": "mine/a", "b": "mine/b"})
+    feed(sink, mine__a=np.float64(1.0), mine__b=math.nan)
+    line = sink.log_values(1)
+    assert line == {"mem_a": 1.0}
+    assert type(line["mem_a"]) is float
+
+
+def test_a_second_training_starts_with_nothing() -> None:
+    sink = TrainerLogSink()
+    feed(sink, device__step_peak_bytes=GIB)
+    sink.begin(PlainRun())
+    assert sink.log_values(0) == {}
+    feed(sink, host__rss_bytes=2 * GIB)
+    assert pickle.loads(pickle.dumps(sink)).log_values(1) == {"mem_peak_gib": 2.0}
+
+
+def test_wrong_keys_are_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="did you mean 'host/rss_bytes'"):
+        TrainerLogSink(keys={"rss": "host/rss_byte"})
+    with pytest.raises(ValueError, match=r"name samples of one unit, not \['GiB', 'ms'\]"):
+        TrainerLogSink(keys={"both": ["host/rss_bytes", "gc/pause_s"]})
+    with pytest.raises(ValueError, match="give a prefix"):
+        TrainerLogSink(prefix="")

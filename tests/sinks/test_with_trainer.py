@@ -1,0 +1,67 @@
+"""The TensorBoard sink beside transformers' own TensorBoard callback, in real trainings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from transformers import TrainerCallback
+
+from forgather_mem.sample import Sample
+from forgather_mem.sinks import TensorBoardSink
+from tests.sinks.plain_run import PlainRun
+from tests.training import make_trainer
+
+
+class Recording(TrainerCallback):
+    """Writes a number to a sink at every step."""
+
+    def __init__(self, sink: TensorBoardSink) -> None:
+        self.sink = sink
+        self.folders: list[str | None] = []
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.sink.begin(PlainRun(output_dir=Path(args.output_dir)))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        values = {"host/rss_bytes": float(2**30)}
+        self.sink.write(Sample(event="step_end", step=state.global_step, epoch=None, time_s=1e9, values=values))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.folders.append(self.sink.folder)
+        self.sink.end(PlainRun())
+
+
+def steps(folder: str | None, tag: str) -> list[int]:
+    reader = EventAccumulator(str(folder))
+    reader.Reload()
+    return [point.step for point in reader.Scalars(tag)]
+
+
+def test_losses_and_memory_are_one_run_also_in_a_second_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
+    recording = Recording(TensorBoardSink())
+    trainer = make_trainer(tmp_path, [recording], report_to=["tensorboard"], max_steps=2, logging_steps=1)
+    trainer.train()
+    trainer.train()
+    first, second = recording.folders
+    assert first == second
+    assert Path(str(first)).parent == tmp_path / "runs"
+    assert steps(first, "train/loss") == [1, 2, 1, 2]
+    assert steps(first, "mem_host/rss_gib") == [1, 2, 1, 2]
+    assert len([path for path in Path(str(first)).iterdir() if path.name.startswith("events.mem.")]) == 2
+
+
+def test_a_trainer_that_writes_no_events_gets_a_folder_of_the_usual_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
+    recording = Recording(TensorBoardSink())
+    make_trainer(tmp_path, [recording], max_steps=2).train()
+    (folder,) = recording.folders
+    assert Path(str(folder)).parent == tmp_path / "runs"
+    assert steps(folder, "mem_host/rss_gib") == [1, 2]
