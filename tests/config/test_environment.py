@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from forgather_mem.config import policy as policies
 from forgather_mem.config.budgets import Budgets
 from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.policy import Policy
@@ -278,12 +279,8 @@ def test_what_check_needs_is_known_without_building(my_module):
 
 
 def test_unsafe_any_pastes_values_and_allows_every_name():
+    policies._warn_unsafe.cache_clear()  # it warns once per process
+    env = ConfigEnvironment(policy=Policy.UNSAFE_ANY)
+    config = env.load_from_string("x: !singleton:{{ name }} [2, 3]\ny: {{ raw }}", name="operator:add", raw="[1]")
     with pytest.warns(RuntimeWarning, match="UNSAFE_ANY"):
-        import forgather_mem.config.policy as policy
-
-        policy._warn_unsafe.cache_clear()
-        env = ConfigEnvironment(policy=Policy.UNSAFE_ANY)
-        made = env.load_from_string(
-            "x: !singleton:{{ name }} [2, 3]\ny: {{ raw }}", name="operator:add", raw="[1]"
-        ).construct()
-    assert made == {"x": 5, "y": [1]}
+        assert config.construct() == {"x": 5, "y": [1]}
