@@ -52,6 +52,8 @@ class MemoryRecord:
 class MemoryTracker:
     """Named records of memory, and the peaks between them. Thread-safe.
 
+    With `FORGATHER_MEM=0` in the environment it still records, but resets no mark and prints nothing.
+
     Args:
         reset_peaks: Reset the marks of the kernel and of the device's allocator at each record, so that the
             peaks in between are exact.
@@ -65,9 +67,10 @@ class MemoryTracker:
     """
 
     def __init__(self, *, reset_peaks: bool = True, say: Say = print_line) -> None:
+        self.enabled = switched_on("MemoryTracker", True)
         self.say = say
         self.records: list[MemoryRecord] = []
-        self._relay = _Relay(reset_peaks)
+        self._relay = _Relay(reset_peaks and self.enabled)
 
     def record(self, name: str) -> MemoryRecord:
         """Read memory now, under this name."""
@@ -94,6 +97,8 @@ class MemoryTracker:
 
     def print_summary(self) -> None:
         """Print a table of the records: what was held, the change and the peak since the record before."""
+        if not self.enabled:
+            return
         rows = [
             Checkpoint(name=record.name, host=record.cpu, device=record.gpu, first=record.since is None)
             for record in self.records

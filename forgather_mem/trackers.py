@@ -28,12 +28,13 @@ __all__ = [
 
 
 class MemoryMonitor:
-    """What this process holds now, in MiB."""
+    """What this process holds now, in MiB. With `FORGATHER_MEM=0` in the environment it prints nothing."""
 
     @staticmethod
     def print_memory_usage(prefix: str = "") -> None:
         """Print one line, as "After model creation: GPU 23.1 MB, CPU 1634.7 MB"."""
-        print_line(prefix + usage_text(usage_now()))
+        if switched_on("MemoryMonitor", True):
+            print_line(prefix + usage_text(usage_now()))
 
     @staticmethod
     def get_cpu_memory_mb() -> float:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import torch
 
 from forgather_mem.probes.windows import host_peaks
 from forgather_mem.tracked_blocks import monitor_memory, track_memory
@@ -441,3 +442,17 @@ def test_recursion_without_end_leaves_no_window_open(lines: list[str]) -> None:
         descend()
     assert len(lines) > 50
     assert len(peaks._windows) == watching
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_decorated_function_does_not_break_a_compiled_graph(lines: list[str]) -> None:
+    @monitor_memory("call", say=lines.append)
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    x = torch.ones(3)
+    compiled = torch.compile(lambda x: double(x.sin()) + 1, backend="eager", fullgraph=True)  # a break is an error
+    assert torch.equal(compiled(x), x.sin() * 2 + 1)
+    assert lines == []
+    double(x)
+    assert len(lines) == 1

@@ -230,6 +230,12 @@ def test_the_environment_switches_everything_off(
     assert block.cpu.peak_bytes == 0
     assert monitor_memory("label")(epoch) is epoch
     BatchMemoryProfiler().checkpoint("forward")
+    MemoryMonitor.print_memory_usage("here: ")
+    tracker = MemoryTracker()
+    mark = status_bytes("VmHWM")
+    tracker.record("start")
+    tracker.print_summary()
+    assert status_bytes("VmHWM") >= mark, "no mark is reset"
     assert capsys.readouterr().out == ""
 
 
