@@ -249,7 +249,7 @@ DATA = st.recursive(
 @given(DATA, st.sampled_from(["!singleton:dict", "!dict", "!factory:dict", ""]))
 @settings(max_examples=60)
 def test_building_twice_gives_equal_and_distinct_objects(data, tag):
-    graph = parse(Rendered.as_is(f"x: {tag}\n  v: {json.dumps(data)}\n"))
+    graph = parse(Rendered.as_is(f"x: {tag}\n  v: {json.dumps(data, ensure_ascii=False)}\n"))
     first, second = (Construction(Resolver(graph, Policy(), {})).build([graph.root])[0] for _ in range(2))
     assert first == second == {"x": {"v": data}}
     containers = [list(_containers(value)) for value in (first, second)]
