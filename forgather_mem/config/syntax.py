@@ -16,7 +16,7 @@ from forgather_mem.config.comments import STATEMENT, Scanner
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _SPLIT = re.compile(r"\n#[^\S\n]*-{3,}[^\S\n]*([\w./]+)[^\S\n]*-{3,}(?=\n)")
 _BLOCK = re.compile(r"(\s*)\[(\w+)(!*)\]\s*")
-_EXTENDS = re.compile(r"^\s*(?:--|<<|>>)\s+extends\b|\{%[-+]?\s*extends\b", re.MULTILINE)
+_EXTENDS = re.compile(r"^[^\S\n]*(?:--|<<|>>)\s+extends\b|\{%[-+]?\s*extends\b", re.MULTILINE)
 _SEQUENCE = re.compile(r"(?:^|\s)!(?:list|tuple)(?::\S*)?(?:\s+&\S+)?\s*$")
 _STATEMENT_TAGS = {
     "--": ("{% ", " %}"),
