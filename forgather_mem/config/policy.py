@@ -132,6 +132,11 @@ class Policy:
         """Whether every name is allowed."""
         return self._any
 
+    @property
+    def opens_modules(self) -> bool:
+        """Whether it allows anything besides the default, files apart."""
+        return self._any or bool(self._namespaces or self._exact)
+
     def verdict(self, name: str, directory: str | None = None) -> Verdict:
         """What the policy says of one name, by its text alone: nothing is imported.
 
