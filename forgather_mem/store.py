@@ -46,3 +46,59 @@ def share_text(key: str, text: str, *, rank: int, wait_s: float = 5.0) -> str:
     except RuntimeError:  # torch.distributed.DistStoreError: rank 0 has not come here in time
         return text
     return bytes(store.get(_PREFIX + key)).decode()
+
+
+class Agreement:
+    """One text that rank 0 may change and that every rank follows from the same step on.
+
+    Rank 0 proposes "from step N on"; the others look into the store whenever they ask for the current text.
+    All ranks must ask at the same steps, at least once between the proposal and N. Nobody waits. With
+    several ranks and no store the first text stays for ever.
+
+    >>> agreement = Agreement("period", "10", rank=0, world_size=1)
+    >>> agreement.propose("20", from_step=8)
+    >>> agreement.at(7), agreement.at(8)
+    ('10', '20')
+
+    Args:
+        key: The same on all ranks, unique in the process.
+        text: What holds at first.
+        rank: This process's number among `world_size`.
+        world_size: How many processes train together.
+    """
+
+    def __init__(self, key: str, text: str, *, rank: int, world_size: int) -> None:
+        self._key = _PREFIX + key
+        self._text = text
+        self._rank = rank
+        self._world_size = world_size
+        self._number = 0
+        self._next: tuple[int, str] | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether a proposal is made whose step has not come."""
+        return self._next is not None
+
+    def propose(self, text: str, from_step: int) -> None:
+        """Rank 0 only: from this step on, this text. Ignored while an earlier proposal is pending."""
+        if self._rank != 0 or self._next is not None or text == self._text:
+            return
+        if self._world_size > 1:
+            store = default_store()
+            if store is None:
+                return
+            store.set(f"{self._key}/{self._number}", f"{from_step} {text}")
+        self._next = (from_step, text)
+
+    def at(self, step: int) -> str:
+        """What holds at this step."""
+        if self._next is None and self._rank != 0 and (store := default_store()) is not None:
+            key = f"{self._key}/{self._number}"
+            if store.check([key]):
+                from_step, _, text = bytes(store.get(key)).decode().partition(" ")
+                self._next = (int(from_step), text)
+        if self._next is not None and step >= self._next[0]:
+            self._text, self._next = self._next[1], None
+            self._number += 1
+        return self._text

@@ -2,6 +2,7 @@
 
 from forgather_mem.actions.clear import ClearCache
 from forgather_mem.actions.collect import Collect
+from forgather_mem.actions.heap import HeapHold
 from forgather_mem.actions.trim import TrimHost
 
-__all__ = ["ClearCache", "Collect", "TrimHost"]
+__all__ = ["ClearCache", "Collect", "HeapHold", "TrimHost"]

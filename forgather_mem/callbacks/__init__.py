@@ -2,6 +2,7 @@
 
 from forgather_mem.callbacks.clear_cache import ClearCacheCallback
 from forgather_mem.callbacks.collectors import CudaGarbageCollector, SimpleGarbageCollector
+from forgather_mem.callbacks.gc_governor import ScheduledGarbageCollector
 from forgather_mem.callbacks.memory_callback import MemoryCallback
 from forgather_mem.callbacks.memory_loggers import JsonMemoryLogger, PeakMemory, TBMemoryLogger
 
@@ -11,6 +12,7 @@ __all__ = [
     "JsonMemoryLogger",
     "MemoryCallback",
     "PeakMemory",
+    "ScheduledGarbageCollector",
     "SimpleGarbageCollector",
     "TBMemoryLogger",
 ]

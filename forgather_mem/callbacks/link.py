@@ -29,8 +29,10 @@ PHASE_OF_METHOD = {
 }
 # The whole training, of transformers' and of Forgather's trainer.
 _WHOLE = ("_inner_training_loop", "_train_loop")
-# For a callback that came too late to wrap the whole, which is running already (transformers 5).
-_EPOCH = "_run_epoch"
+# For a callback that came too late to wrap the whole, which is running already: its parts, outermost first, of
+# transformers 5 and then of 4, each with what it belongs to. An exception that leaves one of them ends the training.
+_PARTS = (("", "_run_epoch"), ("", "_evaluate"), ("", "_finalize_training"), ("callback_handler", "on_epoch_begin"))
+_SMALL_PARTS = (("", "get_batch_samples"), ("", "training_step"), ("callback_handler", "call_event"))
 _BUILDS_OR_TRAINS = ("__init__", "train", *_WHOLE)
 
 
@@ -57,14 +59,20 @@ class Link:
 
     @staticmethod
     def of(trainer: Any, user: object) -> Link:
-        """The trainer's link; its training loop stays wrapped as long as `user` is among its callbacks."""
+        """The trainer's link, made when there is none."""
         link: Link | None = trainer.__dict__.get(LINK_ATTRIBUTE)
         if link is None or link._trainer() is not trainer:  # a copied trainer carries a copied link
             link = Link(trainer)
             setattr(trainer, LINK_ATTRIBUTE, link)
         link.users.add(user)
-        link._wrap_whole(trainer)
         return link
+
+    def stay(self) -> None:
+        """Wrap the training loop, between trainings too, as long as one of our users is among the callbacks."""
+        trainer = self._trainer()
+        for name in _WHOLE:
+            if trainer is not None and not isinstance(trainer.__dict__.get(name), _Wrapper):
+                self._wrap(trainer, name, functools.partial(_training, self), self._lasting)
 
     def begin(self, run: Run, *, phases: bool) -> None:
         """Serve this run until it closes: exceptions always, trainer logs and phases when somebody wants them."""
@@ -75,7 +83,7 @@ class Link:
             self._run = run
             run.on_close.append(self.end)
             if not self._inside:
-                self._wrap(trainer, _EPOCH, functools.partial(_whole, self))
+                self._wrap_parts(trainer)
             self._wrap(trainer, "log", functools.partial(_log, run))
         if phases and not any(name == "compute_loss" for _, name, _ in self._wrapped):
             self._wrap_phases(trainer, run)
@@ -103,10 +111,10 @@ class Link:
 
     # ---- inside ----
 
-    def _wrap_whole(self, trainer: Any) -> None:
-        for name in _WHOLE:
-            if not isinstance(trainer.__dict__.get(name), _Wrapper):
-                self._wrap(trainer, name, functools.partial(_training, self), self._lasting)
+    def _wrap_parts(self, trainer: Any) -> None:
+        parts = _PARTS if hasattr(trainer, "_run_epoch") else _PARTS + _SMALL_PARTS
+        for owner, name in parts:
+            self._wrap(getattr(trainer, owner, None) if owner else trainer, name, functools.partial(_whole, self))
 
     def _wrap_phases(self, trainer: Any, run: Run) -> None:
         run.phases.enter("startup")
@@ -184,7 +192,8 @@ def _training(link: Link, call: Callable[..., Any], arguments: tuple[Any, ...], 
     finally:
         link._inside = False
         link.close_run("finished")
-        _detach_when_unused(link)
+        if not any(callback in link.users for callback in _callbacks_of(link._trainer())):
+            link.detach()
 
 
 def _whole(link: Link, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -229,11 +238,6 @@ def _log(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], keyword
     elif ours and isinstance(keywords.get("logs"), dict):
         keywords = {**keywords, "logs": {**keywords["logs"], **ours}}
     return call(*arguments, **keywords)
-
-
-def _detach_when_unused(link: Link) -> None:
-    if not any(callback in link.users for callback in _callbacks_of(link._trainer())):
-        link.detach()
 
 
 def _callbacks_of(trainer: Any) -> list[Any]:

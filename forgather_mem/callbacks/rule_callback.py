@@ -62,7 +62,7 @@ class RuleCallback(TrainerCallback):
 
     def on_init_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         if self._on():
-            Fence(self.strict).call("link", Link.find, self)
+            Fence(self.strict).call("link", self._stay_linked)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         self._event("train_begin", args, state, control, objects)
@@ -147,6 +147,11 @@ class RuleCallback(TrainerCallback):
 
     def _on(self) -> bool:
         return self.enabled and os.environ.get("FORGATHER_MEM", "") != "0"
+
+    def _stay_linked(self) -> None:
+        link = Link.find(self)
+        if link is not None:
+            link.stay()
 
     def _forget_run(self) -> None:
         self._run: Run | None = None
