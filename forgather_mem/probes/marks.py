@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from forgather_mem.probes.allocator import Allocator, gauge
-from forgather_mem.probes.procfs import PAGE_BYTES, KernelFile, kib_fields, resident_bytes
+from forgather_mem.probes.procfs import PAGE_BYTES, KernelFile, resident_bytes
 from forgather_mem.units import MIB
 
 Reading = tuple[int, int]  # bytes now, highest since the mark was reset
@@ -42,8 +42,8 @@ class HostMark:
         self._status = KernelFile(here / "status")
         self._clear_refs = KernelFile(here / "clear_refs", write=True)
         self.resettable = os.access(here / "clear_refs", os.W_OK)
-        peak, high_water = _max_rss_bytes(), self._high_water_bytes()
-        self._floor_bytes = peak if peak > high_water + self.slack_bytes else 0
+        self._floor_bytes = 0
+        self._find_floor()
         self.rest()
 
     def read(self) -> Reading:
@@ -52,23 +52,27 @@ class HostMark:
 
     def peak_bytes(self, current_bytes: int) -> int:
         """The mark alone, for those who have just read the resident size."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        peak = _max_rss_bytes()
         if peak <= self._floor_bytes:
             peak = self._high_water_bytes()
         return peak if peak > current_bytes else current_bytes
 
     def reset(self, current_bytes: int) -> None:
         self._clear_refs.write(b"5")
-        peak = _max_rss_bytes()
-        if peak > current_bytes + self.slack_bytes:
-            self._floor_bytes = max(self._floor_bytes, peak)
+        if _max_rss_bytes() > current_bytes + self.slack_bytes:
+            self._find_floor()  # or another thread has just allocated
 
     def rest(self) -> None:
         for file in (self._statm, self._status, self._clear_refs):
             file.close()
 
+    def _find_floor(self) -> None:
+        peak = _max_rss_bytes()
+        if peak > self._high_water_bytes() + self.slack_bytes:
+            self._floor_bytes = peak
+
     def _high_water_bytes(self) -> int:
-        return kib_fields(self._status.read())[b"VmHWM"]
+        return int(self._status.read().split(b"VmHWM:", 1)[1].split(None, 1)[0]) * 1024
 
 
 class DeviceMark:

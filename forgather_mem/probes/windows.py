@@ -226,7 +226,7 @@ def device_peaks() -> PeakWindows[DeviceMark] | None:
 def _host_windows() -> PeakWindows[HostMark] | None:
     try:
         return PeakWindows(HostMark())
-    except (OSError, KeyError):
+    except (OSError, IndexError):  # no /proc, or one without VmHWM
         return None
 
 

@@ -150,6 +150,16 @@ def test_threads_do_not_spoil_each_other_s_windows(peaks: PeakWindows) -> None:
     assert outer.peak_bytes - before >= 63 * MIB
 
 
+def test_memory_that_comes_between_a_reading_and_a_reset_is_not_taken_for_a_floor(peaks: PeakWindows) -> None:
+    with peaks.open():
+        current, _ = peaks.mark.read()
+        block = touched(64)
+        peaks.mark.reset(current)
+        block.close()
+        reset_kernel_mark()
+        assert peaks.mark._floor_bytes < status_bytes("VmHWM"), "or each reading would take the dear way"
+
+
 def test_a_forked_child_has_windows_of_its_own(peaks: PeakWindows) -> None:
     window = peaks.open()
     start_mark = status_bytes("VmHWM")
