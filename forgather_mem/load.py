@@ -1,15 +1,19 @@
-"""How does a script get callbacks in one line?"""
+"""How does a script get callbacks, or a whole watched trainer, in one line?"""
 
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.policy import Policy
 from forgather_mem.errors import TemplateError
+
+if TYPE_CHECKING:
+    from forgather_mem.report import Report
 
 
 def load_callbacks(
@@ -52,3 +56,73 @@ def load_callbacks(
             message, template=name, hint="write it as !list:@trainer_callbacks or !dlist:@trainer_callbacks"
         )
     return list(callbacks)
+
+
+def attach(trainer: Any, template: str | os.PathLike[str] = "callbacks/watch.yaml", **options: Any) -> Attached:
+    """Watch a trainer that exists already: adds a template's callbacks and links them to it.
+
+    Call it before `trainer.train()`. Nothing is read before the training, and with the default template
+    nothing is changed by it.
+
+    Args:
+        trainer: A `transformers.Trainer`, or what behaves like one.
+        template: As for `load_callbacks`.
+        options: Keyword arguments and variables of `load_callbacks`.
+
+    Returns:
+        A handle with `report()` and `detach()`.
+
+    Raises:
+        TypeError: when `trainer` takes no callbacks.
+        TemplateError: for everything that is wrong with the template.
+    """
+    from forgather_mem.callbacks.link import Link
+
+    if not callable(getattr(trainer, "add_callback", None)):
+        raise TypeError(f"attach({type(trainer).__name__}): a trainer has a method add_callback; this has none")
+    callbacks = load_callbacks(template, **options)
+    for callback in callbacks:
+        trainer.add_callback(callback)
+        Link.of(trainer, callback).stay()
+    return Attached(trainer, callbacks)
+
+
+class Attached:
+    """What `attach` returns.
+
+    Attributes:
+        callbacks: The callbacks that were added.
+    """
+
+    def __init__(self, trainer: Any, callbacks: Sequence[Any]) -> None:
+        self._trainer = weakref.ref(trainer)
+        self.callbacks = tuple(callbacks)
+
+    def report(self) -> Report:
+        """Where the memory is: of the training that is running, or of the last one. `print` it to read it.
+
+        Raises:
+            RuntimeError: before the first training.
+        """
+        from forgather_mem.report import Report
+
+        for callback in self.callbacks:
+            summary = getattr(callback, "summary", None)
+            if summary is not None:
+                return Report.of(summary)
+        raise RuntimeError("there is nothing to report yet: call trainer.train() first")
+
+    def detach(self) -> None:
+        """Take the callbacks out and put every wrapped method back; a run that is open ends. Idempotent."""
+        from forgather_mem.callbacks.link import LINK_ATTRIBUTE
+
+        trainer = self._trainer()
+        for callback in self.callbacks:
+            if trainer is not None:
+                trainer.pop_callback(callback)
+            close = getattr(callback, "close", None)
+            if close is not None:
+                close()
+        link = getattr(trainer, LINK_ATTRIBUTE, None)
+        if link is not None:
+            link.leave(self.callbacks)

@@ -14,7 +14,7 @@ from typing import Any
 from forgather_mem.report_text import report_text
 from forgather_mem.summary import RunFacts, RunSummary, Span
 
-__all__ = ["FILE_NAME", "SCHEMA", "build_report", "report_text", "verdict_text", "write_report"]
+__all__ = ["FILE_NAME", "SCHEMA", "Report", "build_report", "report_text", "verdict_text", "write_report"]
 
 SCHEMA = 1
 FILE_NAME = "report.json"
@@ -61,6 +61,21 @@ def build_report(summary: RunSummary) -> dict[str, Any]:
         },
         "switched_off": list(summary.switched_off),
     }
+
+
+class Report(dict[str, Any]):
+    """Schema 1 as a dict that prints as the text a person reads."""
+
+    @classmethod
+    def of(cls, summary: RunSummary) -> Report:
+        """The report of a run that is over, or of one that is running, as far as it has come."""
+        return cls(build_report(summary))
+
+    def __str__(self) -> str:
+        return report_text(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))  # what a notebook shows
 
 
 def verdict_text(summary: RunSummary) -> str:

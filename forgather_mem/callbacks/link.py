@@ -12,7 +12,7 @@ import functools
 import inspect
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType, MethodType
 from typing import Any
 
@@ -92,6 +92,13 @@ class Link:
         """Put back every method of this training; what somebody has replaced meanwhile is theirs and stays."""
         self._run = None
         _unwrap_all(self._wrapped)
+
+    def leave(self, users: Iterable[object]) -> None:
+        """These callbacks need us no longer; after the last of them everything is put back."""
+        for user in users:
+            self.users.discard(user)
+        if not self.users:
+            self.detach()
 
     def detach(self) -> None:
         """Put back everything."""

@@ -1,0 +1,110 @@
+"""One line to a watched training: `load_callbacks` and `attach`."""
+
+from __future__ import annotations
+
+import gc
+import json
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forgather_mem import TemplateError, attach, load_callbacks
+from forgather_mem.callbacks import ClearCacheCallback, SimpleGarbageCollector, TBMemoryLogger
+from tests.training import fingerprint, make_trainer
+
+
+def methods(trainer: Any) -> dict[str, list[str]]:
+    owners = {"trainer": trainer, "handler": trainer.callback_handler, "accelerator": trainer.accelerator}
+    return {
+        name: sorted(key for key, value in vars(owner).items() if "forgather_mem" in type(value).__module__)
+        for name, owner in owners.items()
+    }
+
+
+def test_the_three_of_the_seeds_come_from_one_template() -> None:
+    assert [type(callback) for callback in load_callbacks("callbacks/memory.yaml")] == [
+        SimpleGarbageCollector,
+        ClearCacheCallback,
+        TBMemoryLogger,
+    ]
+
+
+def test_every_load_gives_new_objects() -> None:
+    assert load_callbacks("callbacks/memory.yaml")[0] is not load_callbacks("callbacks/memory.yaml")[0]
+
+
+def test_a_template_may_be_named_by_its_path_or_found_in_a_folder(tmp_path: Path) -> None:
+    template = tmp_path / "mine.yaml"
+    template.write_text(
+        '-- extends "callbacks/memory.yaml"\n\n[callback_list]\n    == super()\n    gc: null\n', encoding="utf-8"
+    )
+    for callbacks in (load_callbacks(template), load_callbacks("mine.yaml", searchpath=tmp_path)):
+        assert [type(callback) for callback in callbacks] == [ClearCacheCallback, TBMemoryLogger]
+
+
+def test_a_target_that_is_no_list_says_so(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("trainer_callbacks: 3\n", encoding="utf-8")
+    with pytest.raises(TemplateError, match="is no list of callbacks"):
+        load_callbacks("x.yaml", searchpath=tmp_path)
+
+
+def test_an_attached_trainer_reports_and_trains_as_alone(tmp_path: Path) -> None:
+    alone = make_trainer(tmp_path / "alone", logging_steps=1)
+    alone.train()
+    trainer = make_trainer(tmp_path / "watched", logging_steps=1)
+    handle = attach(trainer)
+    with pytest.raises(RuntimeError, match=r"call trainer.train\(\) first"):
+        handle.report()
+    trainer.train()
+    assert fingerprint(trainer) == fingerprint(alone)
+    report = handle.report()
+    assert report["steps"] == 6
+    assert report["run"]["end"] == "finished"
+    assert report["host"]["rss_peak_bytes"] > 2**26
+    assert json.loads(json.dumps(report)) == report
+    text = str(report)
+    assert "6 steps" in text
+    assert max(len(line) for line in text.splitlines() if str(tmp_path) not in line) <= 80
+
+
+def test_detach_takes_everything_back(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    before = methods(trainer), list(trainer.callback_handler.callbacks)
+    handle = attach(trainer)
+    assert (methods(trainer), list(trainer.callback_handler.callbacks)) != before
+    handle.detach()
+    assert (methods(trainer), list(trainer.callback_handler.callbacks)) == before
+    handle.detach()
+    trainer.train()
+
+
+def test_two_handles_of_one_trainer_are_detached_one_by_one(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    before = methods(trainer)
+    first, second = attach(trainer), attach(trainer, "callbacks/memory.yaml", every_steps=2)
+    first.detach()
+    trainer.train()
+    assert second.report()["steps"] == 6
+    second.detach()
+    assert methods(trainer) == before
+
+
+def test_a_handle_does_not_keep_the_trainer_alive(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    handle = attach(trainer)
+    trainer.train()
+    alive = weakref.ref(trainer)
+    gc.disable()
+    try:
+        del trainer
+        assert alive() is None
+    finally:
+        gc.enable()
+    assert handle.report()["steps"] == 6
+
+
+def test_attach_refuses_what_is_no_trainer() -> None:
+    with pytest.raises(TypeError, match="a trainer has a method add_callback; this has none"):
+        attach(object())
