@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+from forgather_mem.actions.frames import chain
 from forgather_mem.diagnose.oom_shapes import DEVICE, NEVER, NUMBERS, SHAPES, TYPES, Shape, Where
 from forgather_mem.probes.allocator import current_allocator, driver_memory
 from forgather_mem.units import MIB, format_bytes, parse_bytes
 
-MAX_ERRORS = 100  # of one chain; a group of ten thousand failed tasks says the same again and again
 MAX_MESSAGE_CHARS = 20_000
 _FULL_FRAC, _FULL_BYTES = 0.02, 256 * MIB
 
@@ -77,24 +76,6 @@ def recognise(error: BaseException) -> OutOfMemory | None:
         if found is not None:
             return found
     return None
-
-
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, then all that it groups, comes from and was raised in the handling of; each once."""
-    todo = [error]
-    seen: set[int] = set()
-    while todo and len(seen) < MAX_ERRORS:
-        link = todo.pop(0)
-        if id(link) in seen:
-            continue
-        seen.add(id(link))
-        yield link
-        if isinstance(link, BaseExceptionGroup):
-            todo += link.exceptions
-        if link.__cause__ is not None:
-            todo.append(link.__cause__)
-        if link.__context__ is not None and not link.__suppress_context__:
-            todo.append(link.__context__)
 
 
 def _recognise_one(error: BaseException) -> OutOfMemory | None:

@@ -7,7 +7,8 @@ import weakref
 import pytest
 import torch
 
-from forgather_mem.diagnose.oom import MAX_ERRORS, OutOfMemory, chain, recognise
+from forgather_mem.actions.frames import MAX_ERRORS, chain
+from forgather_mem.diagnose.oom import OutOfMemory, recognise
 from forgather_mem.units import GIB, MIB
 from tests.diagnose.oom_messages import OUT_OF_MEMORY, OutOfMemoryCase, raised
 from tests.diagnose.other_errors import OTHERS

@@ -1,0 +1,84 @@
+"""How is the memory of a failed call given back, when its exception keeps the frames and they keep everything?
+
+An exception holds its traceback, the traceback the frames, the frames their local variables: a model, a batch,
+activations. Collecting and clearing free none of it as long as somebody has the exception.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+MAX_ERRORS = 100  # of one chain; a group of ten thousand failed tasks says the same again and again
+_GENERATOR_LIKE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+# The last instruction of a generator that waits to be resumed: up to Python 3.12 and from 3.13 on.
+_WAITING = {dis.opmap[name] for name in ("YIELD_VALUE", "RESUME", "SEND", "RETURN_GENERATOR") if name in dis.opmap}
+
+
+def chain(error: BaseException, *, suppressed: bool = False) -> Iterator[BaseException]:
+    """The error, then all that it groups, comes from and was raised in the handling of; each once.
+
+    Args:
+        error: Where to begin.
+        suppressed: Give also what `raise ... from None` hides: it is kept alive all the same.
+    """
+    todo = [error]
+    seen: set[int] = set()
+    while todo and len(seen) < MAX_ERRORS:
+        link = todo.pop(0)
+        if id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield link
+        if isinstance(link, BaseExceptionGroup):
+            todo += link.exceptions
+        if link.__cause__ is not None:
+            todo.append(link.__cause__)
+        if link.__context__ is not None and (suppressed or not link.__suppress_context__):
+            todo.append(link.__context__)
+
+
+def drop_frames(error: BaseException, *, handled: BaseException | None = None) -> int:
+    """Empties the local variables of the finished frames that this error and its chain keep alive.
+
+    The traceback stays: files, lines and names print as before; a debugger finds no variables. Functions that
+    still run, and generators and coroutines that wait to be resumed, keep theirs
+    (`traceback.clear_frames` ends the latter).
+
+    Args:
+        error: The exception that was caught.
+        handled: An exception that was being handled before; it and its chain are left alone.
+
+    Returns:
+        How many frames were emptied.
+    """
+    left_alone = {id(link) for link in chain(handled, suppressed=True)} if handled is not None else set()
+    num_emptied = 0
+    for link in chain(error, suppressed=True):
+        if id(link) in left_alone:
+            continue
+        part = link.__traceback__
+        while part is not None:
+            num_emptied += _empty(part.tb_frame)
+            part = part.tb_next
+    return num_emptied
+
+
+def _empty(frame: FrameType) -> bool:
+    if _is_waiting(frame):
+        return False
+    try:
+        frame.clear()
+    except RuntimeError:  # still running
+        return False
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        frame.f_locals  # noqa: B018  # a snapshot that a logger or debugger took is emptied by asking again
+    return True
+
+
+def _is_waiting(frame: FrameType) -> bool:
+    code = frame.f_code
+    return bool(code.co_flags & _GENERATOR_LIKE) and frame.f_lasti >= 0 and code.co_code[frame.f_lasti] in _WAITING
