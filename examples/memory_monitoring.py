@@ -17,7 +17,7 @@ from forgather_mem import (
     track_memory,
 )
 
-BATCHES, BATCH_SIZE, WIDTH = 8, 256, 1024
+BATCHES, BATCH_SIZE, WIDTH = 8, 256, 512
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 

@@ -98,8 +98,8 @@ class track_memory:
         ValueError: for a label that is no text.
 
     >>> with track_memory("table", say=lambda line: None) as block:
-    ...     table = bytearray(8 * 2**20)
-    >>> block.cpu.consumed_bytes > 7 * 2**20, block.cpu.peak_bytes >= block.cpu.end_bytes
+    ...     table = bytearray(64 * 2**20)
+    >>> block.cpu.consumed_bytes > 63 * 2**20, block.cpu.peak_bytes >= block.cpu.end_bytes
     (True, True)
     """
 

@@ -7,9 +7,11 @@ import io
 import os
 import pickle
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -351,6 +353,32 @@ block.__enter__()
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, env={**os.environ, "RANK": "0"}
     )
     assert (done.stdout, done.stderr) == ("", "")
+
+
+# ---- the example ----
+
+
+def test_the_example_shows_every_tracker(capsys: pytest.CaptureFixture[str]) -> None:
+    example = Path(__file__).parent.parent / "examples" / "memory_monitoring.py"
+    runpy.run_path(str(example), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert len(example.read_text(encoding="utf-8").splitlines()) <= 80
+    for head, times in (
+        ("data loading: CPU start ", 1),
+        ("After model creation: ", 1),
+        ("Memory monitoring enabled (verbose for first 5 batches)", 1),
+        ("Batch 0: ", 2),
+        ("Batch 4: ", 2),
+        ("Batch 5: ", 0),
+        ("Epoch end: ", 2),
+        ("training epoch: ", 2),
+        ("Memory by checkpoint, MB", 1),
+        ("backward  ", 1),
+        ("Memory, MB", 1),
+        ("after_training  ", 1),
+        ("Memory was highest on the way from ", 1),
+    ):
+        assert sum(line.startswith(head) for line in printed.splitlines()) == times, head
 
 
 # ---- on a real device ----
