@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from forgather_mem.cli.app import INTERRUPTED, complain
-from forgather_mem.cli.settings import parse_settings
+from forgather_mem.cli.options import Settings, variables_of
 from forgather_mem.errors import TemplateError
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ def demo(
     template: str = typer.Option(
         DEMO, metavar="NAME", help="A configuration with a `trainer`, or callbacks to train the demo with."
     ),
-    settings: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="A variable of the template."),
-    logging_dir: Path | None = typer.Option(None, help="The TensorBoard folder."),
+    settings: Settings = None,
+    logging_dir: Path | None = typer.Option(None, metavar="DIR", help="The TensorBoard folder."),
 ) -> None:
     """Train a tiny language model on Python's own source text, and show where the memory went."""
     # Two threads on a busy two-core machine were ten times slower than one; read when torch is loaded.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    variables = parse_settings(settings)
+    variables = variables_of(settings)
     if steps is not None:
         variables["steps"] = steps
     if logging_dir is not None:
@@ -63,16 +63,16 @@ def _load(template: str, variables: Mapping[str, object]) -> Config:
 
 
 def _train(trainer: Any) -> int:
-    from transformers.trainer_callback import PrinterCallback
+    from forgather_mem.cli.demo_progress import DemoProgress
 
-    trainer.remove_callback(PrinterCallback)  # where there is no progress bar it prints dicts between our lines
+    progress = DemoProgress.in_place_of_the_trainers(trainer)
     code = 0
     try:
         trainer.train()
     except KeyboardInterrupt:
         code = INTERRUPTED
-        print(file=sys.stderr)  # the line of the progress bar ends here
     finally:
+        progress.close()
         _show(trainer)
     return code
 
