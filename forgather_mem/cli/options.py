@@ -47,12 +47,13 @@ def environment_of(
     """Where a command looks for templates, and the name of the one it was asked for.
 
     The given folders come first, then the current one, then the library. A template may also be given as a file
-    anywhere: then its folder comes first.
+    anywhere: then its folder comes first. Without a policy it is the default: for commands that import nothing.
 
     Raises:
         typer.BadParameter: for a folder that does not exist.
     """
     from forgather_mem.config.environment import ConfigEnvironment
+    from forgather_mem.config.policy import Policy
 
     folders = list(searchpath or ())
     for folder in folders:
@@ -61,7 +62,7 @@ def environment_of(
     file = Path(template).expanduser()
     if (file.is_absolute() or ".." in file.parts) and file.is_file():
         folders, template = [file.parent, *folders], file.name
-    return ConfigEnvironment([*folders, "."], policy=policy), template
+    return ConfigEnvironment([*folders, "."], policy=policy or Policy()), template
 
 
 def policy_of(

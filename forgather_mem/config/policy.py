@@ -30,8 +30,7 @@ from forgather_mem.config.imports import (
 )
 from forgather_mem.config.names import Name, is_within, parse_name
 from forgather_mem.config.places import Place
-from forgather_mem.config.refusal import Refusal
-from forgather_mem.errors import TemplateError
+from forgather_mem.config.refusal import Refusal, Refused
 
 DEFAULT = "open by default"
 _HARD = "can run or fetch code, so that only an exact entry opens it"
@@ -166,8 +165,7 @@ class Policy:
             first = first or use
             refused.setdefault((use.name, refusal.entry), refusal)
         if first:
-            everything = list(refused.values())
-            raise _error(first, refusals.message(everything), refusals.hint(everything))
+            raise Refused.of(list(refused.values()), first.place, first.path)
 
     def load(self, use: NameUse) -> Callable[..., object]:
         """The callable that an allowed name means: import, walk, and check where it is defined.
@@ -182,7 +180,7 @@ class Policy:
         try:
             return self._find(use, opening)
         except NoSuchName as error:
-            raise _error(use, str(error), error.hint) from error
+            raise use.place.error(str(error), path=use.path, hint=error.hint) from error
 
     def check_arguments(self, use: NameUse, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Refuse arguments that would make a class of transformers fetch and run code, unless a person opened
@@ -196,7 +194,8 @@ class Policy:
         opening = self._decide(use.name, use.directory)
         if isinstance(opening, _Opening) and opening.why == DEFAULT and (found := code_argument(args, kwargs)):
             message = f"{found} would let {use.name} run code from elsewhere; a template may not set it"
-            raise _error(use, message, refusals.hint([Refusal(use.name, "transformers", "", str(opening.name))]))
+            refusal = Refusal(use.name, "transformers", "", str(opening.name))
+            raise Refused.of([refusal], use.place, use.path, message)
 
     def _find(self, use: NameUse, opening: _Opening) -> Callable[..., object]:
         name = opening.name
@@ -221,8 +220,8 @@ class Policy:
         if self._any or namespace is None or not (why := out_of_place(found, name, namespace, opening.grant)):
             return found
         entry = str(name) if name.kind == "module" else ""
-        hint = refusals.hint([Refusal(use.name, _package(use.name), why, entry)])
-        raise _error(use, f"{use.name!r} {why}; it was not called", hint)
+        refusal = Refusal(use.name, _package(use.name), why, entry)
+        raise Refused.of([refusal], use.place, use.path, f"{use.name!r} {why}; it was not called")
 
     def _decide(self, text: str, directory: str | None) -> _Opening | Verdict:
         if ".py:" in text:  # depends on the folder of the template and on what lies there now
@@ -300,10 +299,6 @@ def _package(text: str) -> str:
     if ".py:" in text:
         return "files"
     return "built-ins" if text.isidentifier() else text.partition(":")[0].partition(".")[0][:80]
-
-
-def _error(use: NameUse, message: str, hint: str | None) -> TemplateError:
-    return use.place.error(message, path=use.path, hint=hint)
 
 
 @functools.cache

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forgather_mem.config.names import Name
+from forgather_mem.config.places import Place
+from forgather_mem.errors import TemplateError
 
 MAX_CHARS = 650  # of the message, and of the hint
 NOT_LISTED = "is not on the allow list"
@@ -33,6 +35,30 @@ class Refusal:
     entry: str = ""
     is_file: bool = False
     at: str = ""
+
+
+class Refused(TemplateError):
+    """The policy refuses names. `names` are these, `entries` what opens those that can be opened."""
+
+    names: tuple[str, ...] = ()
+    entries: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, refusals: Sequence[Refusal], place: Place, path: str, text: str | None = None) -> Refused:
+        """The error about some names, of which the first stands at `place`; the caller raises it."""
+        error = cls(
+            text or message(refusals),
+            template=place.template,
+            line=place.line,
+            column=place.column,
+            path=path,
+            hint=hint(refusals),
+            source_line=place.source_line,
+            chain=place.chain,
+        )
+        error.names = tuple(refusal.name for refusal in refusals)
+        error.entries = tuple(dict.fromkeys(refusal.entry for refusal in refusals if refusal.entry))
+        return error
 
 
 def entry_for(name: Name) -> str:

@@ -1,0 +1,56 @@
+"""What does `forgather-mem allow` do? It opens the names that a template needs, in the current folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from forgather_mem.cli.app import FAILURE
+from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, policy_of, variables_of
+from forgather_mem.cli.output import print_rows
+from forgather_mem.errors import ForgatherMemError
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Add the command to the application."""
+    app.command("allow", rich_help_panel=panel)(allow)
+
+
+def allow(
+    template: Template,
+    settings: Settings = None,
+    searchpath: Searchpath = None,
+    yes: bool = typer.Option(False, "--yes", "-y", help="Don't ask."),
+) -> None:
+    """Show which names of a template are refused, ask, and allow them in the current folder's pyproject.toml.
+
+    Whatever a template names with an allowed name it may run: allow what you wrote or trust.
+    """
+    from forgather_mem.config.check import refused
+    from forgather_mem.config.entries import add_entries
+
+    environment, name = environment_of(template, searchpath, policy_of())
+    config = environment.load(name, **variables_of(settings))
+    found = refused(environment, config)
+    if not found:
+        print(f"{name}: no name of it is refused")
+        return
+    rows = [("name", "used at", "entry")]
+    for problem in found:
+        error = problem.error
+        place = f"{error.template}:{error.line}:{error.column}"
+        rows += [(problem.names[0], place, ", ".join(problem.entries) or "none can open it")]
+    print_rows(rows, ("bold", "dim", ""))
+    entries = list(dict.fromkeys(entry for problem in found for entry in problem.entries))
+    if not entries:
+        raise typer.Exit(FAILURE)
+    file = Path.cwd() / "pyproject.toml"
+    if not yes and not typer.confirm(f"Allow {', '.join(entries)} for everything that is run in {Path.cwd()}?"):
+        print("nothing was written")
+        raise typer.Exit(FAILURE)
+    try:
+        add_entries(Path.cwd(), entries)
+    except (ValueError, OSError) as error:
+        raise ForgatherMemError(str(error)) from error
+    print(f"written to [tool.forgather_mem] allow in {file}")

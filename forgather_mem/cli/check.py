@@ -1,0 +1,85 @@
+"""What does `forgather-mem check` do? It finds what is wrong with a template without building anything."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from forgather_mem.cli.app import FAILURE
+from forgather_mem.cli.options import (
+    Allow,
+    AllowFile,
+    Searchpath,
+    Settings,
+    Template,
+    UnsafeAny,
+    environment_of,
+    policy_of,
+    variables_of,
+)
+from forgather_mem.errors import escape_controls
+
+if TYPE_CHECKING:
+    from forgather_mem.config.check import Problem
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Add the command to the application."""
+    app.command("check", rich_help_panel=panel)(check)
+
+
+def check(
+    template: Template,
+    settings: Settings = None,
+    searchpath: Searchpath = None,
+    allow: Allow = None,
+    allow_file: AllowFile = None,
+    unsafe_any: UnsafeAny = False,
+    as_json: bool = typer.Option(False, "--json", help="Print the findings as JSON."),
+) -> None:
+    """Find what is wrong with a template: text, names, arguments, variables. Ends with 1 when something is.
+
+    It imports what the policy allows, to compare arguments, and builds nothing.
+    """
+    from forgather_mem.config.check import problems
+
+    environment, name = environment_of(template, searchpath, policy_of(allow, allow_file, unsafe_any))
+    found = problems(environment, name, variables_of(settings))
+    mistakes = [problem for problem in found if problem.is_mistake]
+    if as_json:
+        print(json.dumps({"template": name, "ok": not mistakes, "findings": list(map(_as_json, found))}, indent=2))
+    else:
+        for problem in found:
+            print(escape_controls(str(problem.error), keep="\n"))
+        for line in _summary(name, found):
+            print(escape_controls(line))
+    if mistakes:
+        raise typer.Exit(FAILURE)
+
+
+def _as_json(problem: Problem) -> dict[str, object]:
+    error = problem.error
+    return {
+        "kind": problem.kind,
+        "message": error.message,
+        "template": error.template,
+        "line": error.line,
+        "column": error.column,
+        "path": error.path,
+        "hint": error.hint,
+        "allow": list(problem.entries),
+    }
+
+
+def _summary(name: str, found: Sequence[Problem]) -> Iterator[str]:
+    mistakes = sum(problem.is_mistake for problem in found)
+    notes = len(found) - mistakes
+    counts = [f"{n} {what}{'s' if n > 1 else ''}" for n, what in ((mistakes, "finding"), (notes, "note")) if n]
+    yield f"{name}: {', '.join(counts) or 'nothing is wrong with it'}"
+    entries = list(dict.fromkeys(entry for problem in found for entry in problem.entries))
+    if len(entries) > 1:
+        yield f"  forgather-mem allow {shlex.quote(name)}  opens {', '.join(entries)}"

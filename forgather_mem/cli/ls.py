@@ -1,0 +1,30 @@
+"""What does `forgather-mem ls` do? It lists the templates that can be loaded here."""
+
+from __future__ import annotations
+
+import typer
+
+from forgather_mem.cli.options import Searchpath
+from forgather_mem.cli.output import print_rows
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Add the command to the application."""
+    app.command("ls", rich_help_panel=panel)(ls)
+
+
+def ls(
+    searchpath: Searchpath = None,
+    path: bool = typer.Option(False, "--path", help="Print the library's own folder, for other search paths."),
+) -> None:
+    """List templates, each with its first comment line."""
+    from forgather_mem.config.search import Searcher, library
+
+    if path:
+        print(library())
+        return
+    for folder in searchpath or ():
+        if not folder.is_dir():
+            raise typer.BadParameter(f"there is no folder {str(folder)!r}", param_hint="--searchpath")
+    found = Searcher([*(searchpath or ()), "."]).names()
+    print_rows([(template.name, template.comment) for template in found], ("bold", "dim"))

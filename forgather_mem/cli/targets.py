@@ -1,0 +1,27 @@
+"""What does `forgather-mem targets` do? It lists what a template can build."""
+
+from __future__ import annotations
+
+import typer
+
+from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, variables_of
+from forgather_mem.cli.output import print_rows
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Add the command to the application."""
+    app.command("targets", rich_help_panel=panel)(targets)
+
+
+def targets(template: Template, settings: Settings = None, searchpath: Searchpath = None) -> None:
+    """List the targets of a template: name, what it is, where it stands."""
+    from forgather_mem.config.encode import tree
+
+    environment, name = environment_of(template, searchpath)
+    config = environment.load(name, **variables_of(settings))
+    rows = []
+    for branch in tree(config.graph):
+        if branch.depth == 0:
+            place = config.graph.place(branch.mark) if branch.mark else None
+            rows.append((branch.label, branch.text, f"{place.template}:{place.line}" if place else ""))
+    print_rows(rows, ("bold", "", "dim"))

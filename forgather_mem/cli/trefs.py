@@ -1,0 +1,20 @@
+"""What does `forgather-mem trefs` do? It shows which templates a template uses."""
+
+from __future__ import annotations
+
+import typer
+
+from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, variables_of
+from forgather_mem.cli.output import print_rows
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Add the command to the application."""
+    app.command("trefs", rich_help_panel=panel)(trefs)
+
+
+def trefs(template: Template, settings: Settings = None, searchpath: Searchpath = None) -> None:
+    """Show the templates that a template extends, includes and imports, as a tree, with their files."""
+    environment, name = environment_of(template, searchpath)
+    found = environment.find_referenced_templates(name, **variables_of(settings))
+    print_rows([("    " * level + name, file) for level, name, file in found], ("bold", "dim"))
