@@ -70,7 +70,7 @@ def problems(environment: ConfigEnvironment, name: str, variables: Mapping[str, 
         *refused(environment, config),
         *(problem for problem in _misfits(config) if problem.kind == "misfit"),
         *_unbound(config, variables),
-        *_unused(environment, config, name, variables),
+        *unused(environment, config, name, variables),
         *_redeclared(config),
     ]
 
@@ -84,6 +84,23 @@ def refused(environment: ConfigEnvironment, config: Config) -> list[Problem]:
         except Refused as error:
             found.append(Problem(kind="refused", error=error))
     return found + [problem for problem in _misfits(config) if problem.kind == "refused"]
+
+
+def unused(
+    environment: ConfigEnvironment, config: Config, name: str, variables: Mapping[str, object]
+) -> Iterator[Problem]:
+    """The given variables that neither the template nor any that it uses mentions: misspelt, most likely."""
+    if not variables:
+        return
+    known = {use.name for use in config.variables()}
+    for _, _, file in environment.find_referenced_templates(name, **variables):
+        known |= _names_in(Path(file).read_text(encoding="utf-8-sig")) if file else set()
+    for key in variables:
+        if key not in known:
+            error = TemplateError(
+                f"no template uses the variable {key!r}", template=name, hint=did_you_mean(key, known)
+            )
+            yield Problem(kind="unused", error=error)
 
 
 def _misfits(config: Config) -> Iterator[Problem]:
@@ -102,22 +119,6 @@ def _unbound(config: Config, variables: Mapping[str, object]) -> Iterator[Proble
         given = f"context_vars={{{use.name!r}: ...}} in Python, --set {use.name}=... here"
         error = use.place.error(message, path=use.path, hint=f"{hint} Else: {given}" if hint else given)
         yield Problem(kind="unbound", error=error)
-
-
-def _unused(
-    environment: ConfigEnvironment, config: Config, name: str, variables: Mapping[str, object]
-) -> Iterator[Problem]:
-    if not variables:
-        return
-    known = {use.name for use in config.variables()}
-    for _, _, file in environment.find_referenced_templates(name, **variables):
-        known |= _names_in(Path(file).read_text(encoding="utf-8-sig")) if file else set()
-    for key in variables:
-        if key not in known:
-            error = TemplateError(
-                f"no template uses the variable {key!r}", template=name, hint=did_you_mean(key, known)
-            )
-            yield Problem(kind="unused", error=error)
 
 
 def _names_in(text: str) -> set[str]:
