@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from forgather_mem.cli.app import INTERRUPTED, complain
-from forgather_mem.cli.options import Settings, variables_of
+from forgather_mem.cli.options import Settings, environment_of, policy_of, variables_of
 from forgather_mem.errors import TemplateError
 
 if TYPE_CHECKING:
@@ -47,19 +47,22 @@ def demo(
 
 
 def _load(template: str, variables: Mapping[str, object]) -> Config:
-    from forgather_mem.config.environment import ConfigEnvironment
+    from forgather_mem.config.check import unused
 
-    environment = ConfigEnvironment()
-    config = environment.load(template, **variables)
-    if "trainer" in config.targets:
-        return config
-    if "trainer_callbacks" in config.targets:
-        return environment.load(DEMO, **{**variables, "callbacks": template})
-    raise TemplateError(
-        f"no 'trainer' and no 'trainer_callbacks' among its targets: {', '.join(config.targets) or 'it has none'}",
-        template=template,
-        hint=f"a template for the demo extends {DEMO} or callbacks/memory.yaml",
-    )
+    environment, name = environment_of(template, None, policy_of())
+    config = environment.load(name, **variables)
+    if "trainer" not in config.targets:
+        if "trainer_callbacks" not in config.targets:
+            raise TemplateError(
+                f"it has neither a trainer nor trainer_callbacks; its targets: {', '.join(config.targets) or 'none'}",
+                template=name,
+                hint=f"a template for the demo extends {DEMO} or callbacks/memory.yaml",
+            )
+        name, variables = DEMO, {**variables, "callbacks": name}
+        config = environment.load(name, **variables)
+    for problem in unused(environment, config, name, variables):
+        raise problem.error
+    return config
 
 
 def _train(trainer: Any) -> int:

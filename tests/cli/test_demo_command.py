@@ -47,7 +47,7 @@ def test_the_demo_trains_and_shows_where_the_memory_went(tmp_path: Path) -> None
     # embeddings twice, q k v o, three of the MLP, three norms; 4 bytes each, and Adam keeps two copies
     parameters = 4 * (2 * 256 * 32 + 4 * 32 * 32 + 3 * 32 * 96 + 3 * 32)
     assert cell(output, "parameters") == cell(output, "gradients") == f"{parameters / 1024:.1f} KiB"
-    assert cell(output, "optimizer").startswith(f"{2 * parameters / 1024:.0f}.")
+    assert float(cell(output, "optimizer").split()[0]) == pytest.approx(2 * parameters / 1024, abs=0.2)
     assert float(cell(output, "activations").split()[0]) > 0
     assert cell(output, "our collections").startswith("3 in ")  # one at the end of each epoch
     assert re.search(r"^our own cost +[\d,]+ ms \(\d+\.\d % of the run\)", output, re.MULTILINE)
@@ -116,9 +116,8 @@ def wait_for_steps(folder: Path, process: subprocess.Popen[str]) -> None:
     [
         (["--template", "configs/demmo.yaml"], 1, "configs/demo.yaml"),
         (["--set", "stepps=3"], 1, "did you mean 'steps'"),
-        (["--set", "steps"], 2, "key=value"),
+        (["--set", "steps"], 2, "KEY=VALUE"),
         (["--steps", "0"], 2, "steps"),
-        (["--set", "hidden_size=30"], 1, "hidden_size"),
     ],
 )
 def test_a_mistake_is_answered_with_one_message(tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
