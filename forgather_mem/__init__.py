@@ -29,7 +29,7 @@ _MODULE_OF = {
     "track_memory": "trackers",
     "monitor_memory": "trackers",
 }
-__all__ = ["__version__", *_MODULE_OF]  # noqa: PLE0604
+__all__ = ["__version__", *_MODULE_OF]
 
 if TYPE_CHECKING:
     from forgather_mem.config.environment import Config as Config

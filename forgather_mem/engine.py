@@ -14,7 +14,7 @@ from forgather_mem.metrics import FLOW, METRICS
 from forgather_mem.phase_stack import PhaseStack
 from forgather_mem.plan import INSIDE_A_STEP, ArmedRule, Plan, Rule, plans_of
 from forgather_mem.run_facts import current_device, facts_of, finish_facts, run_folder
-from forgather_mem.sample import Finding, Moment, PhaseWatcher, Sample, Sink
+from forgather_mem.sample import Finding, Moment, Outcome, PhaseWatcher, Sample, Sink
 from forgather_mem.sinks import ConsoleSink
 from forgather_mem.summary import RunSummary
 
@@ -85,6 +85,9 @@ class Run:
             self.facts.folder = str(self._folder) if self._folder else None
         return self._folder
 
+    def outcome(self, what: str) -> Outcome | None:
+        return self.ledger.outcome(what)
+
     def watch_phases(self, watcher: PhaseWatcher) -> None:
         self.phases.watch(watcher)
 
@@ -139,9 +142,11 @@ class Run:
         if plan.event == "epoch_end":
             plan.epochs += 1
         due = not step % plan.period
-        if not due and not (plan.flushes and self._record is not None):
+        if not due and not (plan.flushes and self._record is not None) and not self.ledger.following:
             return
         began = time.perf_counter()
+        if plan.event == "step_end" and self.ledger.following:
+            self.ledger.step_ended(step, began)
         self.step = state.global_step
         if self._record is not None and (self._record.step != step or plan.event not in self._joins(self._record)):
             self.flush()
@@ -195,6 +200,7 @@ class Run:
             self._call(work, "end", self)
         summary = self.summary
         summary.self_s += self._self_s
+        self.ledger.close()
         summary.ledger = [row.as_dict() for row in self.ledger.rows()]
         finish_facts(self.facts, end, exit_code, time.perf_counter() - self._began_at, self.device)
         for sink in self._sinks:
@@ -205,7 +211,8 @@ class Run:
         summary.switched_off += self.fence.switched_off
         text = self.fence.call("verdict", self._verdict, summary)
         if text:
-            self.tell(Finding(kind="verdict", step=self.step, text=text))
+            tables = {"What giving memory back brought": self.ledger.table()} if summary.ledger else {}
+            self.tell(Finding(kind="verdict", step=self.step, text=text, data={"tables": tables}))
         for sink in self._sinks:
             self._call(sink, "end", self)
         self._members.clear()
@@ -253,17 +260,22 @@ class Run:
                 if reading in self._done:
                     continue
                 self._done.add(reading)
-            self._merge(sample, work(moment, sample), books)
+            new = work(moment, sample)
+            if not new:
+                continue
+            self._merge(sample, new)
+            if books:
+                self._book(books, moment, sample, new)
 
-    def _merge(self, sample: Sample, new: Mapping[str, float], books: str) -> None:
-        if not new:
-            return
+    def _book(self, what: str, moment: Moment, sample: Sample, new: Mapping[str, float]) -> None:
+        epoch_ended = moment.event == "epoch_end"
+        self.ledger.book(what, new, step=moment.step, now_s=time.perf_counter(), epoch_ended=epoch_ended)
+        if what == "clear":
+            self._merge(sample, {"cache/clears": float(self.ledger.calls("clear"))})
+
+    def _merge(self, sample: Sample, new: Mapping[str, float]) -> None:
         values: dict[str, float] = sample.values  # type: ignore[assignment]  # ours until it is written
         values.update(new)
-        if books:
-            self.ledger.book(books, new)
-            if books == "clear":
-                values["cache/clears"] = float(self.ledger.calls("clear"))
         if not _FLOWS.isdisjoint(new):  # added up over the step: TensorBoard shows the last value of a (tag, step)
             if self._flow_step != sample.step:
                 self._flow_step = sample.step
@@ -283,7 +295,7 @@ class Run:
 
             probe = self._probes[probe_name] = self._stand_in(getattr(probes, probe_name)())
             self._begin(probe)
-        self._merge(sample, probe(moment, sample), "")
+        self._merge(sample, probe(moment, sample))
         return sample.values.get(name)
 
     def _stand_in(self, work: Any) -> Any:

@@ -12,6 +12,7 @@ from forgather_mem.triggers import Limit, Trigger
 # In these events `state.global_step` still counts the steps before the one that is being made.
 INSIDE_A_STEP = frozenset({"step_begin", "substep_end", "pre_optimizer_step", "optimizer_step"})
 MAX_STRIKES = 3
+_NEVER = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class Plan:
     """The rules of one callback for one event.
 
     Attributes:
+        rules: None of them in a plan that only follows up what was booked.
         period: Greatest common divisor of the rules' step periods: a step that is no multiple of it has
             nothing due here.
         offset: 1 in events inside a step, where the trainer's count has not moved yet.
@@ -99,21 +101,29 @@ class Plan:
     def __init__(self, event: str, rules: Sequence[ArmedRule], epoch: float | None) -> None:
         self.event = event
         self.rules = list(rules)
-        self.period = math.gcd(*(rule.every_steps for rule in self.rules)) or 1
+        self.period = math.gcd(*(rule.every_steps for rule in self.rules)) or _NEVER
         self.offset = 1 if event in INSIDE_A_STEP else 0
         self.flushes = False
         self.epochs = int((epoch or 0.0) + 1e-6)
         self.seen_step = -1
 
 
+def events_of(rules: Sequence[Rule]) -> frozenset[str]:
+    """The events in which a callback with these rules has something to do."""
+    events = {event for rule in rules for event in rule.when.events}
+    if any(getattr(work, "books", "") for rule in rules for work in rule.do):
+        events.add("step_end")  # what is booked is followed over the next steps
+    return frozenset(events)
+
+
 def plans_of(rules: Sequence[Rule], epoch: float | None, stand_in: Callable[[Work], Work]) -> dict[str, Plan]:
-    """One plan for each event that some rule names; a rule at two events keeps one state.
+    """One plan for each of `events_of(rules)`; a rule at two events keeps one state.
 
     `stand_in` gives the work that is called in a work's place: one for all that give the same reading.
     """
-    by_event: dict[str, list[ArmedRule]] = {}
+    by_event: dict[str, list[ArmedRule]] = {event: [] for event in events_of(rules)}
     for rule in rules:
         armed = ArmedRule(rule, stand_in)
         for event in rule.when.events:
-            by_event.setdefault(event, []).append(armed)
+            by_event[event].append(armed)
     return {event: Plan(event, armed_rules, epoch) for event, armed_rules in by_event.items()}

@@ -56,6 +56,25 @@ class Finding:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one collection, clear or trim came to, once the steps after it have shown.
+
+    Attributes:
+        step: The optimizer step it belongs to.
+        time_s: Seconds inside the call.
+        next_step_excess_s: Seconds that the next step took longer than usual.
+        freed_bytes: Given back by the call.
+        retaken_bytes: Of these, allocated again within three steps.
+    """
+
+    step: int
+    time_s: float
+    next_step_excess_s: float
+    freed_bytes: float
+    retaken_bytes: float
+
+
 class RunInfo(Protocol):
     """What a probe, an action or a sink gets to know of the training it serves."""
 
@@ -90,6 +109,9 @@ class RunInfo(Protocol):
 
     def watch_phases(self, watcher: PhaseWatcher) -> None:
         """From now on call `watcher` at every change of phase, until the run ends."""
+
+    def outcome(self, what: str) -> Outcome | None:
+        """What the last "collect", "clear" or "trim" came to; None before one is known."""
 
     def tell(self, finding: Finding) -> None:
         """Hand a finding to the sinks and the report."""

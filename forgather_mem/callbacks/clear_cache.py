@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from typing import Literal
 
-from forgather_mem.actions import ClearCache
+from forgather_mem.actions import Adaptive, ClearCache, TrimHost
 from forgather_mem.callbacks.rule_callback import RuleCallback
 from forgather_mem.plan import Rule
-from forgather_mem.triggers import Every, check_period
+from forgather_mem.sample import Moment, Sample, Work
+from forgather_mem.triggers import AtEvent, Every, Trigger, check_period
+
+logger = logging.getLogger(__name__)
 
 
 class ClearCacheCallback(RuleCallback):
@@ -21,6 +26,12 @@ class ClearCacheCallback(RuleCallback):
         empty_cache_at: "epoch" or "step".
         empty_cache_freq: Every N-th of them: with "step" and 10, after the steps 10, 20, ...
         garbage_collection: Run a full `gc.collect()` before each clear, so that tensors in reference cycles go too.
+        when: Clear under pressure instead: `Above("device/reserved_frac", 0.92)` clears when that limit is crossed,
+            and again only after the value has been lower.
+        trim_host: Ask the C library to give unused host memory back as well, and empty torch's cache of pinned
+            host memory, within a budget of 2 % of the time. This works without an accelerator, too.
+        adaptive: Watch what comes of the clears. A schedule of which nothing stays free is stretched after three
+            useless clears and then switched off, with one log line that says why.
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
 
@@ -39,6 +50,9 @@ class ClearCacheCallback(RuleCallback):
         empty_cache_freq: int = 1,
         garbage_collection: bool = False,
         *,
+        when: Trigger | None = None,
+        trim_host: bool = False,
+        adaptive: bool = False,
         enabled: bool = True,
         strict: bool = False,
     ) -> None:
@@ -47,16 +61,36 @@ class ClearCacheCallback(RuleCallback):
                 f"ClearCacheCallback(empty_cache_at={empty_cache_at!r}): the cache is cleared at 'epoch' or 'step'"
             )
         check_period("ClearCacheCallback", "empty_cache_freq", empty_cache_at, empty_cache_freq)
-        if not isinstance(garbage_collection, bool):
-            raise ValueError(
-                f"ClearCacheCallback(garbage_collection={garbage_collection!r}): garbage_collection is true or false"
-            )
+        flags = {"garbage_collection": garbage_collection, "trim_host": trim_host, "adaptive": adaptive}
+        for name, flag in flags.items():
+            if not isinstance(flag, bool):
+                raise ValueError(f"ClearCacheCallback({name}={flag!r}): {name} is true or false")
         if empty_cache_freq is None:
             raise ValueError("ClearCacheCallback(empty_cache_freq=None): give a period of 1 or more")
         self.empty_cache_at = empty_cache_at
         self.empty_cache_freq = empty_cache_freq
         self.garbage_collection = garbage_collection
-        by_step = empty_cache_at == "step"
-        when = Every(steps=empty_cache_freq) if by_step else Every(epochs=empty_cache_freq)
-        do = [ClearCache(garbage_collection=garbage_collection)]
-        super().__init__([Rule(when=when, do=do, name="ClearCacheCallback")], enabled=enabled, strict=strict)
+        if when is None:
+            by_step = empty_cache_at == "step"
+            when = Every(steps=empty_cache_freq) if by_step else Every(epochs=empty_cache_freq)
+        do: list[Work] = [ClearCache(garbage_collection=garbage_collection)]
+        if trim_host:
+            do.append(TrimHost())
+        if adaptive:
+            do = [Adaptive(action) for action in do]
+        rules = [
+            Rule(when=when, do=do, name="ClearCacheCallback"),
+            Rule(when=AtEvent("train_begin"), do=[_warn_of_the_trainers_own_clears], name="ClearCacheCallback"),
+        ]
+        super().__init__(rules, enabled=enabled, strict=strict)
+
+
+def _warn_of_the_trainers_own_clears(moment: Moment, sample: Sample) -> Mapping[str, float]:
+    steps = getattr(moment.args, "torch_empty_cache_steps", None)
+    if steps:
+        logger.warning(
+            "the Trainer clears the device cache itself (torch_empty_cache_steps=%s), on every micro-batch of such a "
+            "step and before its backward pass; unset it, ClearCacheCallback clears after the step",
+            steps,
+        )
+    return {}

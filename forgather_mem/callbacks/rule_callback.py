@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 from forgather_mem.callbacks.link import Link
 from forgather_mem.engine import RUN_ATTRIBUTE, Run
 from forgather_mem.fence import Fence
-from forgather_mem.plan import Plan, Rule
+from forgather_mem.plan import Plan, Rule, events_of
 from forgather_mem.report import verdict_text
 from forgather_mem.sample import Sink
 from forgather_mem.summary import RunSummary
@@ -156,7 +156,7 @@ class RuleCallback(TrainerCallback):
     def _forget_run(self) -> None:
         self._run: Run | None = None
         self._plans: dict[str, Plan] = {}
-        self._events = frozenset(event for rule in self.rules for event in rule.when.events) if self.enabled else ()
+        self._events = events_of(self.rules) if self.enabled else frozenset()
 
     def _leave_run(self) -> None:
         if self._run is not None:
