@@ -40,8 +40,8 @@ class Budgets:
     calls: int = 200_000
     string_bytes: int = MIB
     includes: int = 300
-    tokens: int = 100_000
-    work: int = 4_000_000
+    tokens: int = 50_000
+    work: int = 1_000_000
     made_bytes: int = 64 * MIB
     integer_bits: int = 4_096
-    render_cpu_s: float = 10.0
+    render_cpu_s: float = 5.0

@@ -1,14 +1,14 @@
 """Which templates does a render load, and how is each compiled, once?
 
-A sub-template is visible in the file that defines it and in what that file extends, includes or imports in the
-same render, directly or further on; it goes before a file of the same name. Nothing of it stays for the next
-render.
+A sub-template goes before a file of the same name. It is visible in the file that defines it, in what that file
+extends, includes or imports in the same render, directly or further on, and in the files that extend it. Nothing
+of it stays for the next render.
 """
 
 from __future__ import annotations
 
 import contextlib
-import random
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +25,9 @@ from forgather_mem.config.meter import Meter, TooMuch
 from forgather_mem.config.sandbox import Sandbox
 from forgather_mem.config.sources import Source, Sources
 from forgather_mem.errors import TemplateError
+
+_NUMBER = re.compile(r"(?<!\w)[0-9][0-9a-fA-FoxOX_]*")
+_MAX_DIGITS = 20_000
 
 
 class Missing(TemplateNotFound):
@@ -54,6 +57,10 @@ class Load:
     used: str = ""
     by: Source | None = None
     line: int = 0
+
+    def is_by(self, source: Source) -> bool:
+        """Whether something in this file is the user."""
+        return self.by is not None and self.by.file_name == source.file_name
 
 
 @dataclass(slots=True)
@@ -89,7 +96,7 @@ class Job:
             raise TooMuch(f"this render loads more than {self.budgets.includes:,} templates, each time counted")
         if load.source.key not in self.first:
             self.first[load.source.key] = load
-            self.source_chars += len(load.source.jinja)
+            self.source_chars += sum(map(len, load.source.lines))
             if self.source_chars > self.budgets.source_bytes:
                 raise TooMuch(f"the templates of this load have more than {self.budgets.source_bytes:,} characters")
         if load.used == "extended" and load.by is not None:
@@ -113,13 +120,16 @@ class Job:
         return steps
 
     def _part(self, name: str, by: Source) -> Source | None:
-        files = [by]
-        for file in files:
-            if name in file.parts:
-                return file.parts[name]
-            users = (load.by for load in self.loads if load.source.file_name == file.file_name)
-            files += [user for user in users if user is not None and user not in files]
-        return None
+        """The sub-template that a name means in a file: its own, else one of the files that use it, else one of
+        those that it extends."""
+        users, parents = [by], [by]
+        for source in users:
+            using = [load.by for load in self.loads if load.source.file_name == source.file_name]
+            users += [user for user in using if user is not None and user not in users]
+        for source in parents:
+            extended = [load.source for load in self.loads if load.used == "extended" and load.is_by(source)]
+            parents += [parent for parent in extended if parent not in parents]
+        return next((source.parts[name] for source in (*users, *parents) if name in source.parts), None)
 
     def _check_cycle(self, parent: Source, child: Source) -> None:
         names = [child.name]
@@ -163,7 +173,7 @@ class Compiler(Sandbox):
 
     def __init__(self, marks: Marks, *, paste_values: bool, origins: bool = False) -> None:
         super().__init__(marks, paste_values=paste_values)
-        self._origins = origins
+        self.origins = origins
         self._compiled: dict[str, Compiled] = {}
         self.numbered: list[Compiled] = []  # by the number in their origins
         self._tokens = 0
@@ -174,7 +184,7 @@ class Compiler(Sandbox):
         self.variables = variables
         self.meter = Meter(job.budgets)
         self.clock = job.clock
-        self.random = random.Random(0)
+        self.random = None
 
     def main(self, source: Source) -> Compiled:
         """The template that was asked for."""
@@ -192,10 +202,16 @@ class Compiler(Sandbox):
         if isinstance(name, Undefined):
             str(name)  # raises its own error
         names = [real(one) for one in (name if isinstance(name, list | tuple) else [name])]
+        chain = ", ".join(self.job.chain(key)) or None
         for one in names:
             if not isinstance(one, str):
-                raise TypeError(f"a template's name is a string, not a {type(one).__name__}")
-            source = self.job.resolve(one, by)
+                raise TypeError(f"the name of a template is a string; this is {type(one).__name__}")
+            try:
+                source = self.job.resolve(one, by)
+            except TemplateError as error:
+                if error.line is not None:  # in the file itself
+                    raise
+                raise by.place(line, chain=chain).error(error.message, hint=error.hint) from error
             if source is not None:
                 self.job.use(Load(source, used, by, line))
                 found = _Key(source.key)
@@ -204,7 +220,7 @@ class Compiler(Sandbox):
         visible = [part for load in self.job.loads for part in load.source.parts]
         raise Missing(
             str(names[-1] if names else ""),
-            by.place(line, chain=", ".join(self.job.chain(key)) or None).error(
+            by.place(line, chain=chain).error(
                 f"template {names[-1]!r} not found" if names else "the list of templates is empty",
                 hint=self.job.sources.searcher.hint(names[-1], visible) if names else None,
             ),
@@ -244,14 +260,17 @@ class Compiler(Sandbox):
 
     def _compile_source(self, source: Source) -> Compiled:
         self.job.compiling, self._tokens = source, 0
-        number = len(self.numbered) if self._origins else None
-        instrument = Instrument(source.key, source.jinja, number)
-        tree = instrument.visit(self.parse(source.jinja, source.key))
+        number = len(self.numbered) if self.origins else None
+        text = source.jinja()
+        self._check_tokens(text.count("{{") + text.count("{%") + text.count("{#"))
+        self._check_numbers(text)
+        instrument = Instrument(source.key, text, number)
+        tree = instrument.visit(self.parse(text, source.key))
         assert isinstance(tree, nodes.Template)
         tree.set_environment(self)
         template = Template.from_code(self, self.compile(tree, source.key), self.globals)
         compiled = Compiled(source, template, instrument.outline, list(instrument.block_names), self._tokens)
-        if self._origins:
+        if self.origins:
             self.numbered.append(compiled)
         self.job.compiling = None
         return compiled
@@ -267,6 +286,13 @@ class Compiler(Sandbox):
             self._tokens += 1
             self._check_tokens(self._tokens)
             yield token
+
+    def _check_numbers(self, text: str) -> None:
+        """Jinja's lexer takes some hundred bytes for each digit of a number."""
+        if len(text) > _MAX_DIGITS:
+            for match in _NUMBER.finditer(text):
+                if match.end() - match.start() > _MAX_DIGITS and "{" in text[: match.start()]:
+                    raise TooMuch(f"a number has more than {_MAX_DIGITS:,} digits")
 
     def _check_tokens(self, tokens: int) -> None:
         if tokens > self.job.budgets.tokens:

@@ -10,6 +10,7 @@ from jinja2.exceptions import SecurityError, TemplateRuntimeError
 from yaml import YAMLError
 
 from forgather_mem.config.compiler import Compiler, Job, Missing
+from forgather_mem.config.marked import Mangled
 from forgather_mem.config.meter import TooMuch
 from forgather_mem.config.sandbox import MissingName
 from forgather_mem.config.sources import Source
@@ -68,7 +69,7 @@ def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
         return message[:1].lower() + message[1:], _near_word(message, compiler)
     if isinstance(error, TooMuch):
         return text, None if "itself" in text else "the limits are those of Budgets; only code can raise them"
-    if isinstance(error, RecursionError):
+    if isinstance(error, RecursionError) or (isinstance(error, MemoryError) and compiler.job.compiling):
         return "templates, macros or expressions nest too deeply", _repeated(compiler.job)
     if isinstance(error, SecurityError):
         return text.rstrip("."), "templates can only use what data offers; see the language's table of attributes"
@@ -76,8 +77,12 @@ def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
         return "there is not enough memory to render this template", None
     if isinstance(error, YAMLError):
         return f"toyaml can't write this value: {text.splitlines()[0]}", None
+    if isinstance(error, Mangled):
+        return text, "write {{ value }} or {{ value|toyaml }} where it belongs, and change it before it is given"
     if isinstance(error, TemplateRuntimeError):
-        return text, _near_word(text, compiler)
+        return text[:1].lower() + text[1:].rstrip("."), _near_word(text, compiler)
+    if isinstance(error, ValueError) and "int_max_str_digits" in text:
+        return "a number has too many digits", None
     if isinstance(error, SyntaxError):
         return f"Python can't compile this template: {error.msg}", None
     return f"{type(error).__name__}: {text}", None
@@ -85,6 +90,8 @@ def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
 
 def _near_name(error: MissingName, compiler: Compiler) -> str | None:
     if not isinstance(error.name, str):
+        return None
+    if not str(error).startswith(repr(error.name)) and error.known is None:
         return None
     if error.known is not None:
         return did_you_mean(error.name, error.known) or f"there is: {', '.join(sorted(error.known)[:12]) or 'nothing'}"

@@ -8,6 +8,7 @@ that begin with a space can't be written in a template: the compiler puts them i
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterator, Sized
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -21,19 +22,17 @@ from jinja2.tests import TESTS as JINJA_TESTS
 
 from forgather_mem.config import formatting
 from forgather_mem.config.marked import TOKEN_CLOSE, TOKEN_OPEN, Marked, Marks, is_outside, real, unmarked
-from forgather_mem.config.yaml_text import to_yaml
 
 if TYPE_CHECKING:
     from forgather_mem.config.sandbox import Sandbox
 
-_SHALLOW = "abs batch capitalize count default d first indent items last length lower reverse slice trim upper"
+_SHALLOW = "abs count d default first items last length reverse"
 _LAZY = "map reject rejectattr select selectattr"
-_DEEP = "dictsort groupby max min sort string unique"
+_DEEP = "capitalize lower trim upper dictsort groupby max min sort string unique"
 _WHOLE = "center filesizeformat float int pprint title truncate urlencode wordcount"
 _ABSENT: Final = object()
 _JINJA_FILTERS: Final = cast(dict[str, Callable[..., Any]], JINJA_FILTERS)
 _JINJA_TESTS: Final = cast(dict[str, Callable[..., Any]], JINJA_TESTS)
-_ATOM_TEXTS = 1_000
 
 
 def _guarded(function: Callable[..., Any], *, deep: bool = False, whole: bool = False) -> Callable[..., Any]:
@@ -57,6 +56,8 @@ def _guarded(function: Callable[..., Any], *, deep: bool = False, whole: bool = 
             meter.work(len(value) >> 3)
         if deep or whole:
             meter.weigh(value, args, kwargs)
+        if whole and isinstance(value, str):
+            meter.work(len(value) >> 4)
         outside = whole and (is_outside(value) or is_outside(args) or is_outside(kwargs))
         if whole:
             value, args, kwargs = unmarked(value), unmarked(args), unmarked(kwargs)
@@ -98,6 +99,7 @@ def mark_all(result: Any, marks: Marks) -> Any:
 @pass_environment
 def _replace(sandbox: Sandbox, value: Any, old: Any, new: Any, count: int | None = None) -> Any:
     sandbox.meter.call()
+    sandbox.meter.weigh(value, old, new)
     text, old, new = _text(value), _text(old), _text(new)
     formatting.check_method(text, "replace", (old, new), sandbox.meter)
     return sandbox.made(_lifted(text, sandbox.marks).replace(old, new, -1 if count is None else count))
@@ -150,15 +152,8 @@ def _to_yaml(sandbox: Sandbox, value: Any, default: Any = _ABSENT) -> Any:
         if default is _ABSENT:
             str(value)  # raises its own error, which names it
         value = default
-    if type(value) not in (str, float):
-        sandbox.meter.weigh(value)
-        return sandbox.made(to_yaml(value))
-    text = sandbox.atom_texts.get(value)
-    if text is None:
-        text = to_yaml(value)
-        if len(text) < 100 and len(sandbox.atom_texts) < _ATOM_TEXTS:
-            sandbox.atom_texts[value] = text
-    return sandbox.made(text)
+    sandbox.meter.weigh(value)
+    return sandbox.made(sandbox.yaml.write(value))
 
 
 @pass_environment
@@ -170,6 +165,7 @@ def _list(sandbox: Sandbox, value: Any) -> list[Any]:
 @pass_environment
 def _random(sandbox: Sandbox, value: Any) -> Any:
     items = _list(sandbox, value)
+    sandbox.random = sandbox.random or random.Random(0)
     return sandbox.random.choice(items) if items else sandbox.undefined("no random item, the sequence was empty")
 
 
@@ -188,6 +184,7 @@ def _attr(sandbox: Sandbox, value: Any, name: Any) -> Any:
 @pass_environment
 def _escape(sandbox: Sandbox, value: Any) -> Any:
     sandbox.meter.call()
+    sandbox.meter.weigh(value)
     text = _text(value)
     for char, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("'", "&#39;"), ('"', "&#34;")):
         text = text.replace(char, entity)

@@ -7,6 +7,7 @@ templates. The names of these filters begin with a space, so no template can wri
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -149,6 +150,11 @@ class Instrument(NodeTransformer):
                 self.outline.references.append((const.value, used, line))
         return _filter("find", name, [nodes.Const(self._key), nodes.Const(used), nodes.Const(line)])
 
+    def visit_Const(self, node: nodes.Const) -> nodes.Node:
+        if isinstance(node.value, float) and not math.isfinite(node.value):
+            raise TemplateSyntaxError("this number is too large for a float", node.lineno)
+        return node
+
     def visit_Name(self, node: nodes.Name) -> nodes.Node:
         if node.ctx == "store":
             self.outline.names.add(node.name)
@@ -165,9 +171,7 @@ class Instrument(NodeTransformer):
         if not isinstance(node.arg, nodes.Slice):
             return node
         bounds = (node.arg.start, node.arg.stop, node.arg.step)
-        return _filter(
-            "slice", cast(nodes.Expr, node.node), [bound or nodes.Const(None, lineno=node.lineno) for bound in bounds]
-        )
+        return _filter("slice", node.node, [bound or nodes.Const(None, lineno=node.lineno) for bound in bounds])
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)

@@ -23,6 +23,7 @@ from jinja2.exceptions import TemplateRuntimeError
 TOKEN_OPEN, TOKEN_CLOSE, ORIGIN_OPEN, ORIGIN_CLOSE = "\uf4c1", "\uf4c2", "\uf4c3", "\uf4c4"
 RESERVED = frozenset((TOKEN_OPEN, TOKEN_CLOSE, ORIGIN_OPEN, ORIGIN_CLOSE))
 TOKEN = re.compile(f"{TOKEN_OPEN}[0-9a-f]+_[0-9]+{TOKEN_CLOSE}")
+ORIGIN = re.compile(f"{ORIGIN_OPEN}([0-9]+)\\.([0-9]+)\\.([0-9]+){ORIGIN_CLOSE}")
 _MARK = re.compile(f"({TOKEN_OPEN}[0-9a-f_]+{TOKEN_CLOSE}|{ORIGIN_OPEN}[0-9.]+{ORIGIN_CLOSE})")
 
 # Characters, whether they are from outside, and the origin marker ("" when origins are not kept).
@@ -60,12 +61,14 @@ class Marks:
         Raises:
             Mangled: when something is left of a token that is none any more.
         """
-        if TOKEN_OPEN not in text and TOKEN_CLOSE not in text:
+        if all(char not in text for char in RESERVED):
             return {}
         found = {token: self.by_token[token] for token in TOKEN.findall(text) if token in self.by_token}
         rest = TOKEN.sub(lambda match: "" if match[0] in found else match[0], text)
-        if TOKEN_OPEN in rest or TOKEN_CLOSE in rest:
-            raise Mangled("a value from outside was changed in a way that can't be followed")
+        for line in rest.split("\n"):
+            if not RESERVED.isdisjoint(line):
+                shown = "".join("?" if char in RESERVED else char for char in line.strip())
+                raise Mangled(f"a value from outside was changed in a way that can't be followed: {shown[:80]!r}")
         return found
 
     def token(self, text: str) -> str:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sized
-from typing import Any, Final, TypeVar
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Sized, ValuesView
+from typing import Any, Final, TypeVar, cast
 
+from jinja2 import Undefined
 from jinja2.exceptions import TemplateRuntimeError
+from jinja2.utils import Namespace
 
 from forgather_mem.config.budgets import Budgets
 
@@ -22,6 +24,11 @@ _ATOMS: Final = frozenset((int, float, bool, type(None)))
 _CALL_BYTES = 200  # what a call may keep alive besides its result: a namespace, a joiner
 _LOOK_EVERY = 5_000
 _CHARS_PER_WORK = 256
+
+
+def vars_of(namespace: Namespace) -> dict[str, object]:
+    """What templates set in a namespace."""
+    return cast(dict[str, object], object.__getattribute__(namespace, "_Namespace__attrs"))
 
 
 class TooMuch(TemplateRuntimeError):
@@ -122,8 +129,12 @@ class Meter:
         if isinstance(value, dict):
             self._walk_all(value, depth)
             self._walk_all(value.values(), depth)
-        elif isinstance(value, list | tuple | set | frozenset):
+        elif isinstance(value, list | tuple | set | frozenset | KeysView | ValuesView | ItemsView):
             self._walk_all(value, depth)
+        elif isinstance(value, Namespace):
+            self._walk(vars_of(value), depth)
+        elif isinstance(value, Undefined):
+            str(value)  # raises its own error, which names it
 
     def _walk_all(self, values: Iterable[object], depth: int) -> None:
         if depth > self._budgets.depth:

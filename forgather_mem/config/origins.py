@@ -12,10 +12,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 from forgather_mem.config.compiler import Compiled, Job
-from forgather_mem.config.marked import ORIGIN_CLOSE, ORIGIN_OPEN, TOKEN
+from forgather_mem.config.marked import ORIGIN, TOKEN
 from forgather_mem.config.places import Place
-
-_ORIGIN = re.compile(f"{ORIGIN_OPEN}([0-9]+)\\.([0-9]+)\\.([0-9]+){ORIGIN_CLOSE}")
 
 
 class Origins:
@@ -45,7 +43,7 @@ class Origins:
         self._origins: list[tuple[int, int, int]] = []
         plain: list[str] = []
         length = 0
-        parts = _ORIGIN.split(marked_text)
+        parts = ORIGIN.split(marked_text)
         plain.append(parts[0])
         length += len(parts[0])
         for number, line, block, piece in zip(parts[1::4], parts[2::4], parts[3::4], parts[4::4], strict=True):

@@ -15,22 +15,30 @@ from typing import Any
 
 from forgather_mem.config.budgets import Budgets
 from forgather_mem.config.marked import RESERVED, Marks
-from forgather_mem.config.yaml_text import to_yaml
+from forgather_mem.config.yaml_text import YamlWriter
 from forgather_mem.errors import TemplateError
 
 
 class OutsideList(list[Any]):
-    """A list from outside: prints as YAML."""
+    """A list from outside: prints as YAML, which for plain values is also what Python would print."""
 
     def __str__(self) -> str:
-        return to_yaml(self)
+        return f"[{', '.join(map(_flow, self))}]"
 
 
 class OutsideDict(dict[Any, Any]):
     """A mapping from outside: prints as YAML."""
 
     def __str__(self) -> str:
-        return to_yaml(self)
+        return f"{{{', '.join(f'{_flow(key)}: {_flow(value)}' for key, value in self.items())}}}"
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, str):
+        return f"'{value}'"
+    if isinstance(value, OutsideList | OutsideDict | bool | datetime.date | datetime.time | datetime.timedelta):
+        return str(value)
+    return YamlWriter().write(value)
 
 
 def wrap(variables: Mapping[str, Any], marks: Marks, budgets: Budgets) -> dict[str, Any]:

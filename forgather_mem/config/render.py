@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from forgather_mem.config.blocks import check_blocks
+from forgather_mem.config.blocks import unknown_blocks
 from forgather_mem.config.budgets import Budgets
 from forgather_mem.config.compiler import Compiler, Job
 from forgather_mem.config.failures import explain
-from forgather_mem.config.marked import TOKEN, TOKEN_OPEN, Marks, unmarked
+from forgather_mem.config.marked import ORIGIN, TOKEN, TOKEN_OPEN, Marks, unmarked
 from forgather_mem.config.meter import TooMuch
 from forgather_mem.config.origins import Origins
 from forgather_mem.config.outside import wrap
@@ -22,6 +23,7 @@ from forgather_mem.config.search import Searcher
 from forgather_mem.config.sources import STRING, Source, Sources
 from forgather_mem.errors import TemplateError
 
+_log = logging.getLogger(__name__)
 _MAX_STRINGS = 64
 _MAX_TRACED_LINES = 100_000
 
@@ -35,12 +37,14 @@ class Rendered:
         text: The text, values from outside standing in it as tokens.
         values: Token to the text of the value that belongs there.
         locate: Takes a 1-based line and column of `text` to their origin.
+        unknown_blocks: Blocks of child templates that no parent has; what they hold is not in `text`.
     """
 
     name: str
     text: str
     values: Mapping[str, str] = field(default_factory=dict)
     locate: Callable[[int, int], Place]
+    unknown_blocks: tuple[TemplateError, ...] = ()
 
     @property
     def shown(self) -> str:
@@ -99,6 +103,7 @@ class Renderer:
         self._marks.keep()
         self._compiler = self._new_compiler(origins=False)
         self._strings: dict[str, Source] = {}
+        self._warned: set[str] = set()
         self._lock = threading.RLock()
 
     def render(self, name: str | os.PathLike[str], variables: Mapping[str, Any] | None = None) -> Rendered:
@@ -157,6 +162,9 @@ class Renderer:
             wrapped = self._wrapped(variables)
             job = Job(self._sources, self._budgets)
             text, values = self._run(self._compiler, job, source, wrapped)
+            unknown = unknown_blocks(self._compiler) if job.parents else ()
+        for error in unknown:
+            self._warn_once(error)
         origins: list[Origins | None] = []
 
         def locate(line: int, column: int) -> Place:
@@ -165,7 +173,13 @@ class Renderer:
             place = origins[0].place(line, column) if origins[0] else None
             return place or source.place(1)
 
-        return Rendered(name=source.name, text=text, values=values, locate=locate)
+        return Rendered(name=source.name, text=text, values=values, locate=locate, unknown_blocks=unknown)
+
+    def _warn_once(self, error: TemplateError) -> None:
+        place = f"{error.template}:{error.line}: {error.message}"
+        if place not in self._warned:
+            self._warned.add(place)
+            _log.warning("%s; %s", place, error.hint)
 
     def _run(self, compiler: Compiler, job: Job, source: Source, wrapped: dict[str, Any]) -> tuple[str, dict[str, str]]:
         """Render: the text, and the values that stand in it."""
@@ -173,9 +187,9 @@ class Renderer:
         try:
             template = compiler.main(source).template
             text = _joined(template.root_render_func(template.new_context(wrapped)), job.budgets.rendered_bytes)
-            if job.parents:
-                check_blocks(compiler)
-            return text, self._marks.used(text)
+            if not text.isascii():
+                text.encode()  # Jinja strings can hold half characters, YAML can't
+            return text, self._marks.used(ORIGIN.sub("", text) if compiler.origins else text)
         except TemplateError:
             raise
         except Exception as error:

@@ -25,8 +25,9 @@ from jinja2.utils import Cycler, Joiner, Namespace, missing
 from forgather_mem.config import filters, formatting
 from forgather_mem.config.functions import FUNCTIONS, TIMES, Clock
 from forgather_mem.config.marked import Marked, Marks, is_outside, unmarked
-from forgather_mem.config.meter import Meter, TooMuch
+from forgather_mem.config.meter import Meter, TooMuch, vars_of
 from forgather_mem.config.outside import OutsideDict, OutsideList
+from forgather_mem.config.yaml_text import YamlWriter
 
 _STRING = frozenset(
     (
@@ -89,8 +90,10 @@ class _Missing(StrictUndefined):
     __slots__ = ()
 
     def __init__(
-        self, hint: str | None = None, obj: Any = missing, name: str | None = None, exc: Any = UndefinedError
+        self, hint: str | None = None, obj: Any = missing, name: Any = None, exc: Any = UndefinedError
     ) -> None:
+        if name is not None and not isinstance(name, str | int):
+            name = type(name).__name__  # the message would print it
         # Jinja calls `exc` with the message: a class, or something that makes an error.
         error: Any = self._error if exc is UndefinedError else exc
         super().__init__(hint, obj, name, error)
@@ -100,7 +103,7 @@ class _Missing(StrictUndefined):
         if isinstance(self._undefined_obj, Mapping):
             known = [str(unmarked(key)) for key in self._undefined_obj]
         elif isinstance(self._undefined_obj, Namespace):
-            known = list(object.__getattribute__(self._undefined_obj, "_Namespace__attrs"))
+            known = list(vars_of(self._undefined_obj))
         return MissingName(message or "something is undefined", self._undefined_name, known)
 
 
@@ -111,14 +114,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
         meter: What the render in progress has used.
         marks: The strings from outside.
         clock: The time of the render in progress.
-        random: Seeded for each render, so that it can be repeated.
+        random: Seeded for each render, so that it can be repeated; None until somebody asks.
         paste_values: Values from outside are pasted as Forgather does, not marked.
     """
 
     intercepted_binops = frozenset(("+", "-", "*", "/", "//", "%", "**"))
     meter: Meter
     clock: Clock
-    random: random.Random
+    random: random.Random | None
 
     def __init__(self, marks: Marks, *, paste_values: bool) -> None:
         super().__init__(trim_blocks=True, undefined=_Missing, optimized=False, cache_size=0)
@@ -133,7 +136,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         for name in TIMES:
             self.globals[name] = self._timed(name)
         self._own = {id(function): function for function in map(self.globals.get, ("range", *FUNCTIONS, *TIMES))}
-        self.atom_texts: dict[str | float, str] = {}
+        self.yaml = YamlWriter()
 
     def _timed(self, name: str) -> Callable[[], Any]:
         return lambda: getattr(self.clock, name)()
@@ -182,6 +185,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
             args = tuple(self.meter.items(arg) for arg in args)
         if isinstance(obj, Macro | BlockReference | LoopContext | Cycler | Joiner) or id(obj) in _MAKERS:
             return __context.call(obj, *args, **kwargs)
+        kwargs.pop("_block_vars", None)  # put there by Jinja, for functions that are given the context
+        kwargs.pop("_loop_vars", None)
         self.meter.weigh(args, kwargs)
         for arg in (*args, *kwargs.values()):
             if isinstance(arg, Undefined):
@@ -208,7 +213,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 args = (list(self.meter.items(args[0])),)
         elif name == "strftime" and args:
             self.meter.small(len(args[0]), 1_000)
-            return self.made(filters.mark_all(method(*unmarked(args)), self.marks))
+            text = method(*unmarked(args))
+            return self.made(self.marks.mark(text) if is_outside(args) else text)
         return self.made(method(*args, **kwargs))
 
     def made(self, value: Any) -> Any:

@@ -12,6 +12,7 @@ from forgather_mem.config.search import Found, Searcher
 from forgather_mem.config.syntax import Part, plain_newlines, split, to_jinja
 
 STRING = "<string>"
+_MAX_PARTS = 1_000
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +26,6 @@ class Source:
         file: The file, None for a string.
         first_line: Line of the file on which it begins.
         lines: As written.
-        jinja: As Jinja reads it.
         parts: The sub-templates of its file by name, shared by all of them.
     """
 
@@ -35,8 +35,11 @@ class Source:
     file: Path | None
     first_line: int
     lines: list[str]
-    jinja: str
     parts: dict[str, Source] = field(repr=False)
+
+    def jinja(self) -> str:
+        """Its text as Jinja reads it."""
+        return to_jinja("\n".join(self.lines))
 
     def place(self, line: int, column: int | None = None, chain: str | None = None) -> Place:
         """A line of this template, 1-based; the column defaults to its first visible character."""
@@ -84,10 +87,16 @@ class Sources:
                 raise Place(name, number, line.index(char) + 1, line).error(
                     f"the character U+{ord(char):04X} is reserved", hint="take another one of the private use area"
                 )
+        text = text.removeprefix("\ufeff")
         parts: dict[str, Source] = {}
         pieces = split(text) if file is not None else [Part(None, 1, plain_newlines(text))]
+        if len(pieces) > _MAX_PARTS:
+            raise Place(name, pieces[_MAX_PARTS].first_line - 1).error(f"a file has at most {_MAX_PARTS} sub-templates")
         head, *others = (_source(part, name, file, parts) for part in pieces)
-        parts.update({source.name: source for source in others})
+        for source in others:
+            if source.name in parts:
+                raise source.place(0).error(f"the file has another sub-template {source.name!r}")
+            parts[source.name] = source
         return head
 
 
@@ -99,6 +108,5 @@ def _source(part: Part, file_name: str, file: Path | None, parts: dict[str, Sour
         file=file,
         first_line=part.first_line,
         lines=part.text.split("\n"),
-        jinja=to_jinja(part.text),
         parts=parts,
     )
