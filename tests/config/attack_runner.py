@@ -1,9 +1,10 @@
 """Runs attack templates, each in a child process with limits, and prints one JSON line for each.
 
-    python attack_runner.py attacks/names.yaml [--heavy]
+    python attack_runner.py attacks/names.yaml [--heavy] [--unsafe]
 
 With `--heavy` the parent has torch, transformers and our callbacks imported, as a training script has, and runs the
-attacks that say `heavy`; without it the config half alone, so that importing anything would show.
+attacks that say `heavy`; without it the config half alone, so that importing anything would show. `--unsafe` takes
+the policy away, to see that the attacks are real.
 
 An audit hook in the child is the witness: a process that is started, a connection, a file that is opened for
 writing, an import of something that no attack may import. A canary file stands for all the rest.
@@ -31,7 +32,7 @@ FORBIDDEN = (
     "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "subprocess.Popen", "pty.spawn",
     "socket.connect", "socket.bind", "socket.getaddrinfo", "ctypes.dlopen", "ctypes.dlsym", "os.kill", "os.putenv",
     "shutil.rmtree", "shutil.copyfile", "os.remove", "os.rename", "os.mkdir", "os.chmod", "urllib.Request",
-    "pickle.find_class", "webbrowser.open", "code.__new__", "marshal.loads", "builtins.input", "http.client.connect",
+    "pickle.find_class", "webbrowser.open", "builtins.input", "http.client.connect",
 )  # fmt: skip
 SUSPICIOUS = frozenset(
     ["antigravity", "this", "evil", "conftest", "sitecustomize", "forgather", "webbrowser", "code", "pty", "runpy"]
@@ -52,10 +53,11 @@ def main(argv: list[str]) -> None:
             continue
         for attack in yaml.safe_load(Path(file).read_text(encoding="utf-8")):
             if bool(attack.get("heavy")) == heavy:
-                print(json.dumps({"file": Path(file).stem, "name": attack["name"], **run(attack)}), flush=True)
+                result = run(attack, unsafe="--unsafe" in argv)
+                print(json.dumps({"file": Path(file).stem, "name": attack["name"], **result}), flush=True)
 
 
-def run(attack: dict[str, Any]) -> dict[str, Any]:
+def run(attack: dict[str, Any], *, unsafe: bool = False) -> dict[str, Any]:
     """One attack in a forked child: how it ended, what the witness saw, time and memory."""
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
@@ -67,7 +69,7 @@ def run(attack: dict[str, Any]) -> dict[str, Any]:
         if child == 0:
             os.close(read)
             try:
-                os.write(write, json.dumps(attempt(attack, folder, canary)).encode())
+                os.write(write, json.dumps(attempt(attack, folder, unsafe)).encode())
             finally:
                 os._exit(0)
         os.close(write)
@@ -96,10 +98,10 @@ def prepare(attack: dict[str, Any], root: Path, folder: Path, canary: Path) -> N
         os.mkfifo(folder / name)
 
 
-def attempt(attack: dict[str, Any], folder: Path, canary: Path) -> dict[str, Any]:
+def attempt(attack: dict[str, Any], folder: Path, unsafe: bool) -> dict[str, Any]:
     """Load the template and build everything it asks for, under limits and under watch."""
     from forgather_mem.config.environment import ConfigEnvironment
-
+    from forgather_mem.config.policy import Policy
     from forgather_mem.errors import TemplateError
 
     os.chdir(folder)
@@ -115,7 +117,7 @@ def attempt(attack: dict[str, Any], folder: Path, canary: Path) -> dict[str, Any
     begin = time.process_time()
     message = ""
     try:
-        environment = ConfigEnvironment([folder])
+        environment = ConfigEnvironment([folder], policy=Policy.UNSAFE_ANY if unsafe else None)
         environment.load(attack.get("load", "attack.yaml"), **attack.get("vars", {})).construct(None)
         end = "loaded"
     except TemplateError as error:

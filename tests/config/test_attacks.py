@@ -1,0 +1,90 @@
+"""Templates of a stranger: none may run code, hang, eat the memory, or end in anything but our error.
+
+The attacks are data (attacks/*.yaml); attack_runner.py runs each in a child process with limits and a witness.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+HERE = Path(__file__).parent
+FILES = sorted((HERE / "attacks").glob("*.yaml"))
+ATTACKS = [(file.stem, attack) for file in FILES for attack in yaml.safe_load(file.read_text())]
+MAX_GROWN_MIB = 200
+MAX_CPU_S = 15
+MAX_MESSAGE_CHARS = 2_500
+
+
+def run(files: list[Path], *options: str) -> dict[tuple[str, str], dict[str, Any]]:
+    command = [sys.executable, str(HERE / "attack_runner.py"), *map(str, files), *options]
+    root = str(HERE.parents[1])
+    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    return {(result["file"], result["name"]): result for result in results}
+
+
+@pytest.fixture(scope="module")
+def results():
+    """How every attack ended: half of them in a process as small as possible, the others beside torch."""
+    return {**run(FILES), **run(FILES, "--heavy")}
+
+
+def test_there_are_enough_attacks_and_all_were_run(results):
+    assert len(ATTACKS) >= 120
+    assert set(results) == {(file, attack["name"]) for file, attack in ATTACKS}
+
+
+@pytest.mark.parametrize("group", [file.stem for file in FILES])
+def test_no_attack_runs_code(results, group):
+    for (file, name), result in results.items():
+        if file == group:
+            assert not result["canary"], name
+            assert result["seen"] == [], name
+
+
+@pytest.mark.parametrize("group", [file.stem for file in FILES])
+def test_every_attack_ends_in_our_error(results, group):
+    for (file, name), result in results.items():
+        if file == group:
+            wanted = "loaded" if result["loads"] else "TemplateError"
+            assert result["end"] == wanted, (name, result)
+
+
+def test_no_attack_takes_long_or_much_memory(results):
+    for key, result in results.items():
+        assert result["cpu_s"] < MAX_CPU_S, (key, result["cpu_s"])
+        assert result["grown_mib"] < MAX_GROWN_MIB, (key, result["grown_mib"])
+
+
+def test_no_message_is_too_long_or_moves_a_cursor(results):
+    for key, result in results.items():
+        assert result["length"] <= MAX_MESSAGE_CHARS, (key, result["length"])
+        assert all(char.isprintable() or char == "\n" for char in result["message"]), key
+
+
+def test_the_witness_sees_what_the_same_templates_do_where_everything_is_allowed(tmp_path):
+    """The attacks are real: without the policy they write the canary, and the witness reports it."""
+    names = {
+        "os.system",
+        "subprocess.run",
+        "exec",
+        "open",
+        "call with a refused partial",
+        "a file of code beside the template",
+    }
+    chosen = [attack for _, attack in ATTACKS if attack["name"] in names]
+    file = tmp_path / "some.yaml"
+    file.write_text(yaml.safe_dump(chosen))
+    for (_, name), result in run([file], "--unsafe").items():
+        assert result["canary"], name
+        assert result["seen"], name

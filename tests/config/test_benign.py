@@ -1,0 +1,85 @@
+"""Templates that people write must load under the default policy, and give what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from forgather_mem.config.environment import ConfigEnvironment
+from forgather_mem.config.policy import Policy
+from forgather_mem.errors import TemplateError
+
+TEMPLATES = yaml.safe_load((Path(__file__).parent / "benign.yaml").read_text())
+
+
+def plain(value: object) -> object:
+    """The value as YAML would write it, for the comparison with what is expected."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def at(value: Any, path: list[Any]) -> object:
+    for step in path:
+        value = value[step]
+    return value
+
+
+def test_there_are_enough_templates():
+    assert len(TEMPLATES) >= 40
+    assert len({template["name"] for template in TEMPLATES}) == len(TEMPLATES)
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template["name"])
+def test_it_loads(template, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in template.get("needs", []):
+        callbacks = pytest.importorskip("forgather_mem.callbacks")
+        if not hasattr(callbacks, name):
+            pytest.skip(f"there is no forgather_mem.callbacks:{name} yet")
+    folder = tmp_path / "templates"
+    for name, text in {"main.yaml": template["text"], **template.get("files", {})}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text.replace("{folder}", str(tmp_path)))
+    environment = ConfigEnvironment(folder, policy=Policy())
+    config = environment.load("main.yaml", **template.get("vars", {}))
+    target = "trainer_callbacks" if "types" in template else template.get("target")
+    built = config.construct(target, context_vars=template.get("context"))
+    if "types" in template:
+        assert [type(callback).__name__ for callback in built] == template["types"]
+    if "expect" in template:
+        assert plain(built) == template["expect"]
+    if "keys" in template:
+        assert list(built) == template["keys"]
+    if "keys_count" in template:
+        assert len(built) == template["keys_count"]
+    if "same" in template:
+        assert len({id(at(built, path)) for path in template["same"]}) == 1
+    if "differ" in template:
+        assert len({id(at(built, path)) for path in template["differ"]}) == len(template["differ"])
+    if "call" in template:
+        assert built[template["call"]](*template["call_args"]) == template["call_expect"]
+
+
+def test_the_seeds_own_callbacks_load_in_one_step_by_following_the_message(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "seed_module").mkdir()
+    (tmp_path / "seed_module" / "callbacks.py").write_text(
+        "class ModelCheckpointCallback:\n    def __init__(self, save_dir, best=True): self.save_dir = save_dir\n"
+        "class EarlyStoppingCallback:\n    def __init__(self, patience=3): self.patience = patience\n"
+    )
+    (tmp_path / "train.yaml").write_text(
+        "trainer_callbacks: &trainer_callbacks !list:@trainer_callbacks\n"
+        "    - !singleton:seed_module.callbacks:ModelCheckpointCallback\n"
+        "        save_dir: checkpoints\n"
+        "    - !singleton:seed_module.callbacks:EarlyStoppingCallback { patience: 5 }\n"
+    )
+    with pytest.raises(TemplateError) as refused:
+        ConfigEnvironment(tmp_path).load("train.yaml").construct("trainer_callbacks")
+    followed = refused.value.hint.partition("ConfigEnvironment(..., ")[2].partition(")")[0]
+    environment = eval(f"ConfigEnvironment(tmp_path, {followed})")  # as a person would paste it
+    checkpoint, stopping = environment.load("train.yaml").construct("trainer_callbacks")
+    assert (checkpoint.save_dir, stopping.patience) == ("checkpoints", 5)
