@@ -134,7 +134,10 @@ def _ending(report: Mapping[str, Any]) -> str:
 
 
 def _script(report: Mapping[str, Any]) -> str:
-    return escape_controls(os.path.basename(report["run"]["script"])) or "training"
+    folder, name = os.path.split(report["run"]["script"])
+    if name == "__main__.py":  # python -m package
+        name = os.path.basename(folder)
+    return escape_controls(name) or "training"
 
 
 Row = tuple[str, int, int, int, str, int, str]

@@ -370,6 +370,45 @@ def test_a_reader_never_sees_half_a_report(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize(
+    ("script", "shown"),
+    [("/home/me/train.py", "train.py"), ("/x/axolotl/cli/train/__main__.py", "train"), ("", "training"), ("-c", "-c")],
+)
+def test_a_run_is_named_after_its_script_or_package(script: str, shown: str) -> None:
+    summary = cpu_run()
+    summary.facts.script = script
+    assert report_text(build_report(summary)).startswith(f"== forgather-mem == {shown} == ")
+
+
+def test_a_training_that_ends_by_an_exception_is_told_as_such_with_its_true_numbers(tmp_path: Path) -> None:
+    from forgather_mem.callbacks import MemoryCallback
+    from tests.training import Tokens, make_trainer
+
+    class Broken(Tokens):
+        """The fourth batch can't be read."""
+
+        def __getitem__(self, index: int) -> Any:
+            self.num_read = getattr(self, "num_read", 0) + 1
+            if self.num_read > 12:
+                raise OSError("the disk is gone")
+            return super().__getitem__(index)
+
+    callback = MemoryCallback(strict=True)
+    trainer = make_trainer(tmp_path, [callback])
+    trainer.train_dataset = Broken()
+    with pytest.raises(OSError, match="the disk is gone"):
+        trainer.train()
+    assert callback.summary is not None
+    report = build_report(callback.summary)
+    check(report, SCHEMA_1, "report")
+    assert (report["run"]["end"], report["steps"]) == ("exception", trainer.state.global_step)
+    assert report["steps"] > 0
+    total_kib = int(Path("/proc/meminfo").read_text().split()[1])
+    assert 0 < report["host"]["rss_peak_bytes"] <= report["host"]["limit_bytes"] <= total_kib * 1024
+    assert report["run"]["event_folder"].startswith(str(tmp_path))
+    assert "The run did not finish" in report_text(report)
+
+
 def test_reading_a_report_needs_no_torch() -> None:
     code = "import sys, forgather_mem.report; print(sorted({'torch', 'transformers', 'yaml'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
