@@ -257,8 +257,11 @@ def _calling_trainer() -> Any | None:
     """The trainer whose constructor or training is calling us, found by walking up the stack."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name in _BUILDS_OR_TRAINS:
-            owner = frame.f_locals.get("self")  # the frame's other locals are not looked at, nothing is kept
+        if frame.f_code.co_name in _BUILDS_OR_TRAINS and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            variables = frame.f_locals
+            owner = variables.get("self")
+            if isinstance(variables, dict):  # before Python 3.13 the frame keeps this copy, with the batch in it
+                variables.clear()
             if owner is not None and hasattr(owner, "train") and hasattr(owner, "add_callback"):
                 return owner
         frame = frame.f_back
