@@ -20,7 +20,8 @@ from jinja2.lexer import Token, TokenStream
 from forgather_mem.config.budgets import Budgets
 from forgather_mem.config.functions import Clock
 from forgather_mem.config.instrument import Instrument, Outline
-from forgather_mem.config.marked import Marks, real
+from forgather_mem.config.marked import real
+from forgather_mem.config.marks import Marks
 from forgather_mem.config.meter import Meter, TooMuch
 from forgather_mem.config.sandbox import Sandbox
 from forgather_mem.config.sources import Source, Sources

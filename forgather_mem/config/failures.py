@@ -10,7 +10,7 @@ from jinja2.exceptions import SecurityError, TemplateRuntimeError
 from yaml import YAMLError
 
 from forgather_mem.config.compiler import Compiler, Job, Missing
-from forgather_mem.config.marked import Mangled
+from forgather_mem.config.marks import Mangled
 from forgather_mem.config.meter import TooMuch
 from forgather_mem.config.sandbox import MissingName
 from forgather_mem.config.sources import Source

@@ -21,7 +21,8 @@ from jinja2.runtime import Context
 from jinja2.tests import TESTS as JINJA_TESTS
 
 from forgather_mem.config import formatting
-from forgather_mem.config.marked import TOKEN_CLOSE, TOKEN_OPEN, Marked, Marks, is_outside, real, unmarked
+from forgather_mem.config.marked import Marked, is_outside, real, unmarked
+from forgather_mem.config.marks import TOKEN_CLOSE, TOKEN_OPEN, Marks
 
 if TYPE_CHECKING:
     from forgather_mem.config.sandbox import Sandbox

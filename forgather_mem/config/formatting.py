@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2.sandbox import SandboxedFormatter
 
-from forgather_mem.config.marked import Marked, Marks, is_outside, real, unmarked
+from forgather_mem.config.marked import Marked, is_outside, real, unmarked
+from forgather_mem.config.marks import Marks
 from forgather_mem.config.meter import Meter
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from forgather_mem.config.blocks import unknown_blocks
 from forgather_mem.config.budgets import Budgets
 from forgather_mem.config.compiler import Compiler, Job
 from forgather_mem.config.failures import explain
-from forgather_mem.config.marked import ORIGIN, TOKEN, TOKEN_OPEN, Marks, unmarked
+from forgather_mem.config.marked import unmarked
+from forgather_mem.config.marks import ORIGIN, TOKEN, TOKEN_OPEN, Marks
 from forgather_mem.config.meter import TooMuch
 from forgather_mem.config.origins import Origins
 from forgather_mem.config.outside import wrap

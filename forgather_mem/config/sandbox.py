@@ -24,7 +24,8 @@ from jinja2.utils import Cycler, Joiner, Namespace, missing
 
 from forgather_mem.config import filters, formatting
 from forgather_mem.config.functions import FUNCTIONS, TIMES, Clock
-from forgather_mem.config.marked import Marked, Marks, is_outside, unmarked
+from forgather_mem.config.marked import Marked, is_outside, unmarked
+from forgather_mem.config.marks import Marks
 from forgather_mem.config.meter import Meter, TooMuch, vars_of
 from forgather_mem.config.outside import OutsideDict, OutsideList
 from forgather_mem.config.yaml_text import YamlWriter

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from forgather_mem.config.budgets import Budgets
-from forgather_mem.config.marked import RESERVED
+from forgather_mem.config.marks import RESERVED
 from forgather_mem.config.places import Place
 from forgather_mem.config.search import Found, Searcher
 from forgather_mem.config.syntax import Part, plain_newlines, split, to_jinja
 
 STRING = "<string>"
 _MAX_PARTS = 1_000
+_MAX_LINES = 500_000  # each costs some hundred bytes on the way
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +89,8 @@ class Sources:
                     f"the character U+{ord(char):04X} is reserved", hint="take another one of the private use area"
                 )
         text = text.removeprefix("\ufeff")
+        if text.count("\n") > _MAX_LINES:
+            raise Place(name, _MAX_LINES).error(f"a template has at most {_MAX_LINES:,} lines")
         parts: dict[str, Source] = {}
         pieces = split(text) if file is not None else [Part(None, 1, plain_newlines(text))]
         if len(pieces) > _MAX_PARTS:

@@ -1,0 +1,104 @@
+"""Which characters of a text came from outside, and which line of a template did the others come from?
+
+A value from outside is data: neither Jinja nor YAML may read it as template text. So its characters never
+stand in a text. In their place stands a *token* that nobody can guess; the parser puts the value back when
+YAML has been read. The same texts carry *origins* when a template is rendered for its source map: a marker in
+front of each piece says which line of which template it is from.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable
+
+from jinja2.exceptions import TemplateRuntimeError
+
+from forgather_mem.config.marked import Marked, Piece
+
+# Private use characters: YAML prints them, and no template has them for anything else.
+TOKEN_OPEN, TOKEN_CLOSE, ORIGIN_OPEN, ORIGIN_CLOSE = "\uf4c1", "\uf4c2", "\uf4c3", "\uf4c4"
+RESERVED = frozenset((TOKEN_OPEN, TOKEN_CLOSE, ORIGIN_OPEN, ORIGIN_CLOSE))
+TOKEN = re.compile(f"{TOKEN_OPEN}[0-9a-f_]+{TOKEN_CLOSE}")
+ORIGIN = re.compile(f"{ORIGIN_OPEN}([0-9]+)\\.([0-9]+)\\.([0-9]+){ORIGIN_CLOSE}")
+_MARK = re.compile(f"({TOKEN_OPEN}[0-9a-f_]+{TOKEN_CLOSE}|{ORIGIN_OPEN}[0-9.]+{ORIGIN_CLOSE})")
+
+
+class Mangled(TemplateRuntimeError):
+    """A token was cut or changed."""
+
+
+class Marks:
+    """The strings from outside of the render in progress, each with its token."""
+
+    __slots__ = ("_by_text", "_kept", "_last", "_secret", "by_token")
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_hex(12)
+        self._last = 0
+        self._kept: dict[str, str] = {}
+        self.by_token: dict[str, str] = {}
+        self._by_text: dict[str, str] = {}
+
+    def keep(self) -> None:
+        """Keep the strings of now, those of global variables, for all renders."""
+        self._kept = dict(self.by_token)
+
+    def reset(self) -> None:
+        """Forget the strings of the last render."""
+        self.by_token = dict(self._kept)
+        self._by_text = {text: token for token, text in self._kept.items()}
+
+    def used(self, text: str) -> dict[str, str]:
+        """Those that stand in a text, by token.
+
+        Raises:
+            Mangled: when something is left of a token that is none any more.
+        """
+        if all(char not in text for char in RESERVED):
+            return {}
+        found = {token: self.by_token[token] for token in TOKEN.findall(text) if token in self.by_token}
+        rest = TOKEN.sub(lambda match: "" if match[0] in found else match[0], text)
+        for line in rest.split("\n"):
+            if not RESERVED.isdisjoint(line):
+                shown = "".join("?" if char in RESERVED else char for char in line.strip())
+                raise Mangled(f"a value from outside was changed in a way that can't be followed: {shown[:80]!r}")
+        return found
+
+    def token(self, text: str) -> str:
+        """The token that stands for a string from outside."""
+        token = self._by_text.get(text)
+        if token is None:
+            self._last += 1
+            token = f"{TOKEN_OPEN}{self._secret}_{self._last}{TOKEN_CLOSE}"
+            self._by_text[text] = token
+            self.by_token[token] = text
+        return token
+
+    def mark(self, text: str) -> str:
+        """A string from outside, marked as a whole."""
+        return Marked([(text, True, "")], self)
+
+    def read(self, text: str) -> str:
+        """The string that a text with tokens and origins means; the same text when it has none."""
+        if TOKEN_OPEN not in text and ORIGIN_OPEN not in text:
+            return text
+        pieces: list[Piece] = []
+        origin = ""
+        for part in _MARK.split(text):
+            if part[:1] == ORIGIN_OPEN and part[-1] == ORIGIN_CLOSE:
+                origin = part
+            elif part in self.by_token:
+                pieces.append((self.by_token[part], True, origin))
+            else:
+                pieces.append((part, False, origin))
+        return self.build(pieces)
+
+    def build(self, pieces: Iterable[Piece]) -> str:
+        """A string of these pieces: marked where that says anything, else a plain one."""
+        kept = list(pieces)
+        if len(kept) > 1:  # an empty string from outside is data too, but not beside something
+            kept = [piece for piece in kept if piece[0]] or kept[:1]
+        if any(outside or origin for _, outside, origin in kept):
+            return Marked(kept, self)
+        return "".join(piece[0] for piece in kept)
