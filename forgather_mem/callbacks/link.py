@@ -92,6 +92,8 @@ class Link:
         """Put back every method of this training; what somebody has replaced meanwhile is theirs and stays."""
         self._run = None
         _unwrap_all(self._wrapped)
+        if not self._lasting:
+            self._go()
 
     def leave(self, users: Iterable[object]) -> None:
         """These callbacks need us no longer; after the last of them everything is put back."""
@@ -102,11 +104,8 @@ class Link:
 
     def detach(self) -> None:
         """Put back everything."""
-        self.end()
         _unwrap_all(self._lasting)
-        trainer = self._trainer()
-        if trainer is not None and trainer.__dict__.get(LINK_ATTRIBUTE) is self:
-            delattr(trainer, LINK_ATTRIBUTE)
+        self.end()
 
     def close_run(self, end: str) -> None:
         """The training that is running has ended."""
@@ -117,6 +116,11 @@ class Link:
         return _nothing, ()  # a pickled or copied trainer is a trainer without us
 
     # ---- inside ----
+
+    def _go(self) -> None:
+        trainer = self._trainer()
+        if trainer is not None and trainer.__dict__.get(LINK_ATTRIBUTE) is self:
+            delattr(trainer, LINK_ATTRIBUTE)
 
     def _wrap_parts(self, trainer: Any) -> None:
         parts = _PARTS if hasattr(trainer, "_run_epoch") else _PARTS + _SMALL_PARTS

@@ -95,7 +95,6 @@ def left_behind(trainer: Trainer) -> dict[str, Any]:
             for owner in (trainer, handler, accelerator)
             for name, value in vars(owner).items()
             if type(value).__module__.startswith("forgather_mem")
-            and name not in ("_inner_training_loop", "_forgather_mem_link")
         ),
         "gc": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), list(gc.callbacks)),
     }
