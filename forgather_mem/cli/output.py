@@ -25,7 +25,8 @@ def print_yaml(text: str) -> None:
     from rich.console import Console
     from rich.syntax import Syntax
 
-    code = Syntax("", "yaml", theme="ansi_dark", background_color="default").highlight(shown.rstrip("\n"))
+    code = Syntax("", "yaml", theme="ansi_dark", background_color="default").highlight(shown)
+    code.rstrip()
     Console().print(code, soft_wrap=True)
 
 

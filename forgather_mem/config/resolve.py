@@ -184,9 +184,9 @@ class Resolver:
         try:
             yield self._use(node, _NOWHERE, "")
         except TemplateError as error:
-            if error.template != _NOWHERE.template:  # of a template that the imported module loads
-                raise
-            raise self.error(node, error.message, hint=error.hint) from error.__cause__
+            if error.template == _NOWHERE.template:  # else of a template that the imported module loads
+                error.__dict__.update(self.error(node, error.message, hint=error.hint).__dict__)
+            raise
 
     def _folder(self, node: Node) -> str | None:
         return self._folder_of(self.graph.place(node.mark).template) if self._folder_of else None
