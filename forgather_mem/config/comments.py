@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 STATEMENT = re.compile(r"\s*(--|<<|>>|==|=>)\s(.*)")
 _BLOCK_TAG = re.compile(r"\s*(?:block|endblock)\b")
-_LITERAL = re.compile(r"(?:^|\s)[|>][-+0-9]{0,2}$")
+_LITERAL = re.compile(r"(?:^|\s)[|>][-+0-9]{0,2}(?:\s+#.*)?$")
 _WORD = re.compile(r"\S+")
 _SPECIAL = re.compile(r"[#{\"']|[|>][-+0-9]*\s*$")  # a line without these changes nothing here
 _TAG_START = re.compile(r"\{")
@@ -61,7 +61,10 @@ class Scanner:
         """Index of the comment's first `#` in the next line, None when it has no comment."""
         self._number += 1
         if self._inside:
-            return self._scan(line, 0)
+            found = self._scan(line, 0)
+            if self._inside == ["text"]:
+                self._inside.clear()
+            return found
         if self._literal is None and not self._special.search(line):
             return None
         statement = STATEMENT.fullmatch(line)
@@ -81,10 +84,8 @@ class Scanner:
         """Scan a line that is as a whole inside of something that ends with it."""
         self._inside.append(mode)
         found = self._scan(line, at)
-        if mode == "~":
+        if mode == "~" or self._inside == [mode]:
             self._inside.clear()
-        else:
-            self._inside.remove(mode)
         return found
 
     def _scan(self, line: str, at: int) -> int | None:
@@ -149,7 +150,7 @@ class Scanner:
     def _open_literal(self, line: str) -> None:
         """Remember that the next lines are a block literal, when this one ends with its `|` or `>`."""
         line = line.rstrip()
-        match = _LITERAL.search(line, max(len(line) - 4, 0))
+        match = _LITERAL.search(line)
         if match is None:
             return
         words = [(word.start(), word[0]) for word in _WORD.finditer(line, 0, match.start())]

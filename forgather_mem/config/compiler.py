@@ -15,6 +15,7 @@ from typing import Any
 
 from jinja2 import Template, TemplateNotFound, TemplateSyntaxError, Undefined, nodes
 from jinja2.environment import Template as CompiledTemplate
+from jinja2.exceptions import TemplateRuntimeError
 from jinja2.lexer import Token, TokenStream
 
 from forgather_mem.config.budgets import Budgets
@@ -115,10 +116,10 @@ class Job:
         """The way from a template to the one that was asked for."""
         steps: list[str] = []
         load = self.first.get(key)
-        while load is not None and load.by is not None and len(steps) < 8:
+        while load is not None and load.by is not None:
             steps.append(f"{load.used} by {load.by.file_name}:{load.by.first_line + load.line - 1}")
             load = self.first.get(load.by.key)
-        return steps
+        return steps if len(steps) < 9 else [*steps[:4], f"... {len(steps) - 5} more ...", steps[-1]]
 
     def _part(self, name: str, by: Source) -> Source | None:
         """The sub-template that a name means in a file: its own, else one of the files that use it, else one of
@@ -138,7 +139,7 @@ class Job:
         while at is not None:
             names.append(at.name)
             if at.key == child.key:
-                raise TooMuch(f"a template extends itself: {' -> '.join(names)}")
+                raise TemplateRuntimeError(f"a template extends itself: {' -> '.join(names)}")
             at = self.parents.get(at.key)
 
 

@@ -17,6 +17,7 @@ from forgather_mem.config.sources import Source
 from forgather_mem.errors import TemplateError, did_you_mean
 
 _QUOTED = re.compile(r"(?:got|named|tag|block) '([^']+)'")
+_LIMITS = "the limits are those of Budgets; only code can raise them"
 _FUNCTIONS = {"root": "", "macro": "in a macro"}
 
 
@@ -68,7 +69,7 @@ def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
         message = (error.message or text).rstrip(".")
         return message[:1].lower() + message[1:], _near_word(message, compiler)
     if isinstance(error, TooMuch):
-        return text, None if "itself" in text else "the limits are those of Budgets; only code can raise them"
+        return text, _repeated(compiler.job) or _LIMITS
     if isinstance(error, RecursionError) or (isinstance(error, MemoryError) and compiler.job.compiling):
         return "templates, macros or expressions nest too deeply", _repeated(compiler.job)
     if isinstance(error, SecurityError):

@@ -82,8 +82,8 @@ class _Wrapper:
             self._count(len(value))
             return OutsideList(self.wrap(item, depth + 1) for item in value)
         raise self._refuse(
-            f"is a {type(value).__name__}: only plain data can be given to a template (strings, numbers, "
-            "booleans, None, dates, paths, and lists and dicts of these)"
+            f"is of type {type(value).__name__}: templates are given plain data only (strings, numbers, booleans, "
+            "None, dates, paths, and lists and dicts of these)"
         )
 
     def _string(self, text: str) -> str:

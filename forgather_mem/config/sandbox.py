@@ -103,8 +103,10 @@ class _Missing(StrictUndefined):
         known = None
         if isinstance(self._undefined_obj, Mapping):
             known = [str(unmarked(key)) for key in self._undefined_obj]
+            message = f"there is no {self._undefined_name!r} in this mapping"
         elif isinstance(self._undefined_obj, Namespace):
             known = list(vars_of(self._undefined_obj))
+            message = f"there is no {self._undefined_name!r} in this namespace"
         return MissingName(message or "something is undefined", self._undefined_name, known)
 
 

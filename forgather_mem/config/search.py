@@ -161,9 +161,10 @@ class Searcher:
         elif not parts or not name.isprintable() or "\\" in name:
             problem = "is no file name"
         if problem:
+            folder, file = os.path.split(os.path.normpath(name))
             raise TemplateError(
                 f"the name {name[:100]!r} {problem}: a template is named relative to a folder of the search path",
-                hint="give its folder as searchpath, and the rest as the name",
+                hint=f"searchpath {folder!r}, name {file!r} would find it" if os.path.isfile(name) else None,
             )
         return parts
 
