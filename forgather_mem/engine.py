@@ -67,7 +67,7 @@ class Run:
         self._flow_step = -1
         self._flows: dict[str, float] = {}
         self._seen_plans: set[int] = set()
-        self._done: set[Hashable] = set()
+        self._done: set[int] = set()
         self._event = ""
         self._self_s = 0.0
         atexit.register(self.close, "interrupted")
@@ -255,11 +255,12 @@ class Run:
         sample = self._open(moment)
         if rule.limit is not None and not rule.crosses(self._value(rule.limit.name, moment, sample)):
             return
-        for work, reading, books in rule.works:
-            if reading is not None:
-                if reading in self._done:
+        done = self._done
+        for work, once, books in rule.works:
+            if once:
+                if once in done:
                     continue
-                self._done.add(reading)
+                done.add(once)
             new = work(moment, sample)
             if not new:
                 continue
@@ -275,13 +276,13 @@ class Run:
 
     def _merge(self, sample: Sample, new: Mapping[str, float]) -> None:
         values: dict[str, float] = sample.values  # type: ignore[assignment]  # ours until it is written
-        values.update(new)
-        if not _FLOWS.isdisjoint(new):  # added up over the step: TensorBoard shows the last value of a (tag, step)
-            if self._flow_step != sample.step:
-                self._flow_step = sample.step
-                self._flows.clear()
-            for name in _FLOWS & new.keys():
-                self._flows[name] = values[name] = self._flows.get(name, 0.0) + new[name]
+        for name, value in new.items():
+            if name in _FLOWS:  # added up over the step: TensorBoard shows the last value of a (tag, step)
+                if self._flow_step != sample.step:
+                    self._flow_step = sample.step
+                    self._flows.clear()
+                value = self._flows[name] = self._flows.get(name, 0.0) + value
+            values[name] = value
 
     def _value(self, name: str, moment: Moment, sample: Sample) -> float | None:
         """A reading of this moment: from the record, else from the family's probe, which is then asked once."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from forgather_mem.sample import Moment, Sample, Work
@@ -66,8 +66,10 @@ class ArmedRule:
         self.armed = True  # for a limit: the value has been below since it fired last
         self.strikes = 0
         self.off = False
-        self.works: list[tuple[Callable[[Moment, Sample], Mapping[str, float]], Hashable, str]] = [
-            (work, getattr(work, "reading", None), getattr(work, "books", "")) for work in map(stand_in, rule.do)
+        # With a number of their own those works that one moment calls once only
+        self.works: list[tuple[Callable[[Moment, Sample], Mapping[str, float]], int, str]] = [
+            (work, id(work) if getattr(work, "reading", None) is not None else 0, getattr(work, "books", ""))
+            for work in map(stand_in, rule.do)
         ]
 
     def crosses(self, value: float | None) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 EVENTS = (
     "init_end", "train_begin", "train_end", "epoch_begin", "epoch_end", "step_begin", "substep_end",
@@ -18,8 +18,7 @@ EVENTS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(NamedTuple):
     """What was read at one step: bytes, seconds, fractions and counts by name (see `forgather_mem.metrics`).
 
     Attributes:

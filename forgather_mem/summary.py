@@ -106,17 +106,21 @@ class RunSummary:
         self.last_step = max(self.last_step, step)
         if sample.device is not None:
             self.device = sample.device
+        num_known = len(self.latest)
         self.latest.update(values)
-        spans = self.spans
-        for name, value in values.items():
-            span = spans.get(name)
-            if span is None:
-                if name in _REPORTED or name.startswith("phase/"):
-                    spans[name] = Span(value, value, value, step, phase)
-                continue
-            span.last = value
-            if value > span.highest:
-                span.highest, span.step, span.phase = value, step, phase
+        if len(self.latest) != num_known:
+            self._look_for_new(sample, phase)
+        for name, span in self.spans.items():
+            value = values.get(name)
+            if value is not None:
+                span.last = value
+                if value > span.highest:
+                    span.highest, span.step, span.phase = value, step, phase
+
+    def _look_for_new(self, sample: Sample, phase: str | None) -> None:
+        for name, value in sample.values.items():
+            if name not in self.spans and (name in _REPORTED or name.startswith("phase/")):
+                self.spans[name] = Span(value, value, value, sample.step, phase)
 
     def tell(self, finding: Finding) -> None:
         """Keep a finding for the report."""
