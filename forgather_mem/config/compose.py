@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 import yaml
 
 from forgather_mem.config.budgets import Budgets
-from forgather_mem.config.nodes import CallNode, DictNode, ListNode, Mark, Node, Redeclared, Value, VarNode, step
+from forgather_mem.config.nodes import LINE, CallNode, DictNode, ListNode, Mark, Node, Redeclared, Value, VarNode, step
 from forgather_mem.config.render import Rendered
 from forgather_mem.config.scalars import STANDARD, convert, resolve
 from forgather_mem.config.tags import CALLS, Tag, Wrong, check_form, mapping_node, parse_tag, scalar_node, sequence_node
@@ -16,6 +16,7 @@ from forgather_mem.errors import did_you_mean
 
 _NO_KEY: Final = object()
 _MERGE: Final = object()
+_MISSING: Final = object()
 _Written: TypeAlias = tuple[Mapping[object, Value], Mapping[object, Mark]]
 
 
@@ -23,7 +24,8 @@ class _Frame:
     """A sequence or mapping whose end has not come yet."""
 
     __slots__ = (
-        "anchor", "entries", "items", "key", "key_mark", "mark", "marks", "merges", "nodes", "repeats", "scalars", "tag",
+        "anchor", "entries", "is_root", "items", "key", "key_mark", "mark", "marks", "merges", "nodes", "repeats",
+        "scalars", "tag",
     )  # fmt: skip
 
     def __init__(self, tag: Tag | None, anchor: str | None, mark: Mark, is_mapping: bool) -> None:
@@ -35,6 +37,7 @@ class _Frame:
         self.marks: dict[object, Mark] = {}
         self.key: object = _NO_KEY
         self.key_mark = mark
+        self.is_root = False
         self.merges: list[_Written] = []
         self.repeats: list[tuple[object, Mark, Mark]] = []
         self.nodes = 0  # counts of the composer when it began
@@ -81,6 +84,8 @@ class Composer:
         self._budgets = budgets
         self._has_values = bool(rendered.values)
         self._frames: list[_Frame] = []
+        self._frame: _Frame | None = None  # the last of them
+        self._plain: dict[str, object] = {}  # what plain scalars mean; most of them come again and again
         self._anchors: dict[str, _Anchored] = {}
         self._open: set[str] = set()
         self._tags: dict[str, Tag] = {}
@@ -109,28 +114,39 @@ class Composer:
             raise Wrong(_mark(event), "a template is one YAML document, and here a second one starts", hint)
 
     def _on_scalar(self, event: yaml.ScalarEvent) -> None:
-        mark = _mark(event)
         text: str = event.value
+        mark = _mark(event)
         self._count(mark)
         self._scalars += 1
-        if len(text) > self._budgets.string_bytes:
-            limit = f"{self._budgets.string_bytes:,}"
-            raise Wrong(mark, f"a string has {limit} characters at most; this one has {len(text):,}")
-        is_plain = event.implicit[0]
-        if event.tag is not None and event.tag != "!":
-            value = self._tagged_scalar(event, mark)
-        elif self._has_values and self._rendered.has_value(text):
-            value = self._rendered.put_back(text)
-        elif is_plain:
-            value = _resolved(text, mark)
+        if not event.implicit[0]:
+            value = self._quoted_or_tagged(event, mark)
         else:
-            value = text
+            value = self._plain.get(text, _MISSING)
+            if value is _MISSING:
+                value = self._plain[text] = self._plain_scalar(text, mark)
+            if value is _MERGE and not self._wants_key():
+                value = text
         if event.anchor is not None:
             nodes = 1 if isinstance(value, Node) else 0
             self._set_anchor(event.anchor, _Anchored(value, mark, nodes, 1))
-        if is_plain and text == "<<" and self._wants_key():
-            value = _MERGE
         self._attach(value, mark)
+
+    def _plain_scalar(self, text: str, mark: Mark) -> object:
+        self._check_length(text, mark)
+        if self._has_values and self._rendered.has_value(text):
+            return self._rendered.put_back(text)
+        return _MERGE if text == "<<" else _resolved(text, mark)
+
+    def _quoted_or_tagged(self, event: yaml.ScalarEvent, mark: Mark) -> Value:
+        self._check_length(event.value, mark)
+        if event.tag is not None and event.tag != "!":
+            return self._tagged_scalar(event, mark)
+        return self._rendered.put_back(event.value) if self._has_values else event.value
+
+    def _check_length(self, text: str, mark: Mark) -> None:
+        if len(text) > self._budgets.string_bytes:
+            limit = f"{self._budgets.string_bytes:,}"
+            raise Wrong(mark, f"a string has {limit} characters at most; this one has {len(text):,}")
 
     def _on_alias(self, event: yaml.AliasEvent) -> None:
         mark = _mark(event)
@@ -157,14 +173,17 @@ class Composer:
             tag = self._tag(event.tag, mark)
             check_form(tag, is_mapping, mark)
         frame = _Frame(tag, event.anchor, mark, is_mapping)
+        frame.is_root = tag is None and not self._frames
         frame.nodes, frame.scalars = self._nodes, self._scalars
         self._nodes += 1
         if event.anchor is not None:
             self._open.add(event.anchor)
         self._frames.append(frame)
+        self._frame = frame
 
     def _on_end(self, event: yaml.Event) -> None:
         frame = self._frames.pop()
+        self._frame = self._frames[-1] if self._frames else None
         if frame.items is None:
             node = self._mapping(frame)
         else:
@@ -181,14 +200,14 @@ class Composer:
         self._attach(node, frame.mark)
 
     def _wants_key(self) -> bool:
-        return bool(self._frames) and self._frames[-1].items is None and self._frames[-1].key is _NO_KEY
+        frame = self._frame
+        return frame is not None and frame.items is None and frame.key is _NO_KEY
 
     def _attach(self, value: Value, mark: Mark) -> None:
-        if not self._frames:
+        frame = self._frame
+        if frame is None:
             self.root = value
-            return
-        frame = self._frames[-1]
-        if frame.items is not None:
+        elif frame.items is not None:
             frame.items.append(value)
         elif frame.key is _NO_KEY:
             if isinstance(value, Node):
@@ -202,7 +221,7 @@ class Composer:
         if key is _MERGE:
             frame.merges += _mergeable(value, frame.key_mark)
             return
-        if len(self._frames) == 1 and frame.tag is None and isinstance(key, str) and key.startswith("."):
+        if frame.is_root and isinstance(key, str) and key.startswith("."):
             self.definitions.append((key, value))
             return
         if key in frame.entries:
@@ -267,7 +286,7 @@ class Composer:
 
 def _mark(event: yaml.Event) -> Mark:
     start = event.start_mark
-    return start.line + 1, start.column + 1
+    return (start.line + 1) * LINE + start.column + 1
 
 
 def _resolved(text: str, mark: Mark) -> object:

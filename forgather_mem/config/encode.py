@@ -46,7 +46,7 @@ def encode(graph: Graph, targets: Sequence[str] | None = None) -> str:
     if targets is not None:
         chosen: dict[object, Value] = {name: graph.target(name) for name in targets}
         nodes = tuple(value for value in chosen.values() if isinstance(value, Node))
-        root = DictNode(mark=(1, 1), children=nodes, entries=chosen)
+        root = DictNode(mark=0, children=nodes, entries=chosen)
     events = [
         yaml.StreamStartEvent(),
         yaml.DocumentStartEvent(explicit=False),
@@ -229,7 +229,7 @@ def _marks(node: Value) -> dict[str, Mark]:
 def _described(node: Node) -> str:
     """What a node is, in one line.
 
-    >>> _described(CallNode(mark=(1, 1), kind="factory", constructor="random:Random", name="dice"))
+    >>> _described(CallNode(mark=0, kind="factory", constructor="random:Random", name="dice"))
     '!factory:random:Random @dice'
     """
     name = f" @{node.name}" if node.name else ""

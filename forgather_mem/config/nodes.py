@@ -12,8 +12,8 @@ from typing import Final, Literal, TypeAlias
 
 from forgather_mem.config.places import Place
 
-Mark: TypeAlias = tuple[int, int]
-"""Line and column in the rendered text, both from 1."""
+Mark: TypeAlias = int
+"""A position in the rendered text, packed by `mark_at`: an int is nothing that the garbage collector looks at."""
 
 Value: TypeAlias = object
 """A `Node`, or a scalar: str, int, float, bool, None, a date, or an object that came from outside."""
@@ -31,6 +31,22 @@ class _NoDefault:
 
 NO_DEFAULT: Final = _NoDefault()
 """The default of a variable that has none."""
+
+LINE = 1 << 24  # more than the columns of any line
+
+
+def mark_at(line: int, column: int) -> Mark:
+    """The mark of a line and a column, both counted from 1.
+
+    >>> line_and_column(mark_at(3, 7))
+    (3, 7)
+    """
+    return line * LINE + column
+
+
+def line_and_column(mark: Mark) -> tuple[int, int]:
+    """What a mark packs."""
+    return divmod(mark, LINE)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -162,9 +178,8 @@ class Graph:
 
     def place(self, mark: Mark) -> Place:
         """Where in the original files something stands."""
-        if self.locate is None:
-            return Place(template="<graph>", line=mark[0], column=mark[1], source_line=None, chain=None)
-        return self.locate(*mark)
+        line, column = line_and_column(mark)
+        return self.locate(line, column) if self.locate else Place("<graph>", line, column)
 
     def path(self, node: Node) -> str | None:
         """The way from the root to a node, as `$.trainer_callbacks.gc`; None when nothing leads to it any more."""
@@ -201,7 +216,7 @@ class Paths:
 def edges(node: Value) -> Iterator[tuple[str, Value]]:
     """The parts of a node in written order, each with its step of the path: `.key`, `[0]`.
 
-    >>> list(edges(ListNode(mark=(1, 1), items=("a", 2))))
+    >>> list(edges(ListNode(mark=0, items=("a", 2))))
     [('[0]', 'a'), ('[1]', 2)]
     """
     if isinstance(node, ListNode):

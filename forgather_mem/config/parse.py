@@ -6,16 +6,14 @@ neither deep nesting nor aliases of aliases can hurt (libyaml's own loader crash
 
 from __future__ import annotations
 
-import gc
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import yaml
 
 from forgather_mem.config.budgets import Budgets
 from forgather_mem.config.compose import Composer
-from forgather_mem.config.nodes import Graph, Mark, Node, edges
+from forgather_mem.config.nodes import Graph, Node, edges, line_and_column
 from forgather_mem.config.render import Rendered
 from forgather_mem.config.tags import Wrong
 from forgather_mem.errors import TemplateError
@@ -23,7 +21,7 @@ from forgather_mem.errors import TemplateError
 _Loader: Callable[[str], yaml.SafeLoader] = getattr(
     yaml, "CSafeLoader", yaml.SafeLoader
 )  # without libyaml: 15 times slower
-_UNPRINTABLE = re.compile("[^\\t\\n\\r -~\\x85\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]|(?<!^)\\ufeff")
+_UNPRINTABLE = "[^\\t\\n\\r -~\\x85\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]|(?<!^)\\ufeff"
 
 
 def parse(rendered: Rendered, budgets: Budgets | None = None) -> Graph:
@@ -34,8 +32,7 @@ def parse(rendered: Rendered, budgets: Budgets | None = None) -> Graph:
     """
     composer = Composer(rendered, budgets or Budgets())
     try:
-        with _without_automatic_gc():
-            _compose(rendered.text, composer)
+        _compose(rendered.text, composer)
         graph = Graph(
             root=composer.root,
             definitions=tuple(composer.definitions),
@@ -46,7 +43,7 @@ def parse(rendered: Rendered, budgets: Budgets | None = None) -> Graph:
             _refuse_repeated_names(graph, composer.repeated_names)
         return graph
     except Wrong as wrong:
-        place = rendered.place(*wrong.mark)
+        place = rendered.place(*line_and_column(wrong.mark))
         raise place.error(wrong.message, path=composer.path, hint=wrong.hint) from wrong.__cause__
     except (yaml.YAMLError, UnicodeError) as error:
         raise _syntax_error(rendered, composer, error) from error
@@ -68,19 +65,6 @@ def _compose(text: str, composer: Composer) -> None:
                 return
     finally:
         loader.dispose()
-
-
-@contextmanager
-def _without_automatic_gc() -> Iterator[None]:
-    """Nodes are all kept until the load ends, so collections meanwhile find nothing, and each costs more than the
-    last: at 10 000 nodes a third of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _refuse_repeated_names(graph: Graph, names: set[str]) -> None:
@@ -105,26 +89,27 @@ def _refuse_repeated_names(graph: Graph, names: set[str]) -> None:
 
 
 def _syntax_error(rendered: Rendered, composer: Composer, error: Exception) -> TemplateError:
-    mark, message = _problem(rendered.text, error)
+    number, column, message = _problem(rendered.text, error)
     lines = rendered.text.split("\n")
-    line = lines[mark[0] - 1] if mark[0] <= len(lines) else ""
+    line = lines[number - 1] if number <= len(lines) else ""
     hint = None
     if rendered.has_value(line):
         message = f"a value from outside stands here where it can't be one text: {message}"
         hint = "a value is one whole YAML text; write {{ name | toyaml }} where YAML shall read it"
-    elif "\t" in line[: mark[1]] and "token" in message:
+    elif "\t" in line[:column] and "token" in message:
         hint = "indent with spaces; YAML takes no tab here"
     elif "scanning a tag" in message:
         hint = "a tag is letters, digits and -_.:/@ and ends at a space, also before a bracket"
-    return rendered.place(*mark).error(message, path=composer.path, hint=hint)
+    return rendered.place(number, column).error(message, path=composer.path, hint=hint)
 
 
-def _problem(text: str, error: Exception) -> tuple[Mark, str]:
+def _problem(text: str, error: Exception) -> tuple[int, int, str]:
+    """Line, column and what is wrong."""
     if isinstance(error, yaml.MarkedYAMLError) and (at := error.problem_mark or error.context_mark):
         said = ", ".join(str(part) for part in (error.context, error.problem) if part)
-        return (at.line + 1, at.column + 1), f"this is no YAML: {said}"
-    if found := _UNPRINTABLE.search(text):
+        return at.line + 1, at.column + 1, f"this is no YAML: {said}"
+    if found := re.search(_UNPRINTABLE, text):
         line = text.count("\n", 0, found.start()) + 1
         column = found.start() - text.rfind("\n", 0, found.start())
-        return (line, column), f"the character U+{ord(found[0]):04X} may not stand in a template"
-    return (1, 1), f"this is no YAML: {error}"
+        return line, column, f"the character U+{ord(found[0]):04X} may not stand in a template"
+    return 1, 1, f"this is no YAML: {error}"

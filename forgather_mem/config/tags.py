@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from forgather_mem.config.nodes import NO_DEFAULT, CallNode, DictNode, Kind, ListNode, Mark, Node, Value, VarNode
 from forgather_mem.config.scalars import STANDARD
@@ -62,7 +62,7 @@ class Tag:
 def parse_tag(text: str, mark: Mark) -> Tag:
     """Take a tag apart.
 
-    >>> parse_tag("!singleton:torch.nn:Linear@head", (1, 1))
+    >>> parse_tag("!singleton:torch.nn:Linear@head", 0)
     Tag(word='singleton', constructor='torch.nn:Linear', name='head')
     """
     found = _TAG.fullmatch(text)
@@ -123,7 +123,7 @@ def sequence_node(tag: Tag | None, mark: Mark, items: Sequence[Value]) -> Node:
     """The node of a sequence and its tag, if it has one."""
     if tag is not None and tag.word in CALLS:
         return _call_node(tag, mark, positional=items)
-    children = tuple(item for item in items if isinstance(item, Node))
+    children = _nodes(items)
     return ListNode(
         mark=mark,
         children=children,
@@ -145,7 +145,7 @@ def mapping_node(tag: Tag | None, mark: Mark, entries: Mapping[object, Value], m
         return _call_node(tag, mark, written=entries, marks=marks)
     if tag is not None and tag.word == "var":
         return _var_node(mark, entries, marks)
-    children = tuple(value for value in entries.values() if isinstance(value, Node))
+    children = _nodes(entries.values())
     return DictNode(
         mark=mark,
         children=children,
@@ -156,6 +156,10 @@ def mapping_node(tag: Tag | None, mark: Mark, entries: Mapping[object, Value], m
         marks=marks,
         form="" if tag is None else "dlist" if tag.word == "dlist" else "dict",
     )
+
+
+def _nodes(values: Iterable[Value]) -> tuple[Node, ...]:
+    return tuple([value for value in values if isinstance(value, Node)])
 
 
 def scalar_node(tag: Tag, mark: Mark, content: tuple[Value] | None) -> Node:
@@ -190,7 +194,7 @@ def _call_node(
     if _LATENT in kwargs or _FOLDERS in kwargs:
         kwargs = dict(kwargs)
         latent, searchpath = kwargs.pop(_LATENT, None), kwargs.pop(_FOLDERS, None)
-    children = tuple(value for value in (*args, *kwargs.values(), latent) if isinstance(value, Node))
+    children = _nodes((*args, *kwargs.values(), latent))
     return CallNode(
         mark=mark,
         children=children,
@@ -212,6 +216,8 @@ _Arguments = tuple[Sequence[Value], Mapping[str, Value], Mapping[object, Mark]]
 
 
 def _arguments(written: Mapping[object, Value], marks: Mapping[object, Mark], mark: Mark) -> _Arguments:
+    if all(isinstance(key, str) and not key.startswith(("arg", "kwargs")) for key in written):
+        return (), cast("Mapping[str, Value]", written), marks  # the common case
     if _EXPLICIT.issuperset(written):
         return _explicit(written, marks, mark)
     kwargs: dict[str, Value] = {}

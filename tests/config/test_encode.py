@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from forgather_mem.config.budgets import Budgets
 from forgather_mem.config.encode import Branch, encode, tree
-from forgather_mem.config.nodes import Graph
+from forgather_mem.config.nodes import Graph, mark_at
 from forgather_mem.config.parse import parse
 from forgather_mem.config.render import Rendered
 from forgather_mem.config.tags import FORMS, Tag, Wrong, mapping_node, sequence_node
 
-HERE = (1, 1)
+HERE = mark_at(1, 1)
 
 
 def graph(text, **budgets):
@@ -154,21 +154,21 @@ def test_shared_levels_are_written_and_shown_once():
     lines = list(tree(found))
     assert len(lines) < 100
     assert lines[3:5] == [
-        Branch(0, "l1", "list of 2", (2, 1), ""),
-        Branch(1, "[0]", "list of 2", (1, 5), "the same as $.l0"),
+        Branch(0, "l1", "list of 2", mark_at(2, 1), ""),
+        Branch(1, "[0]", "list of 2", mark_at(1, 5), "the same as $.l0"),
     ]
 
 
 def test_the_tree_shows_values_places_and_what_is_redeclared():
     found = graph("cb: !dlist:@cb\n  gc: 1\n  tb: !singleton:my:C {a b: x, args: 2}\n  gc: !partial:f [~]\nn: !var q\n")
     assert list(tree(found)) == [
-        Branch(0, "cb", "!dlist @cb", (1, 1), ""),
-        Branch(1, "gc", "!partial:f", (4, 3), "redeclared, first at t.yaml:2:3"),
+        Branch(0, "cb", "!dlist @cb", mark_at(1, 1), ""),
+        Branch(1, "gc", "!partial:f", mark_at(4, 3), "redeclared, first at t.yaml:2:3"),
         Branch(2, "[0]", "null", None, ""),
-        Branch(1, "tb", "!singleton:my:C", (3, 3), ""),
-        Branch(2, "['a b']", "'x'", (3, 24), ""),
-        Branch(2, "args", "2", (3, 32), ""),
-        Branch(0, "n", "!var q", (5, 1), ""),
+        Branch(1, "tb", "!singleton:my:C", mark_at(3, 3), ""),
+        Branch(2, "['a b']", "'x'", mark_at(3, 24), ""),
+        Branch(2, "args", "2", mark_at(3, 32), ""),
+        Branch(0, "n", "!var q", mark_at(5, 1), ""),
     ]
     assert [branch.label for branch in tree(found, ["n"])] == ["n"]
     assert list(tree(graph("5"))) == [Branch(0, "$", "5", None, "")]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from forgather_mem.config.budgets import Budgets
 from forgather_mem.config.marks import TOKEN_CLOSE, TOKEN_OPEN
-from forgather_mem.config.nodes import NO_DEFAULT, CallNode, DictNode, ListNode, VarNode
+from forgather_mem.config.nodes import NO_DEFAULT, CallNode, DictNode, ListNode, VarNode, mark_at
 from forgather_mem.config.parse import parse
 from forgather_mem.config.render import Rendered
 from forgather_mem.errors import TemplateError
@@ -232,7 +232,12 @@ def test_a_redeclared_key_wins_in_the_place_of_the_first_and_is_remembered():
     found = graph("x: !dlist\n  a: 1\n  b: 2\n  a: 3\n")
     assert list(found.target("x").entries.items()) == [("a", 3), ("b", 2)]
     (repeat,) = found.redeclared
-    assert (repeat.what, repeat.mark, repeat.first, repeat.node) == ("a", (4, 3), (2, 3), found.target("x"))
+    assert (repeat.what, repeat.mark, repeat.first, repeat.node) == (
+        "a",
+        mark_at(4, 3),
+        mark_at(2, 3),
+        found.target("x"),
+    )
 
 
 def test_root_keys_with_a_dot_are_no_targets_and_may_repeat():
@@ -252,7 +257,7 @@ def test_an_anchor_may_be_given_again_and_the_last_one_counts_from_there_on():
     found = graph("a: &x 1\nb: *x\nc: &x 2\nd: *x\n")
     assert plain(found.root) == {"a": 1, "b": 1, "c": 2, "d": 2}
     (repeat,) = found.redeclared
-    assert (repeat.what, repeat.mark, repeat.first) == ("&x", (3, 4), (1, 4))
+    assert (repeat.what, repeat.mark, repeat.first) == ("&x", mark_at(3, 4), mark_at(1, 4))
 
 
 @pytest.mark.parametrize("text", ["a: &x [*x]", "a: &x {b: *x}", "a: &x !singleton:f {b: [*x]}", "a: &x {<<: *x}"])
