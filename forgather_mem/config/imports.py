@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
-import importlib.machinery
 import importlib.util
 import inspect
 import os
@@ -43,9 +42,8 @@ def import_module(name: str, *, anywhere: bool = True) -> ModuleType:
     Raises:
         NoSuchName: when this module does not exist. Whatever the module itself raises passes through.
     """
-    root = name.partition(".")[0]
-    if not anywhere and root not in sys.modules and not _is_installed(root):
-        raise NoSuchName(f"there is no installed package {root!r}")
+    if not anywhere:
+        _check_installed(name.partition(".")[0])
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -54,14 +52,16 @@ def import_module(name: str, *, anywhere: bool = True) -> ModuleType:
         raise
 
 
-def _is_installed(root: str) -> bool:
-    here = os.getcwd()
-    elsewhere = [folder for folder in sys.path if os.path.realpath(folder) != os.path.realpath(here)]
-    for finder in sys.meta_path:
-        search = elsewhere if finder is importlib.machinery.PathFinder else None
-        if finder.find_spec(root, search) is not None:
-            return True
-    return False
+def _check_installed(root: str) -> None:
+    if root in sys.modules:
+        return
+    spec = importlib.util.find_spec(root)
+    if spec is None:
+        raise NoSuchName(f"there is no installed package {root!r}")
+    here = os.path.realpath(os.getcwd())
+    places = [*(spec.submodule_search_locations or ()), spec.origin or ""]
+    if any(os.path.realpath(os.path.dirname(place)) == here for place in places if place):
+        raise NoSuchName(f"{root!r} is something in the working folder here, not the installed package")
 
 
 def find_file(written: str, directory: str | None) -> Path:
