@@ -8,7 +8,7 @@ import typer
 
 from forgather_mem.cli.app import FAILURE
 from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, policy_of, variables_of
-from forgather_mem.cli.output import print_rows
+from forgather_mem.cli.output import print_rows, shortened
 from forgather_mem.errors import ForgatherMemError
 
 
@@ -29,6 +29,7 @@ def allow(
     """
     from forgather_mem.config.check import refused
     from forgather_mem.config.entries import add_entries
+    from forgather_mem.config.refusal import NOT_LISTED
 
     environment, name = environment_of(template, searchpath, policy_of())
     config = environment.load(name, **variables_of(settings))
@@ -40,13 +41,15 @@ def allow(
     for problem in found:
         error = problem.error
         place = f"{error.template}:{error.line}:{error.column}"
-        rows += [(problem.names[0], place, ", ".join(problem.entries) or "none can open it")]
+        entry = ", ".join(problem.entries) or "none can open it"
+        why = error.message.removeprefix(f"{problem.names[0]!r} ").rpartition(";")[0]
+        rows += [(problem.names[0], place, entry if why == NOT_LISTED else f"{entry}   ({why})")]
     print_rows(rows, ("bold", "dim", ""))
     entries = list(dict.fromkeys(entry for problem in found for entry in problem.entries))
     if not entries:
         raise typer.Exit(FAILURE)
     file = Path.cwd() / "pyproject.toml"
-    if not yes and not typer.confirm(f"Allow {', '.join(entries)} for everything that is run in {Path.cwd()}?"):
+    if not yes and not typer.confirm(f"Allow {shortened(entries)} for everything that is run in {Path.cwd()}?"):
         print("nothing was written")
         raise typer.Exit(FAILURE)
     try:

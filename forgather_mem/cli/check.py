@@ -21,6 +21,7 @@ from forgather_mem.cli.options import (
     policy_of,
     variables_of,
 )
+from forgather_mem.cli.output import shortened
 from forgather_mem.errors import escape_controls
 
 if TYPE_CHECKING:
@@ -82,4 +83,4 @@ def _summary(name: str, found: Sequence[Problem]) -> Iterator[str]:
     yield f"{name}: {', '.join(counts) or 'nothing is wrong with it'}"
     entries = list(dict.fromkeys(entry for problem in found for entry in problem.entries))
     if len(entries) > 1:
-        yield f"  forgather-mem allow {shlex.quote(name)}  opens {', '.join(entries)}"
+        yield f"  forgather-mem allow {shlex.quote(name)}  opens {shortened(entries)}"

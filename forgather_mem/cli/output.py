@@ -50,3 +50,13 @@ def print_rows(rows: Sequence[tuple[str, ...]], styles: Sequence[str] = ()) -> N
         for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
             line.append(cell.ljust(width) + "  " if i + 1 < len(row) else cell, styles[i] if i < len(styles) else "")
         console.print(line, soft_wrap=True)
+
+
+def shortened(names: Sequence[str], limit: int = 8) -> str:
+    """Names for a sentence: the first ones, and how many more there are.
+
+    >>> shortened(["a", "b", "c"], limit=2)
+    'a, b and 1 more'
+    """
+    more = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {more:,} more" if more > 0 else "")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from forgather_mem.config.environment import OWN_VARIABLE, Config, ConfigEnvironment
+from forgather_mem.config.nodes import Paths
 from forgather_mem.config.places import Place
 from forgather_mem.config.refusal import Refused
 from forgather_mem.config.syntax import split, to_jinja
@@ -127,8 +128,9 @@ def _names_in(text: str) -> set[str]:
 
 
 def _redeclared(config: Config) -> Iterator[Problem]:
+    paths = Paths(config.graph)
     for again in config.graph.redeclared:
         place: Place = config.graph.place(again.mark)
-        path = config.graph.path(again.node) if again.node is not None else None
+        path = paths.of(again.node) if again.node is not None else None
         message = f"{str(again.what)!r} is redeclared, first at {config.graph.place(again.first)}; the last one counts"
         yield Problem(kind="redeclared", error=place.error(message, path=path))
