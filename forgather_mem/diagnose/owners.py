@@ -1,0 +1,300 @@
+"""Who holds these objects? From each of them upwards, over all that refers to it, to a name a person can find.
+
+The search goes breadth first from the objects to what refers to them, until it meets a module, a class or a
+function that runs. It looks into the heap as Python's collector sees it; after somebody's `gc.freeze()`, which
+hides most of it, the heap is walked from its roots instead, which takes about ten times as long.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import re
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from types import FrameType, TracebackType
+from typing import Any, Literal
+
+from forgather_mem.diagnose.owner_paths import attributes_of, place_of, write_path
+from forgather_mem.diagnose.running import is_ours, running_frames, variables_of
+
+Kind = Literal["variable", "module", "class", "traceback", "notebook"]
+
+MAX_LEVELS = 30
+MAX_PER_LEVEL = 5_000  # something that so many refer to names nobody
+_CHUNK = 1_000
+# Modules whose classes carry things for everybody: their names say nothing about who holds.
+_UNTELLING = ("builtins", "collections", "functools", "types", "_thread", "_io")
+_NOTEBOOK = re.compile(r"_+|_\d+|_i+\d*|_oh|Out|_exit_code")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """One way to an object.
+
+    Attributes:
+        path: The whole way, e.g. "__main__.trainer.kept[3]" or "local 'kept' of main (train.py:41)[3]".
+        kind: Where the way begins: in a function that runs ("variable"), in a module, at a class; "traceback"
+            when it leads through an exception that somebody kept; "notebook" when it is IPython's memory of
+            results (`Out`, `_`).
+        holder: The last object with a name on the way, as people speak of it: "Trainer.kept[3]".
+        target: Which of the objects asked for, by its place in the question.
+    """
+
+    path: str
+    kind: Kind
+    holder: str
+    target: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owners:
+    """What a search found.
+
+    Attributes:
+        found: The ways, those that are shortest first, one for each direct holder.
+        complete: False when the time was up before all was seen.
+        took_s: Seconds.
+    """
+
+    found: list[Owner]
+    complete: bool
+    took_s: float
+
+
+def find_owners(
+    objects: Sequence[object], *, max_owners: int = 5, budget_s: float = 2.0, ignore: Iterable[object] = ()
+) -> Owners:
+    """The ways on which these objects are still held.
+
+    Functions of this library are passed over, whoever calls. Nothing that is found is kept.
+
+    Args:
+        objects: What to look for.
+        max_owners: How many ways at most.
+        budget_s: Seconds after which the search ends with what it has.
+        ignore: Holders that do not count: these objects themselves, not what holds them.
+    """
+    search = _Search(objects, ignore, budget_s)
+    try:
+        search.run()
+        return search.owners(max_owners)
+    finally:
+        search.forget()
+
+
+@dataclass(slots=True)
+class _Search:
+    """Objects met on the way up, by id (`seen` keeps the ids valid), and the edges between them."""
+
+    objects: Sequence[object]
+    ignore: Iterable[object]
+    budget_s: float
+    began_s: float = field(default_factory=time.perf_counter)
+    complete: bool = True
+    seen: dict[int, object] = field(default_factory=dict)
+    holders: dict[int, list[int]] = field(default_factory=dict)
+    roots: dict[int, str] = field(default_factory=dict)
+    variables: dict[int, list[str]] = field(default_factory=dict)
+    modules: dict[int, str] = field(default_factory=dict)
+    passed_over: set[int] = field(default_factory=set)
+
+    def run(self) -> None:
+        self.modules = _modules()
+        self._look_at_running()
+        self.passed_over = {id(thing) for thing in self.ignore}
+        self.passed_over |= {id(self), id(self.objects), id(self.seen), id(self.holders), id(self.variables)}
+        for thing in self.objects:
+            self.seen[id(thing)] = thing
+        if gc.get_freeze_count():
+            self._walk_down()
+        else:
+            self._climb()
+
+    def _look_at_running(self) -> None:
+        for frame in running_frames():
+            place = place_of(frame)
+            for name, value in variables_of(frame).items():
+                self.variables.setdefault(id(value), []).append(f"local {name!r} of {place}")
+
+    def _climb(self) -> None:
+        """Level by level from the objects to all that refers to them."""
+        level = list(self.objects)
+        for _ in range(MAX_LEVELS):
+            level = self._next_level(level)
+            if not level or self._all_named():
+                return
+            if self._late() or len(level) > MAX_PER_LEVEL:
+                break
+        self.complete = False
+
+    def _next_level(self, level: list[object]) -> list[object]:
+        here = {id(thing) for thing in level}
+        above: list[object] = []
+        found = gc.get_referrers(*level)
+        self.passed_over |= {id(level), id(above), id(found)}
+        for holder in found:
+            if self._counts(holder):
+                self._add(holder, here)
+                if id(holder) not in self.seen:
+                    self.seen[id(holder)] = holder
+                    if not self._is_root(holder):
+                        above.append(holder)
+        return above
+
+    def _walk_down(self) -> None:
+        """Breadth first from modules and variables to all they hold; then back from what holds the objects."""
+        heap: list[Any] = []
+        came_from: dict[int, object] = {}
+        self.passed_over |= {id(heap), id(came_from)}
+        batch: Iterable[Any] = itertools.chain(
+            (value for frame in running_frames() for value in variables_of(frame).values()),
+            (vars(sys.modules[name]) for name in self.modules.values()),
+        )
+        holder: object = None
+        position = 0
+        while True:
+            for held in batch:
+                if id(held) not in came_from and gc.is_tracked(held) and self._counts(held):
+                    came_from[id(held)] = holder
+                    heap.append(held)
+            if position == len(heap):
+                break
+            if position % _CHUNK == 0 and self._late():
+                self.complete = False
+                break
+            holder = heap[position]
+            batch = gc.get_referents(holder)
+            position += 1
+        here = {id(thing) for thing in self.objects}
+        for direct in _holding(heap, here):
+            self._add(direct, here)
+            below = direct
+            while below is not None and id(below) not in self.seen:
+                self.seen[id(below)] = below
+                if self._is_root(below):
+                    break
+                holder = came_from[id(below)]
+                if holder is not None:
+                    self.holders.setdefault(id(below), []).append(id(holder))
+                below = holder
+
+    def _counts(self, holder: object) -> bool:
+        return id(holder) not in self.passed_over and not (type(holder) is FrameType and is_ours(holder))
+
+    def _add(self, holder: object, here: set[int]) -> None:
+        for held in here.intersection(map(id, gc.get_referents(holder))):
+            self.holders.setdefault(held, []).append(id(holder))
+
+    def _is_root(self, holder: object) -> bool:
+        name = self.modules.get(id(holder)) or _class_name(holder)
+        if name is not None:
+            self.roots[id(holder)] = name
+        return name is not None or id(holder) in self.variables
+
+    def _late(self) -> bool:
+        return time.perf_counter() - self.began_s > self.budget_s
+
+    def _all_named(self) -> bool:
+        """Whether all that holds the objects directly has been followed to a name."""
+        ways = self._ways()
+        return all(holder in ways for thing in self.objects for holder in self.holders.get(id(thing), ()))
+
+    def _ways(self) -> dict[int, list[int]]:
+        """The shortest way from a name to everything that was met, except through the objects themselves."""
+        below: dict[int, list[int]] = {}
+        for held, holders in self.holders.items():
+            for holder in holders:
+                below.setdefault(holder, []).append(held)
+        targets = {id(thing) for thing in self.objects}
+        ways = {key: [key] for key in self.seen if (key in self.roots or key in self.variables) and key not in targets}
+        todo = list(ways)
+        for key in todo:
+            for held in below.get(key, ()):
+                if held not in ways and held not in targets:
+                    ways[held] = [*ways[key], held]
+                    todo.append(held)
+        return ways
+
+    def owners(self, max_owners: int) -> Owners:
+        ways = self._ways()
+        found: dict[str, Owner] = {}
+        for number, target in reversed(list(enumerate(map(id, self.objects)))):
+            for name in self.variables.get(target, ()):
+                found[name] = Owner(path=name, kind="variable", holder=name, target=number)
+            for holder in self.holders.get(target, ()):
+                if holder in ways:
+                    owner = self._owner([*ways[holder], target], number)
+                    found.setdefault(owner.path, owner)
+        ordered = sorted(found.values(), key=lambda owner: (owner.kind == "notebook", len(owner.path)))
+        took_s = time.perf_counter() - self.began_s
+        return Owners(found=ordered[:max_owners], complete=self.complete, took_s=took_s)
+
+    def _owner(self, way: list[int], number: int) -> Owner:
+        nodes = [self.seen[key] for key in way]
+        kind: Kind = "variable"
+        if way[0] in self.roots:
+            kind = "class" if issubclass(type(nodes[0]), type) else "module"
+        start = self.roots.get(way[0]) or self.variables[way[0]][0]
+        path = start + write_path(nodes, begins_with_namespace=kind == "module")
+        if any(type(node) is TracebackType for node in nodes):
+            kind = "traceback"
+        elif kind == "module" and _is_notebook(nodes):
+            kind = "notebook"
+        return Owner(path=path, kind=kind, holder=_holder(nodes) or path, target=number)
+
+    def forget(self) -> None:
+        """Lets go of all that was met, also when an error keeps this frame."""
+        self.seen.clear()
+        self.objects = ()
+
+
+def _holding(heap: list[Any], here: set[int]) -> list[Any]:
+    found = []
+    for start in range(0, len(heap), _CHUNK):
+        part = heap[start : start + _CHUNK]
+        if not here.isdisjoint(map(id, gc.get_referents(*part))):
+            found += [thing for thing in part if not here.isdisjoint(map(id, gc.get_referents(thing)))]
+    return found
+
+
+def _modules() -> dict[int, str]:
+    """The namespaces of all modules: the user's own first, installed ones last."""
+    names = sorted(
+        (name for name, module in list(sys.modules.items()) if hasattr(module, "__dict__")),
+        key=lambda name: (name != "__main__", str(getattr(sys.modules[name], "__file__", "")).startswith(sys.prefix)),
+    )
+    found: dict[int, str] = {}
+    for name in names:
+        found.setdefault(id(vars(sys.modules[name])), name)
+    return found
+
+
+def _class_name(cls: object) -> str | None:
+    if not issubclass(type(cls), type):
+        return None
+    assert isinstance(cls, type)
+    return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _is_notebook(nodes: Sequence[object]) -> bool:
+    namespace = nodes[0]
+    if type(namespace) is not dict or "get_ipython" not in namespace:
+        return False
+    names = [name for name, value in namespace.items() if value is nodes[1]]
+    return bool(names) and all(isinstance(name, str) and _NOTEBOOK.fullmatch(name) for name in names)
+
+
+def _holder(nodes: Sequence[object]) -> str | None:
+    """The way from the last instance on it that has attributes of its own, led by the name of its class."""
+    for number in range(len(nodes) - 2, -1, -1):
+        instance = nodes[number]
+        if (
+            not isinstance(instance, type)
+            and attributes_of(instance) is not None
+            and type(instance).__module__ != "builtins"
+        ):
+            return type(instance).__name__ + write_path(nodes[number:])
+    return None
