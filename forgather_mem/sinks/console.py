@@ -80,10 +80,10 @@ class ConsoleSink:
         _write(text, self.stream if self.stream is not None else sys.stderr)
 
 
-def print_line(text: str) -> None:
-    """Print to standard output, on rank 0 only, beside a progress bar: what the trackers print with."""
+def print_line(text: str, stream: TextIO | None = None) -> None:
+    """Print to standard output, or to `stream`, on rank 0 only, beside a progress bar: for those outside a run."""
     if _rank() == 0:
-        _write(text, sys.stdout)
+        _write(text, sys.stdout if stream is None else stream)
 
 
 def _write(text: str, stream: TextIO | None) -> None:
