@@ -116,7 +116,7 @@ def variables_of(settings: Sequence[str] | None) -> dict[str, Any]:
 
 def _value(setting: str, text: str) -> Any:
     from forgather_mem.config.parse import parse
-    from forgather_mem.config.render import Rendered
+    from forgather_mem.config.rendered import Rendered
 
     try:
         return _plain(parse(Rendered.as_is(text, "--set")).root)

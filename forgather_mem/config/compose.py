@@ -9,7 +9,7 @@ import yaml
 
 from forgather_mem.config.budgets import Budgets
 from forgather_mem.config.nodes import LINE, CallNode, DictNode, ListNode, Mark, Node, Redeclared, Value, VarNode, step
-from forgather_mem.config.render import Rendered
+from forgather_mem.config.rendered import Rendered
 from forgather_mem.config.scalars import STANDARD, convert, resolve
 from forgather_mem.config.tags import CALLS, Tag, Wrong, check_form, mapping_node, parse_tag, scalar_node, sequence_node
 from forgather_mem.errors import did_you_mean
@@ -140,7 +140,7 @@ class Composer:
     def _quoted_or_tagged(self, event: yaml.ScalarEvent, mark: Mark) -> Value:
         self._check_length(event.value, mark)
         if event.tag is not None and event.tag != "!":
-            return self._tagged_scalar(event, mark)
+            return self._tagged_scalar(event, event.tag, mark)
         return self._rendered.put_back(event.value) if self._has_values else event.value
 
     def _check_length(self, text: str, mark: Mark) -> None:
@@ -250,16 +250,16 @@ class Composer:
         marks.update(frame.marks)
         return entries, marks
 
-    def _tagged_scalar(self, event: yaml.ScalarEvent, mark: Mark) -> Value:
+    def _tagged_scalar(self, event: yaml.ScalarEvent, tag_text: str, mark: Mark) -> Value:
         text = self._rendered.put_back(event.value)
-        if event.tag.startswith(STANDARD):
+        if tag_text.startswith(STANDARD):
             try:
-                return convert(event.tag, text)
+                return convert(tag_text, text)
             except ValueError as error:
                 raise Wrong(mark, str(error)) from None
             except LookupError:
                 pass  # `parse_tag` refuses it
-        tag = self._tag(event.tag, mark)
+        tag = self._tag(tag_text, mark)
         self._nodes += 1
         is_empty = text == "" and not event.style
         is_text = bool(event.style) or text != event.value or tag.word not in CALLS
@@ -286,6 +286,7 @@ class Composer:
 
 def _mark(event: yaml.Event) -> Mark:
     start = event.start_mark
+    assert start is not None  # of an event from a parser
     return (start.line + 1) * LINE + start.column + 1
 
 

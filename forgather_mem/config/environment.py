@@ -15,7 +15,8 @@ from forgather_mem.config.nodes import NO_DEFAULT, CallNode, Graph, Paths, Value
 from forgather_mem.config.parse import parse
 from forgather_mem.config.places import Place
 from forgather_mem.config.policy import NameUse, Policy
-from forgather_mem.config.render import Rendered, Renderer
+from forgather_mem.config.render import Renderer
+from forgather_mem.config.rendered import Rendered
 from forgather_mem.config.resolve import Resolver
 from forgather_mem.config.search import Searcher
 from forgather_mem.errors import TemplateError, did_you_mean

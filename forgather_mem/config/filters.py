@@ -22,7 +22,8 @@ from jinja2.tests import TESTS as JINJA_TESTS
 
 from forgather_mem.config import formatting
 from forgather_mem.config.marked import Marked, is_outside, real, unmarked
-from forgather_mem.config.marks import TOKEN_CLOSE, TOKEN_OPEN, Marks
+from forgather_mem.config.marks import Marks
+from forgather_mem.config.tokens import TOKEN_CLOSE, TOKEN_OPEN
 
 if TYPE_CHECKING:
     from forgather_mem.config.sandbox import Sandbox

@@ -17,7 +17,7 @@ from jinja2 import nodes
 from jinja2.exceptions import TemplateSyntaxError
 from jinja2.visitor import NodeTransformer
 
-from forgather_mem.config.marks import ORIGIN_CLOSE, ORIGIN_OPEN
+from forgather_mem.config.tokens import ORIGIN_CLOSE, ORIGIN_OPEN
 
 _NEWLINE_FIRST = re.compile(f"(?:{ORIGIN_OPEN}[0-9.]+{ORIGIN_CLOSE})?\n")
 _LIGHT = 32  # nodes of a body that are not worth counting each time: a call of it counts already

@@ -12,8 +12,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 from forgather_mem.config.compiler import Compiled, Job
-from forgather_mem.config.marks import ORIGIN, TOKEN
 from forgather_mem.config.places import Place
+from forgather_mem.config.tokens import ORIGIN, TOKEN
 
 
 class Origins:

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from forgather_mem.config.budgets import Budgets
-from forgather_mem.config.marks import RESERVED, Marks
+from forgather_mem.config.marks import Marks
+from forgather_mem.config.tokens import RESERVED
 from forgather_mem.config.yaml_text import YamlWriter
 from forgather_mem.errors import TemplateError
 

@@ -14,7 +14,7 @@ import yaml
 from forgather_mem.config.budgets import Budgets
 from forgather_mem.config.compose import Composer
 from forgather_mem.config.nodes import Graph, Node, edges, line_and_column
-from forgather_mem.config.render import Rendered
+from forgather_mem.config.rendered import Rendered
 from forgather_mem.config.tags import Wrong
 from forgather_mem.errors import TemplateError
 

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from forgather_mem.errors import TemplateError
 
+STRING = "<string>"
+"""Name of a template that is given as text."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:

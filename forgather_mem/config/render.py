@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from forgather_mem.config.blocks import unknown_blocks
@@ -14,67 +14,21 @@ from forgather_mem.config.budgets import Budgets
 from forgather_mem.config.compiler import Compiler, Job
 from forgather_mem.config.failures import explain
 from forgather_mem.config.marked import unmarked
-from forgather_mem.config.marks import ORIGIN, TOKEN, TOKEN_OPEN, Marks
+from forgather_mem.config.marks import Marks
 from forgather_mem.config.meter import TooMuch
 from forgather_mem.config.origins import Origins
 from forgather_mem.config.outside import wrap
-from forgather_mem.config.places import Place
+from forgather_mem.config.places import STRING, Place
 from forgather_mem.config.references import Reference, referenced
+from forgather_mem.config.rendered import Rendered
 from forgather_mem.config.search import Searcher
-from forgather_mem.config.sources import STRING, Source, Sources
+from forgather_mem.config.sources import Source, Sources
+from forgather_mem.config.tokens import ORIGIN
 from forgather_mem.errors import TemplateError
 
 _log = logging.getLogger(__name__)
 _MAX_STRINGS = 64
 _MAX_TRACED_LINES = 100_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rendered:
-    """A rendered template.
-
-    Attributes:
-        name: Name of the template that was asked for, or "<string>".
-        text: The text, values from outside standing in it as tokens.
-        values: Token to the text of the value that belongs there.
-        locate: Takes a 1-based line and column of `text` to their origin.
-        unknown_blocks: Blocks of child templates that no parent has; what they hold is not in `text`.
-    """
-
-    name: str
-    text: str
-    values: Mapping[str, str] = field(default_factory=dict)
-    locate: Callable[[int, int], Place]
-    unknown_blocks: tuple[TemplateError, ...] = ()
-
-    @property
-    def shown(self) -> str:
-        """The text with the values in place, for people: YAML may read it differently."""
-        return self.put_back(self.text)
-
-    def has_value(self, text: str) -> bool:
-        """Whether a value from outside stands in a piece of the text."""
-        return TOKEN_OPEN in text and bool(self.values)
-
-    def put_back(self, text: str) -> str:
-        """A piece of the text with the values from outside in place of their tokens."""
-        if not self.has_value(text):
-            return text
-        return TOKEN.sub(lambda match: self.values.get(match[0], match[0]), text)
-
-    def place(self, line: int, column: int = 1) -> Place:
-        """Where a position of the rendered text (both numbers 1-based) comes from."""
-        return self.locate(line, column)
-
-    @classmethod
-    def as_is(cls, text: str, name: str = STRING) -> Rendered:
-        """A text that needs no rendering: every line comes from itself."""
-        lines = text.split("\n")
-
-        def locate(line: int, column: int) -> Place:
-            return Place(name, line, column, lines[line - 1] if 0 < line <= len(lines) else None, None)
-
-        return cls(name=name, text=text, locate=locate)
 
 
 class Renderer:

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from forgather_mem.config.budgets import Budgets
-from forgather_mem.config.marks import RESERVED
-from forgather_mem.config.places import Place
+from forgather_mem.config.places import STRING, Place
 from forgather_mem.config.search import Found, Searcher
 from forgather_mem.config.syntax import Part, plain_newlines, split, to_jinja
+from forgather_mem.config.tokens import RESERVED
 
-STRING = "<string>"
 _MAX_PARTS = 1_000
 _MAX_LINES = 500_000  # each costs some hundred bytes on the way
 

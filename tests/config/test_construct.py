@@ -18,7 +18,7 @@ from forgather_mem.config.construct import Construction
 from forgather_mem.config.nodes import CallNode
 from forgather_mem.config.parse import parse
 from forgather_mem.config.policy import Policy
-from forgather_mem.config.render import Rendered
+from forgather_mem.config.rendered import Rendered
 from forgather_mem.config.resolve import Resolver
 from forgather_mem.errors import TemplateError
 

@@ -10,7 +10,7 @@ from forgather_mem.config.budgets import Budgets
 from forgather_mem.config.encode import Branch, encode, tree
 from forgather_mem.config.nodes import Graph, mark_at
 from forgather_mem.config.parse import parse
-from forgather_mem.config.render import Rendered
+from forgather_mem.config.rendered import Rendered
 from forgather_mem.config.tags import FORMS, Tag, Wrong, mapping_node, sequence_node
 
 HERE = mark_at(1, 1)

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from forgather_mem.config.budgets import Budgets
-from forgather_mem.config.marks import TOKEN_CLOSE, TOKEN_OPEN
 from forgather_mem.config.nodes import NO_DEFAULT, CallNode, DictNode, ListNode, VarNode, mark_at
 from forgather_mem.config.parse import parse
-from forgather_mem.config.render import Rendered
+from forgather_mem.config.rendered import Rendered
+from forgather_mem.config.tokens import TOKEN_CLOSE, TOKEN_OPEN
 from forgather_mem.errors import TemplateError
 
 TOKEN = f"{TOKEN_OPEN}7{TOKEN_CLOSE}"
