@@ -26,6 +26,7 @@ _MODULE_OF = {
     "MemoryTracker": "trackers",
     "EpochMemoryMonitor": "trackers",
     "BatchMemoryProfiler": "trackers",
+    "TrainingLoop": "loop",
     "track_memory": "trackers",
     "monitor_memory": "trackers",
 }
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from forgather_mem.errors import TemplateError as TemplateError
     from forgather_mem.load import attach as attach
     from forgather_mem.load import load_callbacks as load_callbacks
+    from forgather_mem.loop import TrainingLoop as TrainingLoop
     from forgather_mem.plan import Rule as Rule
     from forgather_mem.trackers import BatchMemoryProfiler as BatchMemoryProfiler
     from forgather_mem.trackers import EpochMemoryMonitor as EpochMemoryMonitor

@@ -267,7 +267,7 @@ def _calling_trainer() -> Any | None:
             if isinstance(variables, dict):  # before Python 3.13 the frame keeps this copy, with the batch in it
                 variables.clear()
             if owner is not None and hasattr(owner, "train") and hasattr(owner, "add_callback"):
-                return owner
+                return None if getattr(owner, "links_itself", False) else owner
         frame = frame.f_back
     return None
 

@@ -1,0 +1,171 @@
+"""A plain PyTorch loop fires what a Trainer fires, in its order."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
+
+from forgather_mem.callbacks import JsonMemoryLogger, MemoryCallback, ScheduledGarbageCollector, SimpleGarbageCollector
+from forgather_mem.loop import TrainingLoop
+from forgather_mem.plan import Rule
+from forgather_mem.sample import EVENTS
+from forgather_mem.sinks import Capture
+from forgather_mem.triggers import Every
+from tests.training import Tokens, make_trainer, tiny_model
+
+
+class Order(TrainerCallback):
+    """Notes every event, and the step that it belongs to."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, int]] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("on_") and name[3:] in EVENTS:
+
+            def note(args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                self.events.append((name[3:], state.global_step))
+
+            return note
+        return super().__getattribute__(name)
+
+
+def train_plainly(
+    loop: TrainingLoop, *, epochs: int = 1, steps: int = 3, accumulation: int = 1, evaluate: bool = False
+) -> None:
+    rows = torch.utils.data.DataLoader(Tokens(4 * steps * accumulation), batch_size=4)
+    with loop.train():
+        for _ in range(epochs):
+            with loop.epoch(num_steps=steps):
+                batches = iter(rows)
+                for _ in range(steps):
+                    with loop.step():
+                        for _ in range(accumulation):
+                            with loop.substep():
+                                loop.model(**next(batches)).loss.backward()
+                        loop.optimizer.step()
+                        loop.optimizer.zero_grad()
+            if evaluate:
+                with loop.evaluation() as metrics:
+                    metrics["eval_loss"] = 1.0
+
+
+def plain_loop(callbacks: Any = (), **options: Any) -> TrainingLoop:
+    model = tiny_model()
+    return TrainingLoop(model, torch.optim.AdamW(model.parameters()), callbacks=callbacks, **options)
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("evaluate", [False, True])
+def test_the_order_of_events_is_the_trainers(tmp_path: Path, accumulation: int, evaluate: bool) -> None:
+    order, reference = Order(), Order()
+    train_plainly(plain_loop([order]), steps=2, accumulation=accumulation, evaluate=evaluate)
+    make_trainer(
+        tmp_path,
+        [reference],
+        rows=8 * accumulation,
+        max_steps=-1,
+        num_train_epochs=1,
+        gradient_accumulation_steps=accumulation,
+        eval_strategy="epoch" if evaluate else "no",
+        logging_strategy="no",
+    ).train()
+    expected = [event for event in reference.events if event[0] != "prediction_step"]
+    assert expected[-2:] == [("log", 2), ("train_end", 2)]
+    del expected[-2]  # the Trainer's closing line
+    assert order.events == expected
+
+
+def test_our_callbacks_work_in_a_plain_loop(tmp_path: Path) -> None:
+    capture = Capture()
+    callbacks = [
+        SimpleGarbageCollector(collect_freq_epoch=2),
+        MemoryCallback([Rule(Every(steps=2), [lambda moment, sample: {"mine/epoch": moment.epoch}])], [capture]),
+        JsonMemoryLogger(),
+        ScheduledGarbageCollector(every_steps=2),
+    ]
+    before = gc.isenabled(), gc.get_freeze_count(), list(gc.callbacks)
+    loop = plain_loop(callbacks, args=SimpleNamespace(output_dir=str(tmp_path)))
+    train_plainly(loop, epochs=2, steps=3)
+    assert (gc.isenabled(), gc.get_freeze_count(), list(gc.callbacks)) == before
+    assert capture.series("mine/epoch") == [(2, 2 / 3), (4, 4 / 3), (6, 2.0)]
+    assert len(list(tmp_path.rglob("memory.rank0.jsonl"))) == 1
+    assert not loop.model._forward_hooks
+    assert not loop.model._forward_pre_hooks
+
+
+def test_phases_are_known_from_hooks() -> None:
+    seen: list[str] = []
+
+    class Phases:
+        def begin(self, run: Any) -> None:
+            run.watch_phases(self)
+
+        def phase_begin(self, phase: str) -> None:
+            seen.append(phase)
+
+        def phase_end(self, phase: str) -> None: ...
+
+        def __call__(self, moment: Any, sample: Any) -> dict[str, float]:
+            return {}
+
+    loop = plain_loop([MemoryCallback([Rule(Every(steps=1), [Phases()])])])
+    train_plainly(loop, steps=2, accumulation=2, evaluate=True)
+    step = ["data", *["forward", "backward"] * 2, "optimizer"]
+    assert seen == [*step, *step, "data", "evaluate"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("in the step"), KeyboardInterrupt()])
+def test_an_exception_passes_and_everything_is_given_back(error: BaseException) -> None:
+    before = gc.isenabled(), gc.get_freeze_count(), list(gc.callbacks)
+    loop = plain_loop([ScheduledGarbageCollector(every_steps=1), MemoryCallback()])
+    with pytest.raises(type(error)), loop.train(), loop.epoch(), loop.step():
+        raise error
+    assert (gc.isenabled(), gc.get_freeze_count(), list(gc.callbacks)) == before
+    assert not loop.model._forward_hooks
+    train_plainly(loop, steps=1)
+    assert loop.state.global_step == 1
+
+
+def test_other_libraries_callbacks_work_too(tmp_path: Path) -> None:
+    class Stops(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+            if state.global_step == 2:
+                control.should_training_stop = True
+            return control
+
+    loop = plain_loop([Stops], args=TrainingArguments(str(tmp_path), report_to=[], use_cpu=True))
+    with loop.train(), loop.epoch():
+        while not loop.should_stop:
+            with loop.step():
+                loop.optimizer.step()
+    assert loop.state.global_step == 2
+    assert isinstance(loop.pop_callback(Stops), Stops)
+    loop.add_callback(EarlyStoppingCallback())
+    loop.remove_callback(EarlyStoppingCallback)
+
+
+def test_the_handler_of_the_document_takes_callbacks_and_plain_epoch_calls() -> None:
+    handler = TrainingLoop()
+    collector = SimpleGarbageCollector(collect_freq_epoch=5)
+    handler.add_callback(collector)
+    for epoch in range(10):
+        handler.on_epoch_end(epoch, {"loss": 1.0})
+    handler.on_train_end()
+    assert collector.summary is not None
+    assert [row["calls"] for row in collector.summary.ledger] == [2]
+    assert [entry["loss"] for entry in handler.state.log_history] == [1.0] * 10
+
+
+def test_using_a_part_outside_a_training_says_what_to_do() -> None:
+    loop = TrainingLoop()
+    with pytest.raises(RuntimeError, match=r"put it inside `with loop.train\(\):`"), loop.step():
+        pass
+    with loop.train(), pytest.raises(RuntimeError, match="a training is running already"), loop.train():
+        pass
