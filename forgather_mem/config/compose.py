@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import yaml
 
@@ -71,7 +71,7 @@ class Composer:
         self.definitions: list[tuple[str, Value]] = []
         self.redeclared: list[Redeclared] = []
         self.repeated_names: set[str] = set()
-        self.handlers: Mapping[type, Callable[[yaml.Event], None]] = {
+        self.handlers: Mapping[type, Callable[[Any], None]] = {
             yaml.ScalarEvent: self._on_scalar,
             yaml.AliasEvent: self._on_alias,
             yaml.MappingStartEvent: self._on_start,
@@ -150,7 +150,7 @@ class Composer:
 
     def _on_alias(self, event: yaml.AliasEvent) -> None:
         mark = _mark(event)
-        name: str = event.anchor
+        name = event.anchor or ""
         self._count(mark)
         if name in self._open:
             raise Wrong(mark, f"the alias *{name} stands inside what it means")

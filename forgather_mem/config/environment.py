@@ -7,19 +7,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forgather_mem.config.budgets import Budgets
 from forgather_mem.config.construct import Construction, misfits
 from forgather_mem.config.nodes import NO_DEFAULT, CallNode, Graph, Paths, Value, VarNode
 from forgather_mem.config.parse import parse
-from forgather_mem.config.places import Place
+from forgather_mem.config.places import STRING, Place
+from forgather_mem.config.plain import as_plain
 from forgather_mem.config.policy import NameUse, Policy
-from forgather_mem.config.render import Renderer
 from forgather_mem.config.rendered import Rendered
 from forgather_mem.config.resolve import Resolver
-from forgather_mem.config.search import Searcher
+from forgather_mem.config.search import Found, Searcher
 from forgather_mem.errors import TemplateError, did_you_mean
+
+if TYPE_CHECKING:
+    from forgather_mem.config.render import Renderer
 
 OWN_VARIABLE = "pp_config"
 """The variable that every construction has: the text of the template, for loggers that record it."""
@@ -60,7 +63,8 @@ class ConfigEnvironment:
         self._budgets = budgets or Budgets()
         folders = searchpath if isinstance(searchpath, str | os.PathLike) else tuple(searchpath)
         self._searcher = Searcher(folders, self._budgets)
-        self._renderer = Renderer(self._searcher, self._budgets, global_vars, paste_values=self.policy.is_unsafe)
+        self._global_vars = global_vars or {}
+        self._plain: dict[str, tuple[Found, Rendered]] = {}
 
     def load(self, name: str | os.PathLike[str], /, **variables: object) -> Config:
         """Render and parse a template. Nothing is imported or built.
@@ -80,7 +84,7 @@ class ConfigEnvironment:
         Raises:
             TemplateError: for everything that is wrong with the template.
         """
-        return self._config(self._renderer.render_string(text, variables))
+        return self._config(self._render_string(text, variables))
 
     def preprocess(self, name: str | os.PathLike[str], /, **variables: object) -> str:
         """The text that a template renders to.
@@ -96,7 +100,7 @@ class ConfigEnvironment:
         Raises:
             TemplateError: for everything that is wrong with it up to there.
         """
-        return self._renderer.render_string(text, variables).shown
+        return self._render_string(text, variables).shown
 
     def render(self, name: str | os.PathLike[str], /, **variables: object) -> Rendered:
         """The text that a template renders to, with the origin of each line.
@@ -104,7 +108,8 @@ class ConfigEnvironment:
         Raises:
             TemplateError: for everything that is wrong with it up to there.
         """
-        return self._renderer.render(name, variables)
+        plain = None if variables or self._global_vars else self._as_plain(os.fspath(name))
+        return plain or self._renderer.render(name, variables)
 
     def find_referenced_templates(
         self, name: str | os.PathLike[str], /, **variables: object
@@ -116,6 +121,32 @@ class ConfigEnvironment:
         """
         references = self._renderer.referenced(name, variables)
         return [(reference.level, reference.name, str(reference.file)) for reference in references]
+
+    @cached_property
+    def _renderer(self) -> Renderer:
+        from forgather_mem.config.render import Renderer  # with Jinja, half of the time of a small load
+
+        return Renderer(self._searcher, self._budgets, self._global_vars, paste_values=self.policy.is_unsafe)
+
+    def _render_string(self, text: str, variables: Mapping[str, object]) -> Rendered:
+        is_small = len(text) <= min(self._budgets.source_bytes, self._budgets.rendered_bytes)
+        plain = as_plain(text, STRING) if is_small and not variables and not self._global_vars else None
+        return plain or self._renderer.render_string(text, variables)
+
+    def _as_plain(self, name: str) -> Rendered | None:
+        """A template without anything to render, kept until its file changes."""
+        found = self._searcher.find(name)
+        if found is None:
+            return None  # the renderer says so
+        known = self._plain.get(name)
+        if known is not None and known[0] == found:
+            return known[1]
+        rendered = as_plain(self._searcher.read(found), found.name)
+        if rendered is not None and len(rendered.text) > self._budgets.rendered_bytes:
+            return None  # the renderer says so
+        if rendered is not None:
+            self._plain[name] = (found, rendered)
+        return rendered
 
     def _config(self, rendered: Rendered) -> Config:
         return Config(rendered, parse(rendered, self._budgets), self.policy, self._budgets, self._folder_of)

@@ -50,9 +50,9 @@ class Rendered:
     @classmethod
     def as_is(cls, text: str, name: str = STRING) -> Rendered:
         """A text that needs no rendering: every line comes from itself."""
-        lines = text.split("\n")
 
         def locate(line: int, column: int) -> Place:
+            lines = text.split("\n")
             return Place(name, line, column, lines[line - 1] if 0 < line <= len(lines) else None, None)
 
         return cls(name=name, text=text, locate=locate)

@@ -187,13 +187,15 @@ def _call_node(
     marks: Mapping[object, Mark] | None = None,
 ) -> CallNode:
     kind = CALLS[tag.word]
-    args, kwargs, key_marks = positional, {}, marks or {}
+    args: Sequence[Value] = positional
+    kwargs: Mapping[str, Value] = {}
+    key_marks = marks or {}
     if written:
         args, kwargs, key_marks = _arguments(written, key_marks, mark)
     latent = searchpath = None
     if _LATENT in kwargs or _FOLDERS in kwargs:
-        kwargs = dict(kwargs)
-        latent, searchpath = kwargs.pop(_LATENT, None), kwargs.pop(_FOLDERS, None)
+        latent, searchpath = kwargs.get(_LATENT), kwargs.get(_FOLDERS)
+        kwargs = {key: value for key, value in kwargs.items() if key not in (_LATENT, _FOLDERS)}
     children = _nodes((*args, *kwargs.values(), latent))
     return CallNode(
         mark=mark,
