@@ -1,0 +1,227 @@
+"""The growing JSON array: valid whatever happens to the process, the disk or the file, read back with json."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from datetime import date, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forgather_mem.formats.json_array import JsonArrayFile, element
+from tests.sinks.faults import small_disk
+
+WRITER = """
+import sys
+from pathlib import Path
+from forgather_mem.formats.json_array import JsonArrayFile
+file = JsonArrayFile(Path(sys.argv[1]))
+assert "torch" not in sys.modules
+number = 0
+while True:
+    file.append({"number": number, "text": "x" * (number * 37 % 9000)})
+    number += 1
+    if number == 20:
+        print("begun", flush=True)
+"""
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_bytes())
+
+
+def test_the_file_is_a_valid_array_after_every_element(tmp_path: Path) -> None:
+    file = JsonArrayFile(tmp_path / "new" / "log.json")
+    for number in range(50):
+        assert file.append({"number": number, "text": "x" * number * 100})
+        assert [record["number"] for record in read(file.path)] == list(range(number + 1))
+    file.close()
+    assert file.problem() is None
+    assert os.listdir(tmp_path / "new") == ["log.json"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_kill_9_leaves_a_valid_array_without_a_gap(tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "log.json"
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(random.Random(seed).uniform(0.0, 0.05))
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+    numbers = [record["number"] for record in read(path)]
+    assert numbers == list(range(len(numbers)))
+    assert len(numbers) >= 20
+    again = JsonArrayFile(path)
+    assert again.append({"number": len(numbers)})
+    assert [record["number"] for record in read(path)] == list(range(len(numbers) + 1))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_full_disk_leaves_a_valid_array_and_goes_on_when_there_is_space(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    with small_disk(tmp_path / "disk") as disk:
+        file = JsonArrayFile(disk / "log.json")
+        ballast = disk / "ballast"
+        ballast.write_bytes(b"x" * chance.randrange(120_000, 200_000))
+        written = []
+        for number in range(2_000):
+            if file.append({"number": number, "text": "x" * chance.randrange(3_000)}):
+                written.append(number)
+            elif number % 100 == 0:
+                assert [record["number"] for record in read(file.path)] == written
+        assert 1 < len(written) < 2_000
+        assert [record["number"] for record in read(file.path)] == written
+        assert f"{2_000 - len(written):,} of 2,000 records dropped (No space left on device" in str(file.problem())
+        ballast.unlink()
+        file._retry_at = 0.0  # the pause is over
+        assert file.append({"number": 2_000})
+        assert [record["number"] for record in read(file.path)] == [*written, 2_000]
+
+
+def test_a_read_only_folder_costs_counted_records_and_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a file").touch()
+    file = JsonArrayFile(tmp_path / "a file" / "log.json")
+    with caplog.at_level(logging.WARNING):
+        assert not any(file.append({"number": number}) for number in range(5))
+    assert len(caplog.records) == 1
+    assert "5 of 5 records dropped" in str(file.problem())
+
+
+@pytest.mark.parametrize(
+    ("left", "kept"),
+    [
+        (b"", []),
+        (b"\0\0\0", []),
+        (b"[\n]\n", []),
+        (b"[]", []),
+        (b'[\n{"a":1}\n]\n     ', [{"a": 1}]),
+        (b'[\n{"a":1},\n{"b":"]"}', [{"a": 1}, {"b": "]"}]),
+        (b'[\n{"a":1},\n{"b":[1]', [{"a": 1}]),
+        (b'[\n{"a":1},\n{"b":2}\0\0\0', [{"a": 1}, {"b": 2}]),
+        (b'[\n{"a":1},\n{"b":\0\0\0]', [{"a": 1}]),
+        (b'[{"a":1},]', [{"a": 1}]),
+        (b'[\n  {\n    "a": 1\n  },\n  {\n    "b": 2\n', [{"a": 1}]),
+        ('[{"a":"\u00e9\u4e2d"}]'.encode(), [{"a": "\u00e9\u4e2d"}]),
+    ],
+)
+def test_a_file_is_continued_and_what_was_torn_is_cut_off(tmp_path: Path, left: bytes, kept: list[Any]) -> None:
+    path = tmp_path / "log.json"
+    path.write_bytes(left)
+    file = JsonArrayFile(path)
+    assert file.append({"new": 1})
+    assert file.append({"new": 2})
+    assert read(path) == [*kept, {"new": 1}, {"new": 2}]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=20)), min_size=1, max_size=4), st.data())
+def test_a_file_cut_anywhere_keeps_its_whole_elements(
+    tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, str]], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("cut") / "log.json"
+    file = JsonArrayFile(path)
+    ends = []
+    for record in records:
+        file.append(record)
+        ends.append(path.stat().st_size - len("\n]\n"))
+    file.close()
+    cut = data.draw(st.integers(1, path.stat().st_size))
+    os.truncate(path, cut)
+    assert JsonArrayFile(path).append({"new": "1"})
+    assert read(path) == [*records[: sum(end <= cut for end in ends)], {"new": "1"}]
+
+
+def test_what_is_no_array_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "log.json"
+    path.write_text('{"mine": 1}')
+    file = JsonArrayFile(path)
+    assert not file.append({"new": 1})
+    assert path.read_text() == '{"mine": 1}'
+    assert "holds no JSON array" in str(file.problem())
+
+
+def test_two_writers_of_one_file_take_turns(tmp_path: Path) -> None:
+    one, two = JsonArrayFile(tmp_path / "log.json"), JsonArrayFile(tmp_path / "log.json")
+    for number in range(6):
+        assert (one if number % 2 else two).append({"number": number})
+    assert [record["number"] for record in read(one.path)] == list(range(6))
+
+
+def test_a_deleted_file_is_made_again(tmp_path: Path) -> None:
+    file = JsonArrayFile(tmp_path / "log.json")
+    file.append({"number": 1})
+    file.path.unlink()
+    file.append({"number": 2})
+    assert read(file.path) == [{"number": 2}]
+
+
+def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
+    file = JsonArrayFile(tmp_path / "log.json")
+    file.append({"number": 1})
+    pid = os.fork()
+    if pid == 0:
+        os._exit(1 if file.append({"number": 2}) else 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert read(file.path) == [{"number": 1}]
+
+
+class Colour(str, Enum):
+    RED = "red"
+
+
+def test_values_that_json_has_no_form_for() -> None:
+    itself: dict[str, Any] = {}
+    itself["itself"] = itself
+    record = {
+        "none": None,
+        "nan": math.nan,
+        "inf": -math.inf,
+        "numpy": np.float32(0.5),
+        "array": np.array([1, 2]),
+        "tensor": torch.tensor(3.0),
+        "enum": Colour.RED,
+        "path": Path("a/b"),
+        "day": date(2026, 11, 20),
+        "time": datetime(2026, 11, 20, 12),
+        "bytes": b"\xff",
+        "set": {1},
+        (1, 2): True,
+        "object": object,
+        "lone surrogate": "\ud800",
+    }
+    found = json.loads(element(record))
+    assert found == {
+        "none": None,
+        "nan": None,
+        "inf": None,
+        "numpy": 0.5,
+        "array": [1, 2],
+        "tensor": 3.0,
+        "enum": "red",
+        "path": "a/b",
+        "day": "2026-11-20",
+        "time": "2026-11-20T12:00:00",
+        "bytes": "b'\\xff'",
+        "set": [1],
+        "(1, 2)": True,
+        "object": "<class 'object'>",
+        "lone surrogate": "\ud800",
+    }
+    assert json.loads(element(itself))["itself"]
