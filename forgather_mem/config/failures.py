@@ -16,7 +16,7 @@ from forgather_mem.config.sandbox import MissingName
 from forgather_mem.config.sources import Source
 from forgather_mem.errors import TemplateError, did_you_mean
 
-_QUOTED = re.compile(r"(?:got|named|tag|block) '([^']+)'")
+_QUOTED = re.compile(r"(?:got|named|tag|block|unexpected) '([^']+)'")
 _LIMITS = "the limits are those of Budgets; only code can raise them"
 _FUNCTIONS = {"root": "", "macro": "in a macro"}
 

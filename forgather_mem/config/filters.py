@@ -82,8 +82,7 @@ def _small(name: str) -> Callable[..., Any]:
         for number in (*args, *kwargs.values()):
             meter.small(number, 300 if name == "round" else 10_000)
         if name == "indent" and isinstance(value, str):
-            widths = [a if isinstance(a, int) else len(a) for a in (*args, *kwargs.values()) if a and a is not True]
-            meter.will_make(len(value) + (value.count("\n") + 1) * max([4, *widths]))
+            return _indent(context, value, *args, **kwargs)
         return guarded(context, value, *args, **kwargs)
 
     return run
@@ -96,6 +95,17 @@ def mark_all(result: Any, marks: Marks) -> Any:
     if type(result) in (list, tuple):
         return type(result)(mark_all(item, marks) for item in result)
     return result
+
+
+@pass_context
+def _indent(context: Context, value: str, width: int | str = 4, first: bool = False, blank: bool = False) -> Any:
+    sandbox: Sandbox = context.environment  # type: ignore[assignment]
+    indent = width if isinstance(width, str) else " " * width
+    sandbox.meter.call()
+    sandbox.meter.will_make(len(value) + (value.count("\n") + 1) * len(indent))
+    if isinstance(value, Marked):
+        return sandbox.made(value.indented(indent, first, blank))
+    return sandbox.made(_JINJA_FILTERS["indent"](value, indent, first, blank))
 
 
 @pass_environment

@@ -15,7 +15,7 @@ from forgather_mem.config.meter import Meter
 if TYPE_CHECKING:
     from forgather_mem.config.sandbox import Sandbox
 
-_PERCENT = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(\*|\d*)(?:\.(\*|\d*))?")
+_PERCENT = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(\*|\d*)(?:\.(\*|\d*))?(a?)")
 _DIGITS = re.compile(r"\d+")
 
 
@@ -25,8 +25,8 @@ def percent(template: str, arguments: Any, meter: Meter, marks: Marks) -> str:
     meter.weigh(text, arguments)
     aligned = False
     for match in _PERCENT.finditer(text):
-        for number in filter(None, match.groups()):
-            aligned = True
+        aligned = aligned or any(match.groups())
+        for number in filter(None, match.groups()[:2]):
             if number == "*":
                 for argument in arguments if isinstance(arguments, tuple) else (arguments,):
                     meter.small(argument)
@@ -86,11 +86,17 @@ class _Formatter(SandboxedFormatter):
     def __init__(self, sandbox: Sandbox) -> None:
         super().__init__(sandbox)
         self._meter = sandbox.meter
+        self._marks = sandbox.marks
         self._length = 0
 
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self._meter.work(1)
         return super().get_value(key, args, kwargs)
+
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        if conversion == "a" and is_outside(value):
+            return self._marks.mark(ascii(unmarked(value)))
+        return super().convert_field(value, conversion)
 
     def format_field(self, value: Any, format_spec: str) -> Any:
         for digits in _DIGITS.findall(real(format_spec)):

@@ -20,13 +20,23 @@ Piece: TypeAlias = tuple[str, bool, str]
 def _changed(name: str) -> Callable[..., str]:
     """A method that changes a string beyond following: the result is marked as a whole."""
     method = getattr(str, name)
-    return lambda self, *args: self.whole(method(self.real, *unmarked(args)), *args)
+
+    def changed(self: Marked, *args: Any) -> str:
+        return self.whole(method(self.real, *unmarked(args)), *args)
+
+    changed.__name__ = name  # the sandbox looks at it
+    return changed
 
 
 def _asked(name: str) -> Callable[..., Any]:
     """A method that asks something about a string."""
     method = getattr(str, name)
-    return lambda self, *args: method(self.real, *unmarked(args))
+
+    def asked(self: Marked, *args: Any) -> Any:
+        return method(self.real, *unmarked(args))
+
+    asked.__name__ = name
+    return asked
 
 
 class Marked(str):
@@ -56,9 +66,9 @@ class Marked(str):
         cut: list[Piece] = []
         at = 0
         for chars, outside, origin in self.pieces:
-            if at >= stop:
-                break
-            cut.append((chars[max(start - at, 0) : stop - at], outside, origin))
+            part = chars[max(start - at, 0) : max(stop - at, 0)]
+            if part or (not chars and start <= at <= stop):
+                cut.append((part, outside, origin))
             at += len(chars)
         return self._marks.build(cut or [("", *self.pieces[0][1:])])
 
@@ -80,6 +90,20 @@ class Marked(str):
             found.append(self.cut(start, start + len(part)))
             at = start + len(part) + (gap or 0)
         return found
+
+    def indented(self, indent: str, first: bool, blank: bool) -> str:
+        """The lines indented, empty ones only if `blank`; what is put in is from where the newline is."""
+        pieces: list[Piece] = [(indent, False, self.pieces[0][2])] if first else []
+        begins = False
+        for chars, outside, origin in self.pieces:
+            for line in chars.splitlines(keepends=True) or [chars]:
+                if begins and (blank or line.strip("\n")):
+                    pieces.append((indent, pieces[-1][1], origin))
+                pieces.append((line, outside, origin))
+                begins = line.endswith("\n")
+        if blank and begins:
+            pieces.append((indent, *pieces[-1][1:]))
+        return self._marks.build(pieces)
 
     # Logic: as the string that is meant.
 

@@ -92,9 +92,7 @@ class Marks:
 
     def build(self, pieces: Iterable[Piece]) -> str:
         """A string of these pieces: marked where that says anything, else a plain one."""
-        kept = list(pieces)
-        if len(kept) > 1:  # an empty string from outside is data too, but not beside something
-            kept = [piece for piece in kept if piece[0]] or kept[:1]
+        kept = [piece for piece in pieces if piece[0] or piece[1]]  # an empty string from outside is data too
         if any(outside or origin for _, outside, origin in kept):
             return Marked(kept, self)
         return "".join(piece[0] for piece in kept)

@@ -152,8 +152,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise TooMuch(f"range{bounds} is too long") from None
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        if attr.startswith("_"):
-            return False
+        if attr.startswith("_") or self.paste_values:
+            return self.paste_values and super().is_safe_attribute(obj, attr, value)
         if isinstance(obj, _OPEN_TYPES):
             return True
         return any(attr in _ATTRIBUTES[cls] for cls in type(obj).__mro__ if cls in _ATTRIBUTES)
@@ -161,6 +161,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def is_safe_callable(self, obj: Any) -> bool:
         if isinstance(obj, _CALLABLE_TYPES) or id(obj) in _MAKERS or id(obj) in self._own:
             return True
+        if self.paste_values:  # then functions may be given, as Forgather's users do
+            return super().is_safe_callable(obj)
         return isinstance(obj, BuiltinMethodType | MethodType) and self.is_safe_attribute(
             obj.__self__, obj.__name__, obj
         )
