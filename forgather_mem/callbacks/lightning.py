@@ -1,0 +1,163 @@
+"""How do the callbacks work in Lightning? One Lightning callback carries them and fires a Trainer's events.
+
+Needs the extra `forgather_mem[lightning]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from transformers import TrainerCallback
+from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback, TrainerControl, TrainerState
+
+from forgather_mem.engine import RUN_ATTRIBUTE, Run
+
+try:
+    from lightning.pytorch.callbacks import Callback
+except ImportError as error:  # pragma: no cover
+    raise ImportError(
+        "forgather_mem.callbacks.lightning needs Lightning: pip install 'forgather_mem[lightning]'"
+    ) from error
+
+
+class LightningCallbacks(Callback):
+    """A Lightning callback that carries trainer callbacks.
+
+        trainer = lightning.Trainer(callbacks=[LightningCallbacks(load_callbacks("callbacks/memory.yaml"))])
+
+    Steps are Lightning's `global_step`, which counts optimizer steps. Validation inside an epoch fires
+    `evaluate` before the `epoch_end` of its epoch; Lightning's sanity check fires nothing. A callback that
+    sets `control.should_training_stop` stops the Lightning trainer after the batch.
+
+    Args:
+        callbacks: Instances or classes, as for a `transformers.Trainer`.
+    """
+
+    def __init__(self, callbacks: Sequence[TrainerCallback | type[TrainerCallback]]) -> None:
+        self.callbacks = list(callbacks)
+        self._handler: CallbackHandler | None = None
+
+    # ---- Lightning's hooks ----
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self.state = TrainerState()
+        self.control = TrainerControl()
+        self._args = SimpleNamespace(
+            output_dir=trainer.default_root_dir,
+            logging_dir=trainer.log_dir,
+            process_index=trainer.global_rank,
+            world_size=trainer.world_size,
+        )
+        optimizer = trainer.optimizers[0] if trainer.optimizers else None
+        self._handler = CallbackHandler([_NoFlow(), *self.callbacks], pl_module, None, optimizer, None)
+        self.state.is_world_process_zero = trainer.is_global_zero
+        self.state.max_steps = trainer.max_steps
+        self._inside_step = False
+        self._follow(trainer)
+        self._fire("train_begin")
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self._follow(trainer)
+        self._fire("epoch_begin")
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if not self._inside_step:
+            self._inside_step = True
+            self._fire("step_begin")
+        self._phase("forward")
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        self._phase("backward")
+
+    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+        self._phase(None)
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        self._fire("pre_optimizer_step")
+        self._phase("optimizer")
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._phase(None)
+        before = self.state.global_step
+        self._follow(trainer, batch_idx)
+        if self.state.global_step == before:
+            self._fire("substep_end")
+            return
+        self._inside_step = False
+        after, self.state.global_step = self.state.global_step, before
+        self._fire("optimizer_step")
+        self.state.global_step = after
+        self._fire("step_end")
+        if self.control.should_training_stop or self.control.should_epoch_stop:
+            trainer.should_stop = True
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        if self._handler is not None and not trainer.sanity_checking:
+            self._phase("evaluate")
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        if self._handler is not None and not trainer.sanity_checking:
+            self._phase(None)
+            self._fire("evaluate", metrics=_plain(trainer.callback_metrics))
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
+        if self._handler is not None:
+            self._fire("save")
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self.state.epoch = float(trainer.current_epoch + 1)
+        self._fire("epoch_end")
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._fire("train_end")
+        self._close("finished")
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self._close("interrupted" if isinstance(exception, KeyboardInterrupt | SystemExit) else "exception")
+
+    # ---- inside ----
+
+    def _follow(self, trainer: Any, batch_idx: int | None = None) -> None:
+        """Lightning's counts into ours."""
+        self.state.global_step = trainer.global_step
+        self.state.epoch = float(trainer.current_epoch)
+        batches = trainer.num_training_batches
+        if batch_idx is not None and isinstance(batches, int) and batches > 0:
+            self.state.epoch += (batch_idx + 1) / batches
+
+    def _fire(self, event: str, **objects: Any) -> None:
+        assert self._handler is not None
+        control = self._handler.call_event(f"on_{event}", self._args, self.state, self.control, **objects)
+        self.control = control if control is not None else self.control
+
+    def _run(self) -> Run | None:
+        run: Run | None = getattr(self.state, RUN_ATTRIBUTE, None) if self._handler is not None else None
+        return run
+
+    def _phase(self, phase: str | None) -> None:
+        """This phase from now on, or none."""
+        run = self._run()
+        if run is not None:
+            run.phases.leave(run.phases.current)
+            if phase is not None:
+                run.phases.enter(phase)
+
+    def _close(self, end: str) -> None:
+        run = self._run()
+        if run is not None:
+            run.close(end)
+        self._handler = None
+
+
+class _NoFlow(DefaultFlowCallback):
+    """Lightning decides when to log, validate and save; transformers warns when nobody does."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None: ...
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None: ...
+
+
+def _plain(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in metrics.items()}
