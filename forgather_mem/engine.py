@@ -145,8 +145,8 @@ class Run:
         if not due and not (plan.flushes and self._record is not None) and not self.ledger.following:
             return
         began = time.perf_counter()
-        if plan.event == "step_end" and self.ledger.following:
-            self.ledger.step_ended(step, began)
+        if self.ledger.following:
+            self.ledger.follow(plan.event, step, began)
         self.step = state.global_step
         if self._record is not None and (self._record.step != step or plan.event not in self._joins(self._record)):
             self.flush()
@@ -178,10 +178,8 @@ class Run:
             now, steps = time.perf_counter(), sample.step - self._written
             if steps > 0:
                 values["step/time_s"] = (now - self._written_at) / steps
-            values["step/self_s"] = self._self_s
+            values["step/self_s"] = self._take_self_s()
             self._written, self._written_at = sample.step, now
-            self.summary.self_s += self._self_s
-            self._self_s = 0.0
         self.summary.add(sample)
         for sink in self._sinks:
             self._call(sink, "write", sample)
@@ -199,7 +197,7 @@ class Run:
         for work in reversed(self._works):
             self._call(work, "end", self)
         summary = self.summary
-        summary.self_s += self._self_s
+        self._take_self_s()
         self.ledger.close()
         summary.ledger = [row.as_dict() for row in self.ledger.rows()]
         finish_facts(self.facts, end, exit_code, time.perf_counter() - self._began_at, self.device)
@@ -234,6 +232,13 @@ class Run:
 
     # ---- inside ----
 
+    def _take_self_s(self) -> float:
+        """Our own seconds since the last call: in events, and in measuring phases."""
+        spent_s, self._self_s = self._self_s + self.phases.watched_s, 0.0
+        self.phases.watched_s = 0.0
+        self.summary.self_s += spent_s
+        return spent_s
+
     def _joins(self, record: Sample) -> frozenset[str]:
         """Events whose readings stand in this record: a step's record gathers until `step_end`."""
         return INSIDE_A_STEP | {"step_end"} if record.event == "step_end" else frozenset({record.event})
@@ -241,14 +246,7 @@ class Run:
     def _open(self, moment: Moment) -> Sample:
         if self._record is None:
             event = "step_end" if moment.event in INSIDE_A_STEP else moment.event
-            self._record = Sample(
-                event=event,
-                step=moment.step,
-                epoch=moment.epoch,
-                time_s=time.time(),
-                values={},
-                device=self.device,
-            )
+            self._record = Sample(event, moment.step, moment.epoch, time.time(), {}, self.device)
         return self._record
 
     def _do(self, rule: ArmedRule, moment: Moment) -> None:
@@ -269,8 +267,7 @@ class Run:
                 self._book(books, moment, sample, new)
 
     def _book(self, what: str, moment: Moment, sample: Sample, new: Mapping[str, float]) -> None:
-        epoch_ended = moment.event == "epoch_end"
-        self.ledger.book(what, new, step=moment.step, now_s=time.perf_counter(), epoch_ended=epoch_ended)
+        self.ledger.book(what, new, step=moment.step)
         if what == "clear":
             self._merge(sample, {"cache/clears": float(self.ledger.calls("clear"))})
 

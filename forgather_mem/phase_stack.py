@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from forgather_mem.sample import PhaseWatcher
 
 # What runs inside these is theirs: the forward pass of an evaluation is evaluation.
@@ -13,16 +15,18 @@ class PhaseStack:
 
     Attributes:
         failed: The phase that an exception has left last, until another phase begins.
+        watched_s: Seconds that the watchers took so far.
 
     >>> phases = PhaseStack()
     >>> phases.enter("evaluate"), phases.enter("forward"), phases.current
     (True, False, 'evaluate')
     """
 
-    __slots__ = ("_stack", "_watchers", "failed")
+    __slots__ = ("_stack", "_watchers", "failed", "watched_s")
 
     def __init__(self) -> None:
         self.failed: str | None = None
+        self.watched_s = 0.0
         self._stack: list[str] = []
         self._watchers: list[PhaseWatcher] = []
 
@@ -45,20 +49,25 @@ class PhaseStack:
             if self._stack[-1] == "startup":
                 self.leave("startup")
         self._stack.append(phase)
-        for watcher in self._watchers:
-            watcher.phase_begin(phase)
+        if self._watchers:
+            began_s = time.perf_counter()
+            for watcher in self._watchers:
+                watcher.phase_begin(phase)
+            self.watched_s += time.perf_counter() - began_s
         return True
 
     def leave(self, phase: str) -> None:
         """End a phase, and whatever was left open inside it."""
         if phase not in self._stack:
             return
+        began_s = time.perf_counter()
         while True:
             last = self._stack.pop()
             for watcher in self._watchers:
                 watcher.phase_end(last)
             if last == phase:
-                return
+                break
+        self.watched_s += time.perf_counter() - began_s
 
     def fail(self) -> None:
         """An exception leaves the innermost phase; the first to say so is right, outer phases follow."""

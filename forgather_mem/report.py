@@ -58,6 +58,7 @@ def build_report(summary: RunSummary) -> dict[str, Any]:
         "overhead": {
             "seconds": summary.self_s,
             "share_of_run": summary.self_s / wall_s if wall_s > 0 else 0.0,
+            "backed_off": [finding.text for finding in summary.findings if finding.kind == "backed_off"],
         },
         "switched_off": list(summary.switched_off),
     }
@@ -228,10 +229,19 @@ def _span(summary: RunSummary, name: str) -> Span:
 
 
 def _host_peak(summary: RunSummary) -> Span:
-    peak, rss = _span(summary, "host/rss_peak_bytes"), _span(summary, "host/rss_bytes")
-    return peak if peak.highest >= rss.highest else rss
+    return _highest(summary, "host", "host/rss_peak_bytes", "host/rss_bytes")
 
 
 def _device_peak(summary: RunSummary) -> Span:
-    peak, allocated = _span(summary, "device/step_peak_bytes"), _span(summary, "device/allocated_bytes")
-    return peak if peak.highest >= allocated.highest else allocated
+    return _highest(summary, "device", "device/step_peak_bytes", "device/allocated_bytes")
+
+
+def _highest(summary: RunSummary, place: str, *names: str) -> Span:
+    """The highest of these gauges and of the phases there: an evaluation after the last step is in a phase only."""
+    spans = [_span(summary, name) for name in names]
+    spans += [
+        Span(size, size, size, step, phase)
+        for (where, phase), (size, step) in summary.phase_peaks.items()
+        if where == place
+    ]
+    return max(spans, key=lambda span: span.highest)  # the first of equals

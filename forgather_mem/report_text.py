@@ -5,17 +5,27 @@ They are made from the report's dict (schema 1), so that a report read from a fi
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from forgather_mem.errors import escape_controls
+from forgather_mem.sample import OWN_BUDGET_FRAC
 from forgather_mem.units import GIB, format_bytes, format_duration, format_share
 
 MAX_LINES = 25
 _MAX_SWITCHED_OFF = 3
+_MAX_BACKED_OFF = 2
+# In a shorter run, what is done once (folders, imports) weighs more than what is done at each step.
+_STEADY_AFTER_S = 60.0
+# Of our own collections, clears and trims: from how many on they are judged, the share of what they freed that
+# must stay free, and the share of the run's time that is worth a word.
+_ENOUGH_CALLS = 3
+_KEPT_FRAC = 0.2
+_WORTH_TELLING = 0.002
 _INDENT = 10
 _LIMIT_KIND = {"cgroup": "container", "host": "machine"}
 _LABELS = ("MEMORY", "PARTS", "CLEAN-UP", "OURSELVES", "OFF")
@@ -88,21 +98,27 @@ def _short(report: Mapping[str, Any], width: int) -> list[str]:
     said = [f"No leak (under {under} a step over {report['steps']:,} steps)."]
     if peaks:
         said.append(f"Peak {'; '.join(peaks)}.")
-    said.append(f"Ourselves {format_share(report['overhead']['share_of_run'])}.")
+    rarer = len(report["overhead"].get("backed_off", ()))
+    noted = f", {rarer} reading{'s' * (rarer != 1)} taken more rarely" if rarer else ""
+    said.append(f"Ourselves {format_share(report['overhead']['share_of_run'])}{noted}.")
     return [*textwrap.wrap(" ".join(said), width), *_pointers(report)]
 
 
 def _long(report: Mapping[str, Any], width: int) -> list[str]:
-    lines = []
-    if report["run"]["end"] != "finished":
-        lines.append("The run did not finish; these are the numbers so far.")
-    lines += _table(report)
-    lines += _section("PARTS", _parts(report), width)
-    lines += _section("CLEAN-UP", _cleanup(report), width)
-    lines += _section("OURSELVES", [_ourselves(report)], width)
-    lines += _section("OFF", _switched_off(report), width)
     pointers = _pointers(report)
-    return [*lines, "", *pointers] if pointers else lines
+    end = ["", *pointers] if pointers else []
+    for lines_a_text in (2, 1):  # when all that happened is too much, shorter
+        lines = []
+        if report["run"]["end"] != "finished":
+            lines.append("The run did not finish; these are the numbers so far.")
+        lines += _table(report)
+        lines += _section("PARTS", _parts(report), width)
+        lines += _section("CLEAN-UP", _cleanup(report), width, lines_a_text)
+        lines += _section("OURSELVES", _ourselves(report), width)
+        lines += _section("OFF", _some(report["switched_off"], _MAX_SWITCHED_OFF), width, lines_a_text)
+        if len(lines) + len(end) <= MAX_LINES - 2:
+            break
+    return [*lines[: MAX_LINES - 2 - len(end)], *end]
 
 
 # ---- their pieces ----
@@ -210,24 +226,55 @@ def _cleanup(report: Mapping[str, Any]) -> Iterator[str]:
             f" {format_duration(collector['pause_max_s'])}."
         )
     for row in report["ledger"]:
-        what = {"collect": "collected", "clear": "cleared the device cache", "trim": "trimmed"}[row["what"]]
-        freed = format_bytes(row["freed_bytes"]) if row["freed_bytes"] > 0 else "nothing"
-        yield f"we {what} {_times(row['calls'])}: {format_duration(row['time_s'])}, freed {freed}."
+        yield _given_back(row, wall_s)
 
 
-def _ourselves(report: Mapping[str, Any]) -> str:
-    ours = report["overhead"]
+def _given_back(row: Mapping[str, Any], wall_s: float) -> str:
+    """What our own calls of one kind cost and brought, and whether they are worth it."""
+    what = {"collect": "collected", "clear": "cleared the device cache", "trim": "trimmed"}[row["what"]]
+    freed_bytes, retaken_bytes, objects = row["freed_bytes"], row["retaken_bytes"], row.get("objects", 0)
+    cost_s = row["time_s"] + row["next_step_excess_s"]
+    told = [format_duration(row["time_s"])]
+    if row["next_step_excess_s"] > _WORTH_TELLING * wall_s > 0:
+        told.append(f"the steps after it {format_duration(row['next_step_excess_s'])} longer")
+    if objects:
+        told.append(f"{objects:,} unreachable objects")
+    told.append(f"freed {format_bytes(freed_bytes) if freed_bytes > 0 else 'nothing'}")
+    if retaken_bytes > freed_bytes / 2:
+        told.append(f"{format_bytes(retaken_bytes)} of it taken again at once")
+    useless = not objects and freed_bytes - retaken_bytes <= _KEPT_FRAC * max(0, freed_bytes)
+    if useless and row["calls"] >= _ENOUGH_CALLS:
+        costs = cost_s > _WORTH_TELLING * wall_s > 0
+        price = f"costs {format_share(cost_s / wall_s)} of the run and " if costs else ""
+        told[-1] += f": it {price}brings nothing, leave it out"
+    return f"we {what} {_times(row['calls'])}: {', '.join(told)}."
+
+
+def _ourselves(report: Mapping[str, Any]) -> Iterator[str]:
+    ours, wall_s = report["overhead"], report["run"]["wall_s"]
     spent_s = sum(row["time_s"] for row in report["ledger"])
     actions = f", {format_duration(spent_s)} of it giving memory back" if spent_s else ""
-    return f"{format_share(ours['share_of_run'])} of the run ({format_duration(ours['seconds'])}{actions})"
+    text = f"{format_share(ours['share_of_run'])} of the run ({format_duration(ours['seconds'])}{actions})"
+    reading_frac = (ours["seconds"] - spent_s) / wall_s if wall_s >= _STEADY_AFTER_S else 0.0
+    if reading_frac > OWN_BUDGET_FRAC:
+        text += (
+            f"; readings should stay below {format_share(OWN_BUDGET_FRAC)}: read every {_ordinal(reading_frac)} step"
+        )
+    yield text
+    yield from _some(ours.get("backed_off", ()), _MAX_BACKED_OFF)
 
 
-def _switched_off(report: Mapping[str, Any]) -> Iterator[str]:
-    sentences = report["switched_off"]
-    for sentence in sentences[:_MAX_SWITCHED_OFF]:
+def _ordinal(reading_frac: float) -> str:
+    """Which steps to read at, so that readings which took this share stay within the budget."""
+    every = math.ceil(reading_frac / OWN_BUDGET_FRAC)
+    return {2: "2nd", 3: "3rd"}.get(every, f"{every}th")
+
+
+def _some(sentences: Sequence[str], most: int) -> Iterator[str]:
+    for sentence in sentences[:most]:
         yield escape_controls(sentence)
-    if len(sentences) > _MAX_SWITCHED_OFF:
-        yield f"also: {len(sentences) - _MAX_SWITCHED_OFF} more, see the report"
+    if len(sentences) > most:
+        yield f"also: {len(sentences) - most} more, see the report"
 
 
 def _pointers(report: Mapping[str, Any]) -> list[str]:
@@ -238,11 +285,11 @@ def _pointers(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _section(label: str, texts: Iterable[str], width: int) -> list[str]:
-    """The texts below each other, at most two lines each, the label before the first."""
+def _section(label: str, texts: Iterable[str], width: int, lines_a_text: int = 2) -> list[str]:
+    """The texts below each other, at most so many lines each, the label before the first."""
     lines: list[str] = []
     for text in texts:
-        wrapped = textwrap.wrap(text, width - _INDENT, max_lines=2, placeholder=" ...")
+        wrapped = textwrap.wrap(text, width - _INDENT, max_lines=lines_a_text, placeholder=" ...")
         lines += [f"{'' if lines else label:<{_INDENT}}{wrapped[0]}", *(" " * _INDENT + line for line in wrapped[1:])]
     return lines
 

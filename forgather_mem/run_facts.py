@@ -21,6 +21,7 @@ def facts_of(args: Any, state: Any) -> RunFacts:
     """The facts at a training's beginning, from the trainer's arguments (any trainer's: what lacks is left out)."""
     rank = int(getattr(args, "process_index", os.environ.get("RANK", 0)) or 0)
     world_size = int(getattr(args, "world_size", os.environ.get("WORLD_SIZE", 1)) or 1)
+    limit_bytes, limit_kind = _host_limit()
     return RunFacts(
         script=sys.argv[0] if sys.argv else "",
         argv=list(sys.argv[1:]),
@@ -28,6 +29,8 @@ def facts_of(args: Any, state: Any) -> RunFacts:
         world_size=world_size,
         versions=_versions(),
         started_s=time.time(),
+        host_limit_bytes=limit_bytes,
+        host_limit_kind=limit_kind,
     )
 
 
@@ -36,10 +39,6 @@ def finish_facts(facts: RunFacts, end: str, exit_code: int | None, wall_s: float
     facts.end = end
     facts.exit_code = exit_code
     facts.wall_s = wall_s
-    with contextlib.suppress(OSError, KeyError):  # no /proc
-        limit = MemoryLimit()
-        facts.host_limit_bytes, facts.host_limit_kind = limit.limit_bytes, limit.kind
-        limit.close()
     if device is not None and "torch" in sys.modules:
         import torch
 
@@ -78,6 +77,15 @@ def run_folder(output_dir: Path | None, rank: int) -> Path | None:
         name = f"{name.partition('_')[0]}_{number}"
         number += 1
     return parent / share_text(key, name, rank=rank)
+
+
+def _host_limit() -> tuple[int, str]:
+    """The limit that applies and whose it is; 0 without a /proc."""
+    with contextlib.suppress(OSError, KeyError):
+        limit = MemoryLimit()
+        limit.close()
+        return limit.limit_bytes, limit.kind
+    return 0, "host"
 
 
 def _versions() -> dict[str, str]:

@@ -16,6 +16,8 @@ EVENTS = (
     "pre_optimizer_step", "optimizer_step", "step_end", "evaluate", "predict", "save", "log",
     "prediction_step", "push_begin",
 )  # fmt: skip
+# The share of a run's time that our readings may take; over it the dear ones become rarer, and the report says so.
+OWN_BUDGET_FRAC = 0.005
 
 
 class Sample(NamedTuple):
@@ -62,7 +64,7 @@ class Outcome:
     Attributes:
         step: The optimizer step it belongs to.
         time_s: Seconds inside the call.
-        next_step_excess_s: Seconds that the next step took longer than usual.
+        next_step_excess_s: Seconds that the next step took longer than usual; negative when it was quicker.
         freed_bytes: Given back by the call.
         retaken_bytes: Of these, allocated again within three steps.
     """

@@ -35,7 +35,11 @@ def format_duration(seconds: float) -> str:
 
     >>> format_duration(0.0004), format_duration(7.3), format_duration(1860), format_duration(7440)
     ('0.4 ms', '7.3 s', '31 min', '2 h 04 min')
+    >>> format_duration(0.000043), format_duration(0)
+    ('43 us', '0.0 ms')
     """
+    if 0 < seconds < 1e-4:
+        return f"{seconds * 1e6:.0f} us"
     if seconds < 1:
         return f"{seconds * 1e3:.1f} ms"
     if seconds < 60:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from forgather_mem.report import build_report, report_text, verdict_text, write_report
-from forgather_mem.sample import Sample
+from forgather_mem.sample import Finding, Sample
 from forgather_mem.summary import RunFacts, RunSummary
 from forgather_mem.units import GIB, MIB
 
@@ -74,7 +74,7 @@ SCHEMA_1: dict[str, Any] = {
     ],
     "oom": type(None),
     "advice": [],
-    "overhead": {"seconds": NUMBER, "share_of_run": NUMBER},
+    "overhead": {"seconds": NUMBER, "share_of_run": NUMBER, "backed_off": []},
     "switched_off": [],
 }
 
@@ -203,6 +203,40 @@ def test_a_finished_run_on_a_gpu_reads_like_this() -> None:
     assert report_text(build_report(gpu_run())) == FINISHED_ON_A_GPU
 
 
+OVER_THE_BUDGET = """\
+OURSELVES 1.3 % of the run (25.0 s, 400.0 ms of it giving memory back); readings
+          should stay below 0.5 %: read every 3rd step
+          PSS was read every 50.0 s instead of every 10.0 s: one reading took
+          50.0 ms (budget 0.1 % of the time)
+          Phases are missing in 400 of 2,000 readings: measuring them takes 43
+          us (budget 0.5 % of the time)
+          also: 1 more, see the report"""
+
+
+def test_readings_that_were_too_dear_are_named_with_what_was_done_about_it() -> None:
+    summary = gpu_run()
+    summary.self_s = 25.0
+    told = [
+        "PSS was read every 50.0 s instead of every 10.0 s: one reading took 50.0 ms (budget 0.1 % of the time)",
+        "Phases are missing in 400 of 2,000 readings: measuring them takes 43 us (budget 0.5 % of the time)",
+        "The number of tracked objects was read every 30.0 s",
+    ]
+    for text in told:
+        summary.tell(Finding(kind="backed_off", step=2000, text=text))
+    report = build_report(summary)
+    assert report["overhead"]["backed_off"] == told
+    assert OVER_THE_BUDGET in report_text(report)
+    report["leak"].update(verdict="no leak", bytes_per_step_high=4096.0)
+    assert "Ourselves 1.3 %, 3 readings taken more rarely." in report_text(report)
+
+
+def test_in_a_short_run_what_is_done_once_is_no_reason_to_read_more_rarely() -> None:
+    summary = cpu_run()
+    summary.self_s = 1.0
+    text = report_text(build_report(summary))
+    assert "OURSELVES 4.8 % of the run (1.0 s)\n" in text
+
+
 def test_an_interrupted_run_says_so_and_how_far_it_came() -> None:
     assert report_text(build_report(cpu_run("interrupted"))) == INTERRUPTED_ON_A_CPU
 
@@ -271,6 +305,8 @@ def check(value: Any, wanted: Any, path: str) -> None:
             check(value[key], inner, f"{path}.{key}")
     elif isinstance(wanted, list):
         assert isinstance(value, list), path
+        if not wanted:
+            return
         for number, item in enumerate(value):
             check(item, wanted[0], f"{path}[{number}]")
     else:

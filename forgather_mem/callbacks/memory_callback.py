@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
+from forgather_mem.callbacks.memory_loggers import BETWEEN_STEPS
 from forgather_mem.callbacks.rule_callback import RuleCallback
 from forgather_mem.plan import Rule
 from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, TensorProbe
@@ -70,12 +71,14 @@ class MemoryCallback(RuleCallback):
 
 def watch_rules() -> list[Rule]:
     """What `MemoryCallback()` does: cheap readings only, no peak is reset, no kernel mark is touched."""
+    phases = PhaseProbe(host_mark=False, reset_peaks=False)
     return [
         Rule(
             when=Every(steps=1),
-            do=[HostProbe(), DeviceProbe(reset_peaks=False), PythonProbe(), PhaseProbe(host_mark=False, device=False)],
+            do=[HostProbe(), DeviceProbe(reset_peaks=False), PythonProbe(), phases],
             name="watch",
         ),
+        Rule(when=AtEvent(*BETWEEN_STEPS), do=[phases], name="watch phases"),
         Rule(when=Every(steps=10, at="pre_optimizer_step"), do=[TensorProbe()], name="watch tensors"),
     ]
 

@@ -13,10 +13,13 @@ from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe
 from forgather_mem.probes.ranks import RankProbe
 from forgather_mem.sample import Work
 from forgather_mem.sinks import JsonlSink, TensorBoardSink, TrainerLogSink
-from forgather_mem.triggers import Every, check_period
+from forgather_mem.triggers import AtEvent, Every, check_period
 
 DEFAULT_METRICS = ("host", "device", "gc")
 """What is logged unless `metrics` says otherwise: host and device memory, and the collector's pauses."""
+
+# Where phases end that are in no step, so that their peaks get the right one, and the last of them are told at all.
+BETWEEN_STEPS = ("evaluate", "save", "train_end")
 
 
 class TBMemoryLogger(RuleCallback):
@@ -155,8 +158,11 @@ def metric_rules(owner: str, metrics: Sequence[str], every_steps: int, *, reset_
         )
     if not metrics:
         raise ValueError(f"{owner}(metrics=[]): name one group or more: {', '.join(groups)}")
-    chosen = list(dict.fromkeys(metrics))
-    rules = [Rule(when=Every(steps=every_steps), do=[groups[name]() for name in chosen], name=f"{owner} readings")]
+    chosen = {name: groups[name]() for name in metrics}
+    rules = [Rule(when=Every(steps=every_steps), do=list(chosen.values()), name=f"{owner} readings")]
+    if "phases" in chosen:
+        rules.append(Rule(when=AtEvent(*BETWEEN_STEPS), do=[chosen["phases"]], name=f"{owner} phases"))
     if "tensors" in chosen:  # gradients are gone at the step's end
-        rules.append(Rule(when=Every(steps=every_steps, at="pre_optimizer_step"), do=[TensorProbe()]))
+        at_gradients = Every(steps=every_steps, at="pre_optimizer_step")
+        rules.append(Rule(when=at_gradients, do=[chosen["tensors"]], name=f"{owner} tensors"))
     return rules

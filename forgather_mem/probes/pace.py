@@ -36,7 +36,7 @@ class Pace:
         budget_frac: The share of the time that they may take.
     """
 
-    __slots__ = ("_clock", "_every_s", "budget_frac", "dearest_s", "longest_wait_s", "next_s")
+    __slots__ = ("_clock", "_every_s", "_postponed", "budget_frac", "dearest_s", "longest_wait_s", "next_s", "usual_s")
 
     def __init__(
         self,
@@ -48,7 +48,8 @@ class Pace:
         self._every_s = every_s
         self._clock = clock
         self.budget_frac = budget_frac
-        self.next_s = clock()
+        self.next_s = self.usual_s = clock()  # when the next is due, and when it would be if it cost nothing
+        self._postponed = False
         self.dearest_s = 0.0
         self.longest_wait_s = 0.0
 
@@ -58,8 +59,9 @@ class Pace:
 
     def ran(self, cost_s: float) -> None:
         """A reading has just been taken and took `cost_s` seconds."""
-        wait_s = max(self._every_s, cost_s / self.budget_frac)
-        self.next_s = self._clock() + wait_s
+        self._postponed = self.next_s > self.usual_s or self._postponed
+        now_s, wait_s = self._clock(), max(self._every_s, cost_s / self.budget_frac)
+        self.next_s, self.usual_s = now_s + wait_s, now_s + self._every_s
         if wait_s > self.longest_wait_s:
             self.longest_wait_s, self.dearest_s = wait_s, cost_s
 
@@ -73,11 +75,12 @@ class Pace:
         return values
 
     def note(self, what: str) -> str | None:
-        """A sentence for the report when the budget made the reading rarer; None when it did not."""
-        if self.longest_wait_s <= self._every_s:
+        """A sentence for the report when the budget has postponed a reading; None when it has not."""
+        waiting = self.usual_s <= self._clock() < self.next_s
+        if not (self._postponed or waiting):
             return None
+        usual = f"every {format_duration(self._every_s)}" if self._every_s else "whenever it was due"
         return (
-            f"{what} was read every {format_duration(self.longest_wait_s)} instead of every "
-            f"{format_duration(self._every_s)}: one reading took {format_duration(self.dearest_s)} "
-            f"(budget {format_share(self.budget_frac)} of the time)"
+            f"{what} was read every {format_duration(self.longest_wait_s)} instead of {usual}: one reading took "
+            f"{format_duration(self.dearest_s)} (budget {format_share(self.budget_frac)} of the time)"
         )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from forgather_mem.probes.windows import PeakWindow, device_peaks, host_peaks
-from forgather_mem.sample import Moment, RunInfo, Sample
+from forgather_mem.sample import OWN_BUDGET_FRAC, Finding, Moment, RunInfo, Sample
+from forgather_mem.units import format_duration, format_share
+
+# Phases that come in every step; the others are rare and always measured.
+_OF_EVERY_STEP = frozenset({"data", "forward", "backward", "optimizer"})
 
 
 class PhaseProbe:
@@ -18,24 +23,47 @@ class PhaseProbe:
     hands out the phases that ended since the last one.
 
     A mark that is not reset tells a phase's peak only when it rises in it; otherwise that phase is absent.
+    Where steps are so short that measuring takes more than its share of the time, the phases of some steps
+    are left out.
 
     Args:
         host_mark: Reset the kernel's mark at the beginning of each phase (about 10 us a phase). Others in
             this process who read `VmHWM` or `ru_maxrss` see the reset.
         device: Read the device's allocator too.
         reset_peaks: Reset the allocator's peak at the beginning of each phase.
+        budget_frac: That share; 1 measures every step.
+
+    Raises:
+        ValueError: for a budget that is not positive.
     """
 
     names = ("phase/",)
 
-    def __init__(self, host_mark: bool = False, device: bool = True, *, reset_peaks: bool = True) -> None:
+    def __init__(
+        self,
+        host_mark: bool = False,
+        device: bool = True,
+        *,
+        reset_peaks: bool = True,
+        budget_frac: float = OWN_BUDGET_FRAC,
+    ) -> None:
+        if not 0 < budget_frac <= 1:
+            raise ValueError(f"PhaseProbe(budget_frac={budget_frac}): give a share above 0 and at most 1")
         self.host_mark = host_mark
         self.device = device
         self.reset_peaks = reset_peaks
-        self.reading: Hashable = (type(self), host_mark, device, reset_peaks)
+        self.budget_frac = budget_frac
+        self.reading: Hashable = (type(self), host_mark, device, reset_peaks, budget_frac)
+        self._forget()
+
+    def _forget(self) -> None:
         self._open: list[_Phase] = []
         self._peaks: dict[str, float] = {}
         self._whole_run: PeakWindow | None = None
+        self._measuring = True
+        self._began_s = time.perf_counter()
+        self._cost_s = 0.0
+        self._num_calls = self._num_left_out = 0
 
     def begin(self, run: RunInfo) -> None:
         self._close()
@@ -45,9 +73,20 @@ class PhaseProbe:
         run.watch_phases(self)
 
     def end(self, run: RunInfo) -> None:
+        if self._num_left_out:
+            cost = format_duration(self._cost_s / (self._num_calls - self._num_left_out))
+            text = (
+                f"Phases are missing in {self._num_left_out:,} of {self._num_calls:,} readings: measuring them takes "
+                f"{cost} (budget {format_share(self.budget_frac)} of the time)"
+            )
+            run.tell(Finding(kind="backed_off", step=run.step, text=text))
         self._close()
 
     def phase_begin(self, phase: str) -> None:
+        if not self._measuring and phase in _OF_EVERY_STEP:
+            self._open.append(_Phase(phase, None, None))
+            return
+        began_s = time.perf_counter()
         host = host_peaks()
         device = device_peaks() if self.device else None
         self._open.append(
@@ -57,20 +96,30 @@ class PhaseProbe:
                 None if device is None else device.open(reset=self.reset_peaks),
             )
         )
+        self._cost_s += time.perf_counter() - began_s
 
     def phase_end(self, phase: str) -> None:
         if all(entry.name != phase for entry in self._open):
             return  # it began before this run did
+        began_s = time.perf_counter()
         while True:
             entry = self._open.pop()
             self._keep(f"phase/host/{entry.name}_peak_bytes", entry.host)
             self._keep(f"phase/device/{entry.name}_peak_bytes", entry.device)
             if entry.name == phase:
-                return
+                break
+        self._cost_s += time.perf_counter() - began_s
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        self._keep_to_the_budget()
         peaks, self._peaks = self._peaks, {}
         return peaks
+
+    def _keep_to_the_budget(self) -> None:
+        """Whether to measure until the next call: what measuring has cost must be paid for by the time gone by."""
+        self._num_calls += 1
+        self._num_left_out += not self._measuring
+        self._measuring = time.perf_counter() >= self._began_s + self._cost_s / self.budget_frac
 
     def _keep(self, name: str, window: PeakWindow | None) -> None:
         if window is None:
@@ -84,7 +133,7 @@ class PhaseProbe:
         for window in (*windows, self._whole_run):
             if window is not None:
                 window.close()
-        self._open, self._peaks, self._whole_run = [], {}, None
+        self._forget()
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_open": [], "_peaks": {}, "_whole_run": None}

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.probes.pace import BUDGET_FRAC, Pace
-from forgather_mem.sample import Moment, RunInfo, Sample
+from forgather_mem.sample import Finding, Moment, RunInfo, Sample
 
 if TYPE_CHECKING:
     import torch
@@ -57,6 +57,10 @@ class TensorProbe:
         self._paces = {}
 
     def end(self, run: RunInfo) -> None:
+        for event, pace in self._paces.items():
+            note = pace.note(f"What the tensors at {event} hold")
+            if note:
+                run.tell(Finding(kind="backed_off", step=run.step, text=note))
         self._paces = {}
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:

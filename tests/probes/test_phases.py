@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -136,3 +137,44 @@ def test_it_pickles_in_the_middle_of_a_phase(probe: PhaseProbe, run: Run, read: 
     copy = pickle.loads(pickle.dumps(probe))
     assert copy.reading == probe.reading
     assert read(copy) == {}
+
+
+def test_steps_too_short_for_it_leave_phases_out_rare_phases_never_and_the_report_says_so(run: Run, read: Read) -> None:
+    probe = PhaseProbe(host_mark=True, budget_frac=1e-3)
+    probe.begin(run)
+    found: list[dict[str, float]] = []
+    began_s = time.perf_counter()
+    for _ in range(400):  # steps of some 0.1 ms, of which measuring would take a tenth
+        with phase(run, "forward"):
+            sum(range(2000))
+        with phase(run, "save"):
+            pass
+        found.append(read(probe))
+        if time.perf_counter() - began_s > 2:
+            break
+    assert all("phase/host/save_peak_bytes" in values for values in found)
+    num_measured = sum("phase/host/forward_peak_bytes" in values for values in found)
+    assert 1 <= num_measured < len(found) / 2
+    probe.end(run)
+    (finding,) = run.summary.findings
+    assert finding.kind == "backed_off"
+    assert finding.text.startswith(f"Phases are missing in {len(found) - num_measured} of {len(found)} readings: ")
+    assert "(budget 0.1 % of the time)" in finding.text
+
+
+def test_what_measuring_phases_takes_is_booked_as_our_own_time(run: Run) -> None:
+    probe = PhaseProbe(host_mark=True, budget_frac=1)
+    probe.begin(run)
+    began_s = time.perf_counter()
+    for _ in range(50):
+        with phase(run, "forward"):
+            pass
+    took_s = time.perf_counter() - began_s
+    assert 0.3 * took_s < run.phases.watched_s <= took_s
+    probe.end(run)
+
+
+@pytest.mark.parametrize("budget_frac", [0, -1, 1.5])
+def test_a_budget_is_a_share(budget_frac: float) -> None:
+    with pytest.raises(ValueError, match="give a share above 0"):
+        PhaseProbe(budget_frac=budget_frac)

@@ -93,7 +93,7 @@ def test_each_phase_of_a_real_training_has_its_peak_within_one_mib(tmp_path: Pat
             nonlocal training
             training = True
 
-    phases = PhaseProbe(host_mark=True)
+    phases = PhaseProbe(host_mark=True, budget_frac=1)
     callback = MemoryCallback(
         rules=[Rule(when=Every(steps=1), do=[phases]), Rule(when=AtEvent("train_end"), do=[phases])],
         sinks=[capture],
