@@ -88,6 +88,27 @@ class Link:
         if phases and not any(name == "compute_loss" for _, name, _ in self._wrapped):
             self._wrap_phases(trainer, run)
 
+    def callbacks(self) -> list[Any]:
+        """The trainer's callbacks, everybody's."""
+        return _callbacks_of(self._trainer())
+
+    def around_clipping(self, around: Around) -> bool:
+        """Until the run ends, gradients are clipped by `around(call, arguments, keywords)`, which calls `call`.
+
+        Returns:
+            Whether the trainer has such a step. It may come in two layers, and `around` is then called for both.
+        """
+        trainer = self._trainer()
+        owners = ((trainer, "_clip_grad_norm"), (getattr(trainer, "accelerator", None), "clip_grad_norm_"))
+        for owner, name in owners:
+            self._wrap(owner, name, around)
+        return any(hasattr(owner, name) for owner, name in owners)
+
+    def silence(self, callback: object, events: Iterable[str]) -> None:
+        """Until the run ends, another callback does not hear of these events."""
+        for event in events:
+            self._wrap(callback, f"on_{event}", _skip)
+
     def end(self) -> None:
         """Put back every method of this training; what somebody has replaced meanwhile is theirs and stays."""
         self._run = None
@@ -249,6 +270,10 @@ def _log(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], keyword
     elif ours and isinstance(keywords.get("logs"), dict):
         keywords = {**keywords, "logs": {**keywords["logs"], **ours}}
     return call(*arguments, **keywords)
+
+
+def _skip(call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    return None
 
 
 def _callbacks_of(trainer: Any) -> list[Any]:

@@ -35,6 +35,8 @@ class RuleCallback(TrainerCallback):
 
     # Whether readings need to know the phase (forward, backward, ...), which only a link to the trainer tells.
     needs_phases: ClassVar[bool] = False
+    # Events that it serves outside a training too, as in an evaluation before or after it.
+    outside: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self, rules: Sequence[Rule], sinks: Sequence[Sink] = (), *, enabled: bool = True, strict: bool = False
@@ -170,6 +172,8 @@ class RuleCallback(TrainerCallback):
         plan = self._plans.get(event)
         if run is not None and plan is not None:
             run.handle(plan, args, state, control, objects)
+        elif run is None and event in self.outside and self._on():
+            Fence(self.strict).call(type(self).__name__, self._one_event, event, args, state, control, objects)
 
     def _enter(self, event: str, args: Any, state: Any) -> Run | None:
         """The run of this training, which we join; begun when we are the first. None outside a training."""
@@ -191,18 +195,27 @@ class RuleCallback(TrainerCallback):
         if link is not None:
             link.begin(found, phases=self.needs_phases)
         self._plans = found.join(self, self.rules, self.sinks, state.epoch)
+        if link is not None:
+            found.fence.call("link", self._use_link, link)
         return found
 
+    def _use_link(self, link: Link) -> None:
+        """For a callback that needs more of the trainer than its events; called when it has joined a run."""
+
     def _plain_epoch_end(self, epoch: int) -> None:
-        """One event without a training around it: a run of its own, begun and closed here."""
         if self._on():
-            state = SimpleNamespace(global_step=0, epoch=float(epoch))
-            run = Run(SimpleNamespace(), state, strict=self.strict)
-            plan = run.join(self, self.rules, self.sinks, state.epoch).get("epoch_end")
-            state.epoch += 1
-            if plan is not None:
-                run.handle(plan, None, state, None, {})
-            run.close()
+            state = SimpleNamespace(global_step=0, epoch=epoch + 1.0)
+            self._one_event("epoch_end", SimpleNamespace(), state, None, {}, epochs_before=epoch)
+
+    def _one_event(
+        self, event: str, args: Any, state: Any, control: Any, objects: Mapping[str, Any], epochs_before: int = 0
+    ) -> None:
+        """One event without a training around it: a run of its own, begun and closed here."""
+        run = Run(args, state, strict=self.strict)
+        plan = run.join(self, self.rules, self.sinks, float(epochs_before)).get(event)
+        if plan is not None:
+            run.handle(plan, args, state, control, objects)
+        run.close()
 
     def _begin_run(self, args: Any, state: Any) -> Run:
         run = Run(args, state, strict=self.strict, verdict=verdict_text)
