@@ -15,6 +15,7 @@ from typing import Final
 
 from forgather_mem.config.nodes import NO_DEFAULT, CallNode, DictNode, ListNode, Node, Value, VarNode, walk
 from forgather_mem.config.resolve import Callee, Resolver, is_file
+from forgather_mem.config.sizes import Sizes, TooLarge
 from forgather_mem.config.values import Values
 from forgather_mem.errors import TemplateError
 
@@ -31,6 +32,7 @@ class Construction:
         self._resolver = resolver
         self._built: dict[int, object] = {}  # by id of the node; the graph keeps the nodes alive
         self._cells: dict[int, _Cell] = {}
+        self._items: dict[int, int] = {}
 
     def build(self, roots: Sequence[Value]) -> list[object]:
         """The objects of some parts of the graph.
@@ -39,7 +41,7 @@ class Construction:
             TemplateError: before anything is built, for what is unbound, refused, missing or does not fit; later for
                 what a constructor raises, its exception being the cause.
         """
-        run = _Run(self._resolver, self._built, self._built)
+        run = _Run(self._resolver, self._built, self._built, items=self._items)
         for node in self._resolver.calls(roots):
             if not is_file(node):  # an earlier call of the template may write the file
                 run.check_ahead(node)
@@ -152,7 +154,7 @@ class _Run:
     Args:
         once: Objects of which there is one in the construction, by id of their node.
         memo: The other lists and mappings, which are one object wherever an alias names them.
-        partials: Takes the partials that are made.
+        partials, items: Take the partials that are made, and the `Sizes` of what is built.
     """
 
     def __init__(
@@ -161,13 +163,14 @@ class _Run:
         once: dict[int, object],
         memo: dict[int, object],
         partials: list[Partial] | None = None,
+        items: dict[int, int] | None = None,
     ) -> None:
         self.once = once
         self.partials = [] if partials is None else partials
         self._resolver = resolver
         self._memo = memo
         self._values = Values()
-        self._left = resolver.budgets.expanded_nodes
+        self._sizes = Sizes(resolver.budgets.expanded_nodes, {} if items is None else items)
 
     def settle(self, cells: dict[int, _Cell]) -> None:
         """End: the partials let go, and what was built stands in the shared cells."""
@@ -242,12 +245,6 @@ class _Run:
         return (self.once if node.once else self._memo).get(id(node), _MISSING)
 
     def _make(self, node: Node, values: Sequence[object]) -> object:
-        self._left -= 1
-        if self._left < 0:
-            limit = f"{self._resolver.budgets.expanded_nodes:,}"
-            raise self._resolver.error(
-                node, f"more than {limit} objects are built", hint="aliases of a !factory multiply"
-            )
         made: object
         if isinstance(node, CallNode):
             made = self._call(node, values)
@@ -259,6 +256,10 @@ class _Run:
         else:
             assert isinstance(node, VarNode)
             made = self._variable(node, values)
+        try:
+            self._sizes.add(node, self._resolver.parts(node), made)
+        except TooLarge as error:
+            raise self._resolver.error(node, str(error)) from error
         if not node.fresh:
             (self.once if node.once else self._memo)[id(node)] = made
         return made
@@ -307,10 +308,9 @@ def _substituted(items: Sequence[Value], values: Sequence[object]) -> list[objec
 
 
 def _mapping(node: DictNode, values: Sequence[object]) -> object:
-    pending = iter(values)
     if node.form == "dlist":
-        items = [value for value in node.entries.values() if value is not None]
-        return [next(pending) if isinstance(value, Node) else value for value in items]
+        return _substituted([value for value in node.entries.values() if value is not None], values)
+    pending = iter(values)
     return {key: next(pending) if isinstance(value, Node) else value for key, value in node.entries.items()}
 
 
