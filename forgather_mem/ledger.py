@@ -7,7 +7,7 @@ each booking is followed for some steps before it counts as closed.
 from __future__ import annotations
 
 import statistics
-import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,7 +18,8 @@ from forgather_mem.sample import Outcome
 from forgather_mem.units import format_bytes, format_duration
 
 RETAKEN_WITHIN_STEPS = 3
-_USUAL_STEPS = 4  # the steps after the next one, whose median is what a step usually takes
+_FOLLOWED_STEPS = 5  # the next step, and some more that show what a step usually takes
+_QUIET_STEPS = 9
 
 
 @dataclass(slots=True)
@@ -32,6 +33,7 @@ class Row:
         next_step_excess_s: Seconds that the steps right after took longer than the usual step.
         freed_bytes: Given back by the calls.
         retaken_bytes: Of these, allocated again within `RETAKEN_WITHIN_STEPS` steps.
+        objects: Unreachable objects that collections found; 0 for the others.
     """
 
     what: str
@@ -40,36 +42,49 @@ class Row:
     next_step_excess_s: float = 0.0
     freed_bytes: int = 0
     retaken_bytes: int = 0
+    objects: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """As the report's `ledger` has it."""
-        return asdict(self)
+        # A step may as well be quicker by chance: only the sum over all calls means something.
+        return asdict(self) | {"next_step_excess_s": max(0.0, self.next_step_excess_s)}
+
+
+Level = Callable[[], float | None]
 
 
 class _Booking:
     """One action that is still followed."""
 
-    __slots__ = ("after_bytes", "ended_s", "excess_counts", "freed_bytes", "level", "retaken_bytes", "step", "time_s")
+    __slots__ = (
+        "after_bytes", "freed_bytes", "level", "next_s", "num_steps", "retaken_bytes", "sharing", "step", "time_s",
+    )  # fmt: skip
 
-    def __init__(self, step: int, now_s: float, time_s: float, freed_bytes: float, level: Level) -> None:
+    def __init__(self, step: int, time_s: float, freed_bytes: float, level: Level) -> None:
         self.step = step
         self.time_s = time_s
         self.freed_bytes = freed_bytes
         self.level = level
         self.after_bytes = level() if freed_bytes > 0 else None
         self.retaken_bytes = 0.0
-        self.excess_counts = True
-        self.ended_s = [now_s]  # when the action and then the steps after it ended
+        self.num_steps = 0  # that have ended since
+        self.next_s: float | None = None  # what the first of them took
+        self.sharing = 1  # how many actions stood before it
 
-
-Level = Callable[[], float | None]
+    def look(self) -> None:
+        """How much of what was freed is taken again?"""
+        if self.num_steps <= RETAKEN_WITHIN_STEPS and self.after_bytes is not None:
+            level_bytes = self.level()
+            if level_bytes is not None:
+                again = min(max(level_bytes - self.after_bytes, 0.0), self.freed_bytes)
+                self.retaken_bytes = max(self.retaken_bytes, again)
 
 
 class Ledger:
     """The rows of one run, and the actions that are followed.
 
     >>> ledger = Ledger()
-    >>> ledger.book("clear", {"cache/time_s": 0.002, "cache/freed_bytes": 1024.0}, step=1, now_s=0.0)
+    >>> ledger.book("clear", {"cache/time_s": 0.002, "cache/freed_bytes": 1024.0}, step=1)
     >>> row = ledger.rows()[0]
     >>> row.what, row.calls, row.freed_bytes, ledger.following
     ('clear', 1, 1024, True)
@@ -79,31 +94,22 @@ class Ledger:
         self._rows: dict[str, Row] = {}
         self._open: dict[str, _Booking] = {}
         self._outcomes: dict[str, Outcome] = {}
-        self._usual_s: float | None = None
-        self._step = -1
+        self._quiet_s: deque[float] = deque(maxlen=_QUIET_STEPS)  # steps that none of our actions stood before
+        self._begun: tuple[int, float] | None = None
+        self._ended_step = -1
 
     @property
     def following(self) -> bool:
-        """Whether some action is still followed, so that `step_ended` must be called."""
+        """Whether some action is still followed, so that `follow` must be called."""
         return bool(self._open)
 
-    def book(
-        self,
-        what: str,
-        values: Mapping[str, float],
-        *,
-        step: int = 0,
-        now_s: float | None = None,
-        epoch_ended: bool = False,
-    ) -> None:
+    def book(self, what: str, values: Mapping[str, float], *, step: int = 0) -> None:
         """Add one action that returned `values`.
 
         Args:
             what: "collect", "clear" or "trim".
             values: Under the action's own names.
-            step: The optimizer step it belongs to, when the steps after it are followed.
-            now_s: When it ended, by `time.perf_counter`; default: now.
-            epoch_ended: It stands between two epochs, where the next step is longer for other reasons.
+            step: The optimizer step that it came after, when the steps that follow are told.
         """
         time_name, freed_name, level = _BOOKED[what]
         time_s, freed_bytes = values.get(time_name, 0.0), values.get(freed_name, 0.0)
@@ -111,39 +117,33 @@ class Ledger:
         row.calls += 1
         row.time_s += time_s
         row.freed_bytes += int(freed_bytes)
-        earlier = self._open.pop(what, None)
-        if earlier is not None:
-            self._close(what, earlier)
-        booking = self._open[what] = _Booking(
-            step, time.perf_counter() if now_s is None else now_s, time_s, freed_bytes, level
-        )
-        booking.excess_counts = not epoch_ended
+        row.objects += int(values.get("collect/objects", 0.0))
+        self._close(what)
+        self._open[what] = _Booking(step, time_s, freed_bytes, level)
 
-    def step_ended(self, step: int, now_s: float) -> None:
-        """A step has ended; call it once or more for each step while `following`."""
-        if step == self._step:
-            return
-        self._step = step
-        for what, booking in list(self._open.items()):
-            if step <= booking.step:
-                continue
-            booking.ended_s.append(now_s)
-            if step - booking.step <= RETAKEN_WITHIN_STEPS and booking.after_bytes is not None:
-                level_bytes = booking.level()
-                if level_bytes is not None:
-                    again = min(max(level_bytes - booking.after_bytes, 0.0), booking.freed_bytes)
-                    booking.retaken_bytes = max(booking.retaken_bytes, again)
-            if len(booking.ended_s) > 1 + _USUAL_STEPS:
-                self._close(what, self._open.pop(what))
+    def follow(self, event: str, step: int, now_s: float) -> None:
+        """A step begins ("step_begin") or ends ("step_end"); once or more for each step, counted from 1.
+
+        A step whose beginning was told is timed; what lies between steps (data, evaluation, checkpoints) is not.
+        """
+        if event == "step_begin" and (self._begun is None or self._begun[0] != step):
+            self._begun = (step, now_s)
+        elif event == "step_end" and step != self._ended_step:
+            self._ended_step = step
+            begun, self._begun = self._begun, None
+            self._step_ended(step, now_s - begun[1] if begun is not None and begun[0] == step else None)
 
     def outcome(self, what: str) -> Outcome | None:
-        """What the last action of this kind came to; None while it is followed and no earlier one is closed."""
+        """What the last action of this kind came to, as far as the steps since have shown; None before one has."""
+        booking = self._open.get(what)
+        if booking is not None and booking.num_steps:
+            return self._outcome_of(booking)
         return self._outcomes.get(what)
 
     def close(self) -> None:
         """The run is over: close what is still followed."""
         for what in list(self._open):
-            self._close(what, self._open.pop(what))
+            self._close(what)
 
     def calls(self, what: str) -> int:
         """How often this has been done so far."""
@@ -156,24 +156,42 @@ class Ledger:
 
     def table(self) -> list[list[str]]:
         """The rows for people, the header first."""
-        lines = [["what", "calls", "time", "next steps longer by", "freed", "taken again"]]
+        lines = [["what", "calls", "time", "next steps longer by", "freed", "taken again", "objects found"]]
         for row in self._rows.values():
-            times = [format_duration(row.time_s), format_duration(row.next_step_excess_s)]
+            times = [format_duration(row.time_s), format_duration(max(0.0, row.next_step_excess_s))]
             sizes = [format_bytes(row.freed_bytes), format_bytes(row.retaken_bytes)]
-            lines.append([row.what, f"{row.calls:,}", *times, *sizes])
+            found = f"{row.objects:,}" if row.what == "collect" else ""
+            lines.append([row.what, f"{row.calls:,}", *times, *sizes, found])
         return lines
 
-    def _close(self, what: str, booking: _Booking) -> None:
-        times = [later - earlier for earlier, later in zip(booking.ended_s, booking.ended_s[1:], strict=False)]
-        if len(times) > 2:
-            self._usual_s = statistics.median(times[1:])
-        excess_s = 0.0
-        if times and self._usual_s is not None and booking.excess_counts:
-            excess_s = max(0.0, times[0] - self._usual_s)
+    def _step_ended(self, step: int, took_s: float | None) -> None:
+        before = [booking for booking in self._open.values() if booking.step == step - 1]
+        if took_s is not None and all(booking.step < step - 1 for booking in self._open.values()):
+            self._quiet_s.append(took_s)
+        for what, booking in list(self._open.items()):
+            if step <= booking.step:
+                continue
+            booking.num_steps += 1
+            booking.look()
+            if booking in before:
+                booking.next_s, booking.sharing = took_s, len(before)
+            if booking.num_steps >= _FOLLOWED_STEPS:
+                self._close(what)
+
+    def _close(self, what: str) -> None:
+        booking = self._open.pop(what, None)
+        if booking is None:
+            return
+        outcome = self._outcomes[what] = self._outcome_of(booking)
         row = self._rows[what]
-        row.next_step_excess_s += excess_s
-        row.retaken_bytes += int(booking.retaken_bytes)
-        self._outcomes[what] = Outcome(
+        row.next_step_excess_s += outcome.next_step_excess_s
+        row.retaken_bytes += int(outcome.retaken_bytes)
+
+    def _outcome_of(self, booking: _Booking) -> Outcome:
+        excess_s = 0.0
+        if booking.next_s is not None and self._quiet_s:
+            excess_s = (booking.next_s - statistics.median(self._quiet_s)) / booking.sharing
+        return Outcome(
             step=booking.step,
             time_s=booking.time_s,
             next_step_excess_s=excess_s,

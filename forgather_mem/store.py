@@ -6,6 +6,7 @@ others read it, and nobody waits longer than the given time.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from datetime import timedelta
 from typing import Any
@@ -53,7 +54,7 @@ class Agreement:
 
     Rank 0 proposes "from step N on"; the others look into the store whenever they ask for the current text.
     All ranks must ask at the same steps, at least once between the proposal and N. Nobody waits. With
-    several ranks and no store the first text stays for ever.
+    several ranks and no store, or one that no longer answers, the text stays as it is.
 
     >>> agreement = Agreement("period", "10", rank=0, world_size=1)
     >>> agreement.propose("20", from_step=8)
@@ -61,7 +62,7 @@ class Agreement:
     ('10', '20')
 
     Args:
-        key: The same on all ranks, unique in the process.
+        key: The same on all ranks, unique among all agreements of a process.
         text: What holds at first.
         rank: This process's number among `world_size`.
         world_size: How many processes train together.
@@ -75,11 +76,6 @@ class Agreement:
         self._number = 0
         self._next: tuple[int, str] | None = None
 
-    @property
-    def pending(self) -> bool:
-        """Whether a proposal is made whose step has not come."""
-        return self._next is not None
-
     def propose(self, text: str, from_step: int) -> None:
         """Rank 0 only: from this step on, this text. Ignored while an earlier proposal is pending."""
         if self._rank != 0 or self._next is not None or text == self._text:
@@ -88,17 +84,26 @@ class Agreement:
             store = default_store()
             if store is None:
                 return
-            store.set(f"{self._key}/{self._number}", f"{from_step} {text}")
+            try:
+                store.set(f"{self._key}/{self._number}", f"{from_step} {text}")
+            except RuntimeError:  # torch.distributed.DistError: the store is gone
+                return
         self._next = (from_step, text)
 
     def at(self, step: int) -> str:
         """What holds at this step."""
-        if self._next is None and self._rank != 0 and (store := default_store()) is not None:
-            key = f"{self._key}/{self._number}"
-            if store.check([key]):
-                from_step, _, text = bytes(store.get(key)).decode().partition(" ")
-                self._next = (int(from_step), text)
+        if self._next is None and self._rank != 0:
+            with contextlib.suppress(RuntimeError):
+                self._next = self._heard()
         if self._next is not None and step >= self._next[0]:
             self._text, self._next = self._next[1], None
             self._number += 1
         return self._text
+
+    def _heard(self) -> tuple[int, str] | None:
+        store = default_store()
+        key = f"{self._key}/{self._number}"
+        if store is None or not store.check([key]):
+            return None
+        from_step, _, text = bytes(store.get(key)).decode().partition(" ")
+        return int(from_step), text

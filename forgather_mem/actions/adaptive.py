@@ -6,25 +6,31 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from forgather_mem.sample import Moment, Outcome, RunInfo, Sample
-from forgather_mem.units import MIB, format_bytes, format_duration
+from forgather_mem.sample import Finding, Moment, Outcome, RunInfo, Sample
+from forgather_mem.units import GIB, MIB, format_bytes, format_duration
 
 logger = logging.getLogger(__name__)
 
 NOTHING: Mapping[str, float] = {}
 TRIES = 3
 STRETCH = 32
-# A call has paid when this much stayed free: an absolute amount, and a share of what it freed.
+STRETCHED_TRIES = 3
+# The steps after which what was freed counts as kept.
+WATCHED_STEPS = 3
+# A call has paid when this much stayed free: an absolute amount, a share of what it freed, and an amount for each
+# second it took (the system itself gives back and hands out some GiB a second).
 KEPT_BYTES = MIB
 KEPT_FRAC = 0.2
+KEPT_BYTES_PER_S = GIB
 
 
 class Adaptive:
     """Does another action as long as that pays.
 
-    After three calls in a row of which nothing stayed free (what they freed was taken again within three
-    steps, or they freed nothing), only every 32nd is done; if that one is useless too, no more. One log line
-    says why. A call that pays sets everything back.
+    A clear or trim pays when enough of what it freed is still free three steps later, or at the next call if
+    that is sooner; a collection, when it found anything. After three calls in a row that did not pay only
+    every 32nd is done, then every 64th and 128th, and when these are useless too, no more. One log line says
+    why. A call that pays sets everything back.
 
     Args:
         action: `ClearCache`, `TrimHost` or `Collect`: something that is booked in the ledger.
@@ -43,10 +49,10 @@ class Adaptive:
     def _start(self) -> None:
         self._calls = 0
         self._next_call = 0
-        self._useless = 0
+        self._num_useless = 0
+        self._judged = True
         self._last_step = -1
-        self._learnt_step = -1
-        self._off = False
+        self._found = 0.0
 
     def begin(self, run: RunInfo) -> None:
         self._start()
@@ -59,40 +65,54 @@ class Adaptive:
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         self._calls += 1
-        self._learn(moment.run.outcome(self.books), moment.step)
-        if self._off or self._calls < self._next_call:
+        if not self._judged and (self._is_due() or moment.step - self._last_step >= WATCHED_STEPS):
+            self._judge(moment)
+        if not self._is_due():
             return NOTHING
         values: Mapping[str, float] = self.action(moment, sample)
         if values:
-            self._last_step = moment.step
-            self._next_call = self._calls + (STRETCH if self._useless >= TRIES else 1)
+            self._last_step, self._judged = moment.step, False
+            self._found = values.get("collect/objects", 0.0)
+            self._wait()
         return values
 
-    def _learn(self, outcome: Outcome | None, step: int) -> None:
-        """What the ledger says of our last call, once its next steps have shown."""
-        if outcome is None or outcome.step != self._last_step or outcome.step == self._learnt_step:
+    def _is_due(self) -> bool:
+        return self._calls >= self._next_call and self._num_useless < TRIES + STRETCHED_TRIES
+
+    def _wait(self) -> None:
+        stretched = self._num_useless - TRIES
+        self._next_call = self._calls + (1 if stretched < 0 else STRETCH << stretched)
+
+    def _judge(self, moment: Moment) -> None:
+        """What the ledger says of our last call, as far as the steps since have shown."""
+        outcome = moment.run.outcome(self.books)
+        if outcome is None or outcome.step != self._last_step:
             return
-        self._learnt_step = outcome.step
-        if pays(outcome):
-            self._useless, self._next_call = 0, self._calls
+        self._judged = True
+        if self._found or pays(outcome):
+            self._num_useless, self._next_call = 0, self._calls
             return
-        self._useless += 1
-        if self._useless == TRIES:
-            self._next_call = self._calls + STRETCH
-            logger.warning(
-                "%s does not pay: the call at step %d took %s, freed %s, and %s of that was taken again; "
-                "from now on only every %dth is done, and none when that is useless too",
-                type(self.action).__name__,
-                outcome.step,
-                format_duration(outcome.time_s + outcome.next_step_excess_s),
-                format_bytes(outcome.freed_bytes),
-                format_bytes(outcome.retaken_bytes),
-                STRETCH,
-            )
-        self._off = self._useless > TRIES
+        self._num_useless += 1
+        if self._num_useless >= TRIES:
+            self._wait()
+        if self._num_useless == TRIES:
+            self._tell(moment.run, outcome)
+
+    def _tell(self, run: RunInfo, outcome: Outcome) -> None:
+        text = (
+            f"{type(self.action).__name__} does not pay: the call at step {outcome.step} took "
+            f"{format_duration(outcome.time_s)}, freed {format_bytes(outcome.freed_bytes)}, and "
+            f"{format_bytes(outcome.retaken_bytes)} of that was taken again; from now on only every {STRETCH}nd is "
+            "done, then fewer, then none unless one of them pays"
+        )
+        logger.warning("%s", text)
+        run.tell(Finding(kind="adaptive", step=outcome.step, text=text, data={"what": self.books}))
 
 
 def pays(outcome: Outcome) -> bool:
-    """Whether enough of what a call freed has stayed free."""
+    """Whether enough of what a clear or trim freed has stayed free.
+
+    What the next step took longer is not weighed: it comes from taking memory again, and one step tells little.
+    """
     kept_bytes = outcome.freed_bytes - outcome.retaken_bytes
-    return kept_bytes >= KEPT_BYTES and kept_bytes >= KEPT_FRAC * outcome.freed_bytes
+    return kept_bytes >= max(KEPT_BYTES, KEPT_FRAC * outcome.freed_bytes, KEPT_BYTES_PER_S * outcome.time_s)

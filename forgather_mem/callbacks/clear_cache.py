@@ -27,7 +27,7 @@ class ClearCacheCallback(RuleCallback):
         empty_cache_freq: Every N-th of them: with "step" and 10, after the steps 10, 20, ...
         garbage_collection: Run a full `gc.collect()` before each clear, so that tensors in reference cycles go too.
         when: Clear under pressure instead: `Above("device/reserved_frac", 0.92)` clears when that limit is crossed,
-            and again only after the value has been lower.
+            and again only after the value has been lower. Then leave out the two above.
         trim_host: Ask the C library to give unused host memory back as well, and empty torch's cache of pinned
             host memory, within a budget of 2 % of the time. This works without an accelerator, too.
         adaptive: Watch what comes of the clears. A schedule of which nothing stays free is stretched after three
@@ -41,7 +41,7 @@ class ClearCacheCallback(RuleCallback):
     ValueError: ClearCacheCallback(empty_cache_at='batch'): the cache is cleared at 'epoch' or 'step'
 
     Raises:
-        ValueError: for another `empty_cache_at`, or a period that is no whole number of 1 or more.
+        ValueError: for another `empty_cache_at`, a period that is no whole number of 1 or more, or `when` besides.
     """
 
     def __init__(
@@ -70,6 +70,11 @@ class ClearCacheCallback(RuleCallback):
         self.empty_cache_at = empty_cache_at
         self.empty_cache_freq = empty_cache_freq
         self.garbage_collection = garbage_collection
+        if when is not None and (empty_cache_at, empty_cache_freq) != ("epoch", 1):
+            raise ValueError(
+                f"ClearCacheCallback(when={when!r}, empty_cache_at={empty_cache_at!r}, empty_cache_freq="
+                f"{empty_cache_freq!r}): give either when, or a period by empty_cache_at and empty_cache_freq"
+            )
         if when is None:
             by_step = empty_cache_at == "step"
             when = Every(steps=empty_cache_freq) if by_step else Every(epochs=empty_cache_freq)

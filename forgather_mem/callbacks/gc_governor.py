@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
-import math
-import time
 from collections.abc import Mapping
 
 from forgather_mem.actions.collect import collect
 from forgather_mem.actions.heap import HeapHold, frees_aged_cycles
+from forgather_mem.callbacks.gc_schedule import Budget, Schedule
 from forgather_mem.callbacks.rule_callback import RuleCallback
 from forgather_mem.plan import Rule
 from forgather_mem.sample import Moment, RunInfo, Sample
@@ -18,14 +19,12 @@ from forgather_mem.units import format_bytes
 
 logger = logging.getLogger(__name__)
 
+_run_numbers = itertools.count()  # the same on every rank, since all ranks run the same trainings
+
 NOTHING: Mapping[str, float] = {}
 BOUNDARIES = ("evaluate", "save", "epoch_end", "train_end")
-# The share of the time that collections between boundaries, and those at boundaries, may take.
-COLLECT_SHARE = 0.005
-BOUNDARY_SHARE = 0.05
 # A collection between boundaries that took this long has seen too much: what survived it is put aside, too.
 LONG_PAUSE_S = 0.005
-MAX_STRETCH = 64
 
 
 class ScheduledGarbageCollector(RuleCallback):
@@ -34,14 +33,16 @@ class ScheduledGarbageCollector(RuleCallback):
     Automatic collection is off. After the first `every_steps` steps everything alive is frozen, so that
     each later collection, a full one every `every_steps` steps, looks only at what came since. At
     evaluations, checkpoints and epoch ends, where a pause hides, everything is unfrozen, collected and
-    frozen again; without any of these this happens every `boundary_steps` steps or `boundary_s` seconds.
-    The steps are the same on all ranks: rank 0 decides when a budget stretches the schedule.
+    frozen again, as often as that takes 5 % of the time at most; without any of these this happens every
+    `boundary_steps` steps or `boundary_s` seconds. The steps are the same on all ranks: rank 0 decides
+    when a budget stretches the schedule.
 
     Objects that you have frozen yourself stay frozen: then nothing is frozen or unfrozen here, which is
     said once. Thresholds are never touched. Everything is as before after the training, however it ends.
 
     Args:
-        every_steps: Optimizer steps between collections; stretched when they take over 0.5 % of the time.
+        every_steps: Optimizer steps between collections; stretched when they take over 0.5 % of the time and find
+            nothing, or over 5 % and find garbage.
         freeze: False leaves out freezing and boundaries' unfreezing; collections then cost what the heap costs.
         generation: The generation to collect between boundaries. Below 2, cycles that have aged stay until
             the next boundary (up to Python 3.13; the running interpreter is tried).
@@ -86,17 +87,6 @@ class ScheduledGarbageCollector(RuleCallback):
         super().__init__(rules, enabled=enabled, strict=strict)
 
 
-class _Schedule:
-    """What all ranks agree on: how far collections are stretched, and how many steps lie between boundaries."""
-
-    def __init__(self, text: str) -> None:
-        self.stretch, self.boundary_gap, self.own_boundary_steps = (int(number) for number in text.split())
-
-    @staticmethod
-    def text(stretch: int, boundary_gap: int, own_boundary_steps: int) -> str:
-        return f"{stretch} {boundary_gap} {own_boundary_steps}"
-
-
 class _Governor:
     """The work of the callback: state of one training, made in `begin` and dropped in `end`."""
 
@@ -119,14 +109,10 @@ class _Governor:
         self._started = False
         self._told_foreign = False
         self._boundary_step = run.step
-        self._clock = (run.step, time.perf_counter())
-        self._spent_s = 0.0
-        self._agreement = Agreement(
-            f"gc/{run.folder}",
-            _Schedule.text(1, 0, self._boundary_steps),
-            rank=run.rank,
-            world_size=run.world_size,
-        )
+        self._budget = Budget(self._every_steps, self._boundary_steps, self._boundary_s)
+        first = Schedule(stretch=1, gap_steps=0, own_boundary_steps=self._boundary_steps)
+        key = f"gc/{next(_run_numbers)}"
+        self._agreement = Agreement(key, first.write(), rank=run.rank, world_size=run.world_size)
         if self._generation < 2 and not frees_aged_cycles(self._generation):
             logger.warning(
                 "gc.collect(%d) does not free cycles that have survived a collection on this interpreter; "
@@ -135,44 +121,52 @@ class _Governor:
             )
 
     def end(self, run: RunInfo) -> None:
-        if self._hold is not None:
-            self._hold.give_back()
-            self._hold = None
+        self._let_go()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         hold = self._hold
         if hold is None:
             return NOTHING
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(self._let_go)  # or nobody would collect for the rest of the training
+            values = self._collect(hold, moment)
+            on_failure.pop_all()
+        return values
+
+    def _collect(self, hold: HeapHold, moment: Moment) -> Mapping[str, float]:
+        schedule = Schedule.read(self._agreement.at(moment.step))
         if moment.event == "step_end":
-            return self._between(hold, moment)
-        last = moment.event == "train_end"
-        gap = _Schedule(self._agreement.at(moment.step)).boundary_gap
-        if not last and (not self._started or moment.step - self._boundary_step < gap):
-            return NOTHING
-        return self._boundary(hold, moment, freeze_again=not last)
+            own_steps = max(schedule.own_boundary_steps, schedule.gap_steps)
+            if not self._started or moment.step - self._boundary_step >= own_steps:
+                return self._at_boundary(hold, moment, schedule)
+            if (moment.step // self._every_steps) % schedule.stretch:
+                return NOTHING
+            return self._between(hold, moment, schedule)
+        if moment.event == "train_end" and moment.step == self._boundary_step:
+            return collect()  # the rest is frozen still: the epoch's end has just seen to it
+        # An evaluation, a checkpoint and the end of an epoch may follow one step: the first of them is enough.
+        gap_steps = max(1, schedule.gap_steps)
+        if moment.event == "train_end" or (self._started and moment.step - self._boundary_step >= gap_steps):
+            return self._at_boundary(hold, moment, schedule)
+        return NOTHING
 
-    def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name in _SETTINGS} | {"_hold": None}
-
-    def _between(self, hold: HeapHold, moment: Moment) -> Mapping[str, float]:
-        schedule = _Schedule(self._agreement.at(moment.step))
-        own = max(schedule.own_boundary_steps, schedule.boundary_gap)
-        if not self._started or moment.step - self._boundary_step >= own:
-            self._started = True
-            return self._boundary(hold, moment, freeze_again=True)
-        if (moment.step // self._every_steps) % schedule.stretch:
-            return NOTHING
+    def _between(self, hold: HeapHold, moment: Moment, schedule: Schedule) -> Mapping[str, float]:
+        self._budget.begins(moment.step)
         values = collect(self._generation)
         took_s = values["collect/time_s"]
         if took_s > LONG_PAUSE_S:
             hold.freeze_more()
-        self._plan_ahead(schedule, moment.step, took_s, 0.0)
+        self._budget.collected(moment.step, took_s, values["collect/objects"], froze=took_s > LONG_PAUSE_S)
+        self._plan_ahead(schedule, moment.step)
         return values
 
-    def _boundary(self, hold: HeapHold, moment: Moment, *, freeze_again: bool) -> Mapping[str, float]:
-        schedule = _Schedule(self._agreement.at(moment.step))
-        values = hold.renew(freeze_again=freeze_again)
+    def _at_boundary(self, hold: HeapHold, moment: Moment, schedule: Schedule) -> Mapping[str, float]:
+        self._budget.begins(moment.step)
+        values = hold.renew(freeze_again=moment.event != "train_end")
+        self._started = True
         self._boundary_step = moment.step
+        self._budget.renewed(moment.step, values["collect/time_s"])
+        self._plan_ahead(schedule, moment.step)
         if hold.foreign and self._freeze and not self._told_foreign:
             self._told_foreign = True
             logger.warning(
@@ -184,34 +178,19 @@ class _Governor:
                 f"Garbage collection at {moment.event}, step {moment.step}: {values['collect/objects']:.0f} objects, "
                 f"{format_bytes(values['collect/freed_bytes'])} freed in {values['collect/time_s']:.3f}s."
             )
-        self._plan_ahead(schedule, moment.step, 0.0, values["collect/time_s"])
         return values
 
-    def _plan_ahead(self, schedule: _Schedule, step: int, collect_s: float, boundary_s: float) -> None:
-        """Rank 0 weighs what was just spent against the time a step takes, and stretches what is too dear."""
-        began_step, began_s = self._clock
-        self._spent_s += collect_s + boundary_s
-        if step == began_step:
-            return
-        step_s = max((time.perf_counter() - began_s - self._spent_s) / (step - began_step), 1e-6)
-        stretch, gap = schedule.stretch, schedule.boundary_gap
-        if collect_s:
-            share = collect_s / (step_s * self._every_steps * stretch)
-            if share > COLLECT_SHARE:
-                stretch = min(stretch * 2, MAX_STRETCH)
-            elif share < COLLECT_SHARE / 8 and stretch > 1:
-                stretch //= 2
-        if boundary_s:
-            wanted = math.ceil(boundary_s / (BOUNDARY_SHARE * step_s))
-            if not gap / 2 <= wanted <= gap:  # not for every small change
-                gap = wanted
-        own = max(1, min(self._boundary_steps, round(self._boundary_s / step_s)))
-        if not schedule.own_boundary_steps / 2 < own < schedule.own_boundary_steps * 2:
-            own_boundary_steps = own
-        else:
-            own_boundary_steps = schedule.own_boundary_steps
-        text = _Schedule.text(stretch, gap, own_boundary_steps)
-        self._agreement.propose(text, from_step=step + max(2 * self._every_steps, 4))
+    def _plan_ahead(self, schedule: Schedule, step: int) -> None:
+        wanted = self._budget.advice(schedule, step).write()
+        self._agreement.propose(wanted, from_step=step + max(2 * self._every_steps, 4))  # all ranks ask in between
+
+    def _let_go(self) -> None:
+        if self._hold is not None:
+            self._hold.give_back()
+            self._hold = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name in _SETTINGS} | {"_hold": None}
 
 
 _SETTINGS = frozenset({"_every_steps", "_freeze", "_generation", "_boundary_steps", "_boundary_s", "_verbose"})

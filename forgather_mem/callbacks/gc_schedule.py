@@ -1,0 +1,126 @@
+"""How often may collections come? What rank 0 weighs, and the schedule that all ranks follow."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+# The share of the time that collections between boundaries may take: those that find nothing, those that find
+# garbage (dask's collector has the same 5 %), and those at boundaries.
+USELESS_SHARE = 0.005
+USEFUL_SHARE = 0.05
+BOUNDARY_SHARE = 0.05
+MAX_STRETCH = 64
+# What is frozen between boundaries and then dropped in a cycle stays until the next one: so many times, then it comes.
+MAX_FREEZES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What all ranks agree on.
+
+    Attributes:
+        stretch: Of the collections between boundaries only every so many-th is done.
+        gap_steps: No boundary sooner than this after the last one.
+        own_boundary_steps: A boundary of our own when none has come for so many steps.
+
+    >>> Schedule.read(Schedule(2, 0, 1000).write())
+    Schedule(stretch=2, gap_steps=0, own_boundary_steps=1000)
+    """
+
+    stretch: int
+    gap_steps: int
+    own_boundary_steps: int
+
+    @classmethod
+    def read(cls, text: str) -> Schedule:
+        return cls(*map(int, text.split()))
+
+    def write(self) -> str:
+        return f"{self.stretch} {self.gap_steps} {self.own_boundary_steps}"
+
+
+class Budget:
+    """Weighs what collections cost and bring against the time a step takes.
+
+    Call `begins` before and one of `collected` and `renewed` after each collection, then ask for `advice`.
+
+    Args:
+        every_steps: Steps between collections when nothing is stretched.
+        boundary_steps: At most so many steps without a boundary.
+        boundary_s: At most so many seconds without one.
+    """
+
+    def __init__(
+        self,
+        every_steps: int,
+        boundary_steps: int,
+        boundary_s: float,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._every_steps = every_steps
+        self._boundary_steps = boundary_steps
+        self._boundary_s = boundary_s
+        self._clock = clock
+        self._step_s: deque[float] = deque(maxlen=5)  # the median: some of these intervals hold an evaluation
+        self._last: tuple[int, float] | None = None  # None at first: the first steps compile and load
+        self._collect_s: deque[float] = deque(maxlen=3)
+        self._found = 0.0
+        self._renew_s = 0.0
+        self._renewed_step = 0
+        self._num_freezes = 0
+
+    def begins(self, step: int) -> None:
+        """A collection is about to begin at this step."""
+        if self._last is not None and step > self._last[0]:
+            self._step_s.append((self._clock() - self._last[1]) / (step - self._last[0]))
+
+    def collected(self, step: int, took_s: float, num_objects: float, *, froze: bool) -> None:
+        """A collection between boundaries is over; `froze`: what survived it was frozen, too."""
+        self._last = (step, self._clock())
+        self._collect_s.append(took_s)
+        self._found = num_objects
+        self._num_freezes += froze
+
+    def renewed(self, step: int, took_s: float) -> None:
+        """A boundary is over."""
+        self._last = (step, self._clock())
+        self._renew_s, self._renewed_step = took_s, step
+        self._num_freezes = 0
+
+    def advice(self, now: Schedule, step: int) -> Schedule:
+        """The schedule that would be right; `now` itself when it is not far off."""
+        if not self._step_s:
+            return now
+        step_s = max(statistics.median(self._step_s), 1e-6)
+        return dataclasses.replace(
+            now,
+            stretch=self._stretch(now.stretch, step_s),
+            gap_steps=_unless_near(now.gap_steps, math.ceil(self._renew_s / (BOUNDARY_SHARE * step_s)), 2.0),
+            own_boundary_steps=_unless_near(now.own_boundary_steps, self._own_boundary_steps(step, step_s), 1.25),
+        )
+
+    def _stretch(self, stretch: int, step_s: float) -> int:
+        if not self._collect_s:
+            return stretch
+        share = statistics.median(self._collect_s) / (step_s * self._every_steps * stretch)
+        allowed = USEFUL_SHARE if self._found else USELESS_SHARE
+        if share > allowed:
+            return min(stretch * 2, MAX_STRETCH)
+        return stretch // 2 if share < allowed / 4 and stretch > 1 else stretch
+
+    def _own_boundary_steps(self, step: int, step_s: float) -> int:
+        if self._num_freezes >= MAX_FREEZES:
+            return max(1, step - self._renewed_step)  # now, as soon as all ranks have heard of it
+        return max(1, min(self._boundary_steps, int(self._boundary_s / step_s)))
+
+
+def _unless_near(now: int, wanted: int, factor: float) -> int:
+    """`wanted`, but `now` when they differ by less than this factor: no proposal for every small change."""
+    return now if now / factor < wanted < now * factor else wanted
