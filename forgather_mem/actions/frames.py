@@ -41,30 +41,30 @@ def chain(error: BaseException, *, suppressed: bool = False) -> Iterator[BaseExc
             todo.append(link.__context__)
 
 
-def drop_frames(error: BaseException, *, handled: BaseException | None = None) -> int:
-    """Empties the local variables of the finished frames that this error and its chain keep alive.
+def drop_frames(*errors: BaseException, handled: BaseException | None = None) -> int:
+    """Empties the local variables of the finished frames that these errors and their chains keep alive.
 
     The traceback stays: files, lines and names print as before; a debugger finds no variables. Functions that
     still run, and generators and coroutines that wait to be resumed, keep theirs
     (`traceback.clear_frames` ends the latter).
 
     Args:
-        error: The exception that was caught.
+        *errors: Exceptions that were caught.
         handled: An exception that was being handled before; it and its chain are left alone.
 
     Returns:
         How many frames were emptied.
     """
     left_alone = {id(link) for link in chain(handled, suppressed=True)} if handled is not None else set()
-    num_emptied = 0
-    for link in chain(error, suppressed=True):
-        if id(link) in left_alone:
-            continue
-        part = link.__traceback__
-        while part is not None:
-            num_emptied += _empty(part.tb_frame)
-            part = part.tb_next
-    return num_emptied
+    emptied: set[int] = set()
+    for error in errors:
+        for link in chain(error, suppressed=True):
+            part = link.__traceback__ if id(link) not in left_alone else None
+            while part is not None:
+                if id(part.tb_frame) not in emptied and _empty(part.tb_frame):
+                    emptied.add(id(part.tb_frame))
+                part = part.tb_next
+    return len(emptied)
 
 
 def _empty(frame: FrameType) -> bool:

@@ -20,7 +20,7 @@ from types import (
 )
 from typing import Any
 
-from forgather_mem.diagnose.running import variables_of
+from forgather_mem.actions.variables import variables_of
 
 MAX_KEY_CHARS = 40
 # torch keeps a module's parts in dictionaries of its own; people write module.part.

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any, Literal
 
+from forgather_mem.actions.variables import variables_of
 from forgather_mem.diagnose.owner_paths import attributes_of, place_of, write_path
-from forgather_mem.diagnose.running import is_ours, running_frames, variables_of
+from forgather_mem.diagnose.running import is_ours, running_frames
 
 Kind = Literal["variable", "module", "class", "traceback", "notebook"]
 

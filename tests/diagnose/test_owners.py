@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from forgather_mem.actions.variables import variables_of
 from forgather_mem.diagnose.owners import Owner, find_owners
-from forgather_mem.diagnose.running import variables_of
 
 HERE = sys.modules[__name__]
 CACHE: dict[str, Any] = {}

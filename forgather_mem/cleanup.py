@@ -1,0 +1,292 @@
+"""How does one get memory back outside a training: in a script, a notebook, a service, a search?"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import inspect
+import itertools
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from forgather_mem.actions.frames import drop_frames
+from forgather_mem.actions.give_back import GivenBack, MemoryNow, give_back, memory_now, write_steps
+from forgather_mem.actions.variables import empty_assigned
+from forgather_mem.diagnose.held import Watched, describe, size_of
+from forgather_mem.diagnose.owners import find_owners
+from forgather_mem.sinks.console import print_line
+from forgather_mem.units import MIB, format_bytes, format_duration, parse_bytes
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MIN_KEPT_BYTES = MIB  # less than this left by a job is not worth a line
+
+
+def release_memory(*objects: object) -> list[None]:
+    """Lets go of these objects, gives their memory back, and says who holds what is still there.
+
+    Use it as `model, optimizer = release_memory(model, optimizer)`: the variables are emptied before memory is
+    given back, not after the call. Garbage is collected, the device's cache emptied, the host trimmed. An object
+    that somebody else holds stays, and its holders are printed to stderr.
+
+    Args:
+        *objects: Models, optimizers, tensors, anything.
+
+    Returns:
+        As many times None as there are objects.
+
+    >>> class Model: pass
+    >>> model, data = Model(), [1, 2, 3]
+    >>> model, data = release_memory(model, data)
+    >>> model, data
+    (None, None)
+    """
+    watched = Watched(objects)
+    nothing: list[None] = [None] * len(objects)
+    empty_assigned(sys._getframe(1), objects)
+    del objects
+    given = give_back()
+    logger.info("release_memory: %s", given)
+    for held in watched.held():
+        _say(f"release_memory: {held}")
+    return nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanupReport:
+    """What a `cleanup` measured.
+
+    Attributes:
+        start, end, after: Memory when the job began, when it ended, and when it was cleaned up.
+        num_objects: What the collector found unreachable.
+        num_frames: How many failed calls' variables were emptied.
+        took_s: Seconds of the cleaning itself.
+        kept_bytes: What the job made and left, in tensors that Python objects hold.
+        kept: Sentences on it: the largest first, with their owners.
+    """
+
+    start: MemoryNow
+    end: MemoryNow
+    after: MemoryNow
+    num_objects: int
+    num_frames: int
+    took_s: float
+    kept_bytes: int
+    kept: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{write_steps(self.start, self.end, self.after)} (start, end, cleaned up)"]
+        done = f"{self.num_objects:,} objects collected"
+        if self.num_frames:
+            done += f", variables of {self.num_frames} failed calls dropped"
+        lines.append(f"{done}, in {format_duration(self.took_s)}")
+        if self.kept:
+            lines.append(f"left behind: {format_bytes(self.kept_bytes)} in tensors")
+            lines += [f"  {sentence}" for sentence in self.kept]
+        return "\n".join(lines)
+
+
+class cleanup:  # small letters: it is used like a function, `with cleanup():`
+    """Around a job: gives its memory back at the end, however it ends, and says what it left behind.
+
+    The local variables of failed calls are dropped, when an error leaves the job, and when an error was caught
+    inside and kept: it would keep every frame that it passed, and with them models and batches. The errors
+    themselves, their tracebacks and what is printed of them stay as they are. Then garbage is collected, the
+    device's cache emptied, the host trimmed. What the job left in tensors is printed with its owners.
+
+    Args:
+        name: Of the job, for the report.
+        report: Whether to print it, to stderr.
+
+    Attributes:
+        report: The `CleanupReport` when the job has ended, None before.
+
+    >>> with cleanup("trial 1", report=False) as job:
+    ...     data = [0] * 1_000
+    >>> job.report.num_frames
+    0
+    """
+
+    def __init__(self, name: str = "", *, report: bool = True) -> None:
+        self.name = name
+        self.report: CleanupReport | None = None
+        self._prints = report
+
+    def __enter__(self) -> cleanup:
+        self._handled = sys.exception()
+        self._errors = {id(error) for error in _kept_errors()}
+        self._tensors = [weakref.ref(tensor) for tensor in _live_tensors()]
+        self._start = memory_now()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        end = memory_now()
+        new = (kept for kept in _kept_errors() if id(kept) not in self._errors)  # the one that leaves, too
+        num_frames = drop_frames(*new, handled=self._handled)
+        given = give_back()
+        kept_bytes, kept_by = self._left_behind()
+        self.report = CleanupReport(
+            start=self._start,
+            end=end,
+            after=given.after,
+            num_objects=given.num_objects,
+            num_frames=num_frames,
+            took_s=given.took_s,
+            kept_bytes=kept_bytes,
+            kept=kept_by,
+        )
+        if self._prints:
+            _say(f"cleanup{f' {self.name}' if self.name else ''}: {self.report}")
+
+    def _left_behind(self) -> tuple[int, tuple[str, ...]]:
+        before = {id(tensor) for ref in self._tensors if (tensor := ref()) is not None}
+        self._tensors.clear()
+        new = sorted((tensor for tensor in _live_tensors() if id(tensor) not in before), key=size_of, reverse=True)
+        num_bytes = sum(size_of(tensor) for tensor in new)
+        if num_bytes < MIN_KEPT_BYTES:
+            return num_bytes, ()
+        sentences = []
+        for owner in find_owners(new[:3], max_owners=3, ignore=[new]).found:
+            tensor = new[owner.target]
+            sentences.append(f"{describe(tensor)}, {format_bytes(size_of(tensor))}, held by {owner.path}")
+        return num_bytes, tuple(sentences)
+
+
+def cleanup_after(
+    *, every: int | None = None, above: str | int | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Gives memory back after calls of a request handler or a `generate()`: every so many, or when there is too much.
+
+    Works for functions, generators (after the last item), and their async kinds. One call at a time cleans up;
+    others that end meanwhile don't wait. What it brought is logged at INFO.
+
+    Args:
+        every: After each N-th call.
+        above: When the process, or the device's allocator, has more than this, e.g. "2GiB". When cleaning up does
+            not bring it below, it is tried again only after it has grown by a tenth.
+
+    >>> @cleanup_after(every=100, above="64GiB")
+    ... def generate(prompt):
+    ...     return prompt.upper()
+    >>> generate("hello")
+    'HELLO'
+
+    Raises:
+        ValueError: for neither of both, a period below 1, or a size that is none.
+    """
+    if every is None and above is None:
+        raise ValueError('cleanup_after(): give every=100, above="2GiB", or both')
+    if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+        raise ValueError(f"cleanup_after(every={every!r}): a period is a whole number of calls, 1 or more")
+    limit_bytes = None if above is None else parse_bytes(above)
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        after = _After(getattr(function, "__qualname__", repr(function)), every, limit_bytes)
+        return _wrap(function, after)
+
+    return decorate
+
+
+class _After:
+    """Entered around each call; decides at the end of each whether to clean up."""
+
+    def __init__(self, name: str, every: int | None, limit_bytes: int | None) -> None:
+        self.name = name
+        self.every = every
+        self.limit_bytes = limit_bytes
+        self._calls = itertools.count(1)
+        self._again_bytes = 0
+        self._cleaning = threading.Lock()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        call = next(self._calls)
+        if (self.every is not None and call % self.every == 0) or self._is_too_much(memory_now()):
+            self._clean(call)
+
+    def _is_too_much(self, now: MemoryNow) -> bool:
+        return self.limit_bytes is not None and _largest(now) > max(self.limit_bytes, self._again_bytes)
+
+    def _clean(self, call: int) -> None:
+        if not self._cleaning.acquire(blocking=False):
+            return
+        try:
+            given = give_back()
+        finally:
+            self._cleaning.release()
+        left = _largest(given.after)
+        self._again_bytes = int(left * 1.1) if self.limit_bytes is not None and left > self.limit_bytes else 0
+        logger.info("cleanup_after: %s, call %d: %s", self.name, call, _line(given))
+
+
+def _wrap(function: Callable[..., Any], after: _After) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            with after:
+                return await function(*args, **kwargs)
+
+        return call_async
+    if inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        async def iterate_async(*args: Any, **kwargs: Any) -> Any:
+            with after:
+                async for item in function(*args, **kwargs):
+                    yield item
+
+        return iterate_async
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def iterate(*args: Any, **kwargs: Any) -> Any:
+            with after:
+                return (yield from function(*args, **kwargs))
+
+        return iterate
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with after:
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _largest(now: MemoryNow) -> int:
+    return max(now.host_bytes, now.device_bytes or 0)
+
+
+def _line(given: GivenBack) -> str:
+    return f"{given}, in {format_duration(given.took_s)}"
+
+
+def _kept_errors() -> Iterator[BaseException]:
+    """The exceptions that are alive and hold frames."""
+    for thing in gc.get_objects():
+        if issubclass(type(thing), BaseException) and thing.__traceback__ is not None:
+            yield thing
+
+
+def _live_tensors() -> list[Any]:
+    torch = sys.modules.get("torch")
+    return [] if torch is None else [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
+
+
+def _say(text: str) -> None:
+    first, *rest = text.splitlines()
+    print_line("\n".join([f"forgather-mem: {first}", *(f"    {line}" for line in rest)]), sys.stderr)

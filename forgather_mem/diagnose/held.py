@@ -1,0 +1,139 @@
+"""Which of these objects are still alive, how much do they hold, and who holds them? Watched without being kept."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from forgather_mem.diagnose.owners import find_owners
+from forgather_mem.probes.tensors import storages_of
+from forgather_mem.units import format_bytes
+
+MAX_WATCHED = 100_000
+_BUDGET_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """One object that was to be released and is still there, whole or in part.
+
+    Attributes:
+        what: What it is: the type, or for a tensor its shape and dtype.
+        whole: Whether the object itself is alive; False when only some of its tensors are.
+        num_bytes: What its tensors that are alive hold, each storage once.
+        num_tensors: How many those are.
+        owners: Ways to it, as a programmer would write them; empty when no variable leads to it.
+    """
+
+    what: str
+    whole: bool
+    num_bytes: int
+    num_tensors: int
+    owners: tuple[str, ...]
+
+    def __str__(self) -> str:
+        rest = f", {format_bytes(self.num_bytes)} in {_count(self.num_tensors, 'tensor')}" if self.num_tensors else ""
+        head = f"{self.what} is still held{rest}" if self.whole else f"{self.what} is gone, not its memory{rest}"
+        if not self.owners:
+            return f"{head}, and no variable leads to it: by C++ code, or garbage that a gc.freeze() hides"
+        return "\n".join([f"{head}, by", *(f"  {owner}" for owner in self.owners)])
+
+
+class Watched:
+    """Weak references to objects and to the tensors in them."""
+
+    def __init__(self, objects: Sequence[object]) -> None:
+        self._watched = [_Watch(thing) for thing in objects if thing is not None]
+
+    def held(self, max_owners: int = 3) -> list[Held]:
+        """Those that are alive, with their owners."""
+        return [held for watch in self._watched if (held := watch.held(max_owners)) is not None]
+
+
+class _Watch:
+    def __init__(self, thing: object) -> None:
+        self.what = describe(thing)
+        self.itself = _weak(thing)
+        refs = map(_weak, itertools.islice(tensors_in(thing), MAX_WATCHED))
+        self.tensors = [ref for ref in refs if ref is not None]
+
+    def held(self, max_owners: int) -> Held | None:
+        tensors = [tensor for ref in self.tensors if (tensor := ref()) is not None]
+        itself = self.itself() if self.itself is not None else None
+        if itself is None and not tensors:
+            return None
+        wanted = itself if itself is not None else max(tensors, key=size_of)
+        owners = find_owners([wanted], max_owners=max_owners, budget_s=_BUDGET_S, ignore=[tensors]).found
+        return Held(
+            what=self.what,
+            whole=itself is not None,
+            num_bytes=sum({key: size for tensor in tensors for key, size in storages_of(tensor)}.values()),
+            num_tensors=len(tensors),
+            owners=tuple(owner.path for owner in owners),
+        )
+
+
+def describe(thing: object) -> str:
+    """What it is, in a few words.
+
+    >>> describe({}), describe(len)
+    ('dict', 'builtin_function_or_method')
+    """
+    if _is_tensor(thing):
+        tensor: Any = thing
+        return f"{type(thing).__name__} {list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+    return type(thing).__name__
+
+
+def tensors_in(thing: object) -> Iterator[Any]:
+    """The tensors that go when this object goes: its own, a module's, an optimizer's state, those in containers."""
+    seen: set[int] = set()
+    todo = [thing]
+    while todo:
+        part: Any = todo.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if _is_tensor(part):
+            yield part
+            gradient = part.grad if part.is_leaf else None
+            if gradient is not None:
+                yield gradient
+        elif isinstance(part, Mapping):
+            todo += part.values()
+        elif isinstance(part, list | tuple):
+            todo += part
+        elif _is_torch(part, "nn", "Module"):
+            todo += [*part.parameters(), *part.buffers()]
+        elif _is_torch(part, "optim", "Optimizer"):
+            todo += [part.state, part.param_groups]
+
+
+def size_of(tensor: Any) -> int:
+    """Bytes of the storages a tensor stands on."""
+    return sum(size for _, size in storages_of(tensor))
+
+
+def _is_tensor(thing: object) -> bool:
+    torch = sys.modules.get("torch")  # not loaded: nothing is a tensor
+    return torch is not None and issubclass(type(thing), torch.Tensor)
+
+
+def _is_torch(thing: object, module: str, name: str) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(thing, getattr(getattr(torch, module), name))
+
+
+def _weak(thing: object) -> weakref.ref[Any] | None:
+    try:
+        return weakref.ref(thing)
+    except TypeError:  # lists, dictionaries, numbers
+        return None
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
