@@ -117,7 +117,8 @@ class Composer:
         text: str = event.value
         mark = _mark(event)
         self._count(mark)
-        self._scalars += 1
+        scalars = 1 + (len(text) >> 6)  # a long text counts for several: aliases multiply its characters
+        self._scalars += scalars
         if not event.implicit[0]:
             value = self._quoted_or_tagged(event, mark)
         else:
@@ -128,7 +129,7 @@ class Composer:
                 value = text
         if event.anchor is not None:
             nodes = 1 if isinstance(value, Node) else 0
-            self._set_anchor(event.anchor, _Anchored(value, mark, nodes, 1))
+            self._set_anchor(event.anchor, _Anchored(value, mark, nodes, scalars))
         self._attach(value, mark)
 
     def _plain_scalar(self, text: str, mark: Mark) -> object:
