@@ -1,8 +1,8 @@
 """How large is what a construction builds, with everything that stands in several places counted in each?
 
-Whoever prints, compares or hashes an object walks it written out. Parsing bounds what stands in the text; here the
-objects are counted that factories make anew, and the items of a `range`, the one call that gives more than it is
-given.
+Whoever prints, compares or hashes an object walks it written out. Parsing bounds what stands in the text. Here the
+objects are counted that factories make anew, and what parsing can't see: the items of a `range`, the one call that
+gives more than it is given, and texts that are built or come from variables.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ class Sizes:
     """The sizes in one run of a construction.
 
     Args:
-        limit: How many objects may be built, and how many items of ranges may stand in one of them.
-        items: Items of ranges in what earlier runs built, by id of the node; it is added to.
+        limit: How many objects may be built, and how many items one of them may have. A text has one for each 64
+            characters.
+        items: Items in what earlier runs built, by id of the node; it is added to.
     """
 
     def __init__(self, limit: int, items: dict[int, int]) -> None:
@@ -38,12 +39,11 @@ class Sizes:
         self._left -= 1
         if self._left < 0:
             raise TooLarge(f"more than {self._limit:,} objects are built, each copy of a !factory counted")
-        if type(made) is not range and not self._items:
+        own = len(made) if type(made) is range else len(made) >> 6 if type(made) is str else 0
+        if not own and not self._items:
             return
-        items = sum(self._items.get(id(part), 0) for part in parts)
-        if type(made) is range:
-            items += len(made)
+        items = own + sum(self._items.get(id(part), 0) for part in parts)
         if items:
             self._items[id(node)] = items
         if items > self._limit:
-            raise TooLarge(f"more than {self._limit:,} items of ranges stand here, each alias counted as a copy")
+            raise TooLarge(f"this has more than {self._limit:,} items, each alias counted as a copy")

@@ -119,7 +119,7 @@ def test_aliases_do_not_multiply_what_a_range_gives(call):
     text = f".t: &t !call:tuple [!call:range [400000]]\n.u: &u !tuple [{'*t, ' * 20_000}1]\na: !call:{call}\n"
     config = ConfigEnvironment(policy=Policy()).load_from_string(text)
     begin = time.process_time()
-    with pytest.raises(TemplateError, match="items of ranges stand here"):
+    with pytest.raises(TemplateError, match="more than 1,000,000 items"):
         config.construct()
     assert time.process_time() - begin < 5
 
@@ -128,6 +128,13 @@ def test_the_items_of_a_range_count_in_targets_that_are_asked_for_one_after_the_
     text = f"t: &t !call:tuple [!call:range [400000]]\nu: !tuple [{'*t, ' * 5}1]\nf: !factory:list [[1]]\n"
     config = ConfigEnvironment(policy=Policy()).load_from_string(text)
     assert len(config["t"]) == 400_000
-    with pytest.raises(TemplateError, match="items of ranges stand here"):
+    with pytest.raises(TemplateError, match="more than 1,000,000 items"):
         config["u"]
     assert config["f"] == [1]
+
+
+def test_variables_do_not_multiply_a_long_text():
+    text = f"u: &u [{'!var pp_config, ' * 50_000}1]\na: !call:forgather_mem:Every {{ steps: *u }}\n"
+    config = ConfigEnvironment(policy=Policy()).load_from_string(text)
+    with pytest.raises(TemplateError, match="more than 1,000,000 items"):
+        config.construct()
