@@ -8,7 +8,7 @@ export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 JOBS ?= 2
 
-.PHONY: demo test lint types contracts pytest soak bench format clean
+.PHONY: demo test test-oldest lint types contracts pytest soak bench format clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,18 @@ contracts: $(READY)
 pytest: $(READY)
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not soak"
 
+OLDEST := .venv-oldest
+
+$(OLDEST)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(OLDEST)
+	grep -v -i -E '^(transformers|huggingface_hub|tokenizers|hf-xet|accelerate)==' constraints.txt > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --editable '.[dev]' -c $(OLDEST)/constraints.txt \
+		'transformers==4.46.*' 'huggingface-hub<1' accelerate
+	touch $@
+
+test-oldest: $(OLDEST)/.ready  ## the suite with the oldest transformers that is supported
+	$(OLDEST)/bin/python -m pytest -q -n $(JOBS) --dist loadfile -m "not soak"
+
 soak: $(READY)  ## long: faults at random moments, millions of samples
 	$(BIN)/python -m pytest -q -m soak tests/soak
 
@@ -45,5 +57,5 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
