@@ -27,7 +27,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 _BLOCK = re.compile(r"(?:<!-- (?P<note>[^>]*?) -->\n+)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.M | re.S)
-_NUMBER = r"-?[\d,]*\.?\d+(?:e-?\d+)?"
+_NUMBER = r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?"
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def blocks(page: Path) -> Iterator[Block]:
 def assert_output(printed: str, expected: str, where: str) -> None:
     """`expected` describes `printed`: `...` is anything, a number is any number, runs of spaces are one."""
     pattern = re.escape(" ".join(expected.split()))
-    pattern = re.sub(r"(?:\\-)?\d[\d,]*(?:\\\.\d+)?(?:e\\?-?\d+)?", lambda _: _NUMBER, pattern)
+    pattern = re.sub(r"(?:\\-)?\d+(?:,\d{3})*(?:\\\.\d+)?(?:e\\?-?\d+)?", lambda _: _NUMBER, pattern)
     pattern = pattern.replace(re.escape("..."), ".*?")
     flat = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", printed).split())
     assert re.fullmatch(pattern, flat, re.S), f"{where}: expected\n{expected}\nbut it printed\n{printed}"
