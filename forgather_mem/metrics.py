@@ -69,7 +69,7 @@ METRICS: tuple[Metric, ...] = (
     _gib(
         "host/anon_bytes",
         "host/anon_gib",
-        "Resident minus file-backed pages (statm resident - shared). Leak verdicts use it: a mapped file is not a leak.",
+        "Resident minus file-backed pages (statm resident - shared); what leak verdicts use: a mapped file is no leak.",
     ),
     _pct(
         "host/limit_used_frac",
