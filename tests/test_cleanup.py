@@ -125,6 +125,15 @@ def test_a_model_whose_optimizer_keeps_the_parameters_is_gone_but_not_its_memory
     assert capsys.readouterr().err == ""
 
 
+def test_a_loss_whose_graph_keeps_the_model_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
+    KEPT["losses"] = [model(torch.ones(8, 256)).mean()]
+    (model,) = release_memory(model)  # type: ignore[assignment]
+    text = capsys.readouterr().err
+    assert "Sequential is gone, not its memory, 25" in text
+    assert f"the graph of {__name__}.KEPT['losses'][0]: detach it" in text
+
+
 def test_a_result_that_is_thrown_away_releases_nothing_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     model = Thing()
     release_memory(model)

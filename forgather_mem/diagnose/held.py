@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from forgather_mem.diagnose.graphs import graph_owners
 from forgather_mem.diagnose.owners import find_owners
 from forgather_mem.probes.tensors import storages_of
 from forgather_mem.units import format_bytes
@@ -67,14 +68,22 @@ class _Watch:
         if itself is None and not tensors:
             return None
         wanted = itself if itself is not None else max(tensors, key=size_of)
-        owners = find_owners([wanted], max_owners=max_owners, budget_s=_BUDGET_S, ignore=[tensors]).found
+        owners = _owners(wanted, max_owners, ignore=[tensors])
         return Held(
             what=self.what,
             whole=itself is not None,
             num_bytes=sum({key: size for tensor in tensors for key, size in storages_of(tensor)}.values()),
             num_tensors=len(tensors),
-            owners=tuple(owner.path for owner in owners),
+            owners=owners,
         )
+
+
+def _owners(wanted: object, max_owners: int, ignore: Sequence[object]) -> tuple[str, ...]:
+    found = find_owners([wanted], max_owners=max_owners, budget_s=_BUDGET_S, ignore=ignore).found
+    if found:
+        return tuple(owner.path for owner in found)
+    ways = graph_owners(wanted, max_owners=max_owners, budget_s=_BUDGET_S)
+    return tuple(f"the graph of {way.path}: detach it" for way in ways)
 
 
 def describe(thing: object) -> str:
