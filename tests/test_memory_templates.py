@@ -83,7 +83,11 @@ def test_a_training_prints_the_first_batches_and_the_end_of_each_epoch(
     make_trainer(tmp_path, callbacks, rows=16, max_steps=8).train()  # 4 steps an epoch
     lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("{")]
     assert lines[0] == "Memory monitoring enabled (verbose for first 2 batches)"
-    epoch = [r"Batch 0: CPU \d+\.\d MB", r"Batch 1: CPU \d+\.\d MB", r"Epoch end: CPU \d+\.\d MB, peak \d+\.\d MB"]
+    epoch = [
+        r"Batch 0: CPU \d+\.\d MB, loss=\d\.\d{6}",
+        r"Batch 1: CPU \d+\.\d MB, loss=\d\.\d{6}",
+        r"Epoch end: CPU \d+\.\d MB, peak \d+\.\d MB",
+    ]
     shown = [line for line in lines[1:] if line.startswith(("Batch", "Epoch"))]
     assert len(shown) == 6
     for line, pattern in zip(shown, epoch * 2, strict=True):

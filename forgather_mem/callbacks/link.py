@@ -13,9 +13,10 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Iterable
-from types import FrameType, MethodType
+from types import FrameType
 from typing import Any
 
+from forgather_mem.callbacks.wrapping import Around, Wrapper, Wrappers
 from forgather_mem.engine import Run
 
 # Where the link hangs on the trainer, so that several callbacks share one.
@@ -47,8 +48,8 @@ class Link:
         self._trainer = weakref.ref(trainer)
         self._run: Run | None = None
         self._inside = False  # whether the training that is running went through our wrapper
-        self._wrapped: Wrapped = []
-        self._lasting: Wrapped = []
+        self._wrapped = Wrappers()  # until the run ends
+        self._lasting = Wrappers()  # until nobody needs us
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()  # the callbacks for which we stay between trainings
 
     @staticmethod
@@ -71,8 +72,8 @@ class Link:
         """Wrap the training loop, between trainings too, as long as one of our users is among the callbacks."""
         trainer = self._trainer()
         for name in _WHOLE:
-            if trainer is not None and not isinstance(trainer.__dict__.get(name), _Wrapper):
-                self._wrap(trainer, name, functools.partial(_training, self), self._lasting)
+            if trainer is not None and not isinstance(trainer.__dict__.get(name), Wrapper):
+                self._lasting.wrap(trainer, name, functools.partial(_training, self))
 
     def begin(self, run: Run, *, phases: bool) -> None:
         """Serve this run until it closes: exceptions always, trainer logs and phases when somebody wants them."""
@@ -84,8 +85,8 @@ class Link:
             run.on_close.append(self.end)
             if not self._inside:
                 self._wrap_parts(trainer)
-            self._wrap(trainer, "log", functools.partial(_log, run))
-        if phases and not any(name == "compute_loss" for _, name, _ in self._wrapped):
+            self._wrapped.wrap(trainer, "log", functools.partial(_log, run))
+        if phases and "compute_loss" not in self._wrapped:
             self._wrap_phases(trainer, run)
 
     def callbacks(self) -> list[Any]:
@@ -101,18 +102,27 @@ class Link:
         trainer = self._trainer()
         owners = ((trainer, "_clip_grad_norm"), (getattr(trainer, "accelerator", None), "clip_grad_norm_"))
         for owner, name in owners:
-            self._wrap(owner, name, around)
+            self._wrapped.wrap(owner, name, around)
         return any(hasattr(owner, name) for owner, name in owners)
 
     def silence(self, callback: object, events: Iterable[str]) -> None:
         """Until the run ends, another callback does not hear of these events."""
         for event in events:
-            self._wrap(callback, f"on_{event}", _skip)
+            self._wrapped.wrap(callback, f"on_{event}", _skip)
+
+    def around_training_step(self, around: Around) -> Callable[[], None]:
+        """Until the run ends, a micro-batch is trained by `around(call, arguments, keywords)`, which calls `call`.
+
+        Returns:
+            A function that ends it earlier.
+        """
+        self._wrapped.wrap(self._trainer(), "training_step", around)
+        return functools.partial(self._wrapped.unwrap, around)
 
     def end(self) -> None:
         """Put back every method of this training; what somebody has replaced meanwhile is theirs and stays."""
         self._run = None
-        _unwrap_all(self._wrapped)
+        self._wrapped.unwrap_all()
         if not self._lasting:
             self._go()
 
@@ -125,7 +135,7 @@ class Link:
 
     def detach(self) -> None:
         """Put back everything."""
-        _unwrap_all(self._lasting)
+        self._lasting.unwrap_all()
         self.end()
 
     def close_run(self, end: str) -> None:
@@ -146,75 +156,20 @@ class Link:
     def _wrap_parts(self, trainer: Any) -> None:
         parts = _PARTS if hasattr(trainer, "_run_epoch") else _PARTS + _SMALL_PARTS
         for owner, name in parts:
-            self._wrap(getattr(trainer, owner, None) if owner else trainer, name, functools.partial(_whole, self))
+            self._wrapped.wrap(
+                getattr(trainer, owner, None) if owner else trainer, name, functools.partial(_whole, self)
+            )
 
     def _wrap_phases(self, trainer: Any, run: Run) -> None:
         run.phases.enter("startup")
         for name, phase in PHASE_OF_METHOD.items():
-            self._wrap(trainer, name, functools.partial(_phase, run, phase))
-        self._wrap(getattr(trainer, "accelerator", None), "backward", functools.partial(_phase, run, "backward"))
+            self._wrapped.wrap(trainer, name, functools.partial(_phase, run, phase))
+        self._wrapped.wrap(
+            getattr(trainer, "accelerator", None), "backward", functools.partial(_phase, run, "backward")
+        )
         handler = getattr(trainer, "callback_handler", None)
-        self._wrap(handler, "on_pre_optimizer_step", functools.partial(_optimizer_begins, run))
-        self._wrap(handler, "on_optimizer_step", functools.partial(_optimizer_ends, run))
-
-    def _wrap(self, owner: Any, name: str, around: Around, among: Wrapped | None = None) -> None:
-        method = getattr(owner, name, None)
-        if method is not None and hasattr(owner, "__dict__"):
-            wrapper = _Wrapper(owner, name, method, around)
-            owner.__dict__[name] = wrapper
-            (self._wrapped if among is None else among).append((weakref.ref(owner), name, wrapper))
-
-
-Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-
-
-class _Wrapper:
-    """A method of one object, with something around it. Holds its owner weakly: no cycle keeps a trainer alive."""
-
-    def __init__(self, owner: Any, name: str, method: Any, around: Around) -> None:
-        functools.update_wrapper(self, method)
-        del self.__dict__["__wrapped__"]  # it would hold the owner
-        self._name = name
-        self._around = around
-        bound_here = isinstance(method, MethodType) and method.__self__ is owner
-        self._owner = weakref.ref(owner) if bound_here else None
-        self._function: Any = method.__func__ if bound_here else method
-        self.replaced = name in owner.__dict__
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        return self._around(self.original(), arguments, keywords)
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        return inspect.signature(self.original())
-
-    def original(self) -> Any:
-        """What stands behind: the bound method, or what the user had put in its place."""
-        if self._owner is None:
-            return self._function
-        owner = self._owner()
-        assert owner is not None, "only the owner's own methods call these, so it is alive"
-        return MethodType(self._function, owner)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self._owner is not None:  # a copy gets the plain method, bound to the copied owner
-            return MethodType, (self._function, self._owner())
-        return _same, (self._function,)
-
-
-Wrapped = list[tuple[weakref.ref[Any], str, _Wrapper]]
-
-
-def _unwrap_all(wrapped: Wrapped) -> None:
-    while wrapped:
-        reference, name, wrapper = wrapped.pop()
-        owner = reference()
-        if owner is None or owner.__dict__.get(name) is not wrapper:
-            continue
-        if wrapper.replaced:
-            owner.__dict__[name] = wrapper.original()
-        else:
-            del owner.__dict__[name]
+        self._wrapped.wrap(handler, "on_pre_optimizer_step", functools.partial(_optimizer_begins, run))
+        self._wrapped.wrap(handler, "on_optimizer_step", functools.partial(_optimizer_ends, run))
 
 
 def _training(link: Link, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -299,7 +254,3 @@ def _calling_trainer() -> Any | None:
 
 def _nothing() -> None:
     return None
-
-
-def _same(value: Any) -> Any:
-    return value

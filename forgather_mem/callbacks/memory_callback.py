@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Protocol
+from typing import Protocol
 
+from forgather_mem.callbacks.link import Link
 from forgather_mem.callbacks.memory_loggers import BETWEEN_STEPS
 from forgather_mem.callbacks.rule_callback import RuleCallback
+from forgather_mem.callbacks.step_loss import StepLoss
+from forgather_mem.engine import Run
 from forgather_mem.plan import Rule
 from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, TensorProbe
 from forgather_mem.sample import Moment, Sample, Sink
@@ -33,16 +36,14 @@ class MemoryCallback(RuleCallback):
         rules: What to do when. Default: the rules of `callbacks/watch.yaml`.
         sinks: Where the records go. Default: TensorBoard and JSONL when `rules` is left out too, else none:
             the records then go where the other callbacks of the training send them.
-        monitor: An `EpochMemoryMonitor` that is told of epochs and optimizer steps. Given alone, it is all
-            that this callback does.
+        monitor: An `EpochMemoryMonitor` that is told of epochs and optimizer steps, and in its verbose batches
+            of the loss. Given alone, it is all that this callback does.
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
 
     Raises:
         ValueError: for a rule or sink that is none.
     """
-
-    needs_phases: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -63,10 +64,15 @@ class MemoryCallback(RuleCallback):
         for sink in sinks:
             if not hasattr(sink, "write"):
                 raise ValueError(f"MemoryCallback(sinks=[... {sink!r} ...]): a sink has a method write(sample)")
-        if monitor is not None:
-            chosen += _monitor_rules(monitor)
+        self.needs_phases = bool(chosen)
         self.monitor = monitor
-        super().__init__(chosen, sinks, enabled=enabled, strict=strict)
+        self._told = None if monitor is None else _Told(monitor)
+        super().__init__([*chosen, *(self._told.rules() if self._told else ())], sinks, enabled=enabled, strict=strict)
+
+    def _linked(self, link: Link, run: Run) -> None:
+        super()._linked(link, run)
+        if self._told is not None:
+            self._told.loss = StepLoss(link, run.fence)
 
 
 def watch_rules() -> list[Rule]:
@@ -83,32 +89,56 @@ def watch_rules() -> list[Rule]:
     ]
 
 
-def _monitor_rules(monitor: EpochMonitor) -> list[Rule]:
-    told = _Told(monitor)
-    return [
-        Rule(when=AtEvent("epoch_begin"), do=[told.epoch_begins], name="monitor"),
-        Rule(when=Every(steps=1), do=[told.step_ends], name="monitor"),
-        Rule(when=AtEvent("epoch_end"), do=[told.epoch_ends], name="monitor"),
-    ]
-
-
 class _Told:
-    """Passes the trainer's events on to a monitor, and counts the steps of the epoch for it."""
+    """Passes the trainer's events on to a monitor, and counts the steps of the epoch for it.
+
+    Attributes:
+        loss: Reads the loss of a step in the verbose batches; None where no link to the trainer gives it.
+    """
 
     def __init__(self, monitor: EpochMonitor) -> None:
         self._monitor = monitor
         self._batch_idx = 0
+        self.loss: StepLoss | None = None
+
+    def rules(self) -> list[Rule]:
+        """When the monitor is told."""
+        return [
+            Rule(when=AtEvent("epoch_begin"), do=[self.epoch_begins], name="monitor"),
+            Rule(when=Every(steps=1), do=[self.step_ends], name="monitor"),
+            Rule(when=AtEvent("epoch_end"), do=[self.epoch_ends], name="monitor"),
+        ]
 
     def epoch_begins(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         self._batch_idx = 0
         self._monitor.on_epoch_start()
+        if self.loss is not None and self._num_verbose() > 0:
+            self.loss.start()
         return NOTHING
 
     def step_ends(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        self._monitor.on_batch_end(self._batch_idx)
-        self._batch_idx += 1
+        batch_idx, loss = self._batch_idx, None
+        self._batch_idx = batch_idx + 1
+        if self.loss is not None:
+            loss = self.loss.take()
+            if self._batch_idx >= self._num_verbose():
+                self._read_no_losses()
+        self._monitor.on_batch_end(batch_idx, loss)
         return NOTHING
 
     def epoch_ends(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        self._read_no_losses()
         self._monitor.on_epoch_end()
         return NOTHING
+
+    def _num_verbose(self) -> int:
+        """How many batches of an epoch the monitor has a line for, as far as it says so."""
+        monitor = self._monitor
+        return getattr(monitor, "verbose_batches", 0) if getattr(monitor, "enabled", True) else 0
+
+    def _read_no_losses(self) -> None:
+        if self.loss is not None:
+            self.loss.stop()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "loss": None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from forgather_mem.callbacks.rule_callback import RuleCallback
 from forgather_mem.errors import did_you_mean
@@ -50,8 +50,6 @@ class TBMemoryLogger(RuleCallback):
         ValueError: for a period below 1, an unknown group, or both a writer and a folder.
     """
 
-    needs_phases: ClassVar[bool] = True
-
     def __init__(
         self,
         summary_writer: Any = None,
@@ -66,6 +64,7 @@ class TBMemoryLogger(RuleCallback):
     ) -> None:
         self.every_steps = every_steps
         self.metrics = tuple(metrics)
+        self.needs_phases = "phases" in self.metrics
         rules = metric_rules("TBMemoryLogger", self.metrics, every_steps, reset_peaks=reset_peaks)
         check_period("TBMemoryLogger", "rank_steps", "step", rank_steps)
         rules.append(Rule(when=Every(steps=rank_steps), do=[RankProbe()], name="TBMemoryLogger ranks"))
@@ -88,8 +87,6 @@ class JsonMemoryLogger(RuleCallback):
         ValueError: for a period below 1 or an unknown group.
     """
 
-    needs_phases: ClassVar[bool] = True
-
     def __init__(
         self,
         path: str | Path | None = None,
@@ -102,6 +99,7 @@ class JsonMemoryLogger(RuleCallback):
     ) -> None:
         self.every_steps = every_steps
         self.metrics = tuple(metrics)
+        self.needs_phases = "phases" in self.metrics
         rules = metric_rules("JsonMemoryLogger", self.metrics, every_steps, reset_peaks=reset_peaks)
         super().__init__(rules, [JsonlSink(path)], enabled=enabled, strict=strict)
 

@@ -34,7 +34,7 @@ class RuleCallback(TrainerCallback):
     """
 
     # Whether readings need to know the phase (forward, backward, ...), which only a link to the trainer tells.
-    needs_phases: ClassVar[bool] = False
+    needs_phases = False
     # Events that it serves outside a training too, as in an evaluation before or after it.
     outside: ClassVar[frozenset[str]] = frozenset()
 
@@ -193,7 +193,7 @@ class RuleCallback(TrainerCallback):
         self._run = found
         link = found.fence.call("link", Link.find, self)
         if link is not None:
-            link.begin(found, phases=self.needs_phases)
+            self._linked(link, found)
         self._plans = found.join(self, self.rules, self.sinks, state.epoch)
         if link is not None:
             found.fence.call("link", self._use_link, link)
@@ -201,6 +201,10 @@ class RuleCallback(TrainerCallback):
 
     def _use_link(self, link: Link) -> None:
         """For a callback that needs more of the trainer than its events; called when it has joined a run."""
+
+    def _linked(self, link: Link, run: Run) -> None:
+        """A training that we joined has this link to its trainer."""
+        link.begin(run, phases=self.needs_phases)
 
     def _plain_epoch_end(self, epoch: int) -> None:
         if self._on():

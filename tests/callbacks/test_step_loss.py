@@ -1,0 +1,135 @@
+"""The loss of a step in a monitor's verbose batches, against what the trainer itself logs."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Trainer, TrainerCallback
+
+from forgather_mem import EpochMemoryMonitor
+from forgather_mem.callbacks import MemoryCallback
+from forgather_mem.callbacks.link import Link
+from forgather_mem.callbacks.step_loss import StepLoss
+from forgather_mem.fence import Fence
+from tests.training import make_trainer
+
+
+class Monitor:
+    """Notes what it is told."""
+
+    def __init__(self, verbose_batches: int) -> None:
+        self.verbose_batches = verbose_batches
+        self.told: list[tuple[int, object]] = []
+
+    def on_epoch_start(self) -> None:
+        pass
+
+    def on_batch_end(self, batch_idx: int, loss: object = None) -> None:
+        self.told.append((batch_idx, loss))
+
+    def on_epoch_end(self) -> None:
+        pass
+
+
+class Wrapped(TrainerCallback):
+    """Notes before which steps `training_step` is wrapped."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if "training_step" in vars(self.trainer):
+            self.steps.append(state.global_step)
+
+
+@pytest.mark.parametrize("num_micro_batches", [1, 3])
+def test_a_step_has_the_loss_that_the_trainer_logs(tmp_path: Path, num_micro_batches: int) -> None:
+    monitor = Monitor(verbose_batches=2)
+    trainer = make_trainer(
+        tmp_path,
+        [MemoryCallback(monitor=monitor, strict=True)],
+        gradient_accumulation_steps=num_micro_batches,
+        rows=16 * num_micro_batches,
+        max_steps=6,
+        logging_steps=1,
+    )
+    trainer.train()  # an epoch has 4 steps
+    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert [batch_idx for batch_idx, _ in monitor.told] == [0, 1, 2, 3, 0, 1]
+    losses = [loss for _, loss in monitor.told]
+    assert losses[2:4] == [None, None]
+    for step in (0, 1, 4, 5):
+        assert type(losses[step]) is float
+        assert losses[step] == pytest.approx(logged[step], abs=1e-4)
+
+
+def test_training_step_is_wrapped_in_the_verbose_batches_only(tmp_path: Path) -> None:
+    wrapped = Wrapped()
+    trainer = make_trainer(
+        tmp_path, [MemoryCallback(monitor=Monitor(verbose_batches=2)), wrapped], rows=16, max_steps=8
+    )
+    wrapped.trainer = trainer
+    trainer.train()
+    assert wrapped.steps == [0, 1, 4, 5]
+    assert "training_step" not in vars(trainer)
+
+
+@pytest.mark.parametrize("monitor", [Monitor(verbose_batches=0), EpochMemoryMonitor(enabled=False)])
+def test_without_verbose_batches_nothing_is_wrapped(tmp_path: Path, monitor: Any) -> None:
+    wrapped = Wrapped()
+    trainer = make_trainer(tmp_path, [MemoryCallback(monitor=monitor), wrapped])
+    wrapped.trainer = trainer
+    trainer.train()
+    assert wrapped.steps == []
+
+
+def test_an_exception_of_the_step_goes_on_and_the_method_is_put_back(tmp_path: Path) -> None:
+    class Fails(Trainer):
+        def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+            raise OverflowError("in the step")
+
+    trainer = make_trainer(tmp_path, [MemoryCallback(monitor=Monitor(verbose_batches=5))], trainer_class=Fails)
+    with pytest.raises(OverflowError, match="in the step"):
+        trainer.train()
+    assert "training_step" not in vars(trainer)
+
+
+def test_a_method_of_the_users_own_is_called_and_put_back(tmp_path: Path) -> None:
+    monitor = Monitor(verbose_batches=2)
+    trainer = make_trainer(tmp_path, [MemoryCallback(monitor=monitor, strict=True)], max_steps=3)
+    calls: list[float] = []
+
+    def halved(*args: Any, **kwargs: Any) -> torch.Tensor:
+        share = Trainer.training_step(trainer, *args, **kwargs) / 2
+        calls.append(float(share))
+        return share
+
+    trainer.training_step = halved
+    trainer.train()
+    assert trainer.training_step is halved
+    assert [loss for _, loss in monitor.told] == [*calls[:2], None]
+
+
+def test_no_tensor_is_kept_and_what_is_no_number_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer = make_trainer(tmp_path)
+    shares: list[Any] = [torch.tensor(0.5), torch.tensor(0.25), torch.zeros(3)]
+    trainer.training_step = lambda number: shares[number]
+    loss = StepLoss(Link(trainer), Fence())
+    loss.start()
+    trainer.training_step(0)
+    trainer.training_step(1)
+    alive = weakref.ref(shares[1])
+    shares[1] = None
+    assert alive() is None
+    assert loss.take() == 0.75
+    trainer.training_step(2)
+    assert loss.take() is None
+    assert "the loss of a step failed; the training goes on" in caplog.text
+    trainer.training_step(0)
+    loss.stop()
+    trainer.training_step(0)
+    assert loss.take() is None
