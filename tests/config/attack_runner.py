@@ -12,6 +12,7 @@ writing, an import of something that no attack may import. A canary file stands 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -48,6 +49,7 @@ def main(argv: list[str]) -> None:
         import transformers.trainer  # noqa: F401
 
         import forgather_mem.callbacks  # noqa: F401
+    gc.freeze()  # so that a child's collections copy nothing
     for file in argv:
         if file.startswith("--"):
             continue
