@@ -51,7 +51,7 @@ class AppendFile:
         self._longest_s = 0.0
         self.path: Path | None = None
         self.end = 0  # the last good record ends here
-        self.written = self.dropped = self.slow_writes = self.rests = self.files_opened = 0
+        self.written = self.dropped = self.slow_writes = self.rests = 0
 
     def ready(self) -> bool:
         """Whether a record is worth building now; counts it as dropped where not. Opens the file when due."""
@@ -65,11 +65,32 @@ class AppendFile:
         self.dropped += 1
         return False
 
-    def append(self, record: bytes) -> bool:
-        """Write one record, after `ready()` said yes; whether it is in the file, or waits to go there."""
-        if self._queue or time.monotonic() < self._rest_until:
-            return self._wait_with(record)
-        return self._write(record, 1)
+    def append(self, data: bytes, num_records: int = 1) -> bool:
+        """Write one record, or several at once, after `ready()` said yes.
+
+        Returns:
+            Whether it is in the file, or waits to go there.
+        """
+        began, done = time.monotonic(), 0
+        if self._queue or began < self._rest_until:
+            return self._wait_with(data)
+        try:
+            done = os.write(self._fd, data)
+            while done < len(data):
+                done += os.write(self._fd, data[done:])
+        except OSError as error:
+            self._recover(error, done)
+            self._pause(error, num_records)
+            return False
+        self.end += done
+        self.written += num_records
+        self._written_since_check += num_records
+        if num_records:  # a preamble alone proves little: else a disk that takes no record got a file per try
+            self._retry_s = FIRST_RETRY_S
+        now = time.monotonic()
+        if now - began >= SLOW_WRITE_S:
+            self._slow(now, now - began)
+        return True
 
     def close(self) -> None:
         """Write what waits and close the file; the next `ready()` opens the next one."""
@@ -90,41 +111,25 @@ class AppendFile:
         return "; ".join(parts) or None
 
     def _open(self, now: float) -> bool:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (os.O_EXCL if self._always_new else 0)
+        # Without O_NONBLOCK the opening of a pipe that nobody reads would wait for ever.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+        flags |= os.O_EXCL if self._always_new else 0
         try:
             path, preamble = self._open_next()
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(path, flags, 0o666)
+            os.set_blocking(self._fd, True)
             self.path, self.end = path, os.fstat(self._fd).st_size
         except OSError as error:
             self._pause(error, 0)
             return False
-        if not self._write(preamble, 0):
+        self._rest_until = 0.0  # another file may be faster
+        if not self.append(preamble, num_records=0):
             self._let_go()
             if self._always_new:
                 _remove(path)
             return False
         self._fine_until, self._written_since_check = now + LINK_CHECK_S, 0
-        self.files_opened += 1
-        return True
-
-    def _write(self, data: bytes, num_records: int) -> bool:
-        start, done = time.monotonic(), 0
-        try:
-            while done < len(data):
-                done += os.write(self._fd, data[done:] if done else data)
-        except OSError as error:
-            self._recover(error, done)
-            self._pause(error, num_records)
-            return False
-        self.end += done
-        self.written += num_records
-        self._written_since_check += num_records
-        if num_records:  # a preamble alone proves little: else a disk that takes no record got a file per try
-            self._retry_s = FIRST_RETRY_S
-        took = time.monotonic() - start
-        if took >= SLOW_WRITE_S:
-            self._slow(start + took, took)
         return True
 
     def _wait_with(self, record: bytes) -> bool:
@@ -139,8 +144,8 @@ class AppendFile:
         return fits
 
     def _flush(self) -> bool:
-        waiting, self._queue, self._queued_bytes = self._queue, [], 0
-        return not waiting or self._write(b"".join(waiting), len(waiting))
+        waiting, self._queue, self._queued_bytes, self._rest_until = self._queue, [], 0, 0.0
+        return not waiting or self.append(b"".join(waiting), len(waiting))
 
     def _slow(self, now: float, took_s: float) -> None:
         self.slow_writes += 1

@@ -6,12 +6,9 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from forgather_mem.formats.append import FIRST_RETRY_S, LONGEST_PAUSE_S
-
-if TYPE_CHECKING:
-    from tensorboard.compat.proto.event_pb2 import Event
 
 logger = logging.getLogger(__name__)
 
@@ -29,17 +26,19 @@ class StockWriter:
     Args:
         make: Gives the writer; called at the first event. It has `add_event(event)`, or is a
             `torch.utils.tensorboard.SummaryWriter`, or has that class's `add_scalar` and `add_text`.
+        begun: Called for each new writer: its file knows no tag's description yet.
         owned: Whether we close it.
     """
 
-    def __init__(self, make: Callable[[], Any], *, owned: bool) -> None:
+    def __init__(self, make: Callable[[], Any], begun: Callable[[], None], *, owned: bool) -> None:
         self._make = make
+        self._begun = begun
         self._owned = owned
         self._writer: Any = None
         self._pid = os.getpid()
         self._retry_at, self._retry_s = 0.0, FIRST_RETRY_S
         self._error: str | None = None
-        self.written = self.dropped = self.files_opened = 0
+        self.written = self.dropped = 0
 
     def ready(self) -> bool:
         """Whether an event is worth building now; counts it as dropped where not."""
@@ -50,10 +49,10 @@ class StockWriter:
         self.dropped += 1
         return False
 
-    def add(self, event: Event) -> bool:
+    def add(self, payload: bytes) -> bool:
         """Hand one event over, after `ready()`; whether the writer took it."""
         try:
-            _hand_over(self._writer, event)
+            _hand_over(self._writer, payload)
         except OSError as error:
             self.dropped += 1
             self._failed(error)
@@ -86,7 +85,7 @@ class StockWriter:
         except _CANT_OPEN as error:
             self._failed(error)
             return False
-        self.files_opened += 1
+        self._begun()
         return True
 
     def _failed(self, error: Exception) -> None:
@@ -104,7 +103,10 @@ def tensorboard_writer(folder: str) -> Any:
     return EventFileWriter(folder, filename_suffix=".forgather_mem")
 
 
-def _hand_over(writer: Any, event: Event) -> None:
+def _hand_over(writer: Any, payload: bytes) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    event = Event.FromString(payload)
     if hasattr(writer, "add_event"):
         writer.add_event(event)
     elif _is_torchs(writer) and writer.file_writer is not None:

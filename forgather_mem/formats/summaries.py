@@ -1,12 +1,14 @@
-"""Which TensorBoard messages do we write? Scalars, text, a chart layout and hyperparameters, as `Event`s.
+"""Which TensorBoard messages do we write? Scalars, text, a chart layout, hyperparameters: payloads of `Event`s.
 
-Here are tags and numbers only; what they mean is decided in `sinks/`. Each function's message is shown by
-both of TensorBoard's loaders (the fast one in Rust, and the one in Python).
+Here are tags and numbers only; what they mean is decided in `sinks/`. Each message is shown by both of
+TensorBoard's loaders (the fast one in Rust, and the one in Python).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tensorboard.compat.proto.event_pb2 import Event
@@ -21,47 +23,97 @@ HParam = str | bool | int | float
 
 
 class ScalarRecord:
-    """One `Event` with the same tags every time, filled again and again with new numbers.
+    """The payload of an `Event` with the same tags every time, made again and again with new numbers.
 
-    Filling 20 numbers takes about 2 us; building a new message would take 8.
+    The message class makes the constant bytes once; then one `struct.pack` puts the numbers between them. In a real
+    training step, with cold caches, that halves what filling a message and serializing it costs.
 
     Args:
         tags: One for each number.
-        descriptions: Markdown by tag. TensorBoard wants it once, before or with a tag's first point.
+        descriptions: Markdown by tag. TensorBoard wants it once, with a tag's first point.
+
+    Attributes:
+        descriptive: Whether the payload still carries descriptions.
     """
 
     def __init__(self, tags: Sequence[str], descriptions: Mapping[str, str]) -> None:
-        self.event = Event()
-        self._described = bool(descriptions)
-        for tag in tags:
-            value = self.event.summary.value.add(tag=tag, simple_value=0.0)
-            if tag in descriptions:
+        self._tags = tags
+        self._descriptions = descriptions
+        self.descriptive = bool(descriptions)
+        # A value without metadata ends with the four bytes of its number.
+        heads = [Summary(value=[_scalar_value(tag, 0.0)]).SerializeToString()[:-4] for tag in tags]
+        self._summary_head = b"\x2a" + _varint(sum(map(len, heads)) + 4 * len(heads))
+        self._format = "".join(f"{len(head)}sf" for head in heads)
+        self._packers: dict[int, Callable[..., bytes]] = {}  # by the length of what stands before the values
+        self._parts: list[object] = [None] * (2 * len(heads))
+        self._parts[0::2] = heads
+
+    def payload(
+        self,
+        step: int,
+        time_s: float,
+        values: Iterable[float],
+        factors: Iterable[float],
+        instead: Iterable[tuple[int, float]] = (),
+    ) -> bytes:
+        """The event with each value times its factor.
+
+        Args:
+            step: Optimizer steps done.
+            time_s: Wall clock.
+            values: For the tags in order, from the first on.
+            factors: As many.
+            instead: (index of a tag, number): numbers that replace these, or stand behind them.
+        """
+        numbers = list(map(operator.mul, values, factors))
+        for index, number in instead:
+            numbers[index : index + 1] = (number,)
+        if self.descriptive:
+            return self._described_payload(step, time_s, numbers)
+        before = b"\x10" + _varint(step) + self._summary_head
+        pack = self._packers.get(len(before)) or self._new_packer(len(before))
+        self._parts[1::2] = numbers
+        try:
+            return pack(9, time_s, before, *self._parts)
+        except OverflowError:  # beyond float32
+            return self._described_payload(step, time_s, numbers)
+
+    def _new_packer(self, num_bytes: int) -> Callable[..., bytes]:
+        packer = self._packers[num_bytes] = struct.Struct(f"<Bd{num_bytes}s{self._format}").pack
+        return packer
+
+    def _described_payload(self, step: int, time_s: float, numbers: Iterable[float]) -> bytes:
+        event = Event(step=step, wall_time=time_s)
+        for tag, number in zip(self._tags, numbers, strict=True):
+            value = event.summary.value.add()
+            value.CopyFrom(_scalar_value(tag, number))
+            if self.descriptive and tag in self._descriptions:
                 # Without the data class the fast loader drops the description of a plain scalar.
                 value.metadata.plugin_data.plugin_name = "scalars"
                 value.metadata.data_class = DATA_CLASS_SCALAR
-                value.metadata.summary_description = descriptions[tag]
-        self._cells = list(self.event.summary.value)
-
-    def fill(self, step: int, time_s: float, numbers: Iterable[float]) -> Event:
-        """The event with these numbers; the same object every time, so write it before the next call."""
-        event = self.event
-        event.step, event.wall_time = step, time_s
-        for cell, number in zip(self._cells, numbers, strict=True):
-            cell.simple_value = number
-        return event
-
-    def described(self) -> None:
-        """The descriptions have been written: leave them out from now on."""
-        if self._described:
-            self._described = False
-            for cell in self._cells:
-                cell.ClearField("metadata")
+                value.metadata.summary_description = self._descriptions[tag]
+        payload: bytes = event.SerializeToString()
+        return payload
 
 
-def text_event(tag: str, markdown: str, step: int, time_s: float) -> Event:
+def _scalar_value(tag: str, number: float) -> Summary.Value:
+    return Summary.Value(tag=tag, simple_value=number)
+
+
+def _varint(number: int) -> bytes:
+    number &= 0xFFFFFFFFFFFFFFFF
+    found = []
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
+
+
+def text_payload(tag: str, markdown: str, step: int, time_s: float) -> bytes:
     """A text for the Text tab; Markdown with tables, HTML is shown as it is written."""
     metadata = text_metadata.create_summary_metadata(display_name="", description="")
-    return _event(_string_value(tag, markdown.encode(), metadata), step, time_s)
+    return _payload(_string_value(tag, markdown.encode(), metadata), step, time_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +133,7 @@ class Chart:
     margin: tuple[str, str, str] | None = None
 
 
-def layout_event(charts: Iterable[Chart], step: int, time_s: float) -> Event:
+def layout_payload(charts: Iterable[Chart], step: int, time_s: float) -> bytes:
     """The Custom Scalars layout of a run; a later one replaces an earlier one."""
     layout = layout_pb2.Layout()
     categories: dict[str, layout_pb2.Category] = {}
@@ -96,10 +148,10 @@ def layout_event(charts: Iterable[Chart], step: int, time_s: float) -> Event:
             added.multiline.tag.extend(chart.lines)
     metadata = layout_metadata.create_summary_metadata()
     value = _string_value(layout_metadata.CONFIG_SUMMARY_TAG, layout.SerializeToString(), metadata)
-    return _event(value, step, time_s)
+    return _payload(value, step, time_s)
 
 
-def hparams_events(hparams: Mapping[str, HParam], metric_tags: Iterable[str], time_s: float) -> list[Event]:
+def hparams_payloads(hparams: Mapping[str, HParam], metric_tags: Iterable[str], time_s: float) -> list[bytes]:
     """Hyperparameters of this run, with live tags of the same run as their metrics."""
     from tensorboard.plugins.hparams import summary_v2  # loads numpy, 0.1 s
 
@@ -109,17 +161,17 @@ def hparams_events(hparams: Mapping[str, HParam], metric_tags: Iterable[str], ti
         time_created_secs=time_s,
     )
     start = summary_v2.hparams_pb(dict(hparams), start_time_secs=time_s)
-    return [Event(step=0, wall_time=time_s, summary=summary) for summary in (config, start)]
+    return [_payload(summary.value[0], 0, time_s) for summary in (config, start)]
 
 
-def hparams_end_event(time_s: float) -> Event:
-    """The run that `hparams_events` began has ended."""
+def hparams_end_payload(time_s: float) -> bytes:
+    """The run that `hparams_payloads` began has ended."""
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2  # without TensorFlow, unlike its API
 
     ended = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time_s)
     content = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(session_end_info=ended))
     value = Summary.Value(tag=metadata.SESSION_END_INFO_TAG, metadata=content, tensor=metadata.NULL_TENSOR)
-    return _event(value, 0, time_s)
+    return _payload(value, 0, time_s)
 
 
 def _string_value(tag: str, content: bytes, metadata: SummaryMetadata) -> Summary.Value:
@@ -127,5 +179,6 @@ def _string_value(tag: str, content: bytes, metadata: SummaryMetadata) -> Summar
     return Summary.Value(tag=tag, metadata=metadata, tensor=tensor)
 
 
-def _event(value: Summary.Value, step: int, time_s: float) -> Event:
-    return Event(step=step, wall_time=time_s, summary=Summary(value=[value]))
+def _payload(value: Summary.Value, step: int, time_s: float) -> bytes:
+    payload: bytes = Event(step=step, wall_time=time_s, summary=Summary(value=[value])).SerializeToString()
+    return payload

@@ -42,41 +42,41 @@ class Columns:
         names: The names of their values, in order.
 
     Attributes:
-        tags: In the order of the numbers.
+        tags: One for each value in order, then those that only show an extreme.
         metrics: The table's row of each tag.
+        factors: One for each value: the number under its tag is value times factor.
         extremes: Those tags that show the run's highest or lowest value so far.
     """
 
-    __slots__ = ("_extra", "_factors", "_running", "extremes", "metrics", "tags")
+    __slots__ = ("_spiking", "extremes", "factors", "metrics", "tags")
 
     def __init__(self, event: str, device: int | None, names: Iterable[str]) -> None:
-        self.metrics: list[Metric] = [metric_of(name) for name in names]
-        self.tags = [tag_of(row, event, device) for row in self.metrics]
-        self._factors = [row.factor for row in self.metrics]
-        self._running: list[tuple[int, str, Callable[[float, float], bool]]] = []
-        self._extra: list[tuple[int, str]] = []
-        for index, (tag, row) in enumerate(zip(self.tags, self.metrics, strict=True)):
+        rows = [metric_of(name) for name in names]
+        self.metrics = list(rows)
+        self.tags = [tag_of(row, event, device) for row in rows]
+        self.factors = [row.factor for row in rows]
+        self.extremes: list[str] = []
+        # (name, factor, index of the tag that shows the extreme, that tag, what beats it)
+        self._spiking: list[tuple[str, float, int, str, Callable[[float, float], bool]]] = []
+        for index, row in enumerate(rows):
             if row.running:
-                self._running.append((index, tag, operator.gt if row.running == "max" else operator.lt))
+                self._add_extreme(row, index, operator.lt if row.running == "min" else operator.gt)
             if row.extreme_tag:
-                self._extra.append((index, _whole_tag(row.extreme_tag, device)))
-        self.tags += [tag for _, tag in self._extra]
-        self.metrics += [self.metrics[index] for index, _ in self._extra]
-        self.extremes = [tag for _, tag, _ in self._running] + [tag for _, tag in self._extra]
+                self.tags.append(_whole_tag(row.extreme_tag, device))
+                self.metrics.append(row)
+                self._add_extreme(row, len(self.tags) - 1, operator.gt)
 
-    def numbers(self, values: Mapping[str, float], so_far: dict[str, float]) -> list[float]:
-        """One number for each tag; `so_far` keeps the run's extremes by tag."""
-        numbers = [value * factor for value, factor in zip(values.values(), self._factors, strict=True)]
-        for index, tag, beats in self._running:
-            numbers[index] = _extreme(so_far, tag, numbers[index], beats)
-        for index, tag in self._extra:
-            numbers.append(_extreme(so_far, tag, numbers[index], operator.gt))
-        return numbers
+    def numbers_so_far(self, values: Mapping[str, float], so_far: dict[str, float]) -> list[tuple[int, float]]:
+        """(index of the tag, number) for each extreme; `so_far` keeps the run's by tag."""
+        found = []
+        for name, factor, index, tag, beats in self._spiking:
+            number = values[name] * factor
+            best = so_far.get(tag)
+            if best is None or beats(number, best):
+                best = so_far[tag] = number
+            found.append((index, best))
+        return found
 
-
-def _extreme(so_far: dict[str, float], tag: str, number: float, beats: Callable[[float, float], bool]) -> float:
-    best = so_far.get(tag)
-    if best is None or beats(number, best):
-        so_far[tag] = number
-        return number
-    return best
+    def _add_extreme(self, row: Metric, index: int, beats: Callable[[float, float], bool]) -> None:
+        self.extremes.append(self.tags[index])
+        self._spiking.append((row.name, row.factor, index, self.tags[index], beats))

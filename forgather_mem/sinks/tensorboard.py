@@ -14,10 +14,10 @@ from forgather_mem.formats.summaries import (
     Chart,
     HParam,
     ScalarRecord,
-    hparams_end_event,
-    hparams_events,
-    layout_event,
-    text_event,
+    hparams_end_payload,
+    hparams_payloads,
+    layout_payload,
+    text_payload,
 )
 from forgather_mem.metrics import Metric
 from forgather_mem.sample import Finding, RunInfo, Sample
@@ -134,7 +134,6 @@ class _Page:
         self._output_dir = output_dir
         self._began_s = time.time()
         self._out: EventFile | StockWriter | None = None
-        self._files_opened = 0
         self._rows: dict[tuple[object, ...], tuple[Columns, ScalarRecord]] = {}
         self._extremes: dict[str, float] = {}
         self._tags: dict[str, Metric] = {}  # those whose description is written
@@ -143,47 +142,40 @@ class _Page:
         self.closed = False
 
     def write(self, sample: Sample) -> None:
-        out = self._ready()
-        if out is None:
+        out = self._out or self._open()
+        if not out.ready():
             return
         values = sample.values
         key = (sample.event, sample.device, *values)
-        row = self._rows.get(key) or self._new_row(key, sample, out)
-        columns, record = row
-        if out.add(record.fill(sample.step, sample.time_s, columns.numbers(values, self._extremes))):
-            record.described()
+        columns, record = self._rows.get(key) or self._new_row(key, sample, out)
+        so_far = columns.numbers_so_far(values, self._extremes) if columns.extremes else ()
+        payload = record.payload(sample.step, sample.time_s, values.values(), columns.factors, so_far)
+        if out.add(payload) and record.descriptive:
+            record.descriptive = False
 
     def tell(self, finding: Finding) -> None:
-        out = self._ready()
-        if out is not None:
-            out.add(text_event(f"mem_report/{finding.kind}", _markdown(finding), finding.step, time.time()))
+        out = self._out or self._open()
+        if out.ready():
+            out.add(text_payload(f"mem_report/{finding.kind}", _markdown(finding), finding.step, time.time()))
 
     def close(self) -> None:
         self.closed = True
         if self._out is not None:
             if self._sink.hparams and self._tags and self._out.ready():
-                self._out.add(hparams_end_event(time.time()))
+                self._out.add(hparams_end_payload(time.time()))
             self._out.close()
 
     def problem(self) -> str | None:
         return self._out.problem() if self._out is not None else None
 
-    def _ready(self) -> EventFile | StockWriter | None:
-        if self._out is None:
-            self._out = self._open()
-        if not self._out.ready():
-            return None
-        if self._out.files_opened != self._files_opened:  # a new file knows no descriptions and no layout
-            self._files_opened = self._out.files_opened
-            self._rows.clear()
-            self._tags.clear()
-            self._charts = ()
+    def _open(self) -> EventFile | StockWriter:
+        self._out = self._make_out()
         return self._out
 
-    def _open(self) -> EventFile | StockWriter:
+    def _make_out(self) -> EventFile | StockWriter:
         writer = self._sink.summary_writer
         if writer is not None:
-            return StockWriter(lambda: writer, owned=False)
+            return StockWriter(lambda: writer, self._forget_what_was_said, owned=False)
         folder = self.folder = find_folder(self._sink.logging_dir, self._output_dir, self._began_s)
         if "://" in folder:
             logger.warning(
@@ -195,8 +187,14 @@ class _Page:
                 "run that is killed loses up to two minutes"
             )
         else:
-            return EventFile(Path(folder))
-        return StockWriter(lambda: tensorboard_writer(folder), owned=True)
+            return EventFile(Path(folder), self._forget_what_was_said)
+        return StockWriter(lambda: tensorboard_writer(folder), self._forget_what_was_said, owned=True)
+
+    def _forget_what_was_said(self) -> None:
+        """A new file begins: it knows no descriptions and no layout."""
+        self._rows.clear()
+        self._tags.clear()
+        self._charts = ()
 
     def _new_row(
         self, key: tuple[object, ...], sample: Sample, out: EventFile | StockWriter
@@ -208,11 +206,11 @@ class _Page:
         new = {tag: row for tag, row in zip(columns.tags, columns.metrics, strict=True) if tag not in self._tags}
         record = ScalarRecord(columns.tags, {tag: f"{row.unit}. {row.meaning}" for tag, row in new.items()})
         if self._sink.hparams and not self._tags:
-            for event in hparams_events(self._sink.hparams, columns.extremes or columns.tags, sample.time_s):
-                out.add(event)
+            for payload in hparams_payloads(self._sink.hparams, columns.extremes or columns.tags, sample.time_s):
+                out.add(payload)
         self._tags.update(new)
         charts = charts_for(self._tags) if self._sink.layout and new else self._charts
-        if charts != self._charts and out.add(layout_event(charts, sample.step, sample.time_s)):
+        if charts != self._charts and out.add(layout_payload(charts, sample.step, sample.time_s)):
             self._charts = charts
         self._rows[key] = columns, record
         return columns, record

@@ -124,6 +124,21 @@ def test_an_error_other_than_a_full_disk_starts_a_new_file(tmp_path: Path) -> No
     assert files["1"] == b"begin\n" + (b"r" * 299 + b"\n") * 2
 
 
+def test_a_pipe_that_nobody_reads_does_not_hold_the_training_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    file = AppendFile(lambda: (tmp_path / "pipe", b"begin\n"), always_new=False)
+    assert not write(file, b"one\n")
+    assert "No such device or address" in (file.problem() or "")
+    reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    time.sleep(0.15)
+    assert write(file, b"two\n")
+    assert os.read(reading, 100) == b"begin\ntwo\n"
+    os.close(reading)
+    assert not write(file, b"three\n")
+    assert not write(file, b"four\n")
+    assert (file.written, file.dropped) == (1, 3)
+
+
 def test_nothing_is_written_into_a_deleted_file_for_longer_than_half_a_second(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     file = numbered(folder)

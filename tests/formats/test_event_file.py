@@ -62,10 +62,10 @@ def test_a_wrong_payload_is_passed_over_and_a_wrong_length_ends_the_file() -> No
 
 
 def test_our_file_is_one_that_tensorboard_takes_and_reads(tmp_path: Path) -> None:
-    file = EventFile(tmp_path)
+    file = EventFile(tmp_path, lambda: None)
     for step in range(3):
         assert file.ready()
-        assert file.add(Event(step=step, wall_time=1.0))
+        assert file.add(Event(step=step, wall_time=1.0).SerializeToString())
     file.close()
     (path,) = tmp_path.iterdir()
     assert IsTensorFlowEventsFile(str(path))
@@ -77,7 +77,7 @@ def test_our_file_is_one_that_tensorboard_takes_and_reads(tmp_path: Path) -> Non
 
 
 def test_two_files_of_one_process_and_second_have_names_of_their_own(tmp_path: Path) -> None:
-    files = [EventFile(tmp_path) for _ in range(3)]
+    files = [EventFile(tmp_path, lambda: None) for _ in range(3)]
     assert all(file.ready() for file in files)
     for file in files:
         file.close()

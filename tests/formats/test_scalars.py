@@ -16,7 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from forgather_mem.formats.event_file import EventFile, crc32c, frame
 from forgather_mem.formats.scalars import read_scalars
-from forgather_mem.formats.summaries import ScalarRecord, text_event
+from forgather_mem.formats.summaries import ScalarRecord, text_payload
 
 Point = tuple[int, float, float]
 
@@ -83,14 +83,14 @@ def test_files_of_torchs_writer_are_read_in_both_styles(tmp_path: Path) -> None:
 
 def test_our_own_files_are_read_with_descriptions_texts_and_changing_names(tmp_path: Path) -> None:
     rows = [ScalarRecord(["a", "b"], {"a": "What it is."}), ScalarRecord(["b", "c", "a"], {"c": "Else."})]
-    file = EventFile(tmp_path)
+    file = EventFile(tmp_path, lambda: None)
     for step in range(300):
         assert file.ready()
-        row = rows[step % 7 == 0]
-        file.add(row.fill(step, 1e9 + step, [step, step * 2.0, step * 3.0][: 3 if step % 7 == 0 else 2]))
-        row.described()
+        row, width = (rows[1], 3) if step % 7 == 0 else (rows[0], 2)
+        file.add(row.payload(step, 1e9 + step, [step] * width, [1.0, 2.0, 3.0][:width]))
+        row.descriptive = False
         if step % 100 == 0:
-            file.add(text_event("note", "not a scalar", step, 1e9))
+            file.add(text_payload("note", "not a scalar", step, 1e9))
     file.close()
     found = by_us(tmp_path)
     assert found == by_tensorboard(tmp_path)

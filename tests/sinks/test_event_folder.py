@@ -24,7 +24,7 @@ def trainers_file(folder: Path) -> None:
 
 
 def our_file(folder: Path) -> None:
-    file = EventFile(folder)
+    file = EventFile(folder, lambda: None)
     assert file.ready()
     file.close()
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR, Summary
 from torch.utils.tensorboard import SummaryWriter
 
 from forgather_mem.formats.summaries import ScalarRecord
@@ -322,23 +323,30 @@ def test_a_trainers_own_curve_stays_live_beside_our_file(tmp_path: Path) -> None
 @settings(deadline=None)
 @given(
     st.lists(st.text(max_size=20), max_size=8),
-    st.integers(0, 2**60),
+    st.integers(-(2**63), 2**63 - 1),
     st.floats(0, 2e9),
-    st.lists(st.floats(width=32), min_size=8, max_size=8),
+    st.lists(st.floats(), min_size=8, max_size=8),
     st.booleans(),
 )
-def test_a_filled_record_is_the_event_that_tensorboards_messages_make(
+def test_a_payload_parses_to_the_event_that_tensorboards_messages_make(
     tags: list[str], step: int, time_s: float, numbers: list[float], described: bool
 ) -> None:
     record = ScalarRecord(tags, dict.fromkeys(tags, "d") if described else {})
-    record.fill(7, 1.0, [0.5] * len(tags))
-    record.described()
-    raw = record.fill(step, time_s, numbers[: len(tags)]).SerializeToString()
-    expected = Event(step=step, wall_time=time_s)
-    expected.summary.SetInParent()
-    for tag, number in zip(tags, numbers, strict=False):
-        expected.summary.value.add(tag=tag, simple_value=number)
-    assert raw == (expected.SerializeToString() if tags else Event(step=step, wall_time=time_s).SerializeToString())
+    doubled = [number * 2 for number in numbers]
+    found = Event.FromString(record.payload(step, time_s, numbers, [2.0] * len(tags)))
+    expected = Event(step=step, wall_time=time_s, summary=Summary())
+    for tag, number in zip(tags, doubled, strict=False):
+        value = expected.summary.value.add(tag=tag, simple_value=number)
+        if described:
+            value.metadata.summary_description = "d"
+            value.metadata.plugin_data.plugin_name = "scalars"
+            value.metadata.data_class = DATA_CLASS_SCALAR
+    assert repr(found) == repr(expected)  # equal, also where a number is none
+    record.descriptive = False
+    for value in expected.summary.value:
+        value.ClearField("metadata")
+    found = Event.FromString(record.payload(step, time_s, numbers, [2.0] * len(tags)))
+    assert repr(found) == repr(expected)
 
 
 def test_a_record_of_twenty_numbers_is_cheap(tmp_path: Path) -> None:
