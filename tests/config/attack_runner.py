@@ -42,8 +42,10 @@ SUSPICIOUS = frozenset(
 
 def main(argv: list[str]) -> None:
     heavy = "--heavy" in argv
-    import forgather_mem.config.environment
+    from forgather_mem.config.environment import ConfigEnvironment
 
+    # Everything that loading needs is imported once, here, and not in each child.
+    ConfigEnvironment().load_from_string("-- set x = 1\na: !call:list [[{{ x }}]]\n").construct()
     if heavy:
         import transformers
         import transformers.trainer  # noqa: F401
