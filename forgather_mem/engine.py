@@ -164,9 +164,11 @@ class Run:
                 if rule.every_epochs and plan.epochs % rule.every_epochs:
                     continue
                 self.fence.call_rule(rule, self._do, moment)
+        now = time.perf_counter()
+        self._self_s += now - began
         if plan.flushes and self._record is not None:
-            self.flush()
-        self._self_s += time.perf_counter() - began
+            self.flush()  # what writing takes stands in the next record
+            self._self_s += time.perf_counter() - now
 
     def flush(self) -> None:
         """Write the record that is open, if any."""
@@ -188,14 +190,14 @@ class Run:
         """The training is over, whichever way: write what is open, give back what was taken. Idempotent."""
         if self.closed:
             return
-        self.closed = True
-        atexit.unregister(self.close)
         self.flush()
         self.phases.close()
-        for give_back in self.on_close:
-            self.fence.call("on_close", give_back)
         for work in reversed(self._works):
             self._call(work, "end", self)
+        for give_back in self.on_close:
+            self.fence.call("on_close", give_back)
+        self.closed = True  # not sooner: what a Ctrl-C up to here leaves undone, the next call does
+        atexit.unregister(self.close)
         summary = self.summary
         self._take_self_s()
         self.ledger.close()

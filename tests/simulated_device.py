@@ -16,6 +16,9 @@ from forgather_mem.probes import allocator, windows
 from forgather_mem.units import MIB
 
 
+TOTAL_MIB = 8192
+
+
 class SimulatedDevice:
     """What torch's allocator holds; sizes in MiB. `initialised` is False until the script uses the device."""
 
@@ -42,6 +45,9 @@ class SimulatedDevice:
         held = {"current": int(self.reserved * MIB), "peak": int(self.reserved * MIB)}
         return {"allocated_bytes": {"all": counts}, "reserved_bytes": {"all": held}}
 
+    def memory_info(self, index: int) -> tuple[int, int]:
+        return int((TOTAL_MIB - self.reserved) * MIB), TOTAL_MIB * MIB
+
     def reset_peaks(self, index: int) -> None:
         self.peak = self.allocated
 
@@ -57,6 +63,7 @@ def simulated_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevic
         patch.setattr(torch.cuda, "current_device", lambda: 0)
         patch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
         patch.setattr(torch.cuda, "reset_peak_memory_stats", device.reset_peaks)
+        patch.setattr(torch.cuda, "mem_get_info", device.memory_info)
         patch.setattr(torch._C, "_cuda_memoryStats", device.stats, raising=False)
         for cache in caches:
             cache.cache_clear()

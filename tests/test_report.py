@@ -328,6 +328,24 @@ def test_a_peak_outside_the_measured_phases_is_not_given_to_one_of_them() -> Non
     assert build_report(summary)["peaks"][0] == {"where": "host", "bytes": 900 * MIB, "step": 130, "phase": "other"}
 
 
+def test_without_a_peak_of_the_allocator_the_highest_that_was_allocated_counts() -> None:
+    summary = RunSummary(RunFacts(wall_s=1.0))
+    summary.begin(0)
+    for step, gib in enumerate((2, 5, 3), 1):
+        read(summary, step, {"device/allocated_bytes": gib * GIB, "device/reserved_bytes": 6 * GIB}, device=0)
+    report = build_report(summary)
+    assert report["device"][0]["peak_allocated_bytes"] == 5 * GIB
+    assert report["peaks"] == [{"where": "gpu0", "bytes": 5 * GIB, "step": 2, "phase": "other"}]
+
+
+def test_a_peak_after_the_last_step_counts() -> None:
+    summary = cpu_run()
+    read(summary, 160, {"phase/host/evaluate_peak_bytes": 950 * MIB}, event="evaluate")
+    report = build_report(summary)
+    assert report["host"]["rss_peak_bytes"] == 950 * MIB
+    assert report["peaks"][0] == {"where": "host", "bytes": 950 * MIB, "step": 160, "phase": "evaluate"}
+
+
 def test_on_the_host_the_parts_add_up_to_the_peak() -> None:
     parts = build_report(cpu_run())["breakdown"]
     # 800 at the backward peak, 600 at the start, 20 of optimizer and 10 of gradients made since

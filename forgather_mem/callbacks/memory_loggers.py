@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class TBMemoryLogger(RuleCallback):
             trainer's own event file is, else `output_dir/runs/<time>_<host>`.
         reset_peaks: Start a new window for the device's peak after each record. Others who read the allocator's
             peak see the reset; False leaves it alone.
+        hparams: Hyperparameters of this run for the HParams tab, name to value; its metrics are the peaks.
         rank_steps: With several ranks, rank 0 compares their memory every so many steps (`mem_ranks/*`).
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
@@ -58,6 +59,7 @@ class TBMemoryLogger(RuleCallback):
         metrics: Sequence[str] = DEFAULT_METRICS,
         logging_dir: str | Path | None = None,
         reset_peaks: bool = True,
+        hparams: Mapping[str, object] | None = None,
         rank_steps: int = 50,
         enabled: bool = True,
         strict: bool = False,
@@ -68,7 +70,7 @@ class TBMemoryLogger(RuleCallback):
         rules = metric_rules("TBMemoryLogger", self.metrics, every_steps, reset_peaks=reset_peaks)
         check_period("TBMemoryLogger", "rank_steps", "step", rank_steps)
         rules.append(Rule(when=Every(steps=rank_steps), do=[RankProbe()], name="TBMemoryLogger ranks"))
-        sink = TensorBoardSink(summary_writer, logging_dir=logging_dir)
+        sink = TensorBoardSink(summary_writer, logging_dir=logging_dir, hparams=hparams)
         super().__init__(rules, [sink], enabled=enabled, strict=strict)
 
 

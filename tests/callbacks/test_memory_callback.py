@@ -1,0 +1,112 @@
+"""What `MemoryCallback()` sees when it watches, and that it changes nothing; on a simulated device too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from forgather_mem.callbacks import MemoryCallback
+from forgather_mem.engine import RUN_ATTRIBUTE
+from forgather_mem.report import build_report
+from forgather_mem.sinks import Capture
+from forgather_mem.units import MIB
+from tests.memory import status_bytes
+from tests.simulated_device import SimulatedDevice, simulated_device
+from tests.training import make_trainer
+
+
+class Training:
+    """The events and phases of a training on a simulated device, one after the other."""
+
+    def __init__(self, callback: MemoryCallback, device: SimulatedDevice, folder: Path) -> None:
+        self.callback, self.device = callback, device
+        self.args = SimpleNamespace(output_dir=str(folder))
+        self.state = SimpleNamespace(global_step=0, epoch=0.0)
+        self.fire("train_begin")
+
+    def fire(self, event: str) -> None:
+        getattr(self.callback, f"on_{event}")(self.args, self.state, None)
+
+    def phase(self, name: str, spike_mib: float) -> None:
+        phases = getattr(self.state, RUN_ATTRIBUTE).phases
+        phases.enter(name)
+        self.device.spike(spike_mib)
+        phases.leave(name)
+
+    def step(self, **spikes_mib: float) -> None:
+        for name, mib in spikes_mib.items():
+            self.phase(name, mib)
+        self.state.global_step += 1
+        self.fire("step_end")
+
+
+def phase_values(capture: Capture) -> dict[tuple[str, int], dict[str, float]]:
+    """(event, step) to phase and MiB, on the device."""
+    told = {
+        (sample.event, sample.step): {
+            name.split("/")[2].removesuffix("_peak_bytes"): value / MIB
+            for name, value in sample.values.items()
+            if name.startswith("phase/device/")
+        }
+        for sample in capture.samples
+    }
+    return {key: phases for key, phases in told.items() if phases}
+
+
+def test_watching_a_device_resets_no_peak_and_tells_where_the_running_maximum_rose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture = Capture()
+    callback = MemoryCallback(sinks=[capture], strict=True)
+    with simulated_device(monkeypatch) as device:
+        device.hold(100)
+        training = Training(callback, device, tmp_path)
+        training.step(forward=50, backward=20)
+        training.step(forward=40, backward=60)
+        training.phase("evaluate", 10)
+        training.fire("evaluate")
+        training.phase("save", 80)
+        training.fire("save")
+        training.step(forward=90)
+        training.phase("save", 100)
+        training.fire("train_end")
+        assert device.peak == 200, "nobody has reset it"
+    assert phase_values(capture) == {
+        ("step_end", 1): {"forward": 150},
+        ("step_end", 2): {"backward": 160},
+        ("save", 2): {"save": 180},
+        ("step_end", 3): {"forward": 190},
+        ("train_end", 3): {"save": 200},
+    }
+    assert callback.summary is not None
+    report = build_report(callback.summary)
+    assert report["device"][0]["peak_allocated_bytes"] == 200 * MIB
+    assert report["peaks"][0]["where"] == "host"
+    highest = next(peak for peak in report["peaks"] if peak["where"] == "gpu0")
+    assert highest == {"where": "gpu0", "bytes": 200 * MIB, "step": 3, "phase": "save"}
+
+
+def test_watching_leaves_the_kernels_mark_alone(tmp_path: Path) -> None:
+    before = status_bytes("VmHWM")
+    trainer = make_trainer(tmp_path, [MemoryCallback(strict=True)])
+    trainer.train()
+    assert status_bytes("VmHWM") >= before
+
+
+def test_watching_writes_tensorboard_and_json_lines(tmp_path: Path) -> None:
+    make_trainer(tmp_path, [MemoryCallback(strict=True)], max_steps=2).train()
+    names = {path.name.split(".")[0] for path in tmp_path.rglob("*.*") if path.is_file()}
+    assert names >= {"events", "memory"}
+
+
+def test_only_what_needs_phases_has_the_trainer_wrapped_for_them(tmp_path: Path) -> None:
+    class Monitor:
+        def on_epoch_start(self) -> None: ...
+        def on_batch_end(self, batch_idx: int, loss: Any = None) -> None: ...
+        def on_epoch_end(self) -> None: ...
+
+    assert MemoryCallback().needs_phases
+    assert not MemoryCallback(monitor=Monitor()).needs_phases

@@ -1,0 +1,214 @@
+"""What the loggers write in a real training, read back by others than ourselves where others can read it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from transformers import TrainerCallback
+
+from forgather_mem.callbacks import JsonMemoryLogger, MemoryCallback, TBMemoryLogger
+from forgather_mem.plan import Rule
+from forgather_mem.probes import TensorProbe
+from forgather_mem.report import build_report, report_text
+from forgather_mem.sinks import Capture
+from forgather_mem.triggers import Every
+from forgather_mem.units import GIB, MIB
+from tests.memory import status_bytes
+from tests.training import make_trainer
+
+DEFAULT_NAMES = {
+    "host/rss_bytes",
+    "host/rss_peak_bytes",
+    "host/anon_bytes",
+    "gc/pause_s",
+    "gc/pause_total_s",
+    "gc/pause_max_s",
+    "gc/collections",
+    "step/time_s",
+    "step/self_s",
+}
+
+
+class Resident(TrainerCallback):
+    """The kernel's word for the resident size at each step's end."""
+
+    def __init__(self) -> None:
+        self.at: dict[int, int] = {}
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.at[state.global_step] = status_bytes("VmRSS")
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def steps_of(path: Path) -> dict[int, dict[str, float]]:
+    """Step to values, of the records of steps."""
+    return {line["step"]: line["values"] for line in lines(path) if line.get("event") == "step_end"}
+
+
+def tensorboard(folder: Path) -> EventAccumulator:
+    (file,) = folder.rglob("events.mem.tfevents*")
+    reader = EventAccumulator(str(file), size_guidance={"scalars": 0, "tensors": 0})
+    reader.Reload()
+    return reader
+
+
+def test_json_lines_stand_in_the_runs_folder_with_the_default_names_and_true_sizes(tmp_path: Path) -> None:
+    resident = Resident()
+    make_trainer(tmp_path, [resident, JsonMemoryLogger(strict=True)]).train()
+    (path,) = tmp_path.glob("forgather_mem/*/memory.rank0.jsonl")
+    header = lines(path)[0]
+    assert (header["type"], header["schema"], header["rank"]) == ("header", 1, 0)
+    records = steps_of(path)
+    assert sorted(records) == [1, 2, 3, 4, 5, 6]
+    for step, values in records.items():
+        assert set(values) >= DEFAULT_NAMES
+        assert values["host/rss_bytes"] == pytest.approx(resident.at[step], abs=2 * MIB)
+        assert values["host/rss_bytes"] >= values["host/anon_bytes"] > 0
+        assert 0 < values["step/self_s"] < values["step/time_s"]
+    assert records[1].keys() - DEFAULT_NAMES, "the rarer readings are due at the first step"
+
+
+def test_a_path_and_a_period_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "logs" / "mine.jsonl"
+    logger = JsonMemoryLogger(path, every_steps=3, metrics=["gc"], strict=True)
+    make_trainer(tmp_path / "out", [logger], max_steps=7).train()
+    records = steps_of(path)
+    assert sorted(records) == [3, 6]
+    assert {name.split("/")[0] for values in records.values() for name in values} == {"gc", "step"}
+
+
+def test_tensorboard_and_json_lines_of_one_training_have_the_same_numbers(tmp_path: Path) -> None:
+    ours = [TBMemoryLogger(strict=True), JsonMemoryLogger(tmp_path / "m.jsonl", strict=True)]
+    make_trainer(tmp_path, ours).train()
+    records = steps_of(tmp_path / "m.jsonl")
+    reader = tensorboard(tmp_path)
+    for tag, name, factor in (
+        ("mem_host/rss_gib", "host/rss_bytes", 1 / GIB),
+        ("mem_host/rss_peak_gib", "host/rss_peak_bytes", 1 / GIB),
+        ("mem_gc/pause_ms", "gc/pause_s", 1e3),
+        ("mem_step/time_ms", "step/time_s", 1e3),
+        ("mem_step/self_us", "step/self_s", 1e6),
+    ):
+        drawn = {point.step: point.value for point in reader.Scalars(tag)}
+        assert drawn == pytest.approx({step: values[name] * factor for step, values in records.items()}, rel=1e-6), tag
+
+
+def test_every_group_of_metrics_gives_its_tags(tmp_path: Path) -> None:
+    metrics = ["host", "device", "phases", "gc", "workers", "tensors"]
+    settings = {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3}
+    make_trainer(tmp_path, [TBMemoryLogger(metrics=metrics, strict=True)], **settings).train()
+    tags = set(tensorboard(tmp_path).Tags()["scalars"])
+    assert {tag.split("/")[0] for tag in tags} == {
+        "mem_host",
+        "mem_phase_host",
+        "mem_gc",
+        "mem_workers",
+        "mem_tensors",
+        "mem_step",
+    }
+    assert {"mem_tensors/parameters_gib", "mem_tensors/gradients_gib", "mem_tensors/optimizer_gib"} <= tags
+
+
+def test_the_tensors_of_a_model_are_as_large_as_torch_says(tmp_path: Path) -> None:
+    capture = Capture()
+    read = Rule(Every(steps=1, at="pre_optimizer_step"), [TensorProbe(budget_frac=1)])
+    trainer = make_trainer(tmp_path, [MemoryCallback([read], [capture], strict=True)], max_steps=2)
+    trainer.train()
+    weights = {weight.data_ptr(): weight.nbytes for weight in trainer.model.parameters()}  # tied ones once
+    values = capture.samples[1].values
+    assert values["tensors/parameters_bytes"] == sum(weights.values())
+    assert values["tensors/gradients_bytes"] == sum(weights.values())
+    state = [t.nbytes for group in trainer.optimizer.state.values() for t in group.values() if hasattr(t, "nbytes")]
+    assert values["tensors/optimizer_bytes"] == sum(state)
+
+
+def test_hyperparameters_on_request_stand_in_the_same_run(tmp_path: Path) -> None:
+    make_trainer(tmp_path, [TBMemoryLogger(hparams={"lr": 0.1, "batch": 4}, strict=True)], max_steps=2).train()
+    reader = tensorboard(tmp_path)
+    assert set(reader.PluginTagToContent("hparams")) == {
+        "_hparams_/experiment",
+        "_hparams_/session_start_info",
+        "_hparams_/session_end_info",
+    }
+    start = reader.PluginTagToContent("hparams")["_hparams_/session_start_info"]
+    assert b"lr" in start
+    assert b"batch" in start
+
+
+def phase_records(folder: Path) -> dict[tuple[str, int], set[str]]:
+    """(event, step) to the phases told there."""
+    (path,) = folder.glob("forgather_mem/*/memory.rank0.jsonl")
+    return {
+        (line["event"], line["step"]): {name.split("/")[2] for name in line["values"] if name.startswith("phase/")}
+        for line in lines(path)
+        if line["type"] == "sample"
+    }
+
+
+def test_what_ends_between_steps_is_told_there_and_the_last_of_it_too(tmp_path: Path) -> None:
+    from forgather_mem.probes import PhaseProbe
+    from forgather_mem.sinks import JsonlSink
+    from forgather_mem.triggers import AtEvent
+
+    exact = PhaseProbe(host_mark=True, budget_frac=1)
+    rules = [Rule(Every(steps=1), [exact]), Rule(AtEvent("evaluate", "save", "train_end"), [exact])]
+    settings = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    make_trainer(tmp_path, [MemoryCallback(rules, [JsonlSink()], strict=True)], max_steps=2, **settings).train()
+    of_a_step = {"data_peak_bytes", "forward_peak_bytes", "backward_peak_bytes", "optimizer_peak_bytes"}
+    assert phase_records(tmp_path) == {
+        ("step_end", 1): {"startup_peak_bytes", *of_a_step},
+        ("step_end", 2): of_a_step,
+        ("evaluate", 2): {"evaluate_peak_bytes"},
+        ("save", 2): {"save_peak_bytes"},
+    }
+
+
+def test_the_loggers_hand_out_the_phases_between_steps(tmp_path: Path) -> None:
+    for logger in (TBMemoryLogger(metrics=["phases"]), JsonMemoryLogger(metrics=["phases"]), MemoryCallback()):
+        events = {event for rule in logger.rules for event in rule.when.events}
+        assert {"evaluate", "save", "train_end"} <= events
+    assert "train_end" not in {event for rule in TBMemoryLogger().rules for event in rule.when.events}
+
+
+class Sleeps:
+    """A reading that takes its time."""
+
+    def __call__(self, moment: Any, sample: Any) -> dict[str, float]:
+        time.sleep(0.005)
+        return {"mine/count": 1.0}
+
+
+def test_our_own_time_is_what_we_took(tmp_path: Path) -> None:
+    capture = Capture()
+    callback = MemoryCallback([Rule(Every(steps=1), [Sleeps()])], [capture], strict=True)
+    make_trainer(tmp_path, [callback]).train()
+    own = [value for _, value in capture.series("step/self_s")]
+    assert all(value >= 0.005 for value in own)
+    assert sum(own) < sum(value for _, value in capture.series("step/time_s"))
+    assert callback.summary is not None
+    report = build_report(callback.summary)
+    assert report["overhead"]["seconds"] == pytest.approx(sum(own), abs=0.05)
+    assert report["overhead"]["share_of_run"] == pytest.approx(
+        report["overhead"]["seconds"] / report["run"]["wall_s"], rel=1e-6
+    )
+
+
+def test_a_dear_reading_becomes_rarer_and_the_report_says_so(tmp_path: Path) -> None:
+    capture = Capture()
+    probe = TensorProbe()  # walking the model takes some 0.2 ms, its budget is 0.1 % of the time
+    callback = MemoryCallback([Rule(Every(steps=1, at="pre_optimizer_step"), [probe])], [capture], strict=True)
+    make_trainer(tmp_path, [callback], max_steps=40, logging_strategy="no").train()
+    assert 1 <= len(capture.series("tensors/parameters_bytes")) < 40
+    assert callback.summary is not None
+    report = build_report(callback.summary)
+    (said,) = report["overhead"]["backed_off"]
+    assert said.startswith("What the tensors at pre_optimizer_step hold was read every ")
+    assert "What the tensors at pre_optimizer_step hold was read every" in report_text(report)
