@@ -15,7 +15,6 @@ import torch
 from forgather_mem.probes import allocator, windows
 from forgather_mem.units import MIB
 
-
 TOTAL_MIB = 8192
 
 
