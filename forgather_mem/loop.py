@@ -218,7 +218,8 @@ class TrainingLoop:
         self.state.epoch = float(epoch)
         if isinstance(self.args, TrainingArguments):
             self.state.max_steps = self.args.max_steps if self.args.max_steps > 0 else sys.maxsize
-            self.state.compute_steps(self.args, self.state.max_steps)
+            for period in ("logging_steps", "eval_steps", "save_steps"):
+                setattr(self.state, period, getattr(self.args, period))
         self.control = TrainerControl()
         self._epochs_begun = epoch
         self._epoch = (float(epoch), None, 0)
