@@ -29,10 +29,17 @@ _MODULE_OF = {
     "TrainingLoop": "loop",
     "track_memory": "trackers",
     "monitor_memory": "trackers",
+    "release_memory": "cleanup",
+    "cleanup": "cleanup",
+    "cleanup_after": "cleanup",
+    "retry_on_oom": "retry",
 }
 __all__ = ["__version__", *_MODULE_OF]
 
 if TYPE_CHECKING:
+    from forgather_mem.cleanup import cleanup as cleanup
+    from forgather_mem.cleanup import cleanup_after as cleanup_after
+    from forgather_mem.cleanup import release_memory as release_memory
     from forgather_mem.config.environment import Config as Config
     from forgather_mem.config.environment import ConfigEnvironment as ConfigEnvironment
     from forgather_mem.config.policy import Policy as Policy
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
     from forgather_mem.load import load_callbacks as load_callbacks
     from forgather_mem.loop import TrainingLoop as TrainingLoop
     from forgather_mem.plan import Rule as Rule
+    from forgather_mem.retry import retry_on_oom as retry_on_oom
     from forgather_mem.trackers import BatchMemoryProfiler as BatchMemoryProfiler
     from forgather_mem.trackers import EpochMemoryMonitor as EpochMemoryMonitor
     from forgather_mem.trackers import MemoryMonitor as MemoryMonitor
