@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from forgather_mem.actions.frames import drop_frames
@@ -290,3 +290,14 @@ def _live_tensors() -> list[Any]:
 def _say(text: str) -> None:
     first, *rest = text.splitlines()
     print_line("\n".join([f"forgather-mem: {first}", *(f"    {line}" for line in rest)]), sys.stderr)
+
+
+class _CallableModule(ModuleType):
+    """`from forgather_mem import cleanup` gives this module, not the class of that name, once somebody has imported
+    the module: Python then makes it an attribute of the package. So it can be called like the class."""
+
+    def __call__(self, name: str = "", *, report: bool = True) -> cleanup:
+        return cleanup(name, report=report)
+
+
+sys.modules[__name__].__class__ = _CallableModule

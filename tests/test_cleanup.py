@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import subprocess
 import sys
 import threading
 import weakref
@@ -411,9 +412,22 @@ def test_what_can_not_work_is_refused_when_it_is_decorated(arguments: dict[str, 
         cleanup_after(**arguments)
 
 
-def test_importing_this_loads_no_torch() -> None:
-    import subprocess
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "from forgather_mem import cleanup",
+        "import forgather_mem.cleanup; from forgather_mem import cleanup",
+        "from forgather_mem import release_memory, cleanup",
+        "import forgather_mem; cleanup = forgather_mem.cleanup",
+    ],
+)
+def test_the_name_can_be_called_however_it_was_imported(imports: str) -> None:
+    code = f"{imports}\nwith cleanup('job', report=False) as job: pass\nprint(job.report.num_frames)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "0\n", done.stderr
 
+
+def test_importing_this_loads_no_torch() -> None:
     code = "import sys, forgather_mem.cleanup; print('torch' in sys.modules, 'transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "False False\n", done.stderr

@@ -45,10 +45,16 @@ class Held:
 
 
 class Watched:
-    """Weak references to objects and to the tensors in them."""
+    """Weak references to objects and to the tensors in them.
 
-    def __init__(self, objects: Sequence[object]) -> None:
-        self._watched = [_Watch(thing) for thing in objects if thing is not None]
+    Args:
+        objects: What to watch.
+        labels: What to call each; default: what it is.
+    """
+
+    def __init__(self, objects: Sequence[object], labels: Sequence[str] = ()) -> None:
+        named = itertools.zip_longest(objects, labels)
+        self._watched = [_Watch(thing, label or describe(thing)) for thing, label in named if thing is not None]
 
     def held(self, max_owners: int = 3) -> list[Held]:
         """Those that are alive, with their owners."""
@@ -56,8 +62,8 @@ class Watched:
 
 
 class _Watch:
-    def __init__(self, thing: object) -> None:
-        self.what = describe(thing)
+    def __init__(self, thing: object, what: str) -> None:
+        self.what = what
         self.itself = _weak(thing)
         refs = map(_weak, itertools.islice(tensors_in(thing), MAX_WATCHED))
         self.tensors = [ref for ref in refs if ref is not None]

@@ -1,0 +1,196 @@
+"""What is alive in this notebook, and how is it released by name? `%load_ext forgather_mem.notebook`
+
+    %forgather_mem                      what holds how much
+    %forgather_mem release model Out    lets go of a variable, of all remembered results; says who still holds
+    %forgather_mem release error        empties the frames that the last error keeps
+
+A notebook remembers more than its variables: every displayed result (`Out[3]`, `_3`, `_`), and the last error
+with all frames that it passed, which hold models and batches.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from forgather_mem.actions.frames import chain, drop_frames
+from forgather_mem.actions.give_back import give_back, memory_now, write_steps
+from forgather_mem.actions.variables import variables_of
+from forgather_mem.diagnose.held import Watched, describe, tensors_in
+from forgather_mem.errors import did_you_mean
+from forgather_mem.probes.room import host_rooms
+from forgather_mem.probes.tensors import live_tensors, storages_of
+from forgather_mem.sinks.console import print_line
+from forgather_mem.units import format_bytes
+
+MAX_ROWS = 15
+_ERROR, _OUT = "error", "Out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """One name that holds memory.
+
+    Attributes:
+        name: What to release it by.
+        what: Its type, or for a tensor shape and dtype.
+        num_bytes: Tensors and arrays in it that stand under no name before it; each storage once.
+    """
+
+    name: str
+    what: str
+    num_bytes: int
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Called by `%load_ext`."""
+
+    def forgather_mem(line: str) -> None:
+        """Shows what is alive: %forgather_mem. Releases it: %forgather_mem release NAME..."""
+        print_line(run_magic(shell, line))
+
+    shell.register_magic_function(forgather_mem, magic_kind="line", magic_name="forgather_mem")
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Called by `%unload_ext`."""
+    shell.magics_manager.magics["line"].pop("forgather_mem", None)
+
+
+def run_magic(shell: Any, line: str) -> str:
+    """What `%forgather_mem LINE` does; gives the text it prints."""
+    words = shlex.split(line)
+    if not words:
+        return _table(shell)
+    if words[0] == "release" and len(words) > 1:
+        return "\n".join(_release(shell, words[1:]))
+    return f"%forgather_mem {line}: write %forgather_mem, or %forgather_mem release NAME... (a variable, Out, error)"
+
+
+def what_is_alive(shell: Any) -> list[Alive]:
+    """Variables, remembered results and the last error's frames that hold tensors or arrays, the largest first."""
+    seen: set[object] = set()
+    rows = [
+        Alive(name=name, what=describe(value), num_bytes=_new_bytes(value, seen)) for name, value in _variables(shell)
+    ]
+    for number, value in _results(shell).items():
+        rows.append(Alive(name=f"{_OUT}[{number}]", what=describe(value), num_bytes=_new_bytes(value, seen)))
+    error = _last_error()
+    if error is not None:
+        held = [value for frame in _frames(error) for value in frame.values()]
+        rows.append(Alive(name=_ERROR, what=type(error).__name__, num_bytes=_new_bytes(held, seen)))
+    return sorted((row for row in rows if row.num_bytes), key=lambda row: -row.num_bytes)
+
+
+def _table(shell: Any) -> str:
+    rows = what_is_alive(shell)
+    room = next(iter(host_rooms()), None)
+    limit = "" if room is None else f" ({format_bytes(room.free_bytes)} free, {room.limit})"
+    lines = [f"forgather_mem: {write_steps(memory_now())}{limit}"]
+    width = max((len(row.name) for row in rows), default=0)
+    lines += [f"  {row.name:<{width}}  {format_bytes(row.num_bytes):>10}  {row.what}" for row in rows[:MAX_ROWS]]
+    if len(rows) > MAX_ROWS:
+        rest = sum(row.num_bytes for row in rows[MAX_ROWS:])
+        lines.append(f"  {len(rows) - MAX_ROWS} more  {format_bytes(rest)}")
+    total = sum(row.num_bytes for row in live_tensors()) if "torch" in sys.modules else 0
+    lines.append(f"  all live tensors: {format_bytes(total)}")
+    if rows:
+        lines.append(f"  release by name: %forgather_mem release {rows[0].name}")
+    return "\n".join(lines)
+
+
+def _release(shell: Any, names: list[str]) -> Iterator[str]:
+    before = memory_now()
+    results = {f"{_OUT}[{number}]" for number in _results(shell)}
+    known = {name for name, _ in _variables(shell)} | results | {_OUT, _ERROR}
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            yield f"forgather_mem: there is no {name!r}" + (f"; {hint}" if hint else "")
+    gone = [(f"{name} ({describe(thing)})", thing) for name in names if name in known for thing in _let_go(shell, name)]
+    watched = Watched([thing for _, thing in gone], [label for label, _ in gone])
+    gone.clear()
+    given = give_back()
+    yield f"forgather_mem: {write_steps(before, given.after)}, {given.num_objects:,} objects collected"
+    for held in watched.held():
+        yield str(held)
+
+
+def _let_go(shell: Any, name: str) -> list[object]:
+    """Takes a name and what else the notebook knows of the same object away; gives the objects, to watch them."""
+    if name == _ERROR:
+        error = _last_error()
+        if error is not None:
+            drop_frames(error)
+        return []
+    results = _results(shell)
+    if name == _OUT:
+        gone = list(results.values())
+    elif name in shell.user_ns:
+        gone = [shell.user_ns.pop(name)]
+    else:
+        gone = [results[int(name.removeprefix(_OUT)[1:-1])]]
+    _forget_results(shell, gone)
+    return gone
+
+
+def _forget_results(shell: Any, gone: list[object]) -> None:
+    def is_gone(value: object) -> bool:
+        return any(value is thing for thing in gone)
+
+    for number, value in _results(shell).items():
+        if is_gone(value):
+            del shell.user_ns[_OUT][number]
+    for names in (shell.user_ns, shell.user_ns_hidden, vars(shell.displayhook)):
+        for name, value in list(names.items()):
+            if name.startswith("_") and is_gone(value):
+                if name[1:].isdecimal():
+                    del names[name]
+                else:
+                    names[name] = ""  # what IPython has in _, __ and ___ before the first result
+    last = getattr(shell, "last_execution_result", None)
+    if last is not None and is_gone(last.result):
+        last.result = None
+
+
+def _variables(shell: Any) -> list[tuple[str, Any]]:
+    hidden = shell.user_ns_hidden
+    return [
+        (name, value)
+        for name, value in list(shell.user_ns.items())
+        if not name.startswith("_") and not (name in hidden and hidden[name] is value)
+    ]
+
+
+def _results(shell: Any) -> dict[int, Any]:
+    return dict(shell.user_ns.get(_OUT) or {})
+
+
+def _last_error() -> BaseException | None:
+    error: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return error
+
+
+def _frames(error: BaseException) -> Iterator[Mapping[str, Any]]:
+    for link in chain(error, suppressed=True):
+        part = link.__traceback__
+        while part is not None:
+            yield variables_of(part.tb_frame)
+            part = part.tb_next
+
+
+def _new_bytes(value: object, seen: set[object]) -> int:
+    total = 0
+    for tensor in tensors_in(value):
+        for key, num_bytes in storages_of(tensor):
+            if key not in seen:
+                seen.add(key)
+                total += num_bytes
+    array_bytes = getattr(value, "nbytes", None) if type(value).__module__.partition(".")[0] == "numpy" else None
+    if isinstance(array_bytes, int) and id(value) not in seen:
+        seen.add(id(value))
+        total += array_bytes
+    return total

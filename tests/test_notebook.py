@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("IPython", reason="IPython is not installed: pip install ipython")
+ROOT = Path(__file__).parent.parent
+ALIVE = "sum(ref() is not None for ref in watched)"
+CELLS = {
+    "load": "%load_ext forgather_mem.notebook",
+    "make": "import torch, weakref; watched = []\nmodel = torch.nn.Linear(1024, 1024, bias=False)",
+    "watch": "watched.append(weakref.ref(model)); torch.ones(1000, 1000)",
+    "show model": "model",
+    "fail": "def train(model):\n    batch = torch.ones(3000, 1000)\n    watched.append(weakref.ref(batch))\n"
+    "    raise ValueError('diverged')\ntrain(model)",
+    "alive": "%forgather_mem",
+    "unknown": "%forgather_mem release modl",
+    "release model": "%forgather_mem release model",
+    "release both": "%forgather_mem release error",
+    "left": f"print({ALIVE}, 'model' in globals(), sorted(Out))",
+    "variable works": "print(torch.ones(2).sum().item())",
+    "keep": "kept = {'best': Out[3]}",
+    "release result": "%forgather_mem release Out[3]",
+    "release results": "torch.zeros(5)",
+    "release all": "%forgather_mem release Out kept",
+    "end": "print(Out, '_3' in globals(), 'kept' in globals())",
+    "after": "%forgather_mem",
+    "usage": "%forgather_mem relase model",
+    "unload": "%unload_ext forgather_mem.notebook",
+    "unloaded": "print('forgather_mem' in get_ipython().magics_manager.magics['line'])",
+}
+
+
+@pytest.fixture(scope="module")
+def printed() -> dict[str, str]:
+    command = [sys.executable, "-m", "tests.notebook_child", json.dumps(list(CELLS.values()))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(CELLS, json.loads(done.stdout.splitlines()[-1]), strict=True))
+
+
+def test_what_is_alive_is_shown_by_name_the_largest_first(printed: dict[str, str]) -> None:
+    lines = printed["alive"].splitlines()
+    assert re.fullmatch(r"forgather_mem: host [\d.]+ MiB \([\d.]+ [GM]iB free, (host|container)\)", lines[0])
+    rows = [re.split(r"  +", line.strip()) for line in lines[1:4]]
+    assert rows == [
+        ["error", "11.4 MiB", "ValueError"],  # the frames of the last error hold the batch
+        ["model", "4.0 MiB", "Linear"],
+        ["Out[3]", "3.8 MiB", "Tensor [1000, 1000] float32"],
+    ]  # Out[4] is the model, which has a name already
+    assert lines[4].strip() == "all live tensors: 19.3 MiB"
+    assert lines[5].strip() == "release by name: %forgather_mem release error"
+
+
+def test_a_misspelt_name_is_said(printed: dict[str, str]) -> None:
+    assert printed["unknown"].startswith("forgather_mem: there is no 'modl'; did you mean 'model'?")
+
+
+def test_a_released_variable_says_that_the_last_error_still_holds_it(printed: dict[str, str]) -> None:
+    text = printed["release model"]
+    assert "model (Linear) is still held, 4.0 MiB in 1 tensor, by" in text
+    assert re.search(r"  sys\.last_\w+(\.__traceback__)?, local 'model' of train \(", text)
+    assert "Out[4]" not in text  # the remembered result went with the name
+
+
+def test_releasing_the_error_frees_what_its_frames_held(printed: dict[str, str]) -> None:
+    before, after = re.findall(r"([\d.]+) MiB", printed["release both"])[:2]
+    assert float(before) - float(after) > 12
+    assert printed["left"] == "0 False [3]\n"
+    assert printed["variable works"] == "2.0\n"
+
+
+def test_a_result_that_a_variable_holds_is_not_gone_and_that_is_said(printed: dict[str, str]) -> None:
+    text = printed["release result"]
+    assert "Out[3] (Tensor [1000, 1000] float32) is still held, 3.8 MiB in 1 tensor, by" in text
+    assert "  __main__.kept['best']" in text
+
+
+def test_all_remembered_results_go_at_once(printed: dict[str, str]) -> None:
+    assert "still held" not in printed["release all"]
+    assert printed["end"] == "{} False False\n"
+    assert "all live tensors: 0 B" in printed["after"]
+    assert "release by name" not in printed["after"]
+
+
+def test_a_wrong_word_gets_the_usage(printed: dict[str, str]) -> None:
+    assert printed["usage"].startswith(
+        "%forgather_mem relase model: write %forgather_mem, or %forgather_mem release NAME"
+    )
+
+
+def test_the_extension_can_be_unloaded(printed: dict[str, str]) -> None:
+    assert printed["unloaded"] == "False\n"
+
+
+def test_importing_the_module_needs_no_ipython() -> None:
+    code = "import sys; sys.modules['IPython'] = None; import forgather_mem.notebook; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n", done.stderr
