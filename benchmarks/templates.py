@@ -2,10 +2,10 @@
 
     python benchmarks/templates.py [--forgather CHECKOUT] [--rounds N] [--markdown FILE] [--check]
 
-Every variant builds the same list of N objects with four arguments each from its own kind of YAML. The variants take
-turns round by round; figures are medians, ratios are of medians. Ours runs with places and the policy on. A peer that
-is not installed is left out with a line; Forgather is taken from a checkout (`--forgather` or FORGATHER_CHECKOUT).
-`--check` ends with 1 when a ratio is not what we promise.
+Every variant builds the same list of N objects with four arguments each from its own kind of YAML. The variants
+take turns round by round; figures are medians of CPU time, ratios are of medians. Ours runs with places and the
+policy on. A peer that is not installed is left out with a line; Forgather is taken from a checkout (`--forgather`
+or FORGATHER_CHECKOUT). `--check` ends with 1 when a ratio is not what we promise.
 
 - first: a new environment each time, so Jinja compiles the template.
 - again: the template is compiled already.
@@ -214,14 +214,14 @@ def _jsonargparse(n: int, folder: str) -> Callable[[], object]:
 
 
 def cost_s(variants: Variants, rounds: int) -> dict[str, float]:
-    """Median seconds of a call; the variants take turns, each starting with a clean heap."""
+    """Median CPU seconds of a call; the variants take turns, each starting with a clean heap."""
     took: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, call in variants.items():
             gc.collect()
-            began_s = time.perf_counter()
+            began_s = time.process_time()
             call()
-            took[name].append(time.perf_counter() - began_s)
+            took[name].append(time.process_time() - began_s)
     return {name: statistics.median(seconds) for name, seconds in took.items()}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Set
 from dataclasses import dataclass
+from types import FunctionType
 
 from forgather_mem.errors import did_you_mean
 
@@ -46,6 +47,8 @@ def parameters_of(function: Callable[..., object], *, follow_wrapped: bool = Fal
     """
     if not follow_wrapped and getattr(function, "__signature__", None) is not None:
         return None
+    if not follow_wrapped and (parameters := _of_python(function)):
+        return parameters
     try:
         signature = inspect.signature(function, follow_wrapped=follow_wrapped)
     except (ValueError, TypeError):
@@ -61,6 +64,31 @@ def parameters_of(function: Callable[..., object], *, follow_wrapped: bool = Fal
     )
 
 
+def _of_python(function: Callable[..., object]) -> Parameters | None:
+    """What `inspect` finds for a function or a usual class written in Python, a hundred times faster."""
+    skipped = 0
+    found: object = function
+    if isinstance(function, type):
+        makes: object = function.__new__
+        if type(function).__call__ is not type.__call__ or makes is not object.__new__:
+            return None
+        found, skipped = function.__init__, 1  # type: ignore[misc]  # of this very class
+    if not isinstance(found, FunctionType):
+        return None
+    code, defaults = found.__code__, found.__defaults__ or ()
+    num_plain = code.co_argcount
+    positional = code.co_varnames[skipped:num_plain]
+    keyword_only = code.co_varnames[num_plain : num_plain + code.co_kwonlyargcount]
+    required = {*positional[: max(len(positional) - len(defaults), 0)], *keyword_only}
+    return Parameters(
+        positional=positional,
+        named=frozenset((*positional[max(code.co_posonlyargcount - skipped, 0) :], *keyword_only)),
+        required=frozenset(required - (found.__kwdefaults__ or {}).keys()),
+        more_positions=bool(code.co_flags & inspect.CO_VARARGS),
+        more_names=bool(code.co_flags & inspect.CO_VARKEYWORDS),
+    )
+
+
 def misfit(takes: Parameters, num_args: int, names: Set[str], *, more_come: bool = False) -> Misfit | None:
     """The first reason why a call with these arguments would fail, or None.
 
@@ -73,7 +101,8 @@ def misfit(takes: Parameters, num_args: int, names: Set[str], *, more_come: bool
     >>> misfit(parameters_of(lambda lr, momentum=0: None), 0, {"lr", "momentun"})
     Misfit(message="unknown argument 'momentun'", argument='momentun', hint="did you mean 'momentum'?")
     """
-    if num_args == 0 and (takes.more_names or names <= takes.named) and (more_come or takes.required <= names):
+    by_name = names & takes.named
+    if num_args == 0 and (takes.more_names or by_name == names) and (more_come or takes.required <= by_name):
         return None
     if num_args > len(takes.positional) and not takes.more_positions:
         return Misfit(f"too many positional arguments ({num_args}, at most {len(takes.positional)})")
@@ -83,7 +112,7 @@ def misfit(takes: Parameters, num_args: int, names: Set[str], *, more_come: bool
             return Misfit(f"argument {name!r} is given twice, by position {filled.index(name)} and by name", name)
         if name not in takes.named and not takes.more_names:
             return _unknown(takes, name, names)
-    missing = [] if more_come else [name for name in takes.required if name not in names and name not in filled]
+    missing = [] if more_come else [name for name in takes.required if name not in by_name and name not in filled]
     if missing:
         order = {name: i for i, name in enumerate(takes.positional)}
         missing.sort(key=lambda name: (order.get(name, len(order)), name))

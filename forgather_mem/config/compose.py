@@ -116,7 +116,9 @@ class Composer:
     def _on_scalar(self, event: yaml.ScalarEvent) -> None:
         text: str = event.value
         mark = _mark(event)
-        self._count(mark)
+        self._left -= 1  # as in `_count`; most events come here
+        if self._left < 0:
+            raise self._too_many(mark)
         scalars = 1 + (len(text) >> 6)  # a long text counts for several: aliases multiply its characters
         self._scalars += scalars
         if not event.implicit[0]:
@@ -282,7 +284,10 @@ class Composer:
     def _count(self, mark: Mark) -> None:
         self._left -= 1
         if self._left < 0:
-            raise Wrong(mark, f"the template has more than {self._budgets.nodes:,} nodes")
+            raise self._too_many(mark)
+
+    def _too_many(self, mark: Mark) -> Wrong:
+        return Wrong(mark, f"the template has more than {self._budgets.nodes:,} nodes")
 
 
 def _mark(event: yaml.Event) -> Mark:

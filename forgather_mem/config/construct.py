@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from forgather_mem.config.filling import filled_arguments, filled_list, filled_mapping
 from forgather_mem.config.nodes import NO_DEFAULT, CallNode, DictNode, ListNode, Node, Value, VarNode, walk
 from forgather_mem.config.resolve import Callee, Resolver, is_file
 from forgather_mem.config.sizes import Sizes, TooLarge
@@ -170,6 +171,7 @@ class _Run:
         self._resolver = resolver
         self._memo = memo
         self._values = Values()
+        self._callees: dict[str, Callee] = {}
         self._sizes = Sizes(resolver.budgets.expanded_nodes, {} if items is None else items)
 
     def settle(self, cells: dict[int, _Cell]) -> None:
@@ -181,7 +183,15 @@ class _Run:
 
     def callee(self, node: CallNode) -> Callee:
         """What a call calls, imported where that is needed."""
-        if node.constructor.isidentifier() and (function := self._values.function(node.constructor)):
+        found = self._callees.get(node.constructor)
+        if found is None:
+            found = self._callee(node)
+            if not is_file(node):  # these depend on where the template lies
+                self._callees[node.constructor] = found
+        return found
+
+    def _callee(self, node: CallNode) -> Callee:
+        if function := self._values.function(node.constructor):
             return Callee(function)
         try:
             return self._resolver.callee(node)
@@ -237,7 +247,7 @@ class _Run:
             raise
 
     def _needs(self, node: Node) -> Sequence[Node]:
-        if isinstance(node, CallNode) and node.kind == "partial":
+        if not node.children or (isinstance(node, CallNode) and node.kind == "partial"):
             return ()
         return self._resolver.parts(node)
 
@@ -249,10 +259,9 @@ class _Run:
         if isinstance(node, CallNode):
             made = self._call(node, values)
         elif isinstance(node, ListNode):
-            items = _substituted(node.items, values)
-            made = tuple(items) if node.form == "tuple" else items
+            made = filled_list(node, values)
         elif isinstance(node, DictNode):
-            made = _mapping(node, values)
+            made = filled_mapping(node, values)
         else:
             assert isinstance(node, VarNode)
             made = self._variable(node, values)
@@ -285,33 +294,13 @@ class _Run:
             raise self._resolver.raised(node, callee, args, kwargs, error, _shown(error)) from error
 
     def _arguments(self, node: CallNode, values: Sequence[object]) -> tuple[Sequence[object], Mapping[str, object]]:
-        if not values:  # nothing to put in; of a !meta the nodes themselves are the arguments
-            args, kwargs = node.args, node.kwargs
-        else:
-            pending = iter(values)
-            args = tuple([next(pending) if isinstance(value, Node) else value for value in node.args])
-            kwargs = {key: next(pending) if isinstance(v, Node) else v for key, v in node.kwargs.items()}
-        if node.latent is None:
+        args, kwargs, latent = filled_arguments(node, values)
+        if latent is None or node.kind == "meta":
             return args, kwargs
-        latent = values[-1] if isinstance(node.latent, Node) else node.latent
         if not isinstance(latent, Mapping):
             message = f"latent_args of {node.constructor} is a mapping; here it is of type {type(latent).__name__}"
             raise self._resolver.error(node, message, "latent_args")
         return args, {**kwargs, **latent}
-
-
-def _substituted(items: Sequence[Value], values: Sequence[object]) -> list[object]:
-    if not values:
-        return list(items)
-    pending = iter(values)
-    return [next(pending) if isinstance(item, Node) else item for item in items]
-
-
-def _mapping(node: DictNode, values: Sequence[object]) -> object:
-    if node.form == "dlist":
-        return _substituted([value for value in node.entries.values() if value is not None], values)
-    pending = iter(values)
-    return {key: next(pending) if isinstance(value, Node) else value for key, value in node.entries.items()}
 
 
 def _shown(error: Exception) -> str:

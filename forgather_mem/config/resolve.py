@@ -72,7 +72,7 @@ class Resolver:
 
     def parts(self, node: Node) -> Sequence[Node]:
         """The nodes that are built when this one is used."""
-        if isinstance(node, VarNode) and node.variable in self.variables:
+        if not node.children or (isinstance(node, VarNode) and node.variable in self.variables):
             return ()
         if isinstance(node, CallNode) and node.kind == "meta":
             return ()
