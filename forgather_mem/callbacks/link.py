@@ -237,17 +237,29 @@ def _callbacks_of(trainer: Any) -> list[Any]:
     return list(getattr(owner, "callbacks", ()))
 
 
+def fellow_callbacks() -> list[Any]:
+    """All callbacks of the handler that is calling us, as transformers has one; none where another thing calls."""
+    handler = _caller(("call_event",), lambda owner: hasattr(owner, "callbacks"))
+    return list(handler.callbacks) if handler is not None else []
+
+
 def _calling_trainer() -> Any | None:
-    """The trainer whose constructor or training is calling us, found by walking up the stack."""
+    """The trainer whose constructor or training is calling us."""
+    trainer = _caller(_BUILDS_OR_TRAINS, lambda owner: hasattr(owner, "train") and hasattr(owner, "add_callback"))
+    return None if getattr(trainer, "links_itself", False) else trainer
+
+
+def _caller(names: Iterable[str], fits: Callable[[Any], bool]) -> Any | None:
+    """The nearest object that is calling us by a method of one of these names, found by walking up the stack."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name in _BUILDS_OR_TRAINS and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        if frame.f_code.co_name in names and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             variables = frame.f_locals
             owner = variables.get("self")
             if isinstance(variables, dict):  # before Python 3.13 the frame keeps this copy, with the batch in it
                 variables.clear()
-            if owner is not None and hasattr(owner, "train") and hasattr(owner, "add_callback"):
-                return None if getattr(owner, "links_itself", False) else owner
+            if owner is not None and fits(owner):
+                return owner
         frame = frame.f_back
     return None
 

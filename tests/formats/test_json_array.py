@@ -182,7 +182,7 @@ def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
     assert read(file.path) == [{"number": 1}]
 
 
-class Colour(str, Enum):
+class Colour(Enum):
     RED = "red"
 
 

@@ -1,0 +1,18 @@
+"""A tokenizer for the tiny model of `tests.training`, made in memory: every word is a token."""
+
+from __future__ import annotations
+
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
+
+from tests.training import VOCABULARY
+
+WORDS = ["<unk>", "<eos>", "<pad>", *(f"w{number}" for number in range(3, VOCABULARY))]
+
+
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="<eos>", pad_token="<pad>")
