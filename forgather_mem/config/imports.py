@@ -6,7 +6,6 @@ Whether the name is allowed is decided before, in `policy.py`; an import runs co
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -93,6 +92,8 @@ def import_file(path: Path, searchpath: Sequence[Path] = ()) -> ModuleType:
     Relative imports inside it find what lies in `searchpath`, then what lies beside it. Two files with the
     same base name are two modules. When the file raises, nothing of it stays in `sys.modules`.
     """
+    import hashlib  # with OpenSSL, 3 ms of every start
+
     source = path.read_bytes()
     digest = hashlib.blake2b(str(path).encode() + b"\0" + source, digest_size=6).hexdigest()
     name = f"{path.stem}_{digest}"
