@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from forgather_mem.formats.event_file import EventFile, crc32c
-from forgather_mem.formats.stock_writer import StockWriter, tensorboard_writer
+from forgather_mem.formats.event_file import EventFile
+from forgather_mem.formats.stock_writer import StockWriter
 from forgather_mem.formats.summaries import (
     Chart,
     HParam,
@@ -23,9 +22,8 @@ from forgather_mem.metrics import Metric
 from forgather_mem.sample import Finding, RunInfo, Sample
 from forgather_mem.sinks.charts import charts_for
 from forgather_mem.sinks.event_folder import find_folder
+from forgather_mem.sinks.event_page import open_events
 from forgather_mem.sinks.tags import Columns
-
-logger = logging.getLogger(__name__)
 
 # Findings that stand in the Text tab; the others are lines for a console.
 _SHOWN_KINDS = ("verdict", "leak", "oom")
@@ -169,26 +167,12 @@ class _Page:
         return self._out.problem() if self._out is not None else None
 
     def _open(self) -> EventFile | StockWriter:
-        self._out = self._make_out()
-        return self._out
+        out = self._out = open_events(self._sink.summary_writer, self._find_folder, self._forget_what_was_said)
+        return out
 
-    def _make_out(self) -> EventFile | StockWriter:
-        writer = self._sink.summary_writer
-        if writer is not None:
-            return StockWriter(lambda: writer, self._forget_what_was_said, owned=False)
-        folder = self.folder = find_folder(self._sink.logging_dir, self._output_dir, self._began_s)
-        if "://" in folder:
-            logger.warning(
-                "%s is remote: TensorBoard's own writer is used; a run that is killed loses up to two minutes", folder
-            )
-        elif crc32c() is None:
-            logger.warning(
-                "google-crc32c has no C implementation here: TensorBoard's own writer is used, which is slower, and a "
-                "run that is killed loses up to two minutes"
-            )
-        else:
-            return EventFile(Path(folder), self._forget_what_was_said)
-        return StockWriter(lambda: tensorboard_writer(folder), self._forget_what_was_said, owned=True)
+    def _find_folder(self) -> str:
+        self.folder = find_folder(self._sink.logging_dir, self._output_dir, self._began_s)
+        return self.folder
 
     def _forget_what_was_said(self) -> None:
         """A new file begins: it knows no descriptions and no layout."""
