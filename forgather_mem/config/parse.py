@@ -107,6 +107,10 @@ def _problem(text: str, error: Exception) -> tuple[int, int, str]:
     """Line, column and what is wrong."""
     if isinstance(error, yaml.MarkedYAMLError) and (at := error.problem_mark or error.context_mark):
         said = ", ".join(str(part) for part in (error.context, error.problem) if part)
+        written = text.rstrip()
+        last = written.count("\n") + 1
+        if at.line + 1 > last:  # it ends too early: behind its last character, not on an empty line
+            return last, len(written) - written.rfind("\n"), f"this is no YAML: {said}"
         return at.line + 1, at.column + 1, f"this is no YAML: {said}"
     if found := re.search(_UNPRINTABLE, text):
         line = text.count("\n", 0, found.start()) + 1
