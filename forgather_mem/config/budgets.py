@@ -40,7 +40,7 @@ class Budgets:
     calls: int = 200_000
     string_bytes: int = MIB
     includes: int = 300
-    tokens: int = 50_000
+    tokens: int = 30_000
     work: int = 1_000_000
     made_bytes: int = 64 * MIB
     integer_bits: int = 4_096

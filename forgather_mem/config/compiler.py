@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,18 +30,19 @@ from forgather_mem.errors import TemplateError
 
 _NUMBER = re.compile(r"(?<!\w)[0-9][0-9a-fA-FoxOX_]*")
 _MAX_DIGITS = 20_000
+_FIND_WORK = 50  # looking for a file is a system call for each folder
 
 
 class Missing(TemplateNotFound):
     """A template that is not there; `ignore missing` and lists of names go on.
 
     Attributes:
-        error: What to tell when nobody goes on.
+        explain: Makes the error to tell when nobody goes on.
     """
 
-    def __init__(self, name: str, error: TemplateError) -> None:
+    def __init__(self, name: str, explain: Callable[[], TemplateError]) -> None:
         super().__init__(name)
-        self.error = error
+        self.explain = explain
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,7 @@ class Compiler(Sandbox):
         for one in names:
             if not isinstance(one, str):
                 raise TypeError(f"the name of a template is a string; this is {type(one).__name__}")
+            self.meter.work(_FIND_WORK)
             try:
                 source = self.job.resolve(one, by)
             except TemplateError as error:
@@ -219,14 +221,14 @@ class Compiler(Sandbox):
                 found = _Key(source.key)
                 found.source = source
                 return found
-        visible = [part for load in self.job.loads for part in load.source.parts]
-        raise Missing(
-            str(names[-1] if names else ""),
-            by.place(line, chain=chain).error(
-                f"template {names[-1]!r} not found" if names else "the list of templates is empty",
-                hint=self.job.sources.searcher.hint(names[-1], visible) if names else None,
-            ),
-        )
+        last = names[-1] if names else ""
+
+        def explain() -> TemplateError:
+            visible = [part for load in self.job.loads for part in load.source.parts]
+            hint = self.job.sources.searcher.hint(last, visible) if names else "an include needs one name at least"
+            return by.place(line, chain=chain).error(f"template {last!r} not found", hint=hint)
+
+        raise Missing(last, explain)
 
     def load_named(self) -> None:
         """Load what the text of the templates loaded so far names, and so on, without rendering anything."""

@@ -29,7 +29,7 @@ def explain(error: Exception, compiler: Compiler) -> TemplateError:
     if isinstance(error, TemplateError):
         return error
     if isinstance(error, Missing):
-        return error.error
+        return error.explain()
     job = compiler.job
     message, hint = _words(error, compiler)
     if isinstance(error, TemplateSyntaxError) or job.compiling is not None:

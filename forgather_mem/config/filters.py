@@ -33,6 +33,7 @@ _LAZY = "map reject rejectattr select selectattr"
 _DEEP = "capitalize lower trim upper dictsort groupby max min sort string unique"
 _WHOLE = "center filesizeformat float int pprint title truncate urlencode wordcount"
 _ABSENT: Final = object()
+_MAX_MARKED = 100_000
 _JINJA_FILTERS: Final = cast(dict[str, Callable[..., Any]], JINJA_FILTERS)
 _JINJA_TESTS: Final = cast(dict[str, Callable[..., Any]], JINJA_TESTS)
 
@@ -54,6 +55,8 @@ def _guarded(function: Callable[..., Any], *, deep: bool = False, whole: bool = 
         meter.call()
         if isinstance(value, Iterator):
             value = meter.items(value)
+        elif isinstance(value, Marked) and not whole:
+            meter.small(len(value), _MAX_MARKED)  # it may be taken apart into characters
         elif isinstance(value, Sized) and not isinstance(value, Undefined):
             meter.work(len(value) >> 3)
         if deep or whole:

@@ -10,7 +10,7 @@ from jinja2.sandbox import SandboxedFormatter
 
 from forgather_mem.config.marked import Marked, is_outside, real, unmarked
 from forgather_mem.config.marks import Marks
-from forgather_mem.config.meter import Meter
+from forgather_mem.config.meter import Meter, printed_len
 
 if TYPE_CHECKING:
     from forgather_mem.config.sandbox import Sandbox
@@ -43,9 +43,14 @@ def percent(template: str, arguments: Any, meter: Meter, marks: Marks) -> str:
 def check_method(owner: str, name: str, args: Sequence[Any], meter: Meter) -> None:
     """Refuses a call of a method of `owner` before it makes a string that is too large."""
     if name == "replace" and len(args) >= 2:
-        old, new = real(args[0]), real(args[1])
+        old, new = args[0], args[1]
         if isinstance(old, str) and isinstance(new, str):
-            meter.will_make(len(owner) + owner.count(old) * max(len(new) - len(old), 0))
+            found = owner.count(old)
+            meter.will_make(len(owner) + found * max(printed_len(new) - len(old), 0))
+            if isinstance(owner, Marked) or isinstance(new, Marked):
+                meter.small(found)  # each becomes a piece of its own
+    elif name in ("split", "rsplit", "splitlines") and isinstance(owner, Marked):
+        meter.small(len(getattr(owner.real, name)(*unmarked(args))))
     elif name == "join" and args and isinstance(args[0], str | list | tuple | dict):
         meter.will_make(sum(len(part) if isinstance(part, str) else 0 for part in args[0]) + len(owner) * len(args[0]))
     elif name in ("center", "ljust", "rjust", "zfill", "expandtabs") and args:

@@ -20,6 +20,8 @@ from jinja2.visitor import NodeTransformer
 from forgather_mem.config.tokens import ORIGIN_CLOSE, ORIGIN_OPEN
 
 _NEWLINE_FIRST = re.compile(f"(?:{ORIGIN_OPEN}[0-9.]+{ORIGIN_CLOSE})?\n")
+_TAG = re.compile(r"\s*\{%(?:(?!%\}).)*%\}\s*")
+_MAX_TAG = 1_000
 _LIGHT = 32  # nodes of a body that are not worth counting each time: a call of it counts already
 _SILENT = (nodes.Assign, nodes.AssignBlock, nodes.Macro, nodes.Import, nodes.FromImport, nodes.ExprStmt)
 AnyNode = TypeVar("AnyNode", bound=nodes.Node)
@@ -78,16 +80,21 @@ class Instrument(NodeTransformer):
     def _end_includes(self, body: list[nodes.Node]) -> None:
         """Let no include that stands alone on its line swallow the line behind it: Jinja takes away the last
         newline of the included file and the one behind the statement."""
-        for number, node in enumerate(body):
-            if not isinstance(node, nodes.Include) or not node.with_context:
-                continue
-            line = self._lines[node.lineno - 1].strip()
-            alone = line.startswith("{%") and line.endswith("%}") and line.count("{%") == 1
-            printing = [after for after in body[number + 1 :] if not isinstance(after, _SILENT)]
-            if alone and printing and not _begins_line(printing[0]):
+        following: nodes.Node | None = None  # the next node that may print
+        for number in range(len(body) - 1, -1, -1):
+            node = body[number]
+            swallows = isinstance(node, nodes.Include) and following and not _begins_line(following)
+            if swallows and node.with_context and self._is_alone(node.lineno):
                 ended = _filter("line", nodes.Const(None, lineno=node.lineno), [])
                 ended.node = None
                 body[number] = nodes.FilterBlock([node], ended, lineno=node.lineno)
+            if not isinstance(node, _SILENT):
+                following = node
+
+    def _is_alone(self, line: int) -> bool:
+        """Whether a line is one tag and nothing else."""
+        text = self._lines[line - 1]
+        return len(text) <= _MAX_TAG and bool(_TAG.fullmatch(text))
 
     def visit_Template(self, node: nodes.Template) -> nodes.Node:
         self.generic_visit(node)

@@ -17,13 +17,20 @@ from jinja2.exceptions import TemplateRuntimeError
 from jinja2.utils import Namespace
 
 from forgather_mem.config.budgets import Budgets
+from forgather_mem.config.marked import Marked
 
 Value = TypeVar("Value")
 
 _ATOMS: Final = frozenset((int, float, bool, type(None)))
 _CALL_BYTES = 200  # what a call may keep alive besides its result: a namespace, a joiner
+_PIECE_BYTES = 120  # a piece of a marked string, besides its characters
 _LOOK_EVERY = 5_000
 _CHARS_PER_WORK = 256
+
+
+def printed_len(text: str) -> int:
+    """Length of a string as it stands in the text, with tokens for values from outside."""
+    return str.__len__(text)
 
 
 def vars_of(namespace: Namespace) -> dict[str, object]:
@@ -84,6 +91,8 @@ class Meter:
             if len(value) > self._budgets.string_bytes:
                 raise self.long_string()
             self._made_bytes += sys.getsizeof(value)
+            if isinstance(value, Marked):
+                self._made_bytes += _PIECE_BYTES * len(value.pieces)
         elif isinstance(value, int):
             self.bits(value.bit_length())
         elif isinstance(value, list | tuple | dict | range):
@@ -108,7 +117,7 @@ class Meter:
     def repeat(self, value: Sized, times: int) -> None:
         """Refuses before a string or list is repeated too often."""
         if isinstance(value, str):
-            self.will_make(len(value) * times)
+            self.will_make(printed_len(value) * times)
         elif len(value) * times > self._budgets.loop_items:
             raise TooMuch(f"a list has more than {self._budgets.loop_items:,} items")
 

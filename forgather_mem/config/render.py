@@ -28,7 +28,7 @@ from forgather_mem.errors import TemplateError
 
 _log = logging.getLogger(__name__)
 _MAX_STRINGS = 64
-_MAX_TRACED_LINES = 100_000
+_MAX_TRACED = 1_000_000  # characters; a longer text has no source map
 
 
 class Renderer:
@@ -154,10 +154,10 @@ class Renderer:
         self, job: Job, source: Source, wrapped: dict[str, Any], text: str, values: Mapping[str, str]
     ) -> Origins | None:
         """The source map, None for a text that is too long for one."""
-        if text.count("\n") > _MAX_TRACED_LINES:
+        if len(text) > _MAX_TRACED:
             return None
-        larger = {name: 16 * getattr(self._budgets, name) for name in ("rendered_bytes", "string_bytes", "made_bytes")}
-        again = Job(self._sources, replace(self._budgets, **larger), clock=job.clock, resolved=dict(job.resolved))
+        budgets = replace(self._budgets, rendered_bytes=8 * _MAX_TRACED, made_bytes=2 * self._budgets.made_bytes)
+        again = Job(self._sources, budgets, clock=job.clock, resolved=dict(job.resolved))
         with self._lock:
             self._marks.reset()
             compiler = self._new_compiler(origins=True)

@@ -141,7 +141,7 @@ class Searcher:
         """What to do about a name that no folder has."""
         known = [*others]
         for folder in self.folders:
-            known += [found for found, _ in _walk(folder)]
+            known += [found for found, _ in _walk(folder)][:_MAX_LISTED]
         folders = ", ".join(
             str(folder) + ("" if os.path.isdir(folder) else " (does not exist)") for folder in self.folders[:-1]
         )
