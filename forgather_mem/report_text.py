@@ -239,7 +239,8 @@ def _given_back(row: Mapping[str, Any], wall_s: float) -> str:
         told.append(f"the steps after it {format_duration(row['next_step_excess_s'])} longer")
     if objects:
         told.append(f"{objects:,} unreachable objects")
-    told.append(f"freed {format_bytes(freed_bytes) if freed_bytes > 0 else 'nothing'}")
+    if freed_bytes > 0 or not objects:
+        told.append(f"freed {format_bytes(freed_bytes) if freed_bytes > 0 else 'nothing'}")
     if retaken_bytes > freed_bytes / 2:
         told.append(f"{format_bytes(retaken_bytes)} of it taken again at once")
     useless = not objects and freed_bytes - retaken_bytes <= _KEPT_FRAC * max(0, freed_bytes)

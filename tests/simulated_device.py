@@ -50,6 +50,9 @@ class SimulatedDevice:
     def reset_peaks(self, index: int) -> None:
         self.peak = self.allocated
 
+    def empty_cache(self) -> None:
+        self.reserved = self.allocated
+
 
 @contextmanager
 def simulated_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
@@ -63,6 +66,7 @@ def simulated_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevic
         patch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
         patch.setattr(torch.cuda, "reset_peak_memory_stats", device.reset_peaks)
         patch.setattr(torch.cuda, "mem_get_info", device.memory_info)
+        patch.setattr(torch.cuda, "empty_cache", device.empty_cache)
         patch.setattr(torch._C, "_cuda_memoryStats", device.stats, raising=False)
         for cache in caches:
             cache.cache_clear()
