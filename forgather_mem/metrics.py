@@ -27,6 +27,8 @@ class Metric:
         unit: The unit on the TensorBoard page.
         kind: GAUGE, FLOW or TOTAL.
         running: "max" or "min" when the tag shows the run's extreme so far instead of the value.
+        cadence: "slow" for gauges that are read only now and then, at whichever event it is time: these have one
+            tag, while others have one for the steps and one for each other event at which they are read.
         extreme_tag: A second tag with the run's maximum so far, for gauges that spike (TensorBoard keeps
             1000 random points of a tag, so a spike alone would vanish).
         meaning: Formula and source, one sentence.
@@ -39,6 +41,7 @@ class Metric:
     meaning: str
     kind: str = GAUGE
     running: str = ""
+    cadence: str = ""
     extreme_tag: str = ""
 
 
@@ -75,26 +78,32 @@ METRICS: tuple[Metric, ...] = (
         "host/limit_used_frac",
         "host/limit_used_pct",
         "(cgroup usage - inactive_file) / the smallest limit of all ancestors (v1 or v2), else of the host's total.",
+        cadence="slow",
     ),
-    _gib("host/available_bytes", "host/available_gib", "What is left below the limit that applies."),
+    _gib("host/available_bytes", "host/available_gib", "What is left below the limit that applies.", cadence="slow"),
     _gib(
         "host/children_pss_bytes",
         "host/children_gib",
         "Proportional set size of all child processes: shared pages are counted once. Read within a time budget.",
+        cadence="slow",
     ),
-    _gib("host/shm_bytes", "host/shm_gib", "Used space of /dev/shm, where data workers pass tensors."),
-    _gib("host/vms_bytes", "host/vms_gib", "Virtual size of this process (statm size); slow cadence."),
-    _gib("host/swap_bytes", "host/swap_gib", "Swapped-out memory of this process (VmSwap); slow cadence."),
+    _gib("host/shm_bytes", "host/shm_gib", "Used space of /dev/shm, where data workers pass tensors.", cadence="slow"),
+    _gib("host/vms_bytes", "host/vms_gib", "Virtual size of this process (statm size); slow cadence.", cadence="slow"),
+    _gib(
+        "host/swap_bytes", "host/swap_gib", "Swapped-out memory of this process (VmSwap); slow cadence.", cadence="slow"
+    ),
     _count("host/major_faults", "host/major_faults", "Page faults that read from disk (getrusage).", kind=TOTAL),
     _gib(
         "host/pss_bytes",
         "host/pss_gib",
         "Proportional set size of this process (smaps_rollup), within a time budget.",
+        cadence="slow",
     ),
     _pct(
         "host/pressure_frac",
         "host/pressure_pct",
         "Share of the last 10 s in which some task waited for memory (PSI, some avg10).",
+        cadence="slow",
     ),
     _gib("device/allocated_bytes", "gpu/allocated_gib", "Bytes of live tensors in the device allocator."),
     _gib("device/reserved_bytes", "gpu/reserved_gib", "Bytes the allocator holds from the driver."),
@@ -127,6 +136,7 @@ METRICS: tuple[Metric, ...] = (
         "device/others_bytes",
         "gpu/others_gib",
         "Memory of other processes on this device (needs the nvml extra).",
+        cadence="slow",
     ),
     _gib(
         "phase/host/{}_peak_bytes",
@@ -156,6 +166,7 @@ METRICS: tuple[Metric, ...] = (
         1e3,
         "ms",
         "Longest single collection since the run began.",
+        running="max",
     ),
     _count(
         "gc/collections",
@@ -169,6 +180,7 @@ METRICS: tuple[Metric, ...] = (
         1e-3,
         "thousand",
         "Objects that the collector tracks, frozen ones included; slow cadence.",
+        cadence="slow",
     ),
     _count(
         "cache/clears",
@@ -202,25 +214,29 @@ METRICS: tuple[Metric, ...] = (
         "tensors/parameters_bytes",
         "tensors/parameters_gib",
         "Storages of the model's parameters, each counted once.",
+        cadence="slow",
     ),
     _gib(
         "tensors/gradients_bytes",
         "tensors/gradients_gib",
         "Storages of the gradients, read before the optimizer step.",
+        cadence="slow",
     ),
-    _gib("tensors/optimizer_bytes", "tensors/optimizer_gib", "Tensors in the optimizer's state."),
-    _gib("tensors/buffers_bytes", "tensors/buffers_gib", "The model's buffers."),
+    _gib("tensors/optimizer_bytes", "tensors/optimizer_gib", "Tensors in the optimizer's state.", cadence="slow"),
+    _gib("tensors/buffers_bytes", "tensors/buffers_gib", "The model's buffers.", cadence="slow"),
     _gib(
         "workers/own_bytes",
         "workers/own_gib",
         "Private memory of data workers that they allocated themselves.",
+        cadence="slow",
     ),
     _gib(
         "workers/cow_bytes",
         "workers/cow_gib",
         "Pages of this process that workers made private by touching them (copy-on-write).",
+        cadence="slow",
     ),
-    _count("workers/count", "workers/count", "Child processes alive."),
+    _count("workers/count", "workers/count", "Child processes alive.", cadence="slow"),
     _time("step/time_s", "step/time_ms", 1e3, "ms", "Wall time since the last step's end (monotonic clock)."),
     _time("step/self_s", "step/self_us", 1e6, "us", "Our own time in this step.", kind=FLOW),
     _gib("ranks/allocated_min_bytes", "ranks/allocated_min_gib", "Lowest device allocation over the ranks."),

@@ -8,7 +8,8 @@ from collections.abc import Collection
 from forgather_mem.formats.summaries import Chart
 
 _HOST, _GPU, _PHASES, _CLEAN_UP = "Host memory", "GPU {i}", "Phases", "Collector and clean-up"
-# A {i} stands for a device index; lines are regular expressions.
+# A {i} stands for a device index; lines are regular expressions. The tags of a margin must have points at the same
+# steps, else TensorBoard draws an error: those here come from one reading.
 _CHARTS = (
     Chart(
         category=_HOST,
@@ -23,9 +24,10 @@ _CHARTS = (
     ),
     Chart(
         category=_GPU,
-        title="step peak, GiB (band: allocated to reserved)",
-        margin=("mem_gpu{i}/step_peak_gib", "mem_gpu{i}/allocated_gib", "mem_gpu{i}/reserved_gib"),
+        title="allocated, GiB (band: up to reserved)",
+        margin=("mem_gpu{i}/allocated_gib", "mem_gpu{i}/allocated_gib", "mem_gpu{i}/reserved_gib"),
     ),
+    Chart(category=_GPU, title="peak of each step and of the run, GiB", lines=("mem_gpu{i}/(step_peak|peak)_gib",)),
     Chart(category=_GPU, title="headroom, GiB", lines=("mem_gpu{i}/(headroom|others)_gib",)),
     Chart(category=_PHASES, title="host peak of each phase, GiB", lines=("mem_phase_host/.*",)),
     Chart(category=_PHASES, title="GPU {i} peak of each phase, GiB", lines=("mem_phase_gpu{i}/.*",)),

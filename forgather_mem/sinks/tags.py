@@ -14,13 +14,13 @@ def tag_of(metric: Metric, event: str = _STEP_RECORD, device: int | None = None)
     """The whole tag of a metric that was read at an event.
 
     Gauges read at another event than `step_end` get tags of their own, so that the numbers of an evaluation
-    don't stand among those of the steps. What holds for the run so far, or names its phase, needs none.
+    don't stand among those of the steps. What is read only now and then, or names its phase, needs none.
 
     >>> rss, peak = metric_of("host/rss_bytes"), metric_of("device/step_peak_bytes")
     >>> tag_of(rss), tag_of(rss, "evaluate"), tag_of(peak, device=1)
     ('mem_host/rss_gib', 'mem_host/evaluate_rss_gib', 'mem_gpu1/step_peak_gib')
     """
-    if event == _STEP_RECORD or metric.kind != GAUGE or metric.running or metric.name.startswith("phase/"):
+    if event == _STEP_RECORD or metric.kind != GAUGE or metric.cadence or metric.name.startswith("phase/"):
         return _whole_tag(metric.tag, device)
     group, _, rest = metric.tag.partition("/")
     return _whole_tag(f"{group}/{event}_{rest}", device)
@@ -36,47 +36,54 @@ def _whole_tag(tag: str, device: int | None) -> str:
 class Columns:
     """From the values of samples with one event and one set of names to the numbers under their tags.
 
+    Extremes of the run are written with the steps only, so that they have a point wherever their gauges have
+    one: TensorBoard draws a band only between tags with equal steps. Other events count for them too.
+
     Args:
         event: The samples' event.
         device: The samples' device.
         names: The names of their values, in order.
 
     Attributes:
-        tags: One for each value in order, then those that only show an extreme.
+        names: The values that are written; None for all.
+        tags: One for each of these in order, then those that only show an extreme.
         metrics: The table's row of each tag.
-        factors: One for each value: the number under its tag is value times factor.
+        factors: One for each value written: the number under its tag is value times factor.
         extremes: Those tags that show the run's highest or lowest value so far.
     """
 
-    __slots__ = ("_spiking", "extremes", "factors", "metrics", "tags")
+    __slots__ = ("_spiking", "extremes", "factors", "metrics", "names", "tags")
 
     def __init__(self, event: str, device: int | None, names: Iterable[str]) -> None:
         rows = [metric_of(name) for name in names]
-        self.metrics = list(rows)
-        self.tags = [tag_of(row, event, device) for row in rows]
-        self.factors = [row.factor for row in rows]
-        self.extremes: list[str] = []
-        # (name, factor, index of the tag that shows the extreme, that tag, what beats it)
-        self._spiking: list[tuple[str, float, int, str, Callable[[float, float], bool]]] = []
-        for index, row in enumerate(rows):
+        of_a_step = event == _STEP_RECORD
+        self.metrics = rows if of_a_step else [row for row in rows if not row.running]
+        self.names = None if of_a_step else [row.name for row in self.metrics]
+        self.tags = [tag_of(row, event, device) for row in self.metrics]
+        self.factors = [row.factor for row in self.metrics]
+        # (name, factor, the tag that shows the extreme, what beats it, index of the tag: -1 where it is not written)
+        self._spiking: list[tuple[str, float, str, Callable[[float, float], bool], int]] = []
+        for index, row in enumerate(list(rows)):
             if row.running:
-                self._add_extreme(row, index, operator.lt if row.running == "min" else operator.gt)
+                beats = operator.lt if row.running == "min" else operator.gt
+                tag = _whole_tag(row.tag, device)
+                self._spiking.append((row.name, row.factor, tag, beats, index if of_a_step else -1))
             if row.extreme_tag:
-                self.tags.append(_whole_tag(row.extreme_tag, device))
-                self.metrics.append(row)
-                self._add_extreme(row, len(self.tags) - 1, operator.gt)
+                tag = _whole_tag(row.extreme_tag, device)
+                self._spiking.append((row.name, row.factor, tag, operator.gt, len(self.tags) if of_a_step else -1))
+                if of_a_step:
+                    self.tags.append(tag)
+                    self.metrics.append(row)
+        self.extremes = [tag for _, _, tag, _, index in self._spiking if index >= 0]
 
     def numbers_so_far(self, values: Mapping[str, float], so_far: dict[str, float]) -> list[tuple[int, float]]:
         """(index of the tag, number) for each extreme; `so_far` keeps the run's by tag."""
         found = []
-        for name, factor, index, tag, beats in self._spiking:
+        for name, factor, tag, beats, index in self._spiking:
             number = values[name] * factor
             best = so_far.get(tag)
             if best is None or beats(number, best):
                 best = so_far[tag] = number
-            found.append((index, best))
+            if index >= 0:
+                found.append((index, best))
         return found
-
-    def _add_extreme(self, row: Metric, index: int, beats: Callable[[float, float], bool]) -> None:
-        self.extremes.append(self.tags[index])
-        self._spiking.append((row.name, row.factor, index, self.tags[index], beats))

@@ -70,7 +70,7 @@ class TensorBoardSink:
         self.layout = layout
         self.hparams = {name: _hparam(value) for name, value in (hparams or {}).items()}
         self._page: _Page | None = None
-        self._silent = False
+        self._off = False
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -85,90 +85,90 @@ class TensorBoardSink:
     def begin(self, run: RunInfo) -> None:
         """A training begins: a new page."""
         self.end(run)
-        self._silent = run.rank != 0
-        self._page = None if self._silent else _Page(self, run.output_dir)
+        self._off = run.rank != 0
+        self._page = None if self._off else _Page(self, run.output_dir)
 
     def write(self, sample: Sample) -> None:
         """Write one record, or count it as dropped. Nothing is written between `end` and the next `begin`."""
+        if self._off:
+            return
         page = self._page or self._first_page()
-        if page is not None and not page.closed:
-            page.write(sample)
+        out = page.out or page.open()
+        if not out.ready():
+            return
+        values = sample.values
+        key = (sample.event, sample.device, *values)
+        columns, record = page.rows.get(key) or page.new_row(key, sample, out)
+        so_far = columns.numbers_so_far(values, page.extremes)
+        if not columns.tags:
+            return
+        written = values.values() if columns.names is None else [values[name] for name in columns.names]
+        payload = record.payload(sample.step, sample.time_s, written, columns.factors, so_far)
+        if out.add(payload) and record.descriptive:
+            record.descriptive = False
 
     def tell(self, finding: Finding) -> None:
         """Put a verdict, a leak or an out-of-memory finding into the Text tab.
 
         `data["tables"]`, if there, is a mapping of title to rows, the first of them the header.
         """
-        if finding.kind in _SHOWN_KINDS:
+        if finding.kind in _SHOWN_KINDS and not self._off:
             page = self._page or self._first_page()
-            if page is not None and not page.closed:
-                page.tell(finding)
+            out = page.out or page.open()
+            if out.ready():
+                out.add(text_payload(f"mem_report/{finding.kind}", _markdown(finding), finding.step, time.time()))
 
     def end(self, run: RunInfo) -> None:
         """The training is over: close our file."""
-        if self._page is not None and not self._page.closed:
+        if self._page is not None and not self._off:
             self._page.close()
+        self._off = True
 
     def problems(self) -> str | None:
         """What could not be written, for the report; None when all was."""
-        problem = self._page.problem() if self._page is not None else None
+        out = self._page.out if self._page is not None else None
+        problem = out.problem() if out is not None else None
         return f"TensorBoard: {problem}" if problem else None
 
-    def _first_page(self) -> _Page | None:
+    def _first_page(self) -> _Page:
         """The page of a sink that no training began."""
-        if not self._silent:
-            self._page = _Page(self, None)
-        return self._page
+        page = self._page = _Page(self, None)
+        return page
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_page": None}  # a page is this process's own
 
 
 class _Page:
-    """One run's page while it is being written."""
+    """What one run's page knows while it is being written.
+
+    Attributes:
+        out: What takes the events; None before the first of them.
+        rows: How samples with one event and one set of names become records.
+        extremes: The run's highest and lowest numbers by tag.
+        folder: Where our own file lies.
+    """
 
     def __init__(self, sink: TensorBoardSink, output_dir: Path | None) -> None:
         self._sink = sink
         self._output_dir = output_dir
         self._began_s = time.time()
-        self._out: EventFile | StockWriter | None = None
-        self._rows: dict[tuple[object, ...], tuple[Columns, ScalarRecord]] = {}
-        self._extremes: dict[str, float] = {}
         self._tags: dict[str, Metric] = {}  # those whose description is written
         self._charts: Sequence[Chart] = ()
+        self.out: EventFile | StockWriter | None = None
+        self.rows: dict[tuple[object, ...], tuple[Columns, ScalarRecord]] = {}
+        self.extremes: dict[str, float] = {}
         self.folder: str | None = None
-        self.closed = False
 
-    def write(self, sample: Sample) -> None:
-        out = self._out or self._open()
-        if not out.ready():
-            return
-        values = sample.values
-        key = (sample.event, sample.device, *values)
-        columns, record = self._rows.get(key) or self._new_row(key, sample, out)
-        so_far = columns.numbers_so_far(values, self._extremes) if columns.extremes else ()
-        payload = record.payload(sample.step, sample.time_s, values.values(), columns.factors, so_far)
-        if out.add(payload) and record.descriptive:
-            record.descriptive = False
-
-    def tell(self, finding: Finding) -> None:
-        out = self._out or self._open()
-        if out.ready():
-            out.add(text_payload(f"mem_report/{finding.kind}", _markdown(finding), finding.step, time.time()))
+    def open(self) -> EventFile | StockWriter:
+        out = self.out = open_events(self._sink.summary_writer, self._find_folder, self._forget_what_was_said)
+        return out
 
     def close(self) -> None:
-        self.closed = True
-        if self._out is not None:
-            if self._sink.hparams and self._tags and self._out.ready():
-                self._out.add(hparams_end_payload(time.time()))
-            self._out.close()
-
-    def problem(self) -> str | None:
-        return self._out.problem() if self._out is not None else None
-
-    def _open(self) -> EventFile | StockWriter:
-        out = self._out = open_events(self._sink.summary_writer, self._find_folder, self._forget_what_was_said)
-        return out
+        if self.out is not None:
+            if self._sink.hparams and self._tags and self.out.ready():
+                self.out.add(hparams_end_payload(time.time()))
+            self.out.close()
 
     def _find_folder(self) -> str:
         self.folder = find_folder(self._sink.logging_dir, self._output_dir, self._began_s)
@@ -176,16 +176,16 @@ class _Page:
 
     def _forget_what_was_said(self) -> None:
         """A new file begins: it knows no descriptions and no layout."""
-        self._rows.clear()
+        self.rows.clear()
         self._tags.clear()
         self._charts = ()
 
-    def _new_row(
+    def new_row(
         self, key: tuple[object, ...], sample: Sample, out: EventFile | StockWriter
     ) -> tuple[Columns, ScalarRecord]:
         """The first sample with this event and these names: also time for what is written once."""
-        if len(self._rows) >= _MAX_ROWS:
-            self._rows.clear()
+        if len(self.rows) >= _MAX_ROWS:
+            self.rows.clear()
         columns = Columns(sample.event, sample.device, sample.values)
         new = {tag: row for tag, row in zip(columns.tags, columns.metrics, strict=True) if tag not in self._tags}
         record = ScalarRecord(columns.tags, {tag: f"{row.unit}. {row.meaning}" for tag, row in new.items()})
@@ -196,7 +196,7 @@ class _Page:
         charts = charts_for(self._tags) if self._sink.layout and new else self._charts
         if charts != self._charts and out.add(layout_payload(charts, sample.step, sample.time_s)):
             self._charts = charts
-        self._rows[key] = columns, record
+        self.rows[key] = columns, record
         return columns, record
 
 

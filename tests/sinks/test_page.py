@@ -41,7 +41,8 @@ def logdir(tmp_path_factory: pytest.TempPathFactory, fast: bool) -> Path:
             if step == 5:
                 again = {"gc/collections": 3.0}
                 sink.write(Sample(event="step_end", step=5, epoch=None, time_s=1e9 + step, values=again, device=0))
-                again = {"gc/collections": 4.0}
+                again = {"gc/collections": 4.0, "host/rss_bytes": 7 * GIB, "host/rss_peak_bytes": 7.5 * GIB}
+                again |= {"host/swap_bytes": 0.25 * GIB}
                 sink.write(Sample(event="evaluate", step=5, epoch=None, time_s=1e9 + step, values=again, device=0))
         data = {"tables": {"Peaks": [["where", "GiB"], ["host", 10.0], ["a|b", 2]]}}
         sink.tell(Finding(kind="verdict", step=10, text="No leak.\n  Peak <b>10 GiB</b>.", data=data))
@@ -65,6 +66,8 @@ def test_losses_and_memory_stand_in_one_run(page: Page) -> None:
         "mem_host/rss_gib",
         "mem_host/anon_gib",
         "mem_host/rss_peak_gib",
+        "mem_host/evaluate_rss_gib",
+        "mem_host/swap_gib",
         "mem_gpu0/step_peak_gib",
         "mem_gpu0/peak_gib",
         "mem_gc/collections",
@@ -99,11 +102,22 @@ def test_the_custom_layout_has_a_chart_for_each_group_that_is_there(page: Page) 
     assert charts["resident, GiB (band: anonymous to highest so far)"]["margin"]["series"] == [
         {"value": "mem_host/rss_gib", "lower": "mem_host/anon_gib", "upper": "mem_host/rss_peak_gib"}
     ]
-    # Without allocated and reserved there is no band: a line.
-    (pattern,) = charts["step peak, GiB"]["multiline"]["tag"]
+    (pattern,) = charts["peak of each step and of the run, GiB"]["multiline"]["tag"]
     drawn = page.get("custom_scalars/scalars", run="run", tag=pattern)
     assert drawn["regex_valid"]
-    assert list(drawn["tag_to_events"]) == ["mem_gpu0/step_peak_gib"]
+    assert set(drawn["tag_to_events"]) == {"mem_gpu0/step_peak_gib", "mem_gpu0/peak_gib"}
+
+
+def test_the_tags_of_a_band_have_points_at_the_same_steps_else_the_page_shows_an_error(page: Page) -> None:
+    every_step = list(range(1, 11))
+    for tag in ("mem_host/rss_gib", "mem_host/anon_gib", "mem_host/rss_peak_gib"):
+        assert [step for step, _ in page.points("run", tag, 10)] == every_step
+
+
+def test_a_peak_between_steps_shows_with_the_next_step(page: Page) -> None:
+    peaks = [value for _, value in page.points("run", "mem_host/rss_peak_gib", 10)]
+    assert peaks == [1, 2, 3, 4, 5, 7.5, 7.5, 8, 9, 10]
+    assert page.points("run", "mem_host/evaluate_rss_gib") == [(5, 7.0)]
 
 
 def test_hyperparameters_stand_in_the_same_run_with_the_peaks_as_metrics(page: Page) -> None:
