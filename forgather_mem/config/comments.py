@@ -15,8 +15,9 @@ STATEMENT = re.compile(r"\s*(--|<<|>>|==|=>)\s(.*)")
 _BLOCK_TAG = re.compile(r"\s*(?:block|endblock)\b")
 _LITERAL = re.compile(r"(?:^|\s)[|>][-+0-9]{0,2}(?:\s+#.*)?$")
 _WORD = re.compile(r"\S+")
-_SPECIAL = re.compile(r"[#{\"']|[|>][-+0-9]*\s*$")  # a line without these changes nothing here
-_TAG_START = re.compile(r"\{")
+# A line without these changes nothing, here or in syntax.py: comments, Jinja, blocks, statements, literals.
+_SPECIAL = re.compile(r"[#{\"'\[]|^\s*(?:--|<<|>>|==|=>)\s|[|>][-+0-9]*\s*$")
+_SPECIAL_WITHOUT_COMMENTS = re.compile(r"[{\[]|^\s*(?:--|<<|>>|==|=>)\s")
 _MAX_QUOTED_LINES = 100
 
 # What a line can be inside of, and what is looked for there. "" is plain YAML, "~" a line statement.
@@ -41,14 +42,21 @@ class Scanner:
     """Reads lines in order and finds their comments.
 
     Args:
-        lines: All lines of the template; `cut` is called for each of them once, in order.
+        lines: All lines of the template; `cut` is called for each of them, in order, those without a match of
+            `special` left out as long as `is_calm`.
+
+    Attributes:
+        special: What may change anything in a line that begins inside of nothing.
+        is_calm: The next line begins inside of nothing.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
         self._lines = lines
-        self._number = -1
+        self._number = 0
         # Without a comment anywhere, quotes and literals need not be followed.
-        self._special = _SPECIAL if any("##" in line for line in lines) else _TAG_START
+        self._has_comments = any("##" in line for line in lines)
+        self.special = _SPECIAL if self._has_comments else _SPECIAL_WITHOUT_COMMENTS
+        self.is_calm = True
         self._inside: list[str] = []  # what the next line begins in, outermost first
         self._literal: int | None = None  # it may belong to a block literal of a key with this indent
 
@@ -57,16 +65,19 @@ class Scanner:
         """The next line belongs to a Jinja tag, comment or raw section that an earlier line opened."""
         return bool(self._inside) and self._inside[-1] in _JINJA
 
-    def cut(self, line: str) -> int | None:
-        """Index of the comment's first `#` in the next line, None when it has no comment."""
-        self._number += 1
+    def cut(self, number: int) -> int | None:
+        """Index of the first `#` of a line's comment, None when it has no comment."""
+        self._number = number
+        found = self._cut(self._lines[number])
+        self.is_calm = not self._inside and self._literal is None
+        return found
+
+    def _cut(self, line: str) -> int | None:
         if self._inside:
             found = self._scan(line, 0)
             if self._inside == ["text"]:
                 self._inside.clear()
             return found
-        if self._literal is None and not self._special.search(line):
-            return None
         statement = STATEMENT.fullmatch(line)
         if self._in_literal(line, statement) and not statement:
             return self._within("text", line, 0)
@@ -76,7 +87,7 @@ class Scanner:
         if statement:
             return self._within("~", line, statement.start(2))
         found = self._scan(line, 0)
-        if not self._inside:
+        if self._has_comments and not self._inside:
             self._open_literal(line if found is None else line[:found])
         return found
 

@@ -83,8 +83,8 @@ class Instrument(NodeTransformer):
         following: nodes.Node | None = None  # the next node that may print
         for number in range(len(body) - 1, -1, -1):
             node = body[number]
-            swallows = isinstance(node, nodes.Include) and following and not _begins_line(following)
-            if swallows and node.with_context and self._is_alone(node.lineno):
+            swallows = following is not None and not _begins_line(following)
+            if swallows and isinstance(node, nodes.Include) and node.with_context and self._is_alone(node.lineno):
                 ended = _filter("line", nodes.Const(None, lineno=node.lineno), [])
                 ended.node = None
                 body[number] = nodes.FilterBlock([node], ended, lineno=node.lineno)

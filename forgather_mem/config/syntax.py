@@ -82,9 +82,12 @@ def to_jinja(text: str) -> str:
 def _with_statements(lines: Sequence[str]) -> Iterator[tuple[str, bool]]:
     """Each line with its statement as a Jinja tag, and whether it may open a block."""
     scanner = Scanner(lines)
-    for line in lines:
+    for number, line in enumerate(lines):
+        if scanner.is_calm and not scanner.special.search(line):
+            yield line, False
+            continue
         inside = scanner.inside_jinja
-        comment = scanner.cut(line)
+        comment = scanner.cut(number)
         if comment is not None:
             code = line[:comment]
             line = code[:-1] if inside or code.strip() else "{##}"
