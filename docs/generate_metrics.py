@@ -67,9 +67,11 @@ gpu/step_peak_gib GiB | Allocator peak since the last step (reset every step unl
   word "MB" and mean MiB.
 - **A reading that does not exist is absent.** It is never 0, -1 or NaN: no device, no number for the device.
 - **When.** Gauges say what is true at the end of an optimizer step. Gauges read at another event have tags of their
-  own: `mem_host/evaluate_rss_gib`. "Sum" adds up what happened within the step; "total" only grows.
+  own: `mem_host/evaluate_rss_gib`; what is read only now and then, whenever it is time, has one tag for all events.
+  "Sum" adds up what happened within the step; "total" only grows.
 - **Extremes.** TensorBoard keeps 1000 random points of a tag, so a single spike can vanish from its curve. Tags
-  marked "highest so far" or "lowest so far" can't lose it.
+  marked "highest so far" or "lowest so far" can't lose it. They have their points at the steps: a peak in an
+  evaluation shows with the next step, and in the report.
 - **Your own names.** A probe of yours may return any name: `_bytes`, `_frac` and `_s` at its end choose the unit.
 
 ## Why nvidia-smi shows more
