@@ -89,6 +89,7 @@ class _Bars:
     def __init__(self, use_tqdm: bool | None, output_stream: str | TextIO | None) -> None:
         self._use_tqdm = use_tqdm
         self._stream = output_stream
+        self.silent = None
         self._forget()
 
     def begin(self, run: RunInfo) -> None:
@@ -177,7 +178,6 @@ class _Bars:
         self._forget()
 
     def _forget(self) -> None:
-        self.silent = None
         self._training = False
         self._shown = {}
         self._train_bar = None
@@ -188,6 +188,7 @@ class _Bars:
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         self.__dict__.update(kept)
+        self.silent = None
         self._forget()
 
 
