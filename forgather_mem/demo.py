@@ -12,6 +12,8 @@ from torch.utils.data import Dataset
 VOCAB_SIZE = 256
 """One token for each byte value: the text needs no tokenizer."""
 
+__all__ = ["StdlibText"]
+
 
 class StdlibText(Dataset[dict[str, torch.Tensor]]):
     """Blocks of the source text of the standard library, for training a causal language model on bytes.

@@ -14,6 +14,8 @@ from forgather_mem.metrics import check_name
 from forgather_mem.sample import EVENTS
 from forgather_mem.units import parse_bytes, parse_share
 
+__all__ = ["Above", "AtEvent", "Every"]
+
 
 class Trigger(Protocol):
     """What the engine needs to know: at which events to look, and what must hold there."""

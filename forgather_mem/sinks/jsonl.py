@@ -35,10 +35,13 @@ class JsonlSink:
             400,000 records of 20 numbers.
 
     Raises:
-        ValueError: for `max_bytes` below 4096 or a negative `keep`.
+        ValueError: for a path that does not end in .jsonl or .json (a template's author may be a stranger, and
+            the file is appended to and renamed), `max_bytes` below 4096 or a negative `keep`.
     """
 
     def __init__(self, path: str | Path | None = None, *, max_bytes: int = 64 * MIB, keep: int = 3) -> None:
+        if path is not None and Path(path).suffix not in (".jsonl", ".json"):
+            raise ValueError(f"JsonlSink(path={str(path)!r}): the file's name ends in .jsonl or .json")
         if max_bytes < 4096:
             raise ValueError(f"JsonlSink(max_bytes={max_bytes}): a file holds 4096 bytes or more")
         if keep < 0:
