@@ -86,7 +86,7 @@ def test_without_a_folder_nothing_is_written_and_the_report_says_so() -> None:
 
 
 def test_nothing_is_written_between_trainings_and_a_sink_can_be_pickled(tmp_path: Path) -> None:
-    sink = JsonlSink(tmp_path / "log")
+    sink = JsonlSink(tmp_path / "log.jsonl")
     sink.write(sample(1))
     copy = pickle.loads(pickle.dumps(sink))
     sink.end(PlainRun())
@@ -100,3 +100,8 @@ def test_nothing_is_written_between_trainings_and_a_sink_can_be_pickled(tmp_path
 def test_wrong_values_are_refused_at_once(arguments: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         JsonlSink(**arguments)  # type: ignore[arg-type]
+
+
+def test_only_a_file_that_is_called_json_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"ends in .jsonl or .json"):
+        JsonlSink(tmp_path / ".bashrc")
