@@ -93,7 +93,7 @@ def test_nothing_is_written_between_trainings_and_a_sink_can_be_pickled(tmp_path
     sink.write(sample(2))
     copy.write(sample(3))
     copy.end(PlainRun())
-    assert [record.step for record in LogReader(tmp_path / "log") if isinstance(record, Sample)] == [1, 3]
+    assert [record.step for record in LogReader(tmp_path / "log.jsonl") if isinstance(record, Sample)] == [1, 3]
 
 
 @pytest.mark.parametrize(("arguments", "message"), [({"max_bytes": 10}, "max_bytes=10"), ({"keep": -1}, "keep=-1")])
