@@ -50,9 +50,11 @@ class Rendered:
     @classmethod
     def as_is(cls, text: str, name: str = STRING) -> Rendered:
         """A text that needs no rendering: every line comes from itself."""
+        lines: list[str] = []
 
         def locate(line: int, column: int) -> Place:
-            lines = text.split("\n")
+            if not lines:
+                lines.extend(text.split("\n"))
             return Place(name, line, column, lines[line - 1] if 0 < line <= len(lines) else None, None)
 
         return cls(name=name, text=text, locate=locate)

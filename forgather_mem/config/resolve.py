@@ -30,6 +30,7 @@ class Callee:
 
 
 _NOWHERE = Place("", 1)
+_MAX_REFUSED = 1_000  # of which the message shows a few; beyond, it is no honest template
 
 
 class Resolver:
@@ -192,10 +193,22 @@ class Resolver:
         return self._folder_of(self.graph.place(node.mark).template) if self._folder_of else None
 
     def _check_names(self, calls: Sequence[CallNode]) -> None:
-        names = {node.constructor for node in calls}
-        is_open = all(".py:" not in name and self.policy.verdict(name).allowed for name in names)
-        if not is_open:  # with places and paths, which take longer
-            self.policy.check(self.uses(calls))
+        doubtful: dict[object, CallNode] = {}
+        seen: set[str] = set()
+        num_refused = 0
+        for node in calls:
+            name = node.constructor
+            if is_file(node):  # depends on its folder and its search path
+                doubtful.setdefault((name, node.searchpath), node)
+            elif name not in seen:
+                seen.add(name)
+                if not self.policy.verdict(name).allowed:
+                    doubtful[name] = node
+                    num_refused += 1
+            if num_refused == _MAX_REFUSED:
+                break
+        if doubtful:  # once more, with places and paths, which take longer
+            self.policy.check(self.uses(doubtful.values()))
 
     def _unbound(self, nodes: Sequence[VarNode]) -> TemplateError:
         first = nodes[0]
