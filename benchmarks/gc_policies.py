@@ -425,9 +425,9 @@ def head(steps: int, rounds: int) -> list[str]:
         "",
         f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, torch {torch.__version__}, transformers "
         f"{transformers.__version__}, {os.cpu_count()} CPUs, load {load}.",
-        f"Made by `python benchmarks/gc_policies.py --steps {steps} --rounds {rounds}`. Medians of the rounds. Pauses are",
-        "CPU time in the collector during steps, evaluations and the first 20 steps apart; mean steps are ratios to the",
-        "floor; left are cycles that are still there after the end.",
+        f"Made by `python benchmarks/gc_policies.py --steps {steps} --rounds {rounds}`. Medians of the rounds.",
+        "Pauses are CPU time in the collector during steps, evaluations and the first 20 steps apart; mean steps are",
+        "ratios to the floor; left are cycles that are still there after the end.",
         "",
     ]
 

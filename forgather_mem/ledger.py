@@ -50,9 +50,6 @@ class Row:
         return asdict(self) | {"next_step_excess_s": max(0.0, self.next_step_excess_s)}
 
 
-Level = Callable[[], float | None]
-
-
 class _Booking:
     """One action that is still followed."""
 
@@ -80,6 +77,9 @@ class _Booking:
                 self.retaken_bytes = max(self.retaken_bytes, again)
 
 
+Level = Callable[[], float | None]
+
+
 class Ledger:
     """The rows of one run, and the actions that are followed.
 
@@ -93,6 +93,7 @@ class Ledger:
     def __init__(self) -> None:
         self._rows: dict[str, Row] = {}
         self._open: dict[str, _Booking] = {}
+        self._levels: dict[str, Level] = {"collect": _host_bytes, "clear": _reserved_bytes, "trim": _TrimmedLevel()}
         self._outcomes: dict[str, Outcome] = {}
         self._quiet_s: deque[float] = deque(maxlen=_QUIET_STEPS)  # steps that none of our actions stood before
         self._begun: tuple[int, float] | None = None
@@ -111,7 +112,7 @@ class Ledger:
             values: Under the action's own names.
             step: The optimizer step that it came after, when the steps that follow are told.
         """
-        time_name, freed_name, level = _BOOKED[what]
+        time_name, freed_name = _BOOKED[what]
         time_s, freed_bytes = values.get(time_name, 0.0), values.get(freed_name, 0.0)
         row = self._rows.setdefault(what, Row(what))
         row.calls += 1
@@ -119,7 +120,7 @@ class Ledger:
         row.freed_bytes += int(freed_bytes)
         row.objects += int(values.get("collect/objects", 0.0))
         self._close(what)
-        self._open[what] = _Booking(step, time_s, freed_bytes, level)
+        self._open[what] = _Booking(step, time_s, freed_bytes, self._levels[what])
 
     def follow(self, event: str, step: int, now_s: float) -> None:
         """A step begins ("step_begin") or ends ("step_end"); once or more for each step, counted from 1.
@@ -209,9 +210,28 @@ def _reserved_bytes() -> float | None:
     return gauge(allocator.stats(), "reserved_bytes") if allocator is not None else None
 
 
-# What the actions return, by what they do: seconds, bytes freed, and where these bytes are counted.
-_BOOKED: dict[str, tuple[str, str, Level]] = {
-    "collect": ("collect/time_s", "collect/freed_bytes", _host_bytes),
-    "clear": ("cache/time_s", "cache/freed_bytes", _reserved_bytes),
-    "trim": ("trim/time_s", "trim/freed_bytes", _host_bytes),
+class _TrimmedLevel:
+    """Anonymous memory, less what is at addresses that the process did not have before.
+
+    `malloc_trim` gives pages back and keeps their addresses. Memory at new addresses would have been taken
+    anyway: a leak, or a heap so fragmented that nothing fits into what was trimmed.
+    """
+
+    def __init__(self) -> None:
+        self._highest_bytes: float | None = None
+        self._new_bytes = 0.0
+
+    def __call__(self) -> float:
+        memory = own_memory()
+        if self._highest_bytes is not None and memory.address_bytes > self._highest_bytes:
+            self._new_bytes += memory.address_bytes - self._highest_bytes
+        self._highest_bytes = max(self._highest_bytes or 0.0, memory.address_bytes)
+        return memory.anonymous_bytes - self._new_bytes
+
+
+# What the actions return, by what they do: seconds, and bytes freed.
+_BOOKED = {
+    "collect": ("collect/time_s", "collect/freed_bytes"),
+    "clear": ("cache/time_s", "cache/freed_bytes"),
+    "trim": ("trim/time_s", "trim/freed_bytes"),
 }

@@ -60,7 +60,13 @@ def simulated_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevic
     device = SimulatedDevice()
     caches = (allocator._allocator, windows._device_windows)
     with monkeypatch.context() as patch:
-        patch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+        # torch itself, which asks whether the device can be used now, is told the truth
+        accelerator = torch.device("cuda")
+        patch.setattr(
+            torch.accelerator,
+            "current_accelerator",
+            lambda check_available=False: None if check_available else accelerator,
+        )
         patch.setattr(torch.cuda, "is_initialized", lambda: device.initialised)
         patch.setattr(torch.cuda, "current_device", lambda: 0)
         patch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")

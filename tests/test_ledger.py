@@ -14,6 +14,7 @@ from transformers import TrainerCallback
 
 from forgather_mem.actions.clear import clear_cache
 from forgather_mem.actions.collect import collect
+from forgather_mem.actions.trim import trim_host
 from forgather_mem.callbacks import MemoryCallback, SimpleGarbageCollector, TBMemoryLogger
 from forgather_mem.ledger import Ledger, Row
 from forgather_mem.plan import Rule
@@ -21,6 +22,7 @@ from forgather_mem.report import build_report, report_text
 from forgather_mem.summary import RunFacts, RunSummary
 from forgather_mem.triggers import Every
 from forgather_mem.units import GIB, MIB
+from tests.fragments import Fragments, needs_glibc
 from tests.memory import touched
 from tests.simulated_device import simulated_device
 from tests.training import make_trainer
@@ -91,6 +93,23 @@ def test_a_devices_memory_is_counted_by_what_its_allocator_has_reserved(monkeypa
         row = only_row(ledger)
     assert row.freed_bytes == 412 * MIB
     assert row.retaken_bytes == 150 * MIB
+
+
+@needs_glibc
+def test_memory_at_new_addresses_is_not_taken_again() -> None:
+    """A trim gives back the pages of holes: what is made in them is taken again, new holes beside them are not."""
+    fragments, ledger = Fragments(), Ledger()
+    for step, again_mib, new_mib in ((1, 0, 16), (2, 12, 0), (3, 0, 16), (4, 8, 8)):
+        fragments.use_holes(again_mib)  # first, or it would get the new ones
+        fragments.leave_holes(new_mib)
+        ledger.follow("step_end", step, float(step))
+        if step != 4:
+            ledger.book("trim", trim_host(), step=step)
+        outcome = ledger.outcome("trim")
+        if outcome is not None:
+            assert outcome.freed_bytes > 10 * MIB
+            assert outcome.retaken_bytes == pytest.approx(again_mib * MIB, abs=2 * MIB)
+    fragments.close()
 
 
 # ---- seconds ----

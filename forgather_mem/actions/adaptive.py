@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from forgather_mem.sample import Finding, Moment, Outcome, RunInfo, Sample
-from forgather_mem.units import GIB, MIB, format_bytes, format_duration
+from forgather_mem.units import MIB, format_bytes, format_duration
 
 logger = logging.getLogger(__name__)
 
@@ -18,10 +18,10 @@ STRETCHED_TRIES = 3
 # The steps after which what was freed counts as kept.
 WATCHED_STEPS = 3
 # A call has paid when this much stayed free: an absolute amount, a share of what it freed, and an amount for each
-# second it took (the system itself gives back and hands out some GiB a second).
+# second it took (the kernel takes back and hands out some GiB a second).
 KEPT_BYTES = MIB
 KEPT_FRAC = 0.2
-KEPT_BYTES_PER_S = GIB
+KEPT_BYTES_PER_S = 128 * MIB
 
 
 class Adaptive:
@@ -31,6 +31,9 @@ class Adaptive:
     that is sooner; a collection, when it found anything. After three calls in a row that did not pay only
     every 32nd is done, then every 64th and 128th, and when these are useless too, no more. One log line says
     why. A call that pays sets everything back.
+
+    A cache that is filled again at once may grow still higher when it is not cleared. So while clears are
+    left out their schedule comes back as soon as more lies unused than ever before a clear, and then it stays.
 
     Args:
         action: `ClearCache`, `TrimHost` or `Collect`: something that is booked in the ledger.
@@ -53,6 +56,8 @@ class Adaptive:
         self._judged = True
         self._last_step = -1
         self._found = 0.0
+        self._highest_unused_bytes = 0.0  # when a call was due that was done
+        self._holds_down = False  # more lay unused as soon as calls were left out
 
     def begin(self, run: RunInfo) -> None:
         self._start()
@@ -67,14 +72,22 @@ class Adaptive:
         self._calls += 1
         if not self._judged and (self._is_due() or moment.step - self._last_step >= WATCHED_STEPS):
             self._judge(moment)
+        unused_bytes = self._unused_bytes()
         if not self._is_due():
-            return NOTHING
+            if unused_bytes < self._highest_unused_bytes * (1 + KEPT_FRAC) + KEPT_BYTES:
+                return NOTHING
+            self._holds_down, self._num_useless = True, 0
         values: Mapping[str, float] = self.action(moment, sample)
         if values:
+            self._highest_unused_bytes = max(self._highest_unused_bytes, unused_bytes)
             self._last_step, self._judged = moment.step, False
             self._found = values.get("collect/objects", 0.0)
             self._wait()
         return values
+
+    def _unused_bytes(self) -> float:
+        measure = getattr(self.action, "unused_bytes", None)
+        return (measure() if measure is not None else None) or 0.0
 
     def _is_due(self) -> bool:
         return self._calls >= self._next_call and self._num_useless < TRIES + STRETCHED_TRIES
@@ -89,7 +102,7 @@ class Adaptive:
         if outcome is None or outcome.step != self._last_step:
             return
         self._judged = True
-        if self._found or pays(outcome):
+        if self._found or pays(outcome) or (self._holds_down and outcome.freed_bytes >= KEPT_BYTES):
             self._num_useless, self._next_call = 0, self._calls
             return
         self._num_useless += 1

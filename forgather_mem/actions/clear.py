@@ -33,6 +33,15 @@ class ClearCache:
         """Whether there is an accelerator in use whose cache can be cleared."""
         return current_allocator() is not None
 
+    def unused_bytes(self) -> float | None:
+        """What the allocator holds beyond live tensors, whether or not a clear would free it; None without one."""
+        allocator = current_allocator()
+        if allocator is None:
+            return None
+        stats = allocator.stats()
+        reserved, allocated = gauge(stats, "reserved_bytes"), gauge(stats, "allocated_bytes")
+        return None if reserved is None or allocated is None else float(reserved - allocated)
+
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         return clear_cache(garbage_collection=self.garbage_collection)
 

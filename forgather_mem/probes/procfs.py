@@ -73,23 +73,25 @@ def anonymous_bytes(process: Path) -> int:
 
 
 class OwnMemory(NamedTuple):
-    """This process's memory at one moment."""
+    """This process's memory at one moment; `address_bytes` is what it could use without asking for more addresses."""
 
     resident_bytes: int
     anonymous_bytes: int
+    address_bytes: int
 
 
 def own_memory() -> OwnMemory:
     """Resident memory of this process, and of that what no file backs; opened for one reading (10 us).
 
-    Where there is no /proc both are the resident size.
+    Where there is no /proc the anonymous part is the resident size, too.
     """
     try:
-        _, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
+        addresses, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
     except OSError:
-        rss = int(psutil.Process().memory_info().rss)
-        return OwnMemory(rss, rss)
-    return OwnMemory(int(resident) * PAGE_BYTES, (int(resident) - int(shared)) * PAGE_BYTES)
+        memory = psutil.Process().memory_info()
+        return OwnMemory(int(memory.rss), int(memory.rss), int(memory.vms))
+    pages = (int(resident), int(resident) - int(shared), int(addresses))
+    return OwnMemory(*(number * PAGE_BYTES for number in pages))
 
 
 def kib_fields(text: bytes) -> dict[bytes, int]:

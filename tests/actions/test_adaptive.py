@@ -1,0 +1,220 @@
+"""Clears and trims that do not pay stop, those that pay go on: with memory that is really freed and taken again."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from forgather_mem.actions import Adaptive, ClearCache, Collect, TrimHost
+from forgather_mem.actions.adaptive import pays
+from forgather_mem.actions.trim import trim_host
+from forgather_mem.plan import Rule
+from forgather_mem.sample import Outcome
+from forgather_mem.sinks import Capture
+from forgather_mem.triggers import Every
+from forgather_mem.units import GIB, MIB
+from tests.fragments import Fragments, needs_glibc
+from tests.simulated_device import simulated_device
+from tests.test_engine import new_loop
+
+SCHEDULED = 100
+
+
+@pytest.fixture
+def fragments() -> Iterator[Fragments]:
+    fragments = Fragments()
+    yield fragments
+    fragments.close()
+
+
+def done_at(action: Any, work: Callable[[int], None], *, every: int = 1, scheduled: int = SCHEDULED) -> list[int]:
+    """The steps after which an action was really done, of so many at which it was due."""
+    adaptive, capture = Adaptive(action), Capture()
+    loop = new_loop()
+    loop.add([Rule(Every(steps=every), [adaptive])], [capture])
+    for step in range(1, scheduled * every + 1):
+        work(step)
+        loop.step()
+    loop.run.close()
+    name = {"trim": "trim/time_s", "clear": "cache/time_s", "collect": "collect/time_s"}[action.books]
+    return [sample.step for sample in capture.samples if name in sample.values]
+
+
+class Trim:
+    """`TrimHost` without its budget of time, in which steps as short as these would leave no room."""
+
+    books = "trim"
+
+    def __call__(self, moment: Any, sample: Any) -> dict[str, float]:
+        return trim_host()
+
+
+def stopped(done: list[int]) -> float:
+    """The share of what was due after the third one that was not done."""
+    return 1 - (len(done) - 3) / (SCHEDULED - 3)
+
+
+# ---- where it is useless ----
+
+
+@needs_glibc
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_trims_of_what_the_next_step_takes_again_stop(fragments: Fragments, every: int) -> None:
+    fragments.leave_holes(16)
+    done = done_at(Trim(), lambda step: fragments.use_holes(16), every=every)
+    assert stopped(done) >= 0.95
+    assert done[:3] == [every, 2 * every, 3 * every]
+
+
+@needs_glibc
+def test_trims_that_find_nothing_stop() -> None:
+    trim_host()
+    assert stopped(done_at(Trim(), lambda step: None)) >= 0.95
+
+
+@pytest.mark.parametrize("lengths", [(512,), (512, 400, 450)])
+def test_clears_of_what_the_next_steps_take_again_stop(
+    monkeypatch: pytest.MonkeyPatch, lengths: tuple[int, ...]
+) -> None:
+    with simulated_device(monkeypatch) as device:
+        done = done_at(ClearCache(), lambda step: device.spike(lengths[step % len(lengths)]), every=5)
+    assert stopped(done) >= 0.95
+
+
+def test_collections_that_find_nothing_stop() -> None:
+    gc.collect()
+    assert stopped(done_at(Collect(0), lambda step: None)) >= 0.95
+
+
+def test_one_line_says_why(fragments: Fragments, caplog: pytest.LogCaptureFixture) -> None:
+    loop, capture = new_loop(), Capture()
+    loop.add([Rule(Every(steps=1), [Adaptive(Trim())])], [capture])
+    for _ in range(400):
+        loop.step()
+    loop.run.close()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("Trim does not pay: the call at step ")
+    assert line.endswith("from now on only every 32nd is done, then fewer, then none unless one of them pays")
+    assert [finding.kind for finding in loop.run.summary.findings] == ["adaptive"]
+    calls = [sample.step for sample in capture.samples if "trim/time_s" in sample.values]
+    assert len(calls) <= 6, "in the end none is done"
+    assert calls[-1] < 300
+
+
+# ---- where it helps ----
+
+
+@needs_glibc
+@pytest.mark.parametrize("every", [1, 5])
+def test_where_each_step_leaves_new_holes_every_trim_is_done(fragments: Fragments, every: int) -> None:
+    done = done_at(Trim(), lambda step: fragments.leave_holes(4), every=every, scheduled=40)
+    assert done == [every * number for number in range(1, 41)]
+
+
+@needs_glibc
+def test_where_a_third_of_what_is_freed_stays_free_every_trim_is_done(fragments: Fragments) -> None:
+    fragments.leave_holes(16)
+
+    def work(step: int) -> None:
+        fragments.use_holes(12)
+        fragments.leave_holes(6)
+
+    assert len(done_at(Trim(), work, scheduled=40)) == 40
+
+
+def test_where_a_cleared_cache_stays_small_every_clear_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_device(monkeypatch) as device:
+
+        def work(step: int) -> None:
+            device.spike(4000 if step % 10 == 0 else 300)  # one long batch in ten, after which the cache is cleared
+
+        assert len(done_at(ClearCache(), work, every=10)) == SCHEDULED
+
+
+def test_where_a_cache_grows_as_soon_as_it_is_left_alone_clearing_comes_back_and_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each step fills what was cleared, but without a clear finds nothing that fits and reserves as much again."""
+    with simulated_device(monkeypatch) as device:
+
+        def work(step: int) -> None:
+            device.reserved += 500
+
+        done = done_at(ClearCache(), work, scheduled=60)
+    assert len(done) >= 58
+    assert done[-40:] == list(range(21, 61))
+
+
+def test_a_growing_model_is_not_taken_for_a_growing_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_device(monkeypatch) as device:
+
+        def work(step: int) -> None:
+            device.hold(10 * step)  # a leak of live tensors
+            device.spike(500)
+
+        assert stopped(done_at(ClearCache(), work)) >= 0.95
+
+
+def test_collections_that_find_garbage_go_on() -> None:
+    def work(step: int) -> None:
+        cycle: list[Any] = []
+        cycle.append(cycle)
+
+    gc.disable()
+    try:
+        assert len(done_at(Collect(), work, scheduled=10)) == 10
+    finally:
+        gc.enable()
+
+
+def test_after_a_useless_time_one_call_that_pays_brings_the_schedule_back(fragments: Fragments) -> None:
+    def work(step: int) -> None:
+        if step > 20:
+            fragments.leave_holes(4)
+
+    done = done_at(Trim(), work, scheduled=60)
+    assert done[:3] == [1, 2, 3]
+    resumed = next(step for step in done if step > 20)
+    assert resumed <= 40
+    assert [step for step in done if step >= resumed + 3] == list(range(resumed + 3, 61))
+
+
+# ---- what pays ----
+
+
+@pytest.mark.parametrize(
+    ("freed", "retaken", "time_s", "paid"),
+    [
+        (0, 0, 0.0, False),
+        (GIB, 0, 0.1, True),
+        (GIB, GIB, 0.1, False),
+        (GIB, 0.79 * GIB, 0.1, True),
+        (GIB, 0.81 * GIB, 0.1, False),
+        (0.9 * MIB, 0, 0.0, False),
+        (2 * MIB, 0, 0.1, False),  # a tenth of a second for 2 MiB
+    ],
+)
+def test_a_call_pays_when_enough_of_what_it_freed_stays_free(
+    freed: float, retaken: float, time_s: float, paid: bool
+) -> None:
+    outcome = Outcome(step=1, time_s=time_s, next_step_excess_s=0.0, freed_bytes=freed, retaken_bytes=retaken)
+    assert pays(outcome) is paid
+
+
+def test_an_action_that_is_not_booked_is_refused() -> None:
+    with pytest.raises(ValueError, match="give an action that is booked"):
+        Adaptive(print)
+
+
+def test_it_pickles_and_serves_several_runs() -> None:
+    adaptive = pickle.loads(pickle.dumps(Adaptive(TrimHost())))
+    for _ in range(2):
+        loop, capture = new_loop(), Capture()
+        loop.add([Rule(Every(steps=1), [adaptive])], [capture])
+        loop.step()
+        loop.run.close()
+        assert "trim/time_s" in capture.samples[0].values
