@@ -19,6 +19,9 @@ from forgather_mem.config.tokens import ORIGIN_CLOSE, ORIGIN_OPEN, RESERVED, TOK
 
 _MARK = re.compile(f"({TOKEN_OPEN}[0-9a-f_]+{TOKEN_CLOSE}|{ORIGIN_OPEN}[0-9.]+{ORIGIN_CLOSE})")
 
+_TAG = re.compile(rf"(?<![^\s\[{{,{ORIGIN_CLOSE}])![A-Za-z]\S*")
+_NAME_PART = re.compile(r"[A-Za-z0-9_./~+-]+")
+
 
 class Mangled(TemplateRuntimeError):
     """A token was cut or changed."""
@@ -44,6 +47,20 @@ class Marks:
         """Forget the strings of the last render."""
         self.by_token = dict(self._kept)
         self._by_text = {text: token for token, text in self._kept.items()}
+
+    def in_tags(self, text: str) -> str:
+        """The text with values that are part of a name in a tag, as in `!call:{{ folder }}/file.py:name`, put in place.
+
+        A tag is no scalar, so nothing could be put back there later. Only what is path or name is put in: letters,
+        digits and `_./~+-`, which YAML can't read as anything else, and which can't end one part of the tag and begin
+        another. Which names may be used is the policy's to say, as everywhere.
+        """
+
+        def name_part(match: re.Match[str]) -> str:
+            value = self.by_token.get(match[0], "")
+            return value if _NAME_PART.fullmatch(value) else match[0]
+
+        return _TAG.sub(lambda tag: TOKEN.sub(name_part, tag[0]), text) if TOKEN_OPEN in text else text
 
     def used(self, text: str) -> dict[str, str]:
         """Those that stand in a text, by token.

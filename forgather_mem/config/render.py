@@ -142,6 +142,7 @@ class Renderer:
         try:
             template = compiler.main(source).template
             text = _joined(template.root_render_func(template.new_context(wrapped)), job.budgets.rendered_bytes)
+            text = self._marks.in_tags(text)
             if not text.isascii():
                 text.encode()  # Jinja strings can hold half characters, YAML can't
             return text, self._marks.used(ORIGIN.sub("", text) if compiler.origins else text)
