@@ -17,20 +17,20 @@ _FOLDER_ATTRIBUTE = "_forgather_mem_events"
 
 
 def event_folder(moment: Moment, asked: str | Path | None, began_s: float) -> str:
-    """The folder, or its address when it is remote.
+    """The folder, or its address when it is remote; whoever is asked first decides for all that are not told.
 
     Args:
         moment: Any event of the training.
         asked: What our user asked for.
         began_s: When we joined the training.
     """
-    if asked is not None:
-        return os.path.expanduser(str(asked))
     known: str | None = getattr(moment.state, _FOLDER_ATTRIBUTE, None)
+    if asked is None and known is not None:
+        return known
+    folder = os.path.expanduser(str(asked)) if asked is not None else _find(moment, began_s)
     if known is None:
-        known = _find(moment, began_s)
-        setattr(moment.state, _FOLDER_ATTRIBUTE, known)
-    return known
+        setattr(moment.state, _FOLDER_ATTRIBUTE, folder)
+    return folder
 
 
 def _find(moment: Moment, began_s: float) -> str:

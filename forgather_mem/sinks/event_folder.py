@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -39,13 +40,28 @@ class _Found:
     made_s: int
     number: int
     folder: Path
+    name: str
     ours: bool
 
 
 def _folder_of_this_process(output_dir: Path, began_s: float) -> Path | None:
     files = list(_files_of_this_process(output_dir))
     others = [file for file in files if not file.ours and not _belongs_to_earlier_training(file, files, began_s)]
-    return max(others).folder if others else None
+    if others:
+        return max(others).folder
+    open_paths = _open_paths()
+    open_ones = [file for file in files if file.ours and os.path.realpath(file.folder / file.name) in open_paths]
+    return max(open_ones).folder if open_ones else None
+
+
+def _open_paths() -> set[str]:
+    """What this process has open: a file of ours among them belongs to the training that is running."""
+    paths = set()
+    with contextlib.suppress(OSError):  # no /proc: then two of our writers may have two folders
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):  # the descriptor that lists
+                paths.add(os.readlink(f"/proc/self/fd/{name}"))
+    return paths
 
 
 def _belongs_to_earlier_training(file: _Found, files: list[_Found], began_s: float) -> bool:
@@ -63,4 +79,4 @@ def _files_of_this_process(output_dir: Path) -> Iterator[_Found]:
         for name in names:
             match = pattern.search(name)
             if match:
-                yield _Found(int(match[1]), int(match[2]), Path(folder), is_ours(name))
+                yield _Found(int(match[1]), int(match[2]), Path(folder), name, is_ours(name))

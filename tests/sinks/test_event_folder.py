@@ -68,6 +68,17 @@ def test_the_folder_of_an_earlier_training_is_not_taken_again(tmp_path: Path) ->
     assert find_folder(None, tmp_path, began_s) == str(folder)
 
 
+def test_two_writers_of_ours_in_one_training_have_one_folder(tmp_path: Path) -> None:
+    trainers_file(tmp_path / "runs" / "earlier")
+    our_file(tmp_path / "runs" / "earlier")
+    folder = tmp_path / "runs" / "this"
+    file = EventFile(folder, lambda: None)
+    assert file.ready()
+    assert find_folder(None, tmp_path, time.time() + 2) == str(folder)
+    file.close()
+    assert find_folder(None, tmp_path, time.time() + 2) != str(folder)
+
+
 def test_checkpoints_are_not_searched(tmp_path: Path) -> None:
     trainers_file(tmp_path / "checkpoint-10" / "runs")
     assert Path(find_folder(None, tmp_path, time.time())).parent == tmp_path / "runs"

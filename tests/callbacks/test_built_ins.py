@@ -1,0 +1,265 @@
+"""What holds for each of the built-in callbacks, and for all of them together."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import Trainer, TrainerCallback, default_data_collator
+from transformers.trainer_callback import ProgressCallback as TransformersBar
+
+from forgather_mem import load_callbacks
+from forgather_mem.callbacks import (
+    GradLogger,
+    InfoCallback,
+    JsonLogger,
+    MemoryCallback,
+    ProgressCallback,
+    TBLogger,
+    TBMemoryLogger,
+    TextgenCallback,
+)
+from tests.events import event_folders, scalars, texts
+from tests.tokenizer import tiny_tokenizer
+from tests.training import fingerprint, make_trainer
+
+ROOT = Path(__file__).parent.parent.parent
+SAMPLED = {"do_sample": True, "max_new_tokens": 3}
+BUILT_INS: dict[str, Callable[..., TrainerCallback]] = {
+    "ProgressCallback": ProgressCallback,
+    "InfoCallback": lambda **options: InfoCallback(True, **options),
+    "TBLogger": lambda **options: TBLogger(name="x", **options),
+    "JsonLogger": lambda **options: JsonLogger(name="x", **options),
+    "TextgenCallback": lambda **options: TextgenCallback(None, ["w3 w4"], SAMPLED, 1, **options),
+    "GradLogger": lambda **options: GradLogger(log_frequency=1, **options),
+}
+SETTINGS = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 3, "logging_steps": 1}
+
+
+def built_ins(**options: Any) -> list[TrainerCallback]:
+    return [build(**options) for build in BUILT_INS.values()]
+
+
+class TextTrainer(Trainer):
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(processing_class=tiny_tokenizer(), data_collator=default_data_collator, **arguments)
+
+
+def trained(folder: Path, callbacks: list[TrainerCallback], **settings: Any) -> Trainer:
+    trainer = make_trainer(folder, callbacks, trainer_class=TextTrainer, **{**SETTINGS, **settings})
+    trainer.add_callback(TransformersBar())
+    trainer.train()
+    return trainer
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORGATHER_MEM_STRICT", "1")
+    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
+
+
+class Watcher(TrainerCallback):
+    """Notes what the trainer's control says after everybody else has run."""
+
+    def __init__(self) -> None:
+        self.controls: list[str] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.controls.append(repr(control))
+
+
+def left_behind(trainer: Trainer) -> dict[str, Any]:
+    owners = (trainer, trainer.callback_handler, trainer.accelerator, *trainer.callback_handler.callbacks)
+    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    files = {os.readlink(link) for link in links if os.path.exists(link)}
+    return {
+        "threads": {thread.name for thread in threading.enumerate()} - {"tqdm_monitor"},  # of any bar
+        "files": {file for file in files if "tfevents" in file or "trainer_logs" in file},
+        "methods": [
+            name
+            for owner in owners
+            for name, value in vars(owner).items()
+            if type(value).__name__ == "Wrapper" and name != "_inner_training_loop"
+        ],
+    }
+
+
+def test_with_all_of_them_a_training_is_bit_identical_and_nothing_is_left(tmp_path: Path) -> None:
+    seen = []
+    for name, callbacks in (("without", []), ("with", [*built_ins(), TBMemoryLogger(), MemoryCallback()])):
+        watcher = Watcher()
+        before = {thread.name for thread in threading.enumerate()}
+        trainer = trained(tmp_path / name, [*callbacks, watcher], gradient_accumulation_steps=2, rows=64)
+        seen.append((fingerprint(trainer), watcher.controls))
+        left = left_behind(trainer)
+        assert not left["files"]
+        assert not left["methods"]
+        assert left["threads"] <= before
+    assert seen[0] == seen[1]
+    assert len(event_folders(tmp_path / "with")) == 1
+    assert {"train-loss", "grad_norm_total", "textgen/time_ms", "mem_host/rss_gib"} <= set(scalars(tmp_path / "with"))
+    assert {"generated_text", "grad_flow", "training_info"} <= set(texts(tmp_path / "with"))
+
+
+class FailsInForward(TextTrainer):
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        if self.state.global_step == 3:
+            raise RuntimeError("forward failed")
+        return super().compute_loss(*args, **kwargs)
+
+
+def test_a_training_that_breaks_leaves_nothing_and_the_next_one_is_whole(tmp_path: Path) -> None:
+    callbacks = built_ins()
+    trainer = make_trainer(tmp_path / "a", callbacks, trainer_class=FailsInForward, **SETTINGS)
+    with pytest.raises(RuntimeError, match="forward failed"):
+        trainer.train()
+    left = left_behind(trainer)
+    assert not left["files"]
+    assert not left["methods"]
+    trained(tmp_path / "b", callbacks)
+    assert [step for step, _ in scalars(tmp_path / "b")["train-loss"]] == [1, 2, 3, 4, 5, 6]
+    assert [step for step, _ in scalars(tmp_path / "b")["grad_norm_total"]] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("way", ["argument", "environment"])
+def test_switched_off_they_do_nothing_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], way: str
+) -> None:
+    if way == "environment":
+        monkeypatch.setenv("FORGATHER_MEM", "0")
+    trainer = trained(tmp_path, built_ins(enabled=way == "environment"), save_strategy="no")
+    trainer.evaluate()
+    assert not list(tmp_path.rglob("*tfevents*"))
+    assert not list(tmp_path.rglob("trainer_logs.json"))
+    said = capsys.readouterr()
+    assert "forgather" not in said.err
+    assert "6/6" in said.err  # the Trainer's own bar
+
+
+@pytest.mark.parametrize("name", BUILT_INS)
+def test_each_travels_by_pickle_before_and_after_a_training(tmp_path: Path, name: str) -> None:
+    callback = BUILT_INS[name]()
+    pickle.loads(pickle.dumps(callback))
+    trained(tmp_path, [callback], save_strategy="no", max_steps=2)
+    again = pickle.loads(pickle.dumps(callback))
+    assert type(again) is type(callback)
+    assert vars(again).keys() == vars(callback).keys()
+
+
+@pytest.mark.parametrize("name", BUILT_INS)
+def test_each_has_the_two_common_switches_and_is_taken_out_alone(tmp_path: Path, name: str) -> None:
+    signature = inspect.signature(type(BUILT_INS[name]()).__init__)
+    for switch, default in (("enabled", True), ("strict", False)):
+        assert signature.parameters[switch].default is default
+        assert signature.parameters[switch].kind is inspect.Parameter.KEYWORD_ONLY
+    trainer = make_trainer(tmp_path, built_ins())
+    kind = type(BUILT_INS[name]())
+    assert type(trainer.pop_callback(kind)) is kind
+    assert trainer.pop_callback(kind) is None
+
+
+FORGATHERS = """
+.define: &summary_writer !singleton:torch.utils.tensorboard:SummaryWriter
+    - "{{ folder }}"
+.define: &info !dict
+    name: "x"
+    config: !var "pp_config"
+trainer_callbacks: !dlist:@trainer_callbacks
+    progress: !singleton:forgather_mem.callbacks:ProgressCallback
+        use_tqdm: null
+        output_stream: "stdout"
+    info: !singleton:forgather_mem.callbacks:InfoCallback
+        verbose: False
+    json: !singleton:forgather_mem.callbacks:JsonLogger
+        <<: *info
+    tb: !singleton:forgather_mem.callbacks:TBLogger
+        arg0: *summary_writer
+        <<: *info
+    textgen: !singleton:forgather_mem.callbacks:TextgenCallback
+        summary_writer: *summary_writer
+        prompts: ["w3"]
+        generation_config: { do_sample: true, top_k: 20, top_p: 0.9, temperature: 0.7, repetition_penalty: 1.15 }
+        max_new_tokens: 4
+        generation_steps: 3
+    grad: !singleton:forgather_mem.callbacks:GradLogger
+        summary_writer: *summary_writer
+        neg_re: 'bias'
+        pos_re: 'mlp|self_attn'
+        log_steps: 2
+"""
+
+
+def test_parameters_written_for_forgathers_own_build_ours_and_they_train(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.yaml").write_text(FORGATHERS)
+    callbacks = load_callbacks("mine.yaml", searchpath=tmp_path, folder=str(tmp_path / "out" / "runs" / "x"))
+    assert {type(callback).__name__ for callback in callbacks} == set(BUILT_INS)
+    trained(tmp_path / "out", callbacks)
+    assert [path.parent for path in tmp_path.rglob("trainer_logs.json")] == event_folders(tmp_path)
+    assert {"train-loss", "grad_norm_total", "textgen/time_ms"} <= set(scalars(tmp_path))
+    assert "step 2/6" in capsys.readouterr().out
+
+
+def test_the_shipped_template_has_both_loggers_and_a_child_adds_to_them(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        '-- extends "callbacks/loggers.yaml"\n\n[experiment_info]\n    == super()\n    number: 7\n\n[callback_list]\n'
+        "    == super()\n    grad_logger: !singleton:forgather_mem.callbacks:GradLogger\n"
+        "        summary_writer: *summary_writer\n        log_frequency: 2\n"
+    )
+    log, board, gradients = load_callbacks(
+        "mine.yaml", searchpath=tmp_path, experiment_name="a: b", logging_dir=str(tmp_path / "here")
+    )
+    assert (type(log), type(board), type(gradients)) == (JsonLogger, TBLogger, GradLogger)
+    assert (board.experiment_info["name"], board.experiment_info["number"]) == ("a: b", 7)
+    assert "json_logger: !singleton" in board.experiment_info["config"]
+    trained(tmp_path / "out", [log, board, gradients], save_strategy="no")
+    assert event_folders(tmp_path) == [tmp_path / "here"]
+    assert (tmp_path / "here" / "trainer_logs.json").is_file()
+    assert {"train-loss", "grad_norm_total"} <= set(scalars(tmp_path))
+
+
+TWO_RANKS = """
+import sys, time
+from pathlib import Path
+from transformers import TrainerCallback
+from tests.callbacks.test_built_ins import SETTINGS, TextTrainer, built_ins
+from tests.training import make_trainer
+
+class SlowRank(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if args.process_index == 1 and state.global_step == 2:
+            time.sleep(1.0)
+
+settings = {**SETTINGS, "ddp_backend": "gloo", "dataloader_pin_memory": False}
+make_trainer(Path(sys.argv[1]), [*built_ins(), SlowRank()], trainer_class=TextTrainer, **settings).train()
+"""
+
+
+def test_of_two_ranks_only_the_first_writes_and_prints(tmp_path: Path) -> None:
+    script = tmp_path / "two_ranks.py"
+    script.write_text(TWO_RANKS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command += ["--redirects=3", f"--log-dir={tmp_path / 'logs'}", str(script), str(tmp_path / "out")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    said = {
+        rank: "".join(path.read_text() for path in (tmp_path / "logs").rglob(f"{rank}/std*.log")) for rank in (0, 1)
+    }
+    assert done.returncode == 0, done.stdout + done.stderr + said[0] + said[1]
+    assert "a training begins" in said[0]
+    assert "step 2/6" in said[0]
+    assert "a training begins" not in said[1]
+    assert "step 2/6" not in said[1]
+    assert len(event_folders(tmp_path / "out")) == 1
+    assert len(list((tmp_path / "out").rglob("trainer_logs.json"))) == 1
+    for tag in ("train-loss", "grad_norm_total", "textgen/time_ms"):
+        assert [step for step, _ in scalars(tmp_path / "out")[tag]] == [1, 2, 3, 4, 5, 6]
