@@ -94,7 +94,7 @@ class Run:
     def tell(self, finding: Finding) -> None:
         self.summary.tell(finding)
         for sink in self._sinks:
-            self._call(sink, "tell", finding)
+            self.fence.call_part(sink, "tell", finding)
 
     def say(self, text: str) -> None:
         console = next((sink for sink in self._sinks if isinstance(sink, ConsoleSink)), None)
@@ -180,11 +180,12 @@ class Run:
             now, steps = time.perf_counter(), sample.step - self._written
             if steps > 0:
                 values["step/time_s"] = (now - self._written_at) / steps
-            values["step/self_s"] = self._take_self_s()
+            values["step/self_s"] = own_s = self._take_self_s()
+            self.summary.steps_took(own_s, now - self._written_at)
             self._written, self._written_at = sample.step, now
         self.summary.add(sample)
         for sink in self._sinks:
-            self._call(sink, "write", sample)
+            self.fence.call_part(sink, "write", sample)
 
     def close(self, end: str = "finished", exit_code: int | None = None) -> None:
         """The training is over, whichever way: write what is open, give back what was taken. Idempotent."""
@@ -193,7 +194,7 @@ class Run:
         self.flush()
         self.phases.close()
         for work in reversed(self._works):
-            self._call(work, "end", self)
+            self.fence.call_part(work, "end", self)
         for give_back in self.on_close:
             self.fence.call("on_close", give_back)
         self.closed = True  # not sooner: what a Ctrl-C up to here leaves undone, the next call does
@@ -214,7 +215,7 @@ class Run:
             tables = {"What giving memory back brought": self.ledger.table()} if summary.ledger else {}
             self.tell(Finding(kind="verdict", step=self.step, text=text, data={"tables": tables}))
         for sink in self._sinks:
-            self._call(sink, "end", self)
+            self.fence.call_part(sink, "end", self)
         self._members.clear()
 
     def finish(self, member: object) -> None:
@@ -306,7 +307,7 @@ class Run:
     def _begin(self, part: Any) -> None:
         if not any(part is known for known in self._works):
             self._works.append(part)
-            self._call(part, "begin", self)
+            self.fence.call_part(part, "begin", self)
 
     def _add_sink(self, sink: Sink) -> None:
         key = getattr(sink, "key", None)
@@ -314,7 +315,4 @@ class Run:
             if known is sink or (key is not None and getattr(known, "key", None) == key):
                 return
         self._sinks.append(sink)
-        self._call(sink, "begin", self)
-
-    def _call(self, part: Any, method: str, argument: object) -> None:
-        self.fence.call_part(part, method, argument)
+        self.fence.call_part(sink, "begin", self)

@@ -18,9 +18,8 @@ from forgather_mem.units import GIB, format_bytes, format_duration, format_share
 
 MAX_LINES = 25
 _MAX_SWITCHED_OFF = 3
-_MAX_BACKED_OFF = 2
-# In a shorter run, what is done once (folders, imports) weighs more than what is done at each step.
-_STEADY_AFTER_S = 60.0
+# In fewer steps a single dear reading weighs too much to say anything about the others.
+_STEADY_STEPS = 100
 # Of our own collections, clears and trims: from how many on they are judged, the share of what they freed that
 # must stay free, and the share of the run's time that is worth a word.
 _ENOUGH_CALLS = 3
@@ -98,7 +97,7 @@ def _short(report: Mapping[str, Any], width: int) -> list[str]:
     said = [f"No leak (under {under} a step over {report['steps']:,} steps)."]
     if peaks:
         said.append(f"Peak {'; '.join(peaks)}.")
-    rarer = len(report["overhead"].get("backed_off", ()))
+    rarer = len(_rarer(report))
     noted = f", {rarer} reading{'s' * (rarer != 1)} taken more rarely" if rarer else ""
     said.append(f"Ourselves {format_share(report['overhead']['share_of_run'])}{noted}.")
     return [*textwrap.wrap(" ".join(said), width), *_pointers(report)]
@@ -252,17 +251,25 @@ def _given_back(row: Mapping[str, Any], wall_s: float) -> str:
 
 
 def _ourselves(report: Mapping[str, Any]) -> Iterator[str]:
-    ours, wall_s = report["overhead"], report["run"]["wall_s"]
+    ours = report["overhead"]
     spent_s = sum(row["time_s"] for row in report["ledger"])
     actions = f", {format_duration(spent_s)} of it giving memory back" if spent_s else ""
     text = f"{format_share(ours['share_of_run'])} of the run ({format_duration(ours['seconds'])}{actions})"
-    reading_frac = (ours["seconds"] - spent_s) / wall_s if wall_s >= _STEADY_AFTER_S else 0.0
+    reading_frac = ours.get("share_of_step", 0.0) if report["steps"] >= _STEADY_STEPS else 0.0
     if reading_frac > OWN_BUDGET_FRAC:
         text += (
-            f"; readings should stay below {format_share(OWN_BUDGET_FRAC)}: read every {_ordinal(reading_frac)} step"
+            f"; readings take {format_share(reading_frac)} of a step: below {format_share(OWN_BUDGET_FRAC)} when "
+            f"read every {_ordinal(reading_frac)} step"
         )
     yield text
-    yield from _some(ours.get("backed_off", ()), _MAX_BACKED_OFF)
+    rarer = _rarer(report)
+    if rarer:
+        yield f"read more rarely, for what it costs: {escape_controls(', '.join(rarer))}"
+
+
+def _rarer(report: Mapping[str, Any]) -> list[str]:
+    """What was read more rarely than asked, because it would have taken more than its share of the time."""
+    return list(dict.fromkeys(entry["what"] for entry in report["overhead"].get("backed_off", ())))
 
 
 def _ordinal(reading_frac: float) -> str:

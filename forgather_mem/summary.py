@@ -72,6 +72,8 @@ class RunSummary:
         spans: First, last, highest by sample name, for the gauges and phases that a report tells.
         latest: The last value of every name seen.
         self_s: Our own time so far.
+        steady_self_s, steady_s: Our own time in the steps after the first record, and how long these took: what
+            is done once, at the beginning, is in neither.
         findings: The first `MAX_FINDINGS` findings.
         ledger: One row a kind of action, as plain dicts.
         switched_off: Rules the fence turned off, one sentence each; also what sinks had to drop.
@@ -85,6 +87,8 @@ class RunSummary:
         self.spans: dict[str, Span] = {}
         self.latest: dict[str, float] = {}
         self.self_s = 0.0
+        self.steady_self_s = self.steady_s = 0.0
+        self._begun = False  # the first record is written
         self.findings: list[Finding] = []
         self.ledger: list[dict[str, Any]] = []
         self.switched_off: list[str] = []
@@ -116,6 +120,13 @@ class RunSummary:
                 span.last = value
                 if value > span.highest:
                     span.highest, span.step, span.phase = value, step, phase
+
+    def steps_took(self, own_s: float, all_s: float) -> None:
+        """The steps of one record: our own time in them, and how long they took."""
+        if self._begun:
+            self.steady_self_s += own_s
+            self.steady_s += all_s
+        self._begun = True
 
     def _look_for_new(self, sample: Sample, phase: str | None) -> None:
         for name, value in sample.values.items():

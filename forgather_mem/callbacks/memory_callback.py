@@ -77,14 +77,14 @@ class MemoryCallback(RuleCallback):
 
 def watch_rules() -> list[Rule]:
     """What `MemoryCallback()` does: cheap readings only, no peak is reset, no kernel mark is touched."""
-    phases = PhaseProbe(host_mark=False, reset_peaks=False)
+    collector, phases = PythonProbe(), PhaseProbe(host_mark=False, reset_peaks=False)
     return [
         Rule(
             when=Every(steps=1),
-            do=[HostProbe(), DeviceProbe(reset_peaks=False), PythonProbe(), phases],
+            do=[HostProbe(), DeviceProbe(reset_peaks=False), collector, phases],
             name="watch",
         ),
-        Rule(when=AtEvent(*BETWEEN_STEPS), do=[phases], name="watch phases"),
+        Rule(when=AtEvent(*BETWEEN_STEPS), do=[collector, phases], name="watch between steps"),
         Rule(when=Every(steps=10, at="pre_optimizer_step"), do=[TensorProbe()], name="watch tensors"),
     ]
 

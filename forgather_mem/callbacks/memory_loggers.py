@@ -18,7 +18,8 @@ from forgather_mem.triggers import AtEvent, Every, check_period
 DEFAULT_METRICS = ("host", "device", "gc")
 """What is logged unless `metrics` says otherwise: host and device memory, and the collector's pauses."""
 
-# Where phases end that are in no step, so that their peaks get the right one, and the last of them are told at all.
+# Where that has happened which is in no step, phases and collections: so they get the right step, and the last of
+# them are told at all.
 BETWEEN_STEPS = ("evaluate", "save", "train_end")
 
 
@@ -35,8 +36,9 @@ class TBMemoryLogger(RuleCallback):
         metrics: Groups of `host`, `device`, `phases`, `gc`, `workers`, `tensors`; docs/metrics.md explains each.
         logging_dir: The TensorBoard folder, when it can't be found: `TENSORBOARD_LOGGING_DIR`, else where the
             trainer's own event file is, else `output_dir/runs/<time>_<host>`.
-        reset_peaks: Start a new window for the device's peak after each record. Others who read the allocator's
-            peak see the reset; False leaves it alone.
+        reset_peaks: Start a new window for the device's peak after each record, and with `phases` new windows of
+            the device and of the kernel's mark at each phase. Others in this process who read these see the
+            reset; False leaves them alone, and a phase then has a number only when the mark rises in it.
         hparams: Hyperparameters of this run for the HParams tab, name to value; its metrics are the peaks.
         rank_steps: With several ranks, rank 0 compares their memory every so many steps (`mem_ranks/*`).
         enabled: False makes it do nothing.
@@ -144,7 +146,7 @@ def metric_rules(owner: str, metrics: Sequence[str], every_steps: int, *, reset_
     groups: dict[str, Callable[[], Work]] = {
         "host": HostProbe,
         "device": lambda: DeviceProbe(reset_peaks=reset_peaks),
-        "phases": PhaseProbe,
+        "phases": lambda: PhaseProbe(host_mark=reset_peaks, reset_peaks=reset_peaks),
         "gc": PythonProbe,
         "workers": WorkerProbe,
         "tensors": TensorProbe,
@@ -160,8 +162,9 @@ def metric_rules(owner: str, metrics: Sequence[str], every_steps: int, *, reset_
         raise ValueError(f"{owner}(metrics=[]): name one group or more: {', '.join(groups)}")
     chosen = {name: groups[name]() for name in metrics}
     rules = [Rule(when=Every(steps=every_steps), do=list(chosen.values()), name=f"{owner} readings")]
-    if "phases" in chosen:
-        rules.append(Rule(when=AtEvent(*BETWEEN_STEPS), do=[chosen["phases"]], name=f"{owner} phases"))
+    if "phases" in chosen or "gc" in chosen:
+        between = [chosen[name] for name in ("phases", "gc") if name in chosen]
+        rules.append(Rule(when=AtEvent(*BETWEEN_STEPS), do=between, name=f"{owner} between steps"))
     if "tensors" in chosen:  # gradients are gone at the step's end
         at_gradients = Every(steps=every_steps, at="pre_optimizer_step")
         rules.append(Rule(when=at_gradients, do=[chosen["tensors"]], name=f"{owner} tensors"))

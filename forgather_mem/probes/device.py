@@ -12,7 +12,7 @@ from forgather_mem.probes.marks import DeviceMark
 from forgather_mem.probes.nvml import other_processes_bytes
 from forgather_mem.probes.pace import BUDGET_FRAC, Pace
 from forgather_mem.probes.windows import PeakWindows, device_peaks
-from forgather_mem.sample import Finding, Moment, RunInfo, Sample
+from forgather_mem.sample import Moment, RunInfo, Sample
 
 HEADROOM_EVERY_S = 1.0
 
@@ -61,8 +61,7 @@ class DeviceProbe:
 
     def end(self, run: RunInfo) -> None:
         if self._live is not None:
-            for text in self._live.notes():
-                run.tell(Finding(kind="backed_off", step=run.step, text=text))
+            self._live.tell(run)
         self._stop()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
@@ -104,10 +103,10 @@ class _Live:
         self._rare = []
         if probe.headroom and allocator.memory_info is not None:
             pace = Pace(HEADROOM_EVERY_S, budget_frac=probe.budget_frac)
-            self._rare.append(("What is left on the device", pace, self._headroom))
+            self._rare.append(("what is left on the device", pace, self._headroom))
         if probe.others:
             pace = Pace(HEADROOM_EVERY_S, budget_frac=probe.budget_frac)
-            self._rare.append(("What other processes hold on the device", pace, self._others))
+            self._rare.append(("what other processes hold on the device", pace, self._others))
 
     def values(self, stats: Nested) -> dict[str, float]:
         """The numbers of one nested reading."""
@@ -146,10 +145,10 @@ class _Live:
         self.next_s = min((pace.next_s for _, pace, _ in self._rare), default=math.inf)
         return values
 
-    def notes(self) -> list[str]:
+    def tell(self, run: RunInfo) -> None:
         """What the report should say about readings that were taken rarely."""
-        notes = (pace.note(what) for what, pace, _ in self._rare)
-        return [note for note in notes if note]
+        for what, pace, _ in self._rare:
+            pace.tell(run, what)
 
     def close(self) -> None:
         if self._window is not None:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from forgather_mem.probes.limits import MemoryLimit
 from forgather_mem.probes.marks import HostMark
-from forgather_mem.probes.pace import BUDGET_FRAC, Pace
+from forgather_mem.probes.pace import BUDGET_FRAC, Pace, backed_off
 from forgather_mem.probes.procfs import PAGE_BYTES, KernelFile, kib_fields, own_memory, resident_bytes
 from forgather_mem.probes.windows import PeakWindows, host_peaks
-from forgather_mem.sample import Finding, Moment, RunInfo, Sample
+from forgather_mem.sample import Moment, RunInfo, Sample
 from forgather_mem.units import format_bytes, format_duration
 
 LIMIT_EVERY_S = 1.0
@@ -75,8 +75,7 @@ class HostProbe:
 
     def end(self, run: RunInfo) -> None:
         if self._live is not None:
-            for text in self._live.notes():
-                run.tell(Finding(kind="backed_off", step=run.step, text=text))
+            self._live.tell(run)
         self._stop()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
@@ -127,9 +126,9 @@ class _Live:
         self._limit = MemoryLimit(probe.proc_root, probe.cgroup_root)
         self._pss_s_per_byte = _PSS_S_PER_BYTE
         self._pss_skipped_at_bytes = 0
-        rare = [("Swap, faults, pressure and /dev/shm", probe.slow_every_s, self._slow_values)]
+        rare = [("swap, faults, pressure and /dev/shm", probe.slow_every_s, self._slow_values)]
         if probe.limits:
-            rare.append(("The memory limit", LIMIT_EVERY_S, self._limit_values))
+            rare.append(("the memory limit", LIMIT_EVERY_S, self._limit_values))
         if probe.pss:
             rare.append(("PSS", probe.slow_every_s, self._pss_values))
         self._rare = [(what, Pace(every_s, budget_frac=probe.budget_frac), reading) for what, every_s, reading in rare]
@@ -142,13 +141,14 @@ class _Live:
         self.next_s = min(pace.next_s for _, pace, _ in self._rare)
         return values
 
-    def notes(self) -> list[str]:
+    def tell(self, run: RunInfo) -> None:
         """What the report should say about readings that were taken rarely or not at all."""
-        notes = [pace.note(what) for what, pace, _ in self._rare]
+        for what, pace, _ in self._rare:
+            pace.tell(run, what)
         if self._pss_skipped_at_bytes:
             size, most = format_bytes(self._pss_skipped_at_bytes), format_duration(PSS_MOST_S)
-            notes.append(f"PSS was not read at {size} resident: that would have taken more than {most}")
-        return [note for note in notes if note]
+            text = f"PSS: not read at {size} resident; that would have taken more than {most}"
+            run.tell(backed_off(run, "PSS", text))
 
     def close(self) -> None:
         self.window.close()

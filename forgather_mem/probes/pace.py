@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import ParamSpec
 
+from forgather_mem.sample import Finding, RunInfo
 from forgather_mem.units import format_duration, format_share
 
 # Five dear readings at most stand in one set of probes; together they stay under 0.5 % of the time.
@@ -29,7 +30,7 @@ class Pace:
     >>> pace.due()
     False
     >>> pace.note("PSS")
-    'PSS was read every 50.0 s instead of every 10.0 s: one reading took 50.0 ms (budget 0.1 % of the time)'
+    'PSS: read every 50.0 s instead of every 10.0 s; one reading took 50.0 ms (budget 0.1 % of the time)'
 
     Args:
         every_s: Seconds between readings that cost nothing.
@@ -59,7 +60,8 @@ class Pace:
 
     def ran(self, cost_s: float) -> None:
         """A reading has just been taken and took `cost_s` seconds."""
-        self._postponed = self.next_s > self.usual_s or self._postponed
+        if self._every_s:
+            self._postponed |= self.next_s > self.usual_s
         now_s, wait_s = self._clock(), max(self._every_s, cost_s / self.budget_frac)
         self.next_s, self.usual_s = now_s + wait_s, now_s + self._every_s
         if wait_s > self.longest_wait_s:
@@ -69,18 +71,30 @@ class Pace:
         """The reading when it is due, timed; otherwise nothing."""
         began_s = self._clock()
         if began_s < self.next_s:
+            self._postponed |= not self._every_s
             return {}
         values = reading(*args, **kwargs)
         self.ran(self._clock() - began_s)
         return values
 
+    def tell(self, run: RunInfo, what: str) -> None:
+        """Tell a run that ends when the budget has postponed this reading."""
+        text = self.note(what)
+        if text:
+            run.tell(backed_off(run, what, text))
+
     def note(self, what: str) -> str | None:
         """A sentence for the report when the budget has postponed a reading; None when it has not."""
-        waiting = self.usual_s <= self._clock() < self.next_s
+        waiting = self._every_s > 0 and self.usual_s <= self._clock() < self.next_s
         if not (self._postponed or waiting):
             return None
         usual = f"every {format_duration(self._every_s)}" if self._every_s else "whenever it was due"
         return (
-            f"{what} was read every {format_duration(self.longest_wait_s)} instead of {usual}: one reading took "
+            f"{what}: read every {format_duration(self.longest_wait_s)} instead of {usual}; one reading took "
             f"{format_duration(self.dearest_s)} (budget {format_share(self.budget_frac)} of the time)"
         )
+
+
+def backed_off(run: RunInfo, what: str, text: str) -> Finding:
+    """The finding that a reading was taken more rarely than asked, or not at all, for what it costs."""
+    return Finding(kind="backed_off", step=run.step, text=text, data={"what": what})

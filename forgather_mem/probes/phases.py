@@ -6,8 +6,9 @@ import time
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
+from forgather_mem.probes.pace import backed_off
 from forgather_mem.probes.windows import PeakWindow, device_peaks, host_peaks
-from forgather_mem.sample import OWN_BUDGET_FRAC, Finding, Moment, RunInfo, Sample
+from forgather_mem.sample import OWN_BUDGET_FRAC, Moment, RunInfo, Sample
 from forgather_mem.units import format_duration, format_share
 
 # Phases that come in every step; the others are rare and always measured.
@@ -76,10 +77,10 @@ class PhaseProbe:
         if self._num_left_out:
             cost = format_duration(self._cost_s / (self._num_calls - self._num_left_out))
             text = (
-                f"Phases are missing in {self._num_left_out:,} of {self._num_calls:,} readings: measuring them takes "
+                f"phases: missing in {self._num_left_out:,} of {self._num_calls:,} readings; measuring them takes "
                 f"{cost} (budget {format_share(self.budget_frac)} of the time)"
             )
-            run.tell(Finding(kind="backed_off", step=run.step, text=text))
+            run.tell(backed_off(run, "phases", text))
         self._close()
 
     def phase_begin(self, phase: str) -> None:

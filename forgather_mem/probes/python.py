@@ -8,7 +8,7 @@ import time
 from collections.abc import Hashable, Mapping
 
 from forgather_mem.probes.pace import BUDGET_FRAC, Pace
-from forgather_mem.sample import Finding, Moment, RunInfo, Sample
+from forgather_mem.sample import Moment, RunInfo, Sample
 
 FULL_GENERATION = 2
 
@@ -48,9 +48,8 @@ class PythonProbe:
         gc.callbacks.append(self._pauses)
 
     def end(self, run: RunInfo) -> None:
-        note = self._pace.note("The number of tracked objects") if self._pace else None
-        if note:
-            run.tell(Finding(kind="backed_off", step=run.step, text=note))
+        if self._pace is not None:
+            self._pace.tell(run, "tracked objects")
         self._stop()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.probes.pace import BUDGET_FRAC, Pace
-from forgather_mem.sample import Finding, Moment, RunInfo, Sample
+from forgather_mem.sample import Moment, RunInfo, Sample
 
 if TYPE_CHECKING:
     import torch
@@ -58,9 +58,7 @@ class TensorProbe:
 
     def end(self, run: RunInfo) -> None:
         for event, pace in self._paces.items():
-            note = pace.note(f"What the tensors at {event} hold")
-            if note:
-                run.tell(Finding(kind="backed_off", step=run.step, text=note))
+            pace.tell(run, f"sizes of tensors at {event}")
         self._paces = {}
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:

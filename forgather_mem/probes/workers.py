@@ -9,7 +9,7 @@ from pathlib import Path
 
 from forgather_mem.probes.pace import BUDGET_FRAC, Pace
 from forgather_mem.probes.procfs import anonymous_bytes, kib_fields
-from forgather_mem.sample import Finding, Moment, RunInfo, Sample
+from forgather_mem.sample import Moment, RunInfo, Sample
 
 # Places in /proc/<pid>/stat behind the name (proc_pid_stat(5) counts from 1, with the number and the name).
 _START_TIME, _START_STACK = 22 - 3, 28 - 3
@@ -58,9 +58,8 @@ class WorkerProbe:
         self._inherited_bytes = {}
 
     def end(self, run: RunInfo) -> None:
-        note = self._pace.note("The memory of child processes") if self._pace else None
-        if note:
-            run.tell(Finding(kind="backed_off", step=run.step, text=note))
+        if self._pace is not None:
+            self._pace.tell(run, "memory of child processes")
         self._pace = None
         self._inherited_bytes = {}
 

@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from forgather_mem.formats.summaries import Chart
 
+_IN_STEPS, _BETWEEN_STEPS = "(forward|backward|optimizer)_gib", "(startup|data|evaluate|save|generate)_gib"
 _HOST, _GPU, _PHASES, _CLEAN_UP = "Host memory", "GPU {i}", "Phases", "Collector and clean-up"
 # A {i} stands for a device index; lines are regular expressions. The tags of a margin must have points at the same
 # steps, else TensorBoard draws an error: those here come from one reading.
@@ -29,10 +30,18 @@ _CHARTS = (
     ),
     Chart(category=_GPU, title="peak of each step and of the run, GiB", lines=("mem_gpu{i}/(step_peak|peak)_gib",)),
     Chart(category=_GPU, title="headroom, GiB", lines=("mem_gpu{i}/(headroom|others)_gib",)),
-    Chart(category=_PHASES, title="host peak of each phase, GiB", lines=("mem_phase_host/.*",)),
-    Chart(category=_PHASES, title="GPU {i} peak of each phase, GiB", lines=("mem_phase_gpu{i}/.*",)),
-    Chart(category="Breakdown", title="tensors, GiB", lines=("mem_tensors/.*",)),
-    Chart(category=_CLEAN_UP, title="time of each step, ms", lines=("mem_(gc/pause|cache/time|trim/time)_ms",)),
+    Chart(category=_PHASES, title="host peak in the phases of a step, GiB", lines=(f"mem_phase_host/{_IN_STEPS}",)),
+    Chart(category=_PHASES, title="host peak between steps, GiB", lines=(f"mem_phase_host/{_BETWEEN_STEPS}",)),
+    Chart(
+        category=_PHASES, title="GPU {i} peak in the phases of a step, GiB", lines=(f"mem_phase_gpu{{i}}/{_IN_STEPS}",)
+    ),
+    Chart(category=_PHASES, title="GPU {i} peak between steps, GiB", lines=(f"mem_phase_gpu{{i}}/{_BETWEEN_STEPS}",)),
+    Chart(category="Breakdown", title="what the tensors hold, GiB", lines=("mem_tensors/.*",)),
+    Chart(
+        category=_CLEAN_UP,
+        title="pauses and clears in each step, ms",
+        lines=("mem_(gc/pause|cache/time|trim/time)_ms",),
+    ),
     Chart(category=_CLEAN_UP, title="given back, GiB", lines=("mem_(cache|trim)/freed_gib",)),
     Chart(category="Ranks", title="lowest and highest, GiB", lines=("mem_ranks/.*_gib",)),
 )

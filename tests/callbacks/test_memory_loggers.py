@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import TrainerCallback
 
-from forgather_mem.callbacks import JsonMemoryLogger, MemoryCallback, TBMemoryLogger
+from forgather_mem.callbacks import JsonMemoryLogger, MemoryCallback, SimpleGarbageCollector, TBMemoryLogger
 from forgather_mem.plan import Rule
 from forgather_mem.probes import TensorProbe
 from forgather_mem.report import build_report, report_text
@@ -171,11 +172,22 @@ def test_what_ends_between_steps_is_told_there_and_the_last_of_it_too(tmp_path: 
     }
 
 
-def test_the_loggers_hand_out_the_phases_between_steps(tmp_path: Path) -> None:
-    for logger in (TBMemoryLogger(metrics=["phases"]), JsonMemoryLogger(metrics=["phases"]), MemoryCallback()):
+def test_the_loggers_hand_out_what_happens_between_steps() -> None:
+    for logger in (TBMemoryLogger(metrics=["phases"]), JsonMemoryLogger(), MemoryCallback()):
         events = {event for rule in logger.rules for event in rule.when.events}
         assert {"evaluate", "save", "train_end"} <= events
-    assert "train_end" not in {event for rule in TBMemoryLogger().rules for event in rule.when.events}
+    rules = TBMemoryLogger(metrics=["host", "device"]).rules
+    assert "train_end" not in {event for rule in rules for event in rule.when.events}
+
+
+def test_a_collection_at_the_end_of_the_last_epoch_is_counted(tmp_path: Path) -> None:
+    logger, collector = TBMemoryLogger(strict=True), SimpleGarbageCollector(strict=True)
+    make_trainer(tmp_path, [logger, collector], rows=16, max_steps=8).train()  # two epochs
+    assert logger.summary is not None
+    report = build_report(logger.summary)
+    assert [row["calls"] for row in report["ledger"]] == [2]
+    assert report["gc"]["collections"] >= 2
+    assert tensorboard(tmp_path).Scalars("mem_gc/collections")[-1].value >= 2
 
 
 class Sleeps:
@@ -210,5 +222,6 @@ def test_a_dear_reading_becomes_rarer_and_the_report_says_so(tmp_path: Path) -> 
     assert callback.summary is not None
     report = build_report(callback.summary)
     (said,) = report["overhead"]["backed_off"]
-    assert said.startswith("What the tensors at pre_optimizer_step hold was read every ")
-    assert "What the tensors at pre_optimizer_step hold was read every" in report_text(report)
+    assert said["what"] == "sizes of tensors at pre_optimizer_step"
+    assert re.match(r"sizes of tensors at pre_optimizer_step: read every [\d.]+ m?s instead", said["text"])
+    assert "read more rarely, for what it costs: sizes of tensors at" in report_text(report)

@@ -79,7 +79,7 @@ def test_a_budget_that_postponed_nothing_is_not_told() -> None:
     clock.now_s = 9.0
     assert pace.note("PSS") is None, "the run was over before the next reading was due"
     clock.now_s = 11.0
-    assert str(pace.note("PSS")).startswith("PSS was read every 50.0 s instead of every 10.0 s")
+    assert str(pace.note("PSS")).startswith("PSS: read every 50.0 s instead of every 10.0 s")
     clock.now_s = 51.0
     pace.ran(cost_s=0.0)
     assert pace.note("PSS"), "it was postponed once"
@@ -90,6 +90,8 @@ def test_a_reading_at_every_occasion_that_was_too_dear_is_told() -> None:
     pace = Pace(0.0, clock=clock)
     pace.ran(cost_s=0.004)
     clock.now_s = 1.0
+    assert pace.note("x") is None, "nobody has asked meanwhile"
+    assert pace.take(lambda: {"x": 1.0}) == {}
     assert pace.note("x") == (
-        "x was read every 4.0 s instead of whenever it was due: one reading took 4.0 ms (budget 0.1 % of the time)"
+        "x: read every 4.0 s instead of whenever it was due; one reading took 4.0 ms (budget 0.1 % of the time)"
     )

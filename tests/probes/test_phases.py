@@ -158,7 +158,7 @@ def test_steps_too_short_for_it_leave_phases_out_rare_phases_never_and_the_repor
     probe.end(run)
     (finding,) = run.summary.findings
     assert finding.kind == "backed_off"
-    assert finding.text.startswith(f"Phases are missing in {len(found) - num_measured} of {len(found)} readings: ")
+    assert finding.text.startswith(f"phases: missing in {len(found) - num_measured} of {len(found)} readings; ")
     assert "(budget 0.1 % of the time)" in finding.text
 
 

@@ -85,7 +85,7 @@ def test_a_dear_count_backs_off_and_the_report_says_so(run: Run, read: Read) -> 
     time.sleep(0.002)
     assert "gc/tracked" not in read(probe)
     probe.end(run)
-    assert any("tracked objects was read every" in finding.text for finding in run.summary.findings)
+    assert any("tracked objects: read every" in finding.text for finding in run.summary.findings)
 
 
 def test_only_our_own_callback_is_taken_back(run: Run) -> None:
