@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -33,3 +34,8 @@ def test_rank_0_writes_and_prints_and_every_rank_has_its_own_lines(tmp_path: Pat
     lines = sorted((tmp_path / "out" / "forgather_mem").rglob("memory.rank*.jsonl"))
     assert [path.name for path in lines] == ["memory.rank0.jsonl", "memory.rank1.jsonl"]
     assert len({path.parent for path in lines}) == 1
+    steps = [json.loads((tmp_path / "out" / f"collections.rank{rank}.json").read_text()) for rank in (0, 1)]
+    assert steps[0] == steps[1]
+    assert steps[0][:2] == [2, 4]
+    gaps = {later - earlier for earlier, later in zip(steps[0], steps[0][1:], strict=False)}
+    assert max(gaps) >= 4, "collections this dear are stretched, on both ranks alike"

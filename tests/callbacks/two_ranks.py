@@ -1,16 +1,27 @@
-"""Run by test_two_ranks.py on two ranks: a real distributed training with every kind of callback of ours."""
+"""Run by test_two_ranks.py on two ranks: real distributed trainings with every kind of callback of ours."""
 
 from __future__ import annotations
 
+import gc
+import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 
-from forgather_mem.callbacks import JsonMemoryLogger, MemoryCallback, SimpleGarbageCollector, TBMemoryLogger
+from forgather_mem.callbacks import (
+    JsonMemoryLogger,
+    MemoryCallback,
+    ScheduledGarbageCollector,
+    SimpleGarbageCollector,
+    TBMemoryLogger,
+)
 from tests.training import make_trainer
+
+DISTRIBUTED = {"ddp_backend": "gloo", "dataloader_pin_memory": False, "disable_tqdm": True}
 
 
 class SlowRank(TrainerCallback):
@@ -21,9 +32,34 @@ class SlowRank(TrainerCallback):
             time.sleep(1.0)
 
 
+class Collections(TrainerCallback):
+    """Notes the steps at whose end a full collection ran; on one rank, collecting and training are slow."""
+
+    def __init__(self, slow: bool) -> None:
+        self.steps: list[int] = []
+        self._step, self._slow = 0, slow
+
+    def __call__(self, phase: str, info: Mapping[str, int]) -> None:
+        if phase == "stop" and info["generation"] == 2 and self._step not in self.steps:
+            self.steps.append(self._step)
+            time.sleep(0.04 if self._slow else 0.02)  # far above the budget, so that the schedule is stretched
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        gc.callbacks.append(self)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._step = state.global_step + 1
+        if self._slow:
+            time.sleep(0.003)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        gc.callbacks.remove(self)
+
+
 if __name__ == "__main__":
+    folder = Path(sys.argv[1])
     trainer = make_trainer(
-        Path(sys.argv[1]),
+        folder,
         [
             SimpleGarbageCollector(collect_freq_step=2, verbose=True),
             TBMemoryLogger(rank_steps=2),
@@ -31,8 +67,14 @@ if __name__ == "__main__":
             MemoryCallback(),
             SlowRank(),
         ],
-        ddp_backend="gloo",
-        dataloader_pin_memory=False,
-        disable_tqdm=True,
+        **DISTRIBUTED,
     )
     trainer.train()
+    rank = trainer.args.process_index
+    collections = Collections(slow=rank == 1)
+    governor = ScheduledGarbageCollector(every_steps=2)
+    trainer = make_trainer(
+        folder, [collections, governor], rows=1024, max_steps=60, logging_strategy="no", **DISTRIBUTED
+    )
+    trainer.train()
+    (folder / f"collections.rank{rank}.json").write_text(json.dumps(collections.steps))
