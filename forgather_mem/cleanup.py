@@ -10,7 +10,7 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType, TracebackType
 from typing import Any, ParamSpec, TypeVar
@@ -123,8 +123,9 @@ class cleanup:  # small letters: it is used like a function, `with cleanup():`
 
     def __enter__(self) -> cleanup:
         self._handled = sys.exception()
-        self._errors = {id(error) for error in _kept_errors()}
-        self._tensors = [weakref.ref(tensor) for tensor in _live_tensors()]
+        errors, tensors = _errors_and_tensors()
+        self._errors = {id(error) for error in errors}
+        self._tensors = [weakref.ref(tensor) for tensor in tensors]
         self._start = memory_now()
         return self
 
@@ -132,8 +133,10 @@ class cleanup:  # small letters: it is used like a function, `with cleanup():`
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         end = memory_now()
-        new = (kept for kept in _kept_errors() if id(kept) not in self._errors)  # the one that leaves, too
+        # the error that leaves the job is among these; nothing of them stays in a variable here
+        new = (kept for kept in _errors_and_tensors()[0] if id(kept) not in self._errors)
         num_frames = drop_frames(*new, handled=self._handled)
+        del new
         given = give_back()
         kept_bytes, kept_by = self._left_behind()
         self.report = CleanupReport(
@@ -152,12 +155,13 @@ class cleanup:  # small letters: it is used like a function, `with cleanup():`
     def _left_behind(self) -> tuple[int, tuple[str, ...]]:
         before = {id(tensor) for ref in self._tensors if (tensor := ref()) is not None}
         self._tensors.clear()
-        new = sorted((tensor for tensor in _live_tensors() if id(tensor) not in before), key=size_of, reverse=True)
+        tensors = _errors_and_tensors()[1]
+        new = sorted((tensor for tensor in tensors if id(tensor) not in before), key=size_of, reverse=True)
         num_bytes = sum(size_of(tensor) for tensor in new)
         if num_bytes < MIN_KEPT_BYTES:
             return num_bytes, ()
         sentences = []
-        for owner in find_owners(new[:3], max_owners=3, ignore=[new]).found:
+        for owner in find_owners(new[:3], max_owners=3, ignore=[new, tensors]).found:
             tensor = new[owner.target]
             sentences.append(f"{describe(tensor)}, {format_bytes(size_of(tensor))}, held by {owner.path}")
         return num_bytes, tuple(sentences)
@@ -275,16 +279,17 @@ def _line(given: GivenBack) -> str:
     return f"{given}, in {format_duration(given.took_s)}"
 
 
-def _kept_errors() -> Iterator[BaseException]:
-    """The exceptions that are alive and hold frames."""
+def _errors_and_tensors() -> tuple[list[BaseException], list[Any]]:
+    """The exceptions that are alive and hold frames, and the tensors that Python objects hold."""
+    tensor_type = getattr(sys.modules.get("torch"), "Tensor", ())
+    errors, tensors = [], []
     for thing in gc.get_objects():
-        if issubclass(type(thing), BaseException) and thing.__traceback__ is not None:
-            yield thing
-
-
-def _live_tensors() -> list[Any]:
-    torch = sys.modules.get("torch")
-    return [] if torch is None else [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
+        kind = type(thing)  # not isinstance(): a proxy's __class__ runs code of its own
+        if issubclass(kind, tensor_type):
+            tensors.append(thing)
+        elif issubclass(kind, BaseException) and thing.__traceback__ is not None:
+            errors.append(thing)
+    return errors, tensors
 
 
 def _say(text: str) -> None:

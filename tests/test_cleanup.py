@@ -248,6 +248,17 @@ def test_garbage_in_cycles_is_collected_and_tensors_from_before_are_no_leftover(
     assert kept.numel() == MIB
 
 
+def test_what_a_job_made_is_gone_when_the_host_is_trimmed() -> None:
+    with cleanup(report=False) as job:
+        model = torch.nn.Linear(2048, 2048)
+        watched = weakref.ref(model.weight)
+        model.owner = [model]
+        del model
+    assert watched() is None
+    assert job.report is not None
+    assert job.report.end.host_bytes - job.report.after.host_bytes > 12 * MIB
+
+
 def test_the_devices_cache_is_emptied_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with simulated_device(monkeypatch) as device:
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: setattr(device, "reserved", device.allocated))

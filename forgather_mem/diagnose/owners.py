@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from forgather_mem.actions.variables import variables_of
 from forgather_mem.diagnose.owner_paths import attributes_of, place_of, write_path
-from forgather_mem.diagnose.running import is_ours, running_frames
+from forgather_mem.diagnose.running import is_ours, running_frames, running_namespaces
 
 Kind = Literal["variable", "module", "class", "traceback", "notebook"]
 
@@ -99,14 +99,21 @@ class _Search:
     holders: dict[int, list[int]] = field(default_factory=dict)
     roots: dict[int, str] = field(default_factory=dict)
     variables: dict[int, list[str]] = field(default_factory=dict)
-    modules: dict[int, str] = field(default_factory=dict)
+    namespaces: dict[int, tuple[str, dict[str, Any]]] = field(default_factory=dict)
     passed_over: set[int] = field(default_factory=set)
 
     def run(self) -> None:
-        self.modules = _modules()
+        self.namespaces = _namespaces()
         self._look_at_running()
         self.passed_over = {id(thing) for thing in self.ignore}
-        self.passed_over |= {id(self), id(self.objects), id(self.seen), id(self.holders), id(self.variables)}
+        self.passed_over |= {
+            id(self),
+            id(self.objects),
+            id(self.seen),
+            id(self.holders),
+            id(self.variables),
+            id(self.namespaces),
+        }
         for thing in self.objects:
             self.seen[id(thing)] = thing
         if gc.get_freeze_count():
@@ -152,7 +159,7 @@ class _Search:
         self.passed_over |= {id(heap), id(came_from)}
         batch: Iterable[Any] = itertools.chain(
             (value for frame in running_frames() for value in variables_of(frame).values()),
-            (vars(sys.modules[name]) for name in self.modules.values()),
+            (namespace for _, namespace in self.namespaces.values()),
         )
         holder: object = None
         position = 0
@@ -190,7 +197,7 @@ class _Search:
             self.holders.setdefault(held, []).append(id(holder))
 
     def _is_root(self, holder: object) -> bool:
-        name = self.modules.get(id(holder)) or _class_name(holder)
+        name = self.namespaces.get(id(holder), (None,))[0] or _class_name(holder)
         if name is not None:
             self.roots[id(holder)] = name
         return name is not None or id(holder) in self.variables
@@ -249,6 +256,7 @@ class _Search:
     def forget(self) -> None:
         """Lets go of all that was met, also when an error keeps this frame."""
         self.seen.clear()
+        self.namespaces.clear()
         self.objects = ()
 
 
@@ -261,15 +269,13 @@ def _holding(heap: list[Any], here: set[int]) -> list[Any]:
     return found
 
 
-def _modules() -> dict[int, str]:
-    """The namespaces of all modules: the user's own first, installed ones last."""
-    names = sorted(
-        (name for name, module in list(sys.modules.items()) if hasattr(module, "__dict__")),
-        key=lambda name: (name != "__main__", str(getattr(sys.modules[name], "__file__", "")).startswith(sys.prefix)),
-    )
-    found: dict[int, str] = {}
-    for name in names:
-        found.setdefault(id(vars(sys.modules[name])), name)
+def _namespaces() -> dict[int, tuple[str, dict[str, Any]]]:
+    """Names of all modules, the user's first, installed ones last; and of code that was run with names of its own."""
+    modules = [(name, vars(module)) for name, module in list(sys.modules.items()) if hasattr(module, "__dict__")]
+    modules.sort(key=lambda pair: (pair[0] != "__main__", str(pair[1].get("__file__")).startswith(sys.prefix)))
+    found: dict[int, tuple[str, dict[str, Any]]] = {}
+    for name, namespace in [*modules, *((str(names.get("__name__")), names) for names in running_namespaces())]:
+        found.setdefault(id(namespace), (name, namespace))
     return found
 
 

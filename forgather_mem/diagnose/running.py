@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from forgather_mem.actions.variables import is_function
 
@@ -17,16 +18,26 @@ def running_frames() -> Iterator[FrameType]:
 
     A module's own code has no variables of its own and is left out. Keep no frame: each keeps all it can see.
     """
-    todo: list[FrameType | None] = list(sys._current_frames().values())
-    while todo:
-        frame = todo.pop()
-        if frame is None:
-            continue
-        todo.append(frame.f_back)
+    for frame in _all_frames():
         if not is_ours(frame) and (is_function(frame) or frame.f_locals is not frame.f_globals):
             yield frame
+
+
+def running_namespaces() -> Iterator[dict[str, Any]]:
+    """The global names that the code sees that runs: of modules, and of what `exec` was given."""
+    for frame in _all_frames():
+        yield frame.f_globals
 
 
 def is_ours(frame: FrameType) -> bool:
     """Whether this is a function of this library."""
     return frame.f_code.co_filename.startswith(_OURS)
+
+
+def _all_frames() -> Iterator[FrameType]:
+    todo: list[FrameType | None] = list(sys._current_frames().values())
+    while todo:
+        frame = todo.pop()
+        if frame is not None:
+            todo.append(frame.f_back)
+            yield frame

@@ -191,6 +191,12 @@ def test_each_direct_holder_is_named_once_and_the_shortest_way_comes_first() -> 
     assert paths == ["CACHE['a'][0]", "CACHE['other'][1][1]['y']"]
 
 
+def test_names_of_code_that_is_run_by_exec_are_names() -> None:
+    names = {"__name__": "script", "find_owners": find_owners, "Trainer": Trainer}
+    exec("kept = {'best': Trainer()}\nfound = find_owners([kept['best']]).found", names)
+    assert [owner.path for owner in names["found"]] == ["script.kept['best']"]  # type: ignore[attr-defined]
+
+
 def test_an_object_that_holds_itself_is_not_its_own_owner() -> None:
     thing = Trainer()
     thing.itself = thing  # type: ignore[attr-defined]
