@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _WALL_TIME, _STEP, _SUMMARY = 1, 2, 5
 _VALUE, _TAG, _SIMPLE_VALUE, _TENSOR = 1, 1, 2, 8
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+# A matrix of so many records stays in the cache.
+_MAX_ROWS = 2048
 # A layout that fewer records share is not worth a pass over the matrix.
 _MIN_ALIKE, _MAX_RARE = 8, 64
 
@@ -99,6 +101,8 @@ class _Columns:
             group[0].append(number)
             group[1].append(payload)
             number += 1
+            if len(group[0]) == _MAX_ROWS:
+                self._read_group(*by_length.pop(len(payload)))
         self._num_records = number
         for numbers, group_payloads in by_length.values():
             self._read_group(numbers, group_payloads)

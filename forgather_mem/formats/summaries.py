@@ -25,8 +25,9 @@ HParam = str | bool | int | float
 class ScalarRecord:
     """The payload of an `Event` with the same tags every time, made again and again with new numbers.
 
-    The message class makes the constant bytes once; then one `struct.pack` puts the numbers between them. In a real
-    training step, with cold caches, that halves what filling a message and serializing it costs.
+    The message class makes the constant bytes once; then one `struct.pack` puts the numbers between them. Against a
+    message that is kept, filled anew and serialized this takes 2.6 instead of 3.8 us for 20 numbers in a loop, and
+    in a real step, with cold caches, some 7 us of 60 less: with it a record costs a 15th of 20 `add_scalar`.
 
     Args:
         tags: One for each number.

@@ -50,9 +50,11 @@ class Columns:
         metrics: The table's row of each tag.
         factors: One for each value written: the number under its tag is value times factor.
         extremes: Those tags that show the run's highest or lowest value so far.
+        spiking: What counts for such a tag: (name, factor, that tag, what beats it, index of the tag: -1 where it
+            is not written).
     """
 
-    __slots__ = ("_spiking", "extremes", "factors", "metrics", "names", "tags")
+    __slots__ = ("extremes", "factors", "metrics", "names", "spiking", "tags")
 
     def __init__(self, event: str, device: int | None, names: Iterable[str]) -> None:
         rows = [metric_of(name) for name in names]
@@ -61,25 +63,24 @@ class Columns:
         self.names = None if of_a_step else [row.name for row in self.metrics]
         self.tags = [tag_of(row, event, device) for row in self.metrics]
         self.factors = [row.factor for row in self.metrics]
-        # (name, factor, the tag that shows the extreme, what beats it, index of the tag: -1 where it is not written)
-        self._spiking: list[tuple[str, float, str, Callable[[float, float], bool], int]] = []
+        self.spiking: list[tuple[str, float, str, Callable[[float, float], bool], int]] = []
         for index, row in enumerate(list(rows)):
             if row.running:
                 beats = operator.lt if row.running == "min" else operator.gt
                 tag = _whole_tag(row.tag, device)
-                self._spiking.append((row.name, row.factor, tag, beats, index if of_a_step else -1))
+                self.spiking.append((row.name, row.factor, tag, beats, index if of_a_step else -1))
             if row.extreme_tag:
                 tag = _whole_tag(row.extreme_tag, device)
-                self._spiking.append((row.name, row.factor, tag, operator.gt, len(self.tags) if of_a_step else -1))
+                self.spiking.append((row.name, row.factor, tag, operator.gt, len(self.tags) if of_a_step else -1))
                 if of_a_step:
                     self.tags.append(tag)
                     self.metrics.append(row)
-        self.extremes = [tag for _, _, tag, _, index in self._spiking if index >= 0]
+        self.extremes = [tag for _, _, tag, _, index in self.spiking if index >= 0]
 
     def numbers_so_far(self, values: Mapping[str, float], so_far: dict[str, float]) -> list[tuple[int, float]]:
         """(index of the tag, number) for each extreme; `so_far` keeps the run's by tag."""
         found = []
-        for name, factor, tag, beats, index in self._spiking:
+        for name, factor, tag, beats, index in self.spiking:
             number = values[name] * factor
             best = so_far.get(tag)
             if best is None or beats(number, best):

@@ -37,8 +37,8 @@ class TensorBoardSink:
     Numbers are float32 in GiB, ms, per cent and counts. A tag's description stands in its first record; gauges
     that spike get a running maximum beside them. The record goes into a new file of our own by one `write(2)`,
     so a killed run keeps every point; see `AppendFile` for full and slow disks. A record of 20 numbers costs
-    about 8 us. Remote folders (`s3://...`) are written by TensorBoard's own writer, as is everything
-    where google-crc32c has no C implementation.
+    6 us in a loop and, with cold caches, 80 us in a real step. Remote folders (`s3://...`) are written by
+    TensorBoard's own writer, as is everything where google-crc32c has no C implementation.
 
     Args:
         summary_writer: A `torch.utils.tensorboard.SummaryWriter` to write through. It is used as it is and not
@@ -99,7 +99,7 @@ class TensorBoardSink:
         values = sample.values
         key = (sample.event, sample.device, *values)
         columns, record = page.rows.get(key) or page.new_row(key, sample, out)
-        so_far = columns.numbers_so_far(values, page.extremes)
+        so_far = columns.numbers_so_far(values, page.extremes) if columns.spiking else ()
         if not columns.tags:
             return
         written = values.values() if columns.names is None else [values[name] for name in columns.names]
