@@ -4,6 +4,7 @@ them as with any other."""
 import datetime
 import enum
 import pathlib
+import re
 from typing import NamedTuple
 
 import pytest
@@ -184,6 +185,27 @@ def test_global_variables_are_data_too_and_reach_imported_templates(tmp_path):
         rendered = renderer.render_string("-- from 'm.yaml' import show\na: {{ show()|trim }}")
         assert rendered.shown == "a: p: q"
         assert set(rendered.values.values()) == {"p: q"}
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("a: !call:{{ x }}/m.py:f", "a: !call:/my dir/m.py:f"),
+        ("a: !call:{{ x|replace(' ', '_') }}/m.py:f@n []", "a: !call:/my_dir/m.py:f@n []"),
+        ("[!call:{{ 'a.b'|replace('b', y) }}:f [], b]", "[!call:a.mod:f [], b]"),
+    ],
+)
+def test_a_value_may_be_a_part_of_a_name_in_a_tag_when_it_is_no_more_than_that(template, text):
+    rendered = RENDERER.render_string(template, {"x": "/my dir", "y": "mod"})
+    assert rendered.shown == text
+    assert (rendered.values == {}) == (" dir" not in text)
+
+
+@given(st.text("aZ0._/ :@,[]!&*\n'\"#", min_size=1))
+@settings(deadline=None)
+def test_no_value_can_end_a_tag_or_begin_another_part_of_it(value):
+    rendered = RENDERER.render_string("a: !call:{{ x }}:f []\nb: 1", {"x": value})
+    assert re.fullmatch(r"a: !call:([A-Za-z0-9_./~+-]+|\uf4c1\w+\uf4c2):f \[\]\nb: 1", rendered.text)
 
 
 def test_a_token_that_a_template_makes_up_is_noticed():
