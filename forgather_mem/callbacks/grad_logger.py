@@ -27,17 +27,19 @@ logger = logging.getLogger(__name__)
 _NOTHING: Mapping[str, float] = {}
 # A bar in the flow table is so many signs long, for so many powers of ten.
 _BAR_CHARS, _DECADES = 20, 6
+# The table stands there for every so many readings: TensorBoard keeps ten texts of a tag.
+_FLOW_EVERY = 10
 
 
 class GradLogger(RuleCallback):
     """Logs gradient norms as they are before clipping, as a whole and layer by layer, to TensorBoard.
 
     Tags: `grad_norm_total` (equal to the trainer's own `grad_norm`), `grad_norm_max`, `grad_norm_min` and
-    `grad_norm_mean` over the layers, `grad_norm_clipped` (the total after clipping), `grad_norm_layer/<name>`, and the
-    text `grad_flow`, a table of the layers in the model's order. A layer whose gradients vanish or explode is named on
-    stderr, too. One pass over the gradients and one wait for the device at the steps that are logged; nothing
-    at the others. Rank 0 only; with parameters that are sharded over ranks only the trainer's own total is known.
-    Without a link to the trainer the norms are those that the optimizer gets.
+    `grad_norm_mean` over the layers, `grad_norm_clipped` (the total after clipping), `grad_norm_layer/<name>`, and
+    for every tenth reading the text `grad_flow`, a table of the layers in the model's order. A layer whose gradients
+    vanish or explode is named on stderr, too. One pass over the gradients and one wait for the device at the steps
+    that are logged; nothing at the others. Rank 0 only; with parameters that are sharded over ranks only the
+    trainer's own total is known. Without a link to the trainer the norms are those that the optimizer gets.
 
     Args:
         summary_writer: A `SummaryWriter` to write through. Default: a file of our own in the run's TensorBoard folder.
@@ -111,6 +113,7 @@ class _Watcher:
     _gradients: GradientNorms | None
     _health: GradientHealth | None
     _max_norm: float | None
+    _num_readings: int
     _trainers_total: Any
 
     def __init__(
@@ -202,15 +205,19 @@ class _Watcher:
             return
         page = self._target.page(moment)
         page.scalars(_scalars(norms, self._max_norm), moment.step)
-        page.text("grad_flow", _flow(norms.layers), moment.step)
         assert self._health is not None, "armed with it"
-        for finding in self._health.look(norms, self._max_norm, moment.step):
+        findings = self._health.look(norms, self._max_norm, moment.step)
+        for finding in findings:
             moment.run.tell(finding)
             page.text("grad_findings", finding.text, moment.step)
+        if findings or self._num_readings % _FLOW_EVERY == 0:
+            page.text("grad_flow", _flow(norms.layers), moment.step)
+        self._num_readings += 1
 
     def _forget(self) -> None:
         self.linked = self._due = self._told = False
         self._fence = Fence(self._strict)
+        self._num_readings = 0
         self._norms = self._gradients = self._health = self._max_norm = self._trainers_total = None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -143,17 +143,23 @@ def _tracked_names(
 
 
 def _norms(gradients: Sequence[torch.Tensor]) -> list[float]:
-    """The norm of each, on the host: one pass and one wait for each device."""
-    by_device: dict[tuple[torch.device, bool], list[int]] = {}
-    for number, gradient in enumerate(gradients):
-        by_device.setdefault((gradient.device, gradient.dtype in _HALF), []).append(number)
+    """The norm of each, on the host: one pass and one wait for all of one device and dtype."""
+    kinds = [(gradient.device, gradient.dtype) for gradient in gradients]
+    if len(set(kinds)) == 1:
+        return _norms_of_one_kind(gradients)
     norms = [0.0] * len(gradients)
-    for (_, half), numbers in by_device.items():
-        # In half precision the norm itself would be good to three digits only.
-        asked = {"dtype": torch.float32} if half else {}
-        found = torch._foreach_norm([gradients[number] for number in numbers], 2, **asked)
-        for number, norm in zip(numbers, torch.stack(found).tolist(), strict=True):
+    for kind in dict.fromkeys(kinds):
+        numbers = [number for number, other in enumerate(kinds) if other == kind]
+        found = _norms_of_one_kind([gradients[number] for number in numbers])
+        for number, norm in zip(numbers, found, strict=True):
             norms[number] = norm
+    return norms
+
+
+def _norms_of_one_kind(gradients: Sequence[torch.Tensor]) -> list[float]:
+    # In half precision the norm itself would be good to three digits only.
+    asked = {"dtype": torch.float32} if gradients[0].dtype in _HALF else {}
+    norms: list[float] = torch.stack(torch._foreach_norm(gradients, 2, **asked)).tolist()
     return norms
 
 
