@@ -99,7 +99,7 @@ class Job:
             raise TooMuch(f"this render loads more than {self.budgets.includes:,} templates, each time counted")
         if load.source.key not in self.first:
             self.first[load.source.key] = load
-            self.source_chars += sum(map(len, load.source.lines))
+            self.source_chars += load.source.num_chars
             if self.source_chars > self.budgets.source_bytes:
                 raise TooMuch(f"the templates of this load have more than {self.budgets.source_bytes:,} characters")
         if load.used == "extended" and load.by is not None:
@@ -180,6 +180,10 @@ class Compiler(Sandbox):
         self._compiled: dict[str, Compiled] = {}
         self.numbered: list[Compiled] = []  # by the number in their origins
         self._tokens = 0
+
+    def forget(self, source: Source) -> None:
+        """Drop what was compiled of a template that nobody will ask for again."""
+        self._compiled.pop(source.key, None)
 
     def begin(self, job: Job, variables: Mapping[str, Any]) -> None:
         """Make a job the one in progress."""

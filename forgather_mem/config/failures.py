@@ -73,7 +73,7 @@ def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
     if isinstance(error, RecursionError) or (isinstance(error, MemoryError) and compiler.job.compiling):
         return "templates, macros or expressions nest too deeply", _repeated(compiler.job)
     if isinstance(error, SecurityError):
-        return text.rstrip("."), "templates can only use what data offers; see the language's table of attributes"
+        return text.rstrip("."), "templates may use data, not the Python behind it"
     if isinstance(error, MemoryError):
         return "there is not enough memory to render this template", None
     if isinstance(error, YAMLError):
@@ -115,9 +115,9 @@ def _repeated(job: Job) -> str | None:
     """The template that was loaded suspiciously often."""
     keys = [load.source.key for load in job.loads]
     most = max(keys, key=keys.count, default=None)
-    return (
-        f"{most!r} was loaded {keys.count(most)} times: does it use itself?" if most and keys.count(most) > 9 else None
-    )
+    if most is None or keys.count(most) < 10:
+        return None
+    return f"{job.first[most].source.name!r} was loaded {keys.count(most)} times: does it use itself?"
 
 
 def _frames(error: BaseException, job: Job) -> Iterator[tuple[Source, int, str]]:

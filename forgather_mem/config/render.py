@@ -80,8 +80,8 @@ class Renderer:
     def referenced(self, name: str | os.PathLike[str], variables: Mapping[str, Any] | None = None) -> list[Reference]:
         """The templates that a template uses: level, name and file of each, itself first.
 
-        Those that it loads are found by rendering it; of a render that fails, those until then, and those that
-        the text of these names.
+        Those that it loads are found by rendering it; when that fails, those until then and those that their
+        text names.
         """
         with self._lock:
             source = self._source(os.fspath(name))
@@ -107,7 +107,7 @@ class Renderer:
                     f"the template has more than {self._budgets.source_bytes:,} characters", template=STRING
                 )
             if len(self._strings) >= _MAX_STRINGS:
-                self._strings.clear()
+                self._compiler.forget(self._strings.pop(next(iter(self._strings))))
             known = self._strings[text] = self._sources.from_text(text)
         return known
 

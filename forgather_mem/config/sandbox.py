@@ -9,6 +9,7 @@ nothing of a template is computed while it is compiled.
 from __future__ import annotations
 
 import datetime
+import math
 import operator
 import random
 from collections.abc import Callable, Iterable, Mapping, Sized
@@ -190,6 +191,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
             args = tuple(self.meter.items(arg) for arg in args)
         if isinstance(obj, Macro | BlockReference | LoopContext | Cycler | Joiner) or id(obj) in _MAKERS:
             return __context.call(obj, *args, **kwargs)
+        if self.paste_values and not isinstance(obj, BuiltinMethodType | MethodType) and id(obj) not in self._own:
+            return __context.call(obj, *args, **kwargs)
         kwargs.pop("_block_vars", None)  # put there by Jinja, for functions that are given the context
         kwargs.pop("_loop_vars", None)
         self.meter.weigh(args, kwargs)
@@ -256,12 +259,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 def _print(context: Context, value: Any) -> Any:
     """What `{{ value }}` writes."""
-    if isinstance(value, str | int | float):
+    if isinstance(value, str | int):
         return value
     sandbox = context.environment
     assert isinstance(sandbox, Sandbox)
-    if isinstance(value, Undefined) or (value is None and sandbox.paste_values):
+    if isinstance(value, Undefined) or (sandbox.paste_values and (value is None or isinstance(value, float))):
         return str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else sandbox.yaml.write(value)
     if value is None:
         return "null"
     if isinstance(value, TemplateModule):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +28,7 @@ class Source:
         first_line: Line of the file on which it begins.
         lines: As written.
         parts: The sub-templates of its file by name, shared by all of them.
+        num_chars: Length of its text.
     """
 
     key: str
@@ -36,6 +38,7 @@ class Source:
     first_line: int
     lines: list[str]
     parts: dict[str, Source] = field(repr=False)
+    num_chars: int
 
     def jinja(self) -> str:
         """Its text as Jinja reads it."""
@@ -60,6 +63,7 @@ class Sources:
     def __init__(self, searcher: Searcher, budgets: Budgets) -> None:
         self.searcher = searcher
         self._budgets = budgets
+        self._numbers = itertools.count(1)
         self._loaded: dict[str, tuple[Found, Source]] = {}
 
     def load(self, name: str) -> Source | None:
@@ -81,7 +85,7 @@ class Sources:
 
     def from_text(self, text: str, name: str = STRING, file: Path | None = None) -> Source:
         """The head of a text. A string has no sub-templates: nothing could extend or include its file."""
-        for number, line in enumerate(text.split("\n"), 1) if not RESERVED.isdisjoint(text) else ():
+        for number, line in enumerate(text.split("\n"), 1) if any(char in text for char in RESERVED) else ():
             if reserved := RESERVED.intersection(line):
                 char = min(reserved)
                 raise Place(name, number, line.index(char) + 1, line).error(
@@ -99,6 +103,8 @@ class Sources:
             if source.name in parts:
                 raise source.place(0).error(f"the file has another sub-template {source.name!r}")
             parts[source.name] = source
+        if file is None:
+            head.key = f"{name}{next(self._numbers)}"  # strings have no names to tell them apart
         return head
 
 
@@ -111,4 +117,5 @@ def _source(part: Part, file_name: str, file: Path | None, parts: dict[str, Sour
         first_line=part.first_line,
         lines=part.text.split("\n"),
         parts=parts,
+        num_chars=len(part.text),
     )

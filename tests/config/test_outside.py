@@ -149,14 +149,14 @@ class Point(NamedTuple):
 def test_values_of_other_plain_types_are_taken():
     template = (
         "a: {{ p }}\nb: {{ mode }}\nc: {{ day }}\nd: {{ point.x }}\ne: {{ point.name }}\nf: {{ big }}\n"
-        "g: {{ inf }}\nh: {{ t }}\n"
+        "g: {{ inf }}\nh: {{ t }}\ni: {{ inf[0] }}\n"
     )
     assert parsed(
         template, p=pathlib.Path("/a: b"), mode=Mode.FAST, day=datetime.date(2024, 1, 2), point=Point(1, "n: m"),
         big=2**70, inf=[float("inf")], t=("a", 1),
     ) == {
         "a": "/a: b", "b": "fast", "c": datetime.date(2024, 1, 2), "d": 1, "e": "n: m", "f": 2**70, "g": [float("inf")],
-        "h": ["a", 1],
+        "h": ["a", 1], "i": float("inf"),
     }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Rendering: what text comes out, which places errors name, what stops a template that takes too much."""
 
+import concurrent.futures
 import contextlib
 import datetime
 import logging
@@ -189,6 +190,27 @@ def test_a_changed_file_is_rendered_anew(folder):
     assert folder.text() == "a: 1"
     folder.write(part="a: changed")
     assert folder.text() == "a: changed"
+
+
+def test_texts_that_are_rendered_in_turn_are_compiled_once_and_not_kept_for_ever():
+    renderer = Renderer(Searcher(()))
+    for number in range(200):
+        assert renderer.render_string(f"a: {{{{ {number} }}}}").text == f"a: {number}"
+        assert renderer.render_string("b: {{ x }}", {"x": number}).text == f"b: {number}"
+    assert len(renderer._compiler._compiled) < 100
+
+
+def test_renders_in_several_threads_do_not_mix():
+    renderer = Renderer(Searcher(()))
+    template = "-- for i in range(50)\nx{{ i }}: {{ x }}\n-- endfor\n"
+
+    def shown(value):
+        return renderer.render_string(template, {"x": value}).shown
+
+    values = [f"value {number}" for number in range(40)]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for value, result in zip(values, pool.map(shown, values), strict=True):
+            assert result.count(value + "\n") == 50
 
 
 def test_a_module_that_is_imported_is_run_for_each_render(folder):
