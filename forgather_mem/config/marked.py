@@ -100,7 +100,7 @@ class Marked(str):
                 if begins and (blank or line.strip("\n")):
                     pieces.append((indent, pieces[-1][1], origin))
                 pieces.append((line, outside, origin))
-                begins = line.endswith("\n")
+                begins = line.endswith("\n") if line else begins
         if blank and begins:
             pieces.append((indent, *pieces[-1][1:]))
         return self._marks.build(pieces)
