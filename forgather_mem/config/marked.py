@@ -96,11 +96,13 @@ class Marked(str):
         pieces: list[Piece] = [(indent, False, self.pieces[0][2])] if first else []
         begins = False
         for chars, outside, origin in self.pieces:
-            for line in chars.splitlines(keepends=True) or [chars]:
+            if not chars:
+                pieces.append((chars, outside, origin))
+            for line in chars.splitlines(keepends=True):
                 if begins and (blank or line.strip("\n")):
                     pieces.append((indent, pieces[-1][1], origin))
                 pieces.append((line, outside, origin))
-                begins = line.endswith("\n") if line else begins
+                begins = line.endswith("\n")
         if blank and begins:
             pieces.append((indent, *pieces[-1][1:]))
         return self._marks.build(pieces)
