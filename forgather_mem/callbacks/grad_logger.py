@@ -157,7 +157,10 @@ class _Watcher:
         elif self._due and moment.event == "pre_optimizer_step":
             if self._norms is None and self._trainers_total is None:
                 self._norms = self._measure()
-                self._say_what_is_measured(moment)
+                if self.linked:  # and yet the trainer has not clipped
+                    self._max_norm = math.inf
+                else:
+                    self._say_what_is_measured(moment)
         elif self._due:
             self._write(moment)
         return _NOTHING
@@ -190,7 +193,7 @@ class _Watcher:
 
     def _say_what_is_measured(self, moment: Moment) -> None:
         clips_at = getattr(moment.args, "max_grad_norm", None)
-        if not self._told and clips_at and not self.linked:
+        if not self._told and clips_at:
             self._told = True
             logger.warning("GradLogger: no link to the trainer: norms are those after clipping to %s", clips_at)
 
@@ -237,7 +240,7 @@ def _scalars(norms: Norms, max_norm: float | None) -> dict[str, float]:
         "grad_norm_min": min(layers),
         "grad_norm_mean": sum(layers) / len(layers),
     }
-    if max_norm is not None:  # as torch clips: never up
+    if max_norm is not None:  # as torch clips: never up; infinite where nothing is clipped
         values["grad_norm_clipped"] = norms.total * min(1.0, max_norm / (norms.total + 1e-6))
     return values | {f"grad_norm_layer/{name}": norm for name, norm in norms.tracked.items()}
 

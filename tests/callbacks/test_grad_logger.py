@@ -66,6 +66,9 @@ def test_norms_are_those_before_clipping_and_equal_the_trainers_own(
     trainer.train()
     found = scalars(tmp_path)
     own = {entry["step"]: entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry}
+    if not own:  # transformers 4 has none when it does not clip
+        assert not max_grad_norm
+        own = {step: math.hypot(*trainer.by_hand[step].values()) for step in (2, 4, 6)}
     assert dict(found["grad_norm_total"]) == pytest.approx(own, rel=1e-5)
     assert list(own) == [2, 4, 6]
     for layer in LAYERS:
@@ -133,7 +136,7 @@ class Altered(Trainer):
         (("model.norm", 1e9, 7), 8, "step 7: gradients explode in model.norm: norm "),
         (("model.layers.0", math.nan, 4), 4, "step 4: gradients are not finite in model.layers.0"),
         (("", math.inf, 4), 6, "step 4: gradients are not finite in any layer"),
-        (("lm_head", 1e4, 1), 6, "step 3: gradients explode: norm 5"),
+        (("lm_head", 1e4, 1), 6, "is clipped to 1; most of it is in lm_head"),
     ],
 )
 def test_a_layer_whose_gradients_vanish_or_explode_is_named_once(
@@ -363,4 +366,4 @@ def test_nothing_is_measured_at_steps_that_are_not_logged(
     with caplog.at_level(logging.WARNING):
         make_trainer(tmp_path, [GradLogger(log_frequency=4)]).train()
     assert len(reads) == 1
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.name.startswith("forgather_mem")]
