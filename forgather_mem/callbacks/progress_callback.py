@@ -113,8 +113,7 @@ class _Bars:
         self._close()
         self._training = True
         if self._as_bars(moment):
-            total = getattr(moment.state, "max_steps", None) or None
-            self._train_bar = self._bar("train", total, initial=moment.step, leave=True)
+            self._train_bar = self._bar("train", _total_steps(moment), initial=moment.step, leave=True)
 
     def _step_end(self, moment: Moment) -> None:
         if self._train_bar is not None:
@@ -220,9 +219,15 @@ def _is_bar(callback: object) -> bool:
     return isinstance(callback, TransformersBar) or type(callback).__name__ == "NotebookProgressCallback"
 
 
-def _line(moment: Moment, logs: Mapping[str, Any]) -> str:
+def _total_steps(moment: Moment) -> int | None:
+    """None where nobody knows: a loop of one's own has 0, or the largest number there is."""
     total = getattr(moment.state, "max_steps", 0) or 0
-    step = f"{moment.step:,}/{total:,}" if 0 < total < sys.maxsize else f"{moment.step:,}"
+    return total if 0 < total < sys.maxsize else None
+
+
+def _line(moment: Moment, logs: Mapping[str, Any]) -> str:
+    total = _total_steps(moment)
+    step = f"{moment.step:,}" if total is None else f"{moment.step:,}/{total:,}"
     epoch = f"  epoch {moment.epoch:.2f}" if moment.epoch is not None else ""
     return f"step {step}{epoch}  {_metrics(logs)}"
 
