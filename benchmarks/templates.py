@@ -7,7 +7,8 @@ take turns round by round; figures are medians of CPU time, ratios are of median
 policy on. A peer that is not installed is left out with a line; Forgather is taken from a checkout (`--forgather`
 or FORGATHER_CHECKOUT). `--check` ends with 1 when a ratio is not what we promise.
 
-- first: a new environment each time, so Jinja compiles the template.
+- first: a new environment each time. This template has nothing to render, so Jinja does not compile it here; of one
+  that extends it Jinja compiles both.
 - again: the template is compiled already.
 - text: from rendered text, no Jinja: the loader and the construction alone.
 """
@@ -25,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterable
 from datetime import date
 from pathlib import Path
@@ -118,13 +120,17 @@ def text_variants(n: int) -> Variants:
 
 
 def first_variants(n: int, folder: str, peers: Peers) -> Variants:
-    name = f"t{n}.yaml"
+    return loads(f"t{n}.yaml", folder, peers) | peers.others(n, folder)
+
+
+def loads(name: str, folder: str, peers: Peers) -> Variants:
+    """A first load of a template, here and in Forgather."""
     variants: Variants = {
         "ours": lambda: ConfigEnvironment(folder, allow=["parts"]).load(name).construct("parts"),
     }
     if peers.forgather:
         variants["Forgather"] = lambda: peers.forgather(folder)(name)
-    return variants | peers.others(n, folder)
+    return variants
 
 
 def again_variants(n: int, folder: str, peers: Peers) -> Variants:
@@ -213,15 +219,16 @@ def _jsonargparse(n: int, folder: str) -> Callable[[], object]:
     return run
 
 
-def cost_s(variants: Variants, rounds: int) -> dict[str, float]:
+def cost_s(variants: Variants, rounds: int, calls: int = 1) -> dict[str, float]:
     """Median CPU seconds of a call; the variants take turns, each starting with a clean heap."""
     took: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, call in variants.items():
             gc.collect()
             began_s = time.process_time()
-            call()
-            took[name].append(time.process_time() - began_s)
+            for _ in range(calls):
+                call()
+            took[name].append((time.process_time() - began_s) / calls)
     return {name: statistics.median(seconds) for name, seconds in took.items()}
 
 
@@ -248,14 +255,12 @@ class TimedPolicy(Policy):
 
 
 def policy_share(n: int, folder: str, rounds: int) -> float:
-    """Part of a load with a compiled template that deciding about names takes; importing them is not in it."""
+    """Part of a first load that deciding about names takes; importing them is not in it."""
     shares = []
     for _ in range(rounds):
         policy = TimedPolicy(allow=["parts"])
-        env = ConfigEnvironment(folder, policy=policy)
-        env.load(f"t{n}.yaml")
         began_s = time.perf_counter()
-        env.load(f"t{n}.yaml").construct("parts")
+        ConfigEnvironment(folder, policy=policy).load(f"t{n}.yaml").construct("parts")
         shares.append(policy.seconds / (time.perf_counter() - began_s))
     return statistics.median(shares)
 
@@ -277,7 +282,6 @@ def cold_s(folder: str, checkout: str | None, rounds: int) -> dict[str, float]:
     Bytecode is cached, as after an installation. The second template extends another, so it needs Jinja; ours
     reads the first without importing it.
     """
-    Path(folder, "child100.yaml").write_text("-- extends 't100.yaml'\n")
     root = str(Path(__file__).resolve().parent.parent)
     paths = [folder, root, *([str(Path(checkout) / "src")] if checkout else [])]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONPYCACHEPREFIX": str(Path(folder, "pyc"))}
@@ -333,19 +337,24 @@ def measure(report: Report, folder: str, peers: Peers, rounds: int) -> None:
     def rounds_of(n: int) -> int:
         return max(rounds * 100 // max(n, 100), 3)
 
-    text = {n: cost_s(text_variants(n), rounds_of(n // 10)) for n in SIZES}
-    again = {n: cost_s(again_variants(n, folder, peers), rounds_of(n)) for n in SIZES}
+    def calls_of(n: int) -> int:
+        return max(200 // n, 1)  # so that a short one is not measured with cold caches
+
+    text = {n: cost_s(text_variants(n), rounds_of(n // 10), calls_of(n)) for n in SIZES}
+    again = {n: cost_s(again_variants(n, folder, peers), rounds_of(n), calls_of(n)) for n in SIZES}
     first = {n: cost_s(first_variants(n, folder, peers), rounds_of(n)) for n in SIZES}
+    child = {n: cost_s(loads(f"child{n}.yaml", folder, peers), rounds_of(n)) for n in SIZES}
     policy = Policy(allow=["parts"])
     levels = cost_s({"ours": lambda: _shared_ours(policy)}, rounds)
     if peers.forgather:
         theirs = peers.forgather(folder)
         levels |= cost_s({"Forgather": lambda: theirs("shared.yaml")}, 1)
-    share = {n: policy_share(n, folder, rounds_of(n)) for n in SIZES}
+    share = {n: policy_share(n, folder, rounds_of(n) * calls_of(n)) for n in SIZES}
     cold = cold_s(folder, peers.checkout if peers.forgather else None, max(rounds // 3, 3))
     table(report, "From rendered text, no Jinja", text)
     table(report, "Template compiled already", again)
     table(report, "First load", first)
+    table(report, "First load of a template that extends it, so that Jinja compiles both", child)
     report.add("", f"## {LEVELS} levels of shared nodes, ms", "")
     report.add(*(f"- {name}: {seconds * 1e3:,.2f}" for name, seconds in levels.items()))
     report.add("", "## A new process, 100 objects, ms of CPU", "")
@@ -357,7 +366,7 @@ def measure(report: Report, folder: str, peers: Peers, rounds: int) -> None:
     report.promise("an object at 10,000 / at 1,000", text[10_000]["ours"] / 10 / text[1_000]["ours"], 1.1)
     report.promise(f"{LEVELS} shared levels, ms", levels["ours"] * 1e3, 2)
     for n in SIZES:
-        report.promise(f"policy, % of a load, {n:,} objects", share[n] * 100, 5)
+        report.promise(f"policy, % of a first load, {n:,} objects", share[n] * 100, 5)
     if peers.forgather:
         for n, least in ((100, 3), (1_000, 6)):
             ratio = first[n]["Forgather"] / first[n]["ours"]
@@ -373,7 +382,7 @@ def _shared_ours(policy: Policy) -> object:
     return Construction(Resolver(graph, policy, {})).build([graph.target(f"l{LEVELS}")])
 
 
-def versions() -> str:
+def versions(peers: Peers) -> str:
     names = ("PyYAML", "Jinja2", "hydra-core", "HyperPyYAML", "jsonargparse")
     found = []
     for name in names:
@@ -381,6 +390,9 @@ def versions() -> str:
             found.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             continue
+    if peers.forgather:
+        settings = tomllib.loads(Path(peers.checkout or "", "pyproject.toml").read_text())
+        found.append(f"Forgather {settings['project']['version']}")
     return ", ".join([f"Python {platform.python_version()}", *found, f"{os.cpu_count()} CPUs"])
 
 
@@ -398,13 +410,14 @@ def main() -> None:
 
         for n in SIZES:
             Path(folder, f"t{n}.yaml").write_text(template(n))
+            Path(folder, f"child{n}.yaml").write_text(f"-- extends 't{n}.yaml'\n")
         Path(folder, "shared.yaml").write_text(shared(LEVELS).replace(f"l{LEVELS}:", "parts:"))
         peers = Peers(args.forgather)
         report = Report()
         report.add(
             "# What loading a template costs",
             "",
-            f"{date.today()}, {versions()}. Made by `python benchmarks/templates.py --rounds {args.rounds}`.",
+            f"{date.today()}, {versions(peers)}. Made by `python benchmarks/templates.py --rounds {args.rounds}`.",
         )
         measure(report, folder, peers, args.rounds)
         if peers.missing:
