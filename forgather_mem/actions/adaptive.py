@@ -18,10 +18,10 @@ STRETCHED_TRIES = 3
 # The steps after which what was freed counts as kept.
 WATCHED_STEPS = 3
 # A call has paid when this much stayed free: an absolute amount, a share of what it freed, and an amount for each
-# second it took (the kernel takes back and hands out some GiB a second).
+# second it took (the kernel moves some GiB a second; a busy processor makes a call look dearer than it is).
 KEPT_BYTES = MIB
 KEPT_FRAC = 0.2
-KEPT_BYTES_PER_S = 128 * MIB
+KEPT_BYTES_PER_S = 32 * MIB
 
 
 class Adaptive:
