@@ -131,7 +131,7 @@ class Composer:
                 value = text
         if event.anchor is not None:
             nodes = 1 if isinstance(value, Node) else 0
-            self._set_anchor(event.anchor, _Anchored(value, mark, nodes, scalars))
+            self._set_anchor(event.anchor, _Anchored(text if value is _MERGE else value, mark, nodes, scalars))
         self._attach(value, mark)
 
     def _plain_scalar(self, text: str, mark: Mark) -> object:
@@ -192,7 +192,7 @@ class Composer:
         else:
             node = sequence_node(frame.tag, frame.mark, frame.items)
         nodes, scalars = self._nodes - frame.nodes, self._scalars - frame.scalars
-        is_root_mapping = not self._frames and frame.items is None  # targets may share everything
+        is_root_mapping = frame.is_root and frame.items is None  # targets may share everything
         if max(nodes, scalars) > self._budgets.expanded_nodes and not is_root_mapping:
             limit = f"{self._budgets.expanded_nodes:,}"
             hint = "it uses aliases of aliases: each level multiplies"

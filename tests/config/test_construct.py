@@ -425,6 +425,7 @@ def test_a_meta_call_gets_its_arguments_as_nodes(parts):
     assert isinstance(args[0], CallNode)
     assert args[0].constructor == ".not.a:name"
     assert kwargs["k"].items[0].variable == "unbound"
+    assert build("x: !meta:parts_of_test:nodes {a: 1, latent_args: !var unbound}")["x"] == ((), {"a": 1})
 
 
 def test_latent_args_are_built_last_and_merged_over_the_others(parts):

@@ -307,6 +307,12 @@ again: !factory:h {<<: *call, lr: 5}
     assert found.entries["again"].kind == "factory"
 
 
+def test_an_alias_of_the_merge_key_is_its_text():
+    assert plain(root("a: &a {b: 1}\nc: {&m <<: *a}\nd: *m\ne: {*m : 2}\n")) == {
+        "a": {"b": 1}, "c": {"b": 1}, "d": "<<", "e": {"<<": 2},
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("value", ["1", "[1]", "[[{a: 1}]]", "!singleton:f [1]", "~", "text"])
 def test_a_merge_key_takes_nothing_but_mappings(value):
     assert "a merge key (<<) takes a mapping" in refused(f"x: {{<<: {value}}}").message
