@@ -142,7 +142,7 @@ def _tracked_names(
     return [(asked, found) for asked in track if (found := tracked_name(name, asked)) is not None]
 
 
-def _norms(gradients: Sequence[torch.Tensor]) -> list[float]:
+def _norms(gradients: list[torch.Tensor]) -> list[float]:
     """The norm of each, on the host: one pass and one wait for all of one device and dtype."""
     kinds = [(gradient.device, gradient.dtype) for gradient in gradients]
     if len(set(kinds)) == 1:
@@ -156,7 +156,7 @@ def _norms(gradients: Sequence[torch.Tensor]) -> list[float]:
     return norms
 
 
-def _norms_of_one_kind(gradients: Sequence[torch.Tensor]) -> list[float]:
+def _norms_of_one_kind(gradients: list[torch.Tensor]) -> list[float]:
     # In half precision the norm itself would be good to three digits only.
     asked = {"dtype": torch.float32} if gradients[0].dtype in _HALF else {}
     norms: list[float] = torch.stack(torch._foreach_norm(gradients, 2, **asked)).tolist()
