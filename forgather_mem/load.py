@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forgather_mem.config.check import unused
 from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.policy import Policy
 from forgather_mem.errors import TemplateError
 
 if TYPE_CHECKING:
     from forgather_mem.report import Report
+
+logger = logging.getLogger(__name__)
 
 
 def load_callbacks(
@@ -39,7 +43,7 @@ def load_callbacks(
         allow_files: Python files that the template may use.
         policy: A policy instead of `allow` and `allow_files`.
         context_vars: Values for `!var`, any objects.
-        variables: Jinja variables of the template.
+        variables: Jinja variables of the template; one that no template uses is warned of.
 
     Raises:
         TemplateError: for everything that is wrong with the template, with file, line and what to do.
@@ -49,7 +53,10 @@ def load_callbacks(
     if os.path.isabs(name):
         folders, name = [os.path.dirname(name), *folders], os.path.basename(name)
     env = ConfigEnvironment([*folders, "."], allow=allow, allow_files=allow_files, policy=policy)
-    callbacks = env.load(name, **variables).construct(target, context_vars=context_vars)
+    config = env.load(name, **variables)
+    callbacks = config.construct(target, context_vars=context_vars)
+    for problem in unused(env, config, name, variables):
+        logger.warning("%s", problem.error)
     if not isinstance(callbacks, list | tuple):
         message = f"the target {target!r} is no list of callbacks; it is of type {type(callbacks).__name__}"
         raise TemplateError(

@@ -289,7 +289,8 @@ def _pointers(report: Mapping[str, Any]) -> list[str]:
     run = report["run"]
     lines = []
     if run.get("event_folder"):
-        lines.append(f"{tensorboard_command(run['event_folder']):<44} tags mem_*")
+        command = tensorboard_command(run["event_folder"])
+        lines.append(f"{command:<44} tags mem_*" if len(command) < 44 else command)  # it can be pasted as it stands
     return lines
 
 

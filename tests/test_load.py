@@ -108,3 +108,11 @@ def test_a_handle_does_not_keep_the_trainer_alive(tmp_path: Path) -> None:
 def test_attach_refuses_what_is_no_trainer() -> None:
     with pytest.raises(TypeError, match="a trainer has a method add_callback; this has none"):
         attach(object())
+
+
+def test_a_misspelt_variable_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    load_callbacks("callbacks/memory.yaml", every_steps=3)
+    assert not caplog.records
+    load_callbacks("callbacks/memory.yaml", every_step=3)
+    assert "no template uses the variable 'every_step'" in caplog.text
+    assert "did you mean 'every_steps'?" in caplog.text

@@ -20,6 +20,11 @@ from forgather_mem.triggers import Every
 from tests.training import Tokens, make_trainer, tiny_model
 
 
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a loop without a folder writes to ./runs, as SummaryWriter does
+
+
 class Order(TrainerCallback):
     """Notes every event, and the step that it belongs to."""
 

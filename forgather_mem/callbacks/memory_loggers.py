@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,13 @@ class TBMemoryLogger(RuleCallback):
         rules = metric_rules("TBMemoryLogger", self.metrics, every_steps, reset_peaks=reset_peaks)
         check_period("TBMemoryLogger", "rank_steps", "step", rank_steps)
         rules.append(Rule(when=Every(steps=rank_steps), do=[RankProbe()], name="TBMemoryLogger ranks"))
+        if summary_writer is not None and not hasattr(summary_writer, "add_scalar"):
+            raise ValueError(
+                f"TBMemoryLogger(summary_writer={summary_writer!r}): give a torch.utils.tensorboard.SummaryWriter; "
+                "for a folder use logging_dir"
+            )
+        if logging_dir is not None and not isinstance(logging_dir, str | os.PathLike):
+            raise ValueError(f"TBMemoryLogger(logging_dir={logging_dir!r}): give a folder's name")
         sink = TensorBoardSink(summary_writer, logging_dir=logging_dir, hparams=hparams)
         super().__init__(rules, [sink], enabled=enabled, strict=strict)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -31,6 +32,9 @@ class RuleCallback(TrainerCallback):
         sinks: Where the run's records go, besides the sinks that other callbacks bring.
         enabled: False makes the callback do nothing at all; so does the environment's `FORGATHER_MEM=0`.
         strict: Let failures of our own end the training instead of logging them once.
+
+    Raises:
+        ValueError: when `enabled` or `strict` is neither true nor false.
     """
 
     # Whether readings need to know the phase (forward, backward, ...), which only a link to the trainer tells.
@@ -41,6 +45,9 @@ class RuleCallback(TrainerCallback):
     def __init__(
         self, rules: Sequence[Rule], sinks: Sequence[Sink] = (), *, enabled: bool = True, strict: bool = False
     ) -> None:
+        for name, flag in (("enabled", enabled), ("strict", strict)):
+            if not isinstance(flag, bool):
+                raise ValueError(f"{type(self).__name__}({name}={flag!r}): {name} is true or false")
         self.rules = tuple(rules)
         self.sinks = tuple(sinks)
         self.enabled = enabled
@@ -84,10 +91,12 @@ class RuleCallback(TrainerCallback):
         """The trainer's event, or the plain call `on_epoch_end(epoch, logs=None)` of a loop that has no trainer.
 
         In the plain call `epoch` counts from 0; a rule of every N epochs is due after epochs N, 2 N, ...
+
+        Raises:
+            ValueError: for a plain call with an epoch that is no whole number.
         """
-        epoch = objects.get("epoch", args)
-        if isinstance(epoch, int):
-            self._plain_epoch_end(epoch)
+        if state is None or isinstance(state, Mapping):
+            self._plain_epoch_end(_whole_number(objects.get("epoch", args)))
         elif "epoch_end" in self._events:
             self._event("epoch_end", args, state, control, objects)
 
@@ -225,3 +234,10 @@ class RuleCallback(TrainerCallback):
         run = Run(args, state, strict=self.strict, verdict=verdict_text)
         setattr(state, RUN_ATTRIBUTE, run)
         return run
+
+
+def _whole_number(epoch: Any) -> int:
+    try:
+        return operator.index(epoch)
+    except TypeError:
+        raise ValueError(f"on_epoch_end(epoch={epoch!r}): an epoch is a whole number, counted from 0") from None

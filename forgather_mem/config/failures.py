@@ -86,6 +86,7 @@ def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
         return "a number has too many digits", None
     if isinstance(error, SyntaxError):
         return f"Python can't compile this template: {error.msg}", None
+    text = text.replace("'Marked'", "'text' (a value from outside)")
     return f"{type(error).__name__}: {text}", None
 
 

@@ -109,7 +109,7 @@ def hint(refusals: Sequence[Refusal]) -> str | None:
     files = sorted({refusal.entry for refusal in refusals if refusal.entry and refusal.is_file})
     if not names and not files:
         return None
-    packages = sorted({refusal.package for refusal in refusals if refusal.entry})
+    packages = sorted({refusal.entry if refusal.is_file else refusal.package for refusal in refusals if refusal.entry})
     trusted = f"if you wrote or trust {' and '.join(packages)}"
     options = [f"--allow {shlex.quote(entry)}" for entry in names]
     options += [f"--allow-file {shlex.quote(entry)}" for entry in files]

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -217,6 +218,8 @@ def test_the_documents_plain_call_collects_after_every_nth_epoch_counted_from_on
     assert "end of epoch 5..." in text
     assert "end of epoch 10..." in text
     collector.on_epoch_end(epoch=4, logs=None)
+    collector.on_epoch_end(np.int64(4), {})
+    assert capsys.readouterr().err.count("end of epoch 5...") == 2
 
 
 def test_verbose_collectors_say_what_they_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -497,6 +500,13 @@ def test_the_phases_of_a_step_come_in_their_order(tmp_path: Path) -> None:
         (lambda: TBMemoryLogger(metrics="host"), r"the groups are host, device"),
         (lambda: TBMemoryLogger(metrics=[]), r"name one group or more"),
         (lambda: MemoryCallback(["collect"]), r"each is a Rule"),
+        (lambda: MemoryCallback(3), r"rules=3\): give a list of rules"),
+        (lambda: MemoryCallback(sinks="x"), r"sinks='x'\): give a list of sinks"),
+        (lambda: TBMemoryLogger("runs"), r"summary_writer='runs'\).*use logging_dir"),
+        (lambda: TBMemoryLogger(logging_dir=3), r"logging_dir=3\): give a folder's name"),
+        (lambda: SimpleGarbageCollector(enabled="no"), r"enabled='no'\): enabled is true or false"),
+        (lambda: ClearCacheCallback(strict=1), r"strict=1\): strict is true or false"),
+        (lambda: SimpleGarbageCollector().on_epoch_end(1.5, {}), r"epoch=1.5\): an epoch is a whole number"),
         (lambda: MemoryCallback([], ["tb"]), r"a sink has a method write"),
     ],
 )
