@@ -1,5 +1,6 @@
 """From a name to objects: the environment, the config, load_callbacks."""
 
+import contextlib
 import datetime
 import pickle
 import sys
@@ -7,6 +8,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from forgather_mem.config import policy as policies
 from forgather_mem.config.budgets import Budgets
@@ -284,3 +287,23 @@ def test_unsafe_any_pastes_values_and_allows_every_name():
     config = env.load_from_string("x: !singleton:{{ name }} [2, 3]\ny: {{ raw }}", name="operator:add", raw="[1]")
     with pytest.warns(RuntimeWarning, match="UNSAFE_ANY"):
         assert config.construct() == {"x": 5, "y": [1]}
+
+
+PIECES = (
+    "a", "b: ", "- ", "\n", "\n  ", "&x ", "*x", "<<: ", "{", "}", "[", "]", ", ", "'", '"', "1", "1e9", "~", "# c",
+    "!singleton:dict ", "!factory:list ", "!partial:int ", "!dlist ", "!var v", "!call:datetime:date [1, 2, 3]",
+    "!singleton:sum ", "!meta:len ", "!singleton:os:system ", "!tuple ", ".define: ", "args: ", "kwargs: ", "\x00", "##",
+    "{{ x }}", "{{ 1 / 0 }}", "{{ undefined }}", "{% if x %}", "{% endif %}", "-- set y = 2\n", "[block]\n", "== x\n",
+    "{{ x | toyaml }}",
+)  # fmt: skip
+ENVIRONMENT = ConfigEnvironment(policy=Policy())
+
+
+@given(
+    st.lists(st.sampled_from(PIECES), max_size=30).map("".join)
+    | st.binary(max_size=80).map(lambda b: b.decode("latin-1"))
+)
+@settings(max_examples=150, deadline=None)
+def test_any_text_gives_objects_or_one_of_our_errors(text):
+    with contextlib.suppress(TemplateError):
+        ENVIRONMENT.load_from_string(text, x="value: [").construct(context_vars={"v": object()})
