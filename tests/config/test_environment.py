@@ -292,9 +292,9 @@ def test_unsafe_any_pastes_values_and_allows_every_name():
 PIECES = (
     "a", "b: ", "- ", "\n", "\n  ", "&x ", "*x", "<<: ", "{", "}", "[", "]", ", ", "'", '"', "1", "1e9", "~", "# c",
     "!singleton:dict ", "!factory:list ", "!partial:int ", "!dlist ", "!var v", "!call:datetime:date [1, 2, 3]",
-    "!singleton:sum ", "!meta:len ", "!singleton:os:system ", "!tuple ", ".define: ", "args: ", "kwargs: ", "\x00", "##",
+    "!singleton:sum ", "!meta:len ", "!singleton:os:system ", "!tuple ", ".define: ", "args: ", "kwargs: ", "\x00",
     "{{ x }}", "{{ 1 / 0 }}", "{{ undefined }}", "{% if x %}", "{% endif %}", "-- set y = 2\n", "[block]\n", "== x\n",
-    "{{ x | toyaml }}",
+    "{{ x | toyaml }}", "##",
 )  # fmt: skip
 ENVIRONMENT = ConfigEnvironment(policy=Policy())
 
