@@ -121,7 +121,7 @@ class Run:
             for work in rule.do:
                 self._begin(self._stand_in(work))
         for event in plans:
-            hooking = [other[event] for other in self._members.values() if event in other]
+            hooking = [other[event] for other in self._members.values() if event in other and other[event].rules]
             for plan in hooking:
                 plan.flushes = plan is hooking[-1] and event not in INSIDE_A_STEP
         return plans
@@ -130,7 +130,7 @@ class Run:
         """A callback was taken out; its works end with the run, its share of the record is written."""
         plans = self._members.pop(id(member), {})
         for event in plans:
-            hooking = [other[event] for other in self._members.values() if event in other]
+            hooking = [other[event] for other in self._members.values() if event in other and other[event].rules]
             if hooking and event not in INSIDE_A_STEP:
                 hooking[-1].flushes = True
 

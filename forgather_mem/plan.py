@@ -114,7 +114,7 @@ def events_of(rules: Sequence[Rule]) -> frozenset[str]:
     """The events in which a callback with these rules has something to do."""
     events = {event for rule in rules for event in rule.when.events}
     if any(getattr(work, "books", "") for rule in rules for work in rule.do):
-        events |= {"step_begin", "step_end"}  # what is booked is followed over the next steps
+        events |= {"step_begin", "step_end"}  # for as long as something that was booked is followed
     return frozenset(events)
 
 

@@ -168,6 +168,7 @@ class RuleCallback(TrainerCallback):
         self._run: Run | None = None
         self._plans: dict[str, Plan] = {}
         self._events = events_of(self.rules) if self.enabled else frozenset()
+        self._following: bool | None = None  # whether something that was booked is followed over the next steps
 
     def _leave_run(self) -> None:
         if self._run is not None:
@@ -179,10 +180,18 @@ class RuleCallback(TrainerCallback):
         if run is None or run.closed or getattr(state, RUN_ATTRIBUTE, None) is not run or event == "train_begin":
             run = self._enter(event, args, state)
         plan = self._plans.get(event)
-        if run is not None and plan is not None:
-            run.handle(plan, args, state, control, objects)
-        elif run is None and event in self.outside and self._on():
+        if run is not None:
+            if plan is not None:
+                run.handle(plan, args, state, control, objects)
+            if run.ledger.following is not self._following:
+                self._follow(run.ledger.following)
+        elif event in self.outside and self._on():
             Fence(self.strict).call(type(self).__name__, self._one_event, event, args, state, control, objects)
+
+    def _follow(self, following: bool) -> None:
+        """Only while something is followed are there events in which no rule of ours looks."""
+        self._following = following
+        self._events = frozenset(event for event, plan in self._plans.items() if following or plan.rules)
 
     def _enter(self, event: str, args: Any, state: Any) -> Run | None:
         """The run of this training, which we join; begun when we are the first. None outside a training."""
