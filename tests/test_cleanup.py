@@ -141,6 +141,7 @@ def test_a_result_that_is_thrown_away_releases_nothing_and_says_so(capsys: pytes
     assert "by\n      local 'model' of test_a_result_that_is_thrown_away" in capsys.readouterr().err
 
 
+@pytest.mark.fresh
 def test_an_error_that_somebody_kept_is_named_as_the_holder(capsys: pytest.CaptureFixture[str]) -> None:
     def train(model: Thing) -> None:
         raise ValueError

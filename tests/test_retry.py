@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import logging
 import subprocess
 import sys
@@ -29,6 +30,10 @@ def in_a_child(*cases: dict[str, Any]) -> list[dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, "-m", "tests.retry_child", json.dumps(full)],
         cwd=ROOT,
+        env={
+            **os.environ,
+            "MALLOC_MMAP_THRESHOLD_": "1048576",
+        },  # rows come from the system, never from the heap's holes
         capture_output=True,
         text=True,
         timeout=120,

@@ -108,6 +108,7 @@ def test_one_line_says_why(fragments: Fragments, caplog: pytest.LogCaptureFixtur
 # ---- where it helps ----
 
 
+@pytest.mark.fresh
 @needs_glibc
 @pytest.mark.parametrize("every", [1, 5])
 def test_where_each_step_leaves_new_holes_every_trim_is_done(fragments: Fragments, every: int) -> None:
@@ -115,6 +116,7 @@ def test_where_each_step_leaves_new_holes_every_trim_is_done(fragments: Fragment
     assert done == [every * number for number in range(1, 41)]
 
 
+@pytest.mark.fresh
 @needs_glibc
 def test_where_a_third_of_what_is_freed_stays_free_every_trim_is_done(fragments: Fragments) -> None:
     fragments.leave_holes(16)
@@ -171,6 +173,7 @@ def test_collections_that_find_garbage_go_on() -> None:
         gc.enable()
 
 
+@pytest.mark.fresh
 def test_after_a_useless_time_one_call_that_pays_brings_the_schedule_back(fragments: Fragments) -> None:
     def work(step: int) -> None:
         if step > 20:

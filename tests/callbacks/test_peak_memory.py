@@ -80,6 +80,7 @@ def test_every_line_has_the_key_in_every_integration_in_the_history_and_in_the_c
     assert [point.step for point in reader.Scalars(f"train/{KEY}")] == [2, 3, 4, 6, 6, 6]
 
 
+@pytest.mark.fresh
 def test_a_line_has_the_peak_since_the_line_before(tmp_path: Path) -> None:
     service, spikes = Service(), Spikes(256, step=4)
     make_trainer(tmp_path, [service, PeakMemory(strict=True), spikes], max_steps=8).train()

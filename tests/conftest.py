@@ -1,0 +1,26 @@
+"""What all tests share: tests that need a process of their own get one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+_IN_CHILD = "FORGATHER_MEM_TEST_CHILD"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test marked `fresh` looks at this process's heap or peak, which earlier tests have shaped: it runs alone."""
+    if pyfuncitem.get_closest_marker("fresh") is None or os.environ.get(_IN_CHILD):
+        return None
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:xdist", pyfuncitem.nodeid]
+    environment = {**os.environ, _IN_CHILD: "1"}
+    done = subprocess.run(
+        command, cwd=pyfuncitem.config.rootpath, env=environment, capture_output=True, text=True, timeout=300
+    )
+    if done.returncode:
+        pytest.fail(f"in a process of its own:\n{done.stdout}{done.stderr}", pytrace=False)
+    return True
