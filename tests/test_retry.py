@@ -3,8 +3,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import os
 import logging
+import os
 import subprocess
 import sys
 import weakref
