@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from forgather_mem.formats.summaries import Chart
 
-_IN_STEPS, _BETWEEN_STEPS = "(forward|backward|optimizer)_gib", "(startup|data|evaluate|save|generate)_gib"
+_IN_STEPS, _BETWEEN_STEPS = "(data|forward|backward|optimizer)_gib", "(startup|evaluate|save|generate)_gib"
 _HOST, _GPU, _PHASES, _CLEAN_UP = "Host memory", "GPU {i}", "Phases", "Collector and clean-up"
 # A {i} stands for a device index; lines are regular expressions. The tags of a margin must have points at the same
 # steps, else TensorBoard draws an error: those here come from one reading.

@@ -1,0 +1,179 @@
+"""The pictures of docs/dashboards.md and README.md, taken anew from the page of a real run.
+
+    forgather-mem demo --steps 120
+    python docs/take_screenshots.py out/demo
+
+Needs Chromium with its chromedriver, and Pillow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from PIL import Image
+
+IMAGES = Path(__file__).parent / "images"
+PORT = 9515
+PINNED = (
+    "train/loss",
+    "mem_host/rss_gib",
+    "mem_host/rss_peak_gib",
+    "mem_phase_host/backward_gib",
+    "mem_gc/pause_ms",
+    "mem_tensors/optimizer_gib",
+)
+# Not needed for one run: the table below each chart, and the pane that has these switches.
+TIDY = """
+for (const box of document.querySelectorAll('mat-checkbox')) {
+    const input = box.querySelector('input');
+    if (/^(Enable step selection|Ignore outliers)/.test(box.innerText.trim()) && input.checked) input.click();
+}
+document.querySelector('.settings-button.checked')?.click();
+"""
+OPEN_ONLY = """
+for (const bar of document.querySelectorAll('button.group-toolbar')) {
+    const open = !!bar.querySelector('[svgicon=expand_less_24px]');
+    if (open !== (bar.querySelector('.group-title').title === arguments[0])) bar.click();
+}
+"""
+# Left, top, right and bottom of each section of a page, or of the section of this name; they are web components.
+SECTIONS = """
+const wanted = arguments[0], found = [];
+function look(root) {
+    for (const element of root.querySelectorAll('*')) {
+        if (element.shadowRoot) look(element.shadowRoot);
+        if (element.localName !== 'tf-category-paginated-view') continue;
+        if (!wanted || (element.category || {}).name === wanted) found.push(element);
+    }
+}
+look(document);
+return found.map(e => e.getBoundingClientRect()).map(r => [r.left, r.top, r.right, r.bottom]);
+"""
+
+
+class Browser:
+    """Chromium without a window, driven over chromedriver's HTTP interface."""
+
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s = wait_s
+        self._profile = tempfile.mkdtemp()
+        self._driver = subprocess.Popen(["chromedriver", f"--port={PORT}"], stdout=subprocess.DEVNULL)
+        flags = ("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "hide-scrollbars")
+        flags += ("disable-background-networking", "disable-component-update", "disable-sync")
+        flags += (f"user-data-dir={self._profile}",)
+        options = {"args": [f"--{flag}" for flag in flags], "binary": shutil.which("chromium")}
+        wanted = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}}
+        self._session = f"/session/{self._when_up('/session', wanted)['sessionId']}"
+
+    def open(self, address: str, width: int, height: int) -> None:
+        self._ask(f"{self._session}/window/rect", {"width": width, "height": height})
+        self._ask(f"{self._session}/url", {"url": "about:blank"})
+        self._ask(f"{self._session}/url", {"url": address})
+        time.sleep(self._wait_s)  # the page has no event for "all charts are drawn"
+
+    def run(self, script: str, *arguments: object, wait_s: float = 0.0) -> Any:
+        answer = self._ask(f"{self._session}/execute/sync", {"script": script, "args": list(arguments)})
+        time.sleep(wait_s)
+        return answer
+
+    def sections(self, name: str = "") -> list[list[float]]:
+        """Where the sections of a page are: left, top, right, bottom."""
+        for _ in range(60):
+            found: list[list[float]] = self.run(SECTIONS, name, wait_s=2)
+            if found:
+                time.sleep(self._wait_s)
+                return self.run(SECTIONS, name)  # type: ignore[no-any-return]
+        raise SystemExit(f"the page has no section {name!r}")
+
+    def picture(self) -> Image.Image:
+        return Image.open(io.BytesIO(base64.b64decode(self._ask(f"{self._session}/screenshot"))))
+
+    def close(self) -> None:
+        self._ask(self._session, method="DELETE")
+        self._driver.terminate()
+        self._driver.wait()
+        shutil.rmtree(self._profile, ignore_errors=True)
+
+    def _when_up(self, route: str, data: object) -> Any:
+        for _ in range(50):
+            try:
+                return self._ask(route, data)
+            except urllib.error.URLError:
+                time.sleep(0.2)
+        raise SystemExit("chromedriver does not answer")
+
+    @staticmethod
+    def _ask(route: str, data: object = None, method: str | None = None) -> Any:
+        body = None if data is None else json.dumps(data).encode()
+        request = urllib.request.Request(f"http://localhost:{PORT}{route}", data=body, method=method)
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return json.load(answer)["value"]
+
+
+@contextmanager
+def tensorboard(logdir: str) -> Iterator[str]:
+    """The address of a page on this folder."""
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", logdir, "--port", "0", "--host", "localhost"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        addresses = (re.search(r"http://localhost:\d+/", line) for line in process.stderr)
+        try:
+            yield next(found[0] for found in addresses if found)
+        finally:
+            process.terminate()
+
+
+def save(picture: Image.Image, name: str, box: Sequence[float] | None = None) -> None:
+    """As a PNG of few colours: a page has no more."""
+    if box is not None:
+        picture = picture.crop(tuple(map(int, box)))  # type: ignore[arg-type]
+    path = IMAGES / f"{name}.png"
+    picture.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
+    sys.stdout.write(f"{path}: {path.stat().st_size // 1024} KiB, {picture.width} x {picture.height}\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("logdir", help="the folder of a run, as it shall stand on the page")
+    parser.add_argument("--wait", type=float, default=8.0, help="seconds that a page takes to draw itself")
+    options = parser.parse_args()
+    IMAGES.mkdir(exist_ok=True)
+    pinned = quote(json.dumps([{"plugin": "scalars", "tag": tag} for tag in PINNED]))
+    browser = Browser(options.wait)
+    try:
+        with tensorboard(options.logdir) as page:
+            browser.open(f"{page}?smoothing=0&pinnedCards={pinned}#timeseries", 1500, 970)
+            browser.run(TIDY, wait_s=options.wait / 2)
+            save(browser.picture(), "tensorboard")
+            browser.open(f"{page}?smoothing=0#timeseries", 1500, 1240)
+            browser.run(TIDY, wait_s=2)
+            browser.run(OPEN_ONLY, "mem_phase_host", wait_s=options.wait / 2)
+            save(browser.picture(), "groups")
+            browser.open(f"{page}#custom_scalars", 1300, 2400)
+            bottom = max(box[3] for box in browser.sections())
+            save(browser.picture(), "charts", (0, 0, 1300, bottom + 10))
+            browser.open(f"{page}#text", 1300, 2000)
+            (box,) = browser.sections("mem_report")
+            save(browser.picture(), "verdict", (box[0] - 10, box[1] - 5, 1300, box[3] + 5))
+    finally:
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
