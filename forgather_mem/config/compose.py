@@ -3,57 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import yaml
 
 from forgather_mem.config.budgets import Budgets
+from forgather_mem.config.frames import NO_KEY, Anchored, Frame, Written
 from forgather_mem.config.nodes import LINE, CallNode, DictNode, ListNode, Mark, Node, Redeclared, Value, VarNode, step
 from forgather_mem.config.rendered import Rendered
 from forgather_mem.config.scalars import STANDARD, convert, resolve
 from forgather_mem.config.tags import CALLS, Tag, Wrong, check_form, mapping_node, parse_tag, scalar_node, sequence_node
 from forgather_mem.errors import did_you_mean
 
-_NO_KEY: Final = object()
 _MERGE: Final = object()
 _MISSING: Final = object()
-_Written: TypeAlias = tuple[Mapping[object, Value], Mapping[object, Mark]]
-
-
-class _Frame:
-    """A sequence or mapping whose end has not come yet."""
-
-    __slots__ = (
-        "anchor", "entries", "is_root", "items", "key", "key_mark", "mark", "marks", "merges", "nodes", "repeats",
-        "scalars", "tag",
-    )  # fmt: skip
-
-    def __init__(self, tag: Tag | None, anchor: str | None, mark: Mark, is_mapping: bool) -> None:
-        self.tag = tag
-        self.anchor = anchor
-        self.mark = mark
-        self.items: list[Value] | None = None if is_mapping else []
-        self.entries: dict[object, Value] = {}
-        self.marks: dict[object, Mark] = {}
-        self.key: object = _NO_KEY
-        self.key_mark = mark
-        self.is_root = False
-        self.merges: list[_Written] = []
-        self.repeats: list[tuple[object, Mark, Mark]] = []
-        self.nodes = 0  # counts of the composer when it began
-        self.scalars = 0
-
-
-class _Anchored:
-    """What an alias stands for, and how much it counts."""
-
-    __slots__ = ("mark", "nodes", "scalars", "value")
-
-    def __init__(self, value: Value, mark: Mark, nodes: int, scalars: int) -> None:
-        self.value = value
-        self.mark = mark
-        self.nodes = nodes
-        self.scalars = scalars
 
 
 class Composer:
@@ -83,10 +46,10 @@ class Composer:
         self._rendered = rendered
         self._budgets = budgets
         self._has_values = bool(rendered.values)
-        self._frames: list[_Frame] = []
-        self._frame: _Frame | None = None  # the last of them
+        self._frames: list[Frame] = []
+        self._frame: Frame | None = None  # the last of them
         self._plain: dict[str, object] = {}  # what plain scalars mean; most of them come again and again
-        self._anchors: dict[str, _Anchored] = {}
+        self._anchors: dict[str, Anchored] = {}
         self._open: set[str] = set()
         self._tags: dict[str, Tag] = {}
         self._names: set[str] = set()
@@ -103,7 +66,7 @@ class Composer:
         for frame in self._frames:
             if frame.items is not None:
                 steps.append(f"[{len(frame.items)}]")
-            elif frame.key is not _NO_KEY:
+            elif frame.key is not NO_KEY:
                 steps.append(".<<" if frame.key is _MERGE else step(frame.key))
         return "$" + "".join(steps)
 
@@ -131,7 +94,7 @@ class Composer:
                 value = text
         if event.anchor is not None:
             nodes = 1 if isinstance(value, Node) else 0
-            self._set_anchor(event.anchor, _Anchored(text if value is _MERGE else value, mark, nodes, scalars))
+            self._set_anchor(event.anchor, Anchored(text if value is _MERGE else value, mark, nodes, scalars))
         self._attach(value, mark)
 
     def _plain_scalar(self, text: str, mark: Mark) -> object:
@@ -175,7 +138,7 @@ class Composer:
         if event.tag is not None and event.tag != "!" and event.tag != STANDARD + ("map" if is_mapping else "seq"):
             tag = self._tag(event.tag, mark)
             check_form(tag, is_mapping, mark)
-        frame = _Frame(tag, event.anchor, mark, is_mapping)
+        frame = Frame(tag, event.anchor, mark, is_mapping)
         frame.is_root = tag is None and not self._frames
         frame.nodes, frame.scalars = self._nodes, self._scalars
         self._nodes += 1
@@ -199,12 +162,12 @@ class Composer:
             raise Wrong(frame.mark, f"written out without aliases this has more than {limit} nodes", hint)
         if frame.anchor is not None:
             self._open.discard(frame.anchor)
-            self._set_anchor(frame.anchor, _Anchored(node, frame.mark, nodes, scalars))
+            self._set_anchor(frame.anchor, Anchored(node, frame.mark, nodes, scalars))
         self._attach(node, frame.mark)
 
     def _wants_key(self) -> bool:
         frame = self._frame
-        return frame is not None and frame.items is None and frame.key is _NO_KEY
+        return frame is not None and frame.items is None and frame.key is NO_KEY
 
     def _attach(self, value: Value, mark: Mark) -> None:
         frame = self._frame
@@ -212,15 +175,20 @@ class Composer:
             self.root = value
         elif frame.items is not None:
             frame.items.append(value)
-        elif frame.key is _NO_KEY:
+        elif frame.key is NO_KEY:
             if isinstance(value, Node):
                 raise Wrong(mark, "a key is a scalar; this one is a list, a mapping or a call")
-            frame.key, frame.key_mark = value, mark
+            frame.key = value
+            frame.key_mark = mark
         else:
-            self._put(frame, frame.key, value)
-            frame.key = _NO_KEY
+            key, frame.key = frame.key, NO_KEY
+            if key is _MERGE or key in frame.entries or frame.is_root:
+                self._put(frame, key, value)
+            else:
+                frame.entries[key] = value
+                frame.marks[key] = frame.key_mark
 
-    def _put(self, frame: _Frame, key: object, value: Value) -> None:
+    def _put(self, frame: Frame, key: object, value: Value) -> None:
         if key is _MERGE:
             frame.merges += _mergeable(value, frame.key_mark)
             return
@@ -232,7 +200,7 @@ class Composer:
         frame.entries[key] = value
         frame.marks[key] = frame.key_mark
 
-    def _mapping(self, frame: _Frame) -> Node:
+    def _mapping(self, frame: Frame) -> Node:
         entries, marks = frame.entries, frame.marks
         if frame.merges:
             entries, marks = self._merged(frame)
@@ -240,7 +208,7 @@ class Composer:
         self.redeclared += (Redeclared(key, mark, first, node) for key, mark, first in frame.repeats)
         return node
 
-    def _merged(self, frame: _Frame) -> tuple[dict[object, Value], dict[object, Mark]]:
+    def _merged(self, frame: Frame) -> tuple[dict[object, Value], dict[object, Mark]]:
         entries: dict[object, Value] = {}
         marks: dict[object, Mark] = {}
         for written, places in frame.merges:
@@ -276,7 +244,7 @@ class Composer:
             (self.repeated_names if tag.name in self._names else self._names).add(tag.name)
         return tag
 
-    def _set_anchor(self, name: str, anchored: _Anchored) -> None:
+    def _set_anchor(self, name: str, anchored: Anchored) -> None:
         if name in self._anchors:
             self.redeclared.append(Redeclared(f"&{name}", anchored.mark, self._anchors[name].mark))
         self._anchors[name] = anchored
@@ -303,7 +271,7 @@ def _resolved(text: str, mark: Mark) -> object:
         raise Wrong(mark, str(error)) from None
 
 
-def _mergeable(value: Value, mark: Mark) -> list[_Written]:
+def _mergeable(value: Value, mark: Mark) -> list[Written]:
     """The mappings that a merge key takes, the one that counts least first."""
     nodes = reversed(value.items) if isinstance(value, ListNode) and value.form == "" else [value]
     found = [_written(node) for node in nodes]
@@ -312,7 +280,7 @@ def _mergeable(value: Value, mark: Mark) -> list[_Written]:
     return [written for written in found if written is not None]
 
 
-def _written(node: Value) -> _Written | None:
+def _written(node: Value) -> Written | None:
     if isinstance(node, DictNode):
         return node.entries, node.marks
     if isinstance(node, CallNode | VarNode) and node.written is not None:

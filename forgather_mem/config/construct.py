@@ -266,7 +266,7 @@ class _Run:
             assert isinstance(node, VarNode)
             made = self._variable(node, values)
         try:
-            self._sizes.add(node, self._resolver.parts(node), made)
+            self._sizes.add(node, self._resolver.parts, made)
         except TooLarge as error:
             raise self._resolver.error(node, str(error)) from error
         if not node.fresh:
@@ -286,7 +286,7 @@ class _Run:
             return made
         callee = self.callee(node)
         args, kwargs = self._arguments(node, values)
-        if node.latent is not None or is_file(node) or node.constructor.startswith("transformers"):
+        if callee.is_checked_late or node.latent is not None:
             self._resolver.check(node, callee, args, kwargs)
         try:
             return callee.function(*args, **kwargs)

@@ -19,10 +19,17 @@ from forgather_mem.errors import TemplateError, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """What a name means, and what it takes where Python can tell."""
+    """What a name means.
+
+    Attributes:
+        function: The callable.
+        parameters: What it takes, where Python can tell.
+        is_checked_late: Its arguments are looked at when they are built, not only ahead.
+    """
 
     function: Callable[..., object]
     parameters: Parameters | None = None
+    is_checked_late: bool = False
 
     def misfit(self, num_args: int, names: Set[str], *, more_come: bool = False) -> Misfit | None:
         """Why some arguments can't fit, or None."""
@@ -118,7 +125,8 @@ class Resolver:
         if found is None:
             with self._placed(node) as use:
                 function = self.policy.load(use)
-            found = self._callees[key] = Callee(function, parameters_of(function))
+            late = is_file(node) or node.constructor.startswith("transformers")
+            found = self._callees[key] = Callee(function, parameters_of(function), late)
         return found
 
     def uses(self, calls: Iterable[CallNode]) -> list[NameUse]:

@@ -7,7 +7,7 @@ gives more than it is given, and texts that are built or come from variables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from forgather_mem.config.nodes import Node
 
@@ -30,8 +30,8 @@ class Sizes:
         self._left = limit
         self._items = items
 
-    def add(self, node: Node, parts: Sequence[Node], made: object) -> None:
-        """Count an object that was made of some parts.
+    def add(self, node: Node, parts: Callable[[Node], Sequence[Node]], made: object) -> None:
+        """Count an object that was made of a node, and of what `parts` says.
 
         Raises:
             TooLarge: when there are too many objects, or too many items in this one.
@@ -42,7 +42,7 @@ class Sizes:
         own = len(made) if type(made) is range else len(made) >> 6 if type(made) is str else 0
         if not own and not self._items:
             return
-        items = own + sum(self._items.get(id(part), 0) for part in parts)
+        items = own + sum(self._items.get(id(part), 0) for part in parts(node))
         if items:
             self._items[id(node)] = items
         if items > self._limit:
