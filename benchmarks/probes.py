@@ -1,19 +1,22 @@
 """What does one reading of each probe cost, beside psutil and torch's own getters, in one process?
 
-    python benchmarks/probes.py [--rounds N] [--markdown FILE] [--check]
+    python benchmarks/probes.py [--rounds N] [--real-steps N] [--markdown FILE] [--check]
 
-Tight loops; the variants take turns round by round, figures are medians, ratios are of medians. Without a
-CUDA device the device part runs on a nested dictionary of the shape that `torch.cuda.memory_stats`
-documents: the Python part of the reading, without the allocator's own 10 to 20 us. `--check` ends with 1
-when a ratio is above what we promise.
+Tight loops, in which the variants take turns round by round; and a real training, in which they take turns
+step by step, one call each with the caches as the step leaves them. Figures are medians, ratios are of
+medians. Without a CUDA device the device part runs on a nested dictionary of the shape that
+`torch.cuda.memory_stats` documents: the Python part of the reading, without the allocator's own 10 to 20 us.
+`--check` ends with 1 when a ratio is above what we promise.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import os
 import platform
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import date
@@ -23,7 +26,9 @@ from typing import Any
 
 import psutil
 import torch
+from _training import train
 from torch import nn
+from transformers import TrainerCallback
 
 from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, device, windows
 from forgather_mem.probes.allocator import Allocator, Nested
@@ -50,12 +55,12 @@ def cost_s(variants: Variants, rounds: int, calls: int) -> dict[str, float]:
     return {name: statistics.median(seconds) for name, seconds in took.items()}
 
 
-def table(title: str, costs: dict[str, float]) -> list[str]:
+def table(title: str, costs: dict[str, float], *, promises: bool = True) -> list[str]:
     """Markdown; ratios are to the first row."""
     reference = next(iter(costs))
     lines = [f"## {title}", "", f"| | us a call | of `{reference}` | promised |", "|---|---:|---:|---|"]
     for name, seconds in costs.items():
-        promised = f"at most {PROMISED[name]}" if name in PROMISED else ""
+        promised = f"at most {PROMISED[name]}" if promises and name in PROMISED else ""
         lines.append(f"| {name} | {seconds * 1e6:.2f} | {seconds / costs[reference]:.3f} | {promised} |")
     return [*lines, ""]
 
@@ -63,6 +68,28 @@ def table(title: str, costs: dict[str, float]) -> list[str]:
 def too_dear(costs: dict[str, float]) -> list[str]:
     reference = next(iter(costs.values()))
     return [name for name, seconds in costs.items() if seconds / reference > PROMISED.get(name, 1e9)]
+
+
+class TakesTurns(TrainerCallback):
+    """In a real training, one variant is called once at the end of each step."""
+
+    def __init__(self, variants: Variants) -> None:
+        self.variants = list(variants.items())
+        self.took: dict[str, list[float]] = {name: [] for name in variants}
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        name, call = self.variants[state.global_step % len(self.variants)]
+        began_s = time.perf_counter()
+        call()
+        self.took[name].append(time.perf_counter() - began_s)
+
+
+def cost_in_real_steps_s(variants: Variants, steps: int) -> dict[str, float]:
+    """Median seconds a call with the caches as a training step leaves them."""
+    turns = TakesTurns(variants)
+    with tempfile.TemporaryDirectory() as folder:
+        train(turns, steps * len(variants), Path(folder))
+    return {name: statistics.median(seconds) for name, seconds in turns.took.items()}
 
 
 def host_variants(run: Any, moment: Moment) -> Variants:
@@ -158,30 +185,37 @@ def tensor_variants() -> Variants:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--real-steps", type=int, default=150, help="calls of each variant in a real training")
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     run: Any = SimpleNamespace(tell=lambda finding: None, step=0)
     moment = Moment("step_end", 1, 0.5, None, None, None, {}, run)
-    host = cost_s(host_variants(run, moment), options.rounds, 2000)
-    of_device = cost_s(device_variants(run, moment), options.rounds, 500)
+    torch.set_num_threads(1)
+    load_before = os.getloadavg()[0]
+    of_host = host_variants(run, moment)
+    host, host_real = cost_s(of_host, options.rounds, 2000), cost_in_real_steps_s(of_host, options.real_steps)
+    on_paper = device_variants(run, moment)
+    of_device, device_real = cost_s(on_paper, options.rounds, 500), cost_in_real_steps_s(on_paper, options.real_steps)
     single = cost_s(single_readings() | tensor_variants(), options.rounds, 20)
     lines = [
         "# What the probes cost",
         "",
         f"{date.today()}, Python {platform.python_version()}, torch {torch.__version__}, psutil "
         f"{psutil.__version__}, {psutil.cpu_count()} CPUs, {len(gc.get_objects()):,} tracked objects, "
-        f"{psutil.Process().memory_info().rss / 2**20:.0f} MiB resident. "
-        f"Made by `python benchmarks/probes.py --rounds {options.rounds}`.",
+        f"{psutil.Process().memory_info().rss / 2**20:.0f} MiB resident, load {load_before:.1f} before and "
+        f"{os.getloadavg()[0]:.1f} after. Made by `python benchmarks/probes.py --rounds {options.rounds}`.",
         "",
         *table("(a) One host sample: RSS, anonymous, run peak, collector counts (wanted: 6 us)", host),
+        *table("(a) The same in a real training step of about 17 ms", host_real),
         *table("(e) The Python part of one device sample, on a nested dictionary of real shape", of_device),
+        *table("(e) The same in a real training step of about 17 ms", device_real, promises=False),
         *table("Rare readings and windows", single),
     ]
     print("\n".join(lines))
     if options.markdown is not None:
         options.markdown.write_text("\n".join(lines))
-    dear = too_dear(host) + too_dear(of_device)
+    dear = too_dear(host) + too_dear(host_real) + too_dear(of_device)
     if options.check and dear:
         raise SystemExit(f"dearer than promised: {', '.join(dear)}")
 
