@@ -24,7 +24,7 @@ def phase(run: Run, name: str) -> Iterator[None]:
 
 @pytest.fixture
 def probe(run: Run) -> Iterator[PhaseProbe]:
-    probe = PhaseProbe(host_mark=True)
+    probe = PhaseProbe(host_mark=True, budget_frac=1)
     probe.begin(run)
     yield probe
     probe.end(run)
@@ -125,7 +125,7 @@ def test_phases_left_open_by_an_exception_end_with_the_outer_one(probe: PhasePro
 
 def test_nothing_stays_open_after_a_run_that_broke_off_inside_a_phase(run: Run) -> None:
     before = open_descriptors()
-    probe = PhaseProbe(host_mark=True)
+    probe = PhaseProbe(host_mark=True, budget_frac=1)
     probe.begin(run)
     run.phases.enter("forward")
     probe.end(run)
