@@ -225,3 +225,33 @@ def test_a_dear_reading_becomes_rarer_and_the_report_says_so(tmp_path: Path) -> 
     assert said["what"] == "sizes of tensors at pre_optimizer_step"
     assert re.match(r"sizes of tensors at pre_optimizer_step: read every [\d.]+ m?s instead", said["text"])
     assert "read more rarely, for what it costs: sizes of tensors at" in report_text(report)
+
+
+@pytest.mark.filterwarnings("ignore:Environment variable TORCH_FORCE:UserWarning")
+def test_a_resumed_training_begins_a_new_file_in_which_the_steps_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # transformers 4.46 reads no checkpoint without
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "tb"))
+    settings = {"save_strategy": "steps", "save_steps": 4}
+    make_trainer(tmp_path, [TBMemoryLogger(strict=True)], max_steps=4, **settings).train()
+    resumed = make_trainer(tmp_path, [TBMemoryLogger(strict=True)], max_steps=7, **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    files = sorted((tmp_path / "tb").iterdir(), key=lambda path: path.stat().st_mtime)
+    steps = []
+    for file in files:
+        reader = EventAccumulator(str(file))
+        reader.Reload()
+        steps.append([point.step for point in reader.Scalars("mem_host/rss_gib")])
+    assert steps == [[1, 2, 3, 4], [5, 6, 7]]
+
+
+def test_a_folder_that_can_not_be_made_costs_records_and_the_report_says_how_many(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    logger = TBMemoryLogger(logging_dir=tmp_path / "file" / "tb", strict=True)
+    trainer = make_trainer(tmp_path, [logger])
+    trainer.train()
+    assert trainer.state.global_step == 6
+    assert logger.summary is not None
+    (problem,) = build_report(logger.summary)["switched_off"]
+    assert re.match(r"TensorBoard: \d+ of \d+ records dropped \(Not a directory", problem)
