@@ -84,13 +84,15 @@ class Composer:
             raise self._too_many(mark)
         scalars = 1 + (len(text) >> 6)  # a long text counts for several: aliases multiply its characters
         self._scalars += scalars
+        frame = self._frame
+        is_key = frame is not None and frame.items is None and frame.key is NO_KEY
         if not event.implicit[0]:
             value = self._quoted_or_tagged(event, mark)
         else:
             value = self._plain.get(text, _MISSING)
             if value is _MISSING:
                 value = self._plain[text] = self._plain_scalar(text, mark)
-            if value is _MERGE and not self._wants_key():
+            if value is _MERGE and not is_key:
                 value = text
         if event.anchor is not None:
             nodes = 1 if isinstance(value, Node) else 0
@@ -164,10 +166,6 @@ class Composer:
             self._open.discard(frame.anchor)
             self._set_anchor(frame.anchor, Anchored(node, frame.mark, nodes, scalars))
         self._attach(node, frame.mark)
-
-    def _wants_key(self) -> bool:
-        frame = self._frame
-        return frame is not None and frame.items is None and frame.key is NO_KEY
 
     def _attach(self, value: Value, mark: Mark) -> None:
         frame = self._frame

@@ -218,8 +218,11 @@ _Arguments = tuple[Sequence[Value], Mapping[str, Value], Mapping[object, Mark]]
 
 
 def _arguments(written: Mapping[object, Value], marks: Mapping[object, Mark], mark: Mark) -> _Arguments:
-    if all(isinstance(key, str) and not key.startswith(("arg", "kwargs")) for key in written):
-        return (), cast("Mapping[str, Value]", written), marks  # the common case
+    for key in written:
+        if not isinstance(key, str) or key.startswith(("arg", "kwargs")):
+            break
+    else:  # nothing but keywords, as most often
+        return (), cast("Mapping[str, Value]", written), marks
     if _EXPLICIT.issuperset(written):
         return _explicit(written, marks, mark)
     kwargs: dict[str, Value] = {}
