@@ -10,8 +10,11 @@ import pytest
 
 from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.engine import RUN_ATTRIBUTE
+from forgather_mem.plan import Rule
+from forgather_mem.probes import PhaseProbe
 from forgather_mem.report import build_report
 from forgather_mem.sinks import Capture
+from forgather_mem.triggers import Every
 from forgather_mem.units import MIB
 from tests.memory import status_bytes
 from tests.simulated_device import SimulatedDevice, simulated_device
@@ -61,6 +64,8 @@ def test_watching_a_device_resets_no_peak_and_tells_where_the_running_maximum_ro
 ) -> None:
     capture = Capture()
     callback = MemoryCallback(sinks=[capture], strict=True)
+    for work in (work for rule in callback.rules for work in rule.do if isinstance(work, PhaseProbe)):
+        work.budget_frac = 1.0  # steps of no length at all
     with simulated_device(monkeypatch) as device:
         device.hold(100)
         training = Training(callback, device, tmp_path)
@@ -110,3 +115,23 @@ def test_only_what_needs_phases_has_the_trainer_wrapped_for_them(tmp_path: Path)
 
     assert MemoryCallback().needs_phases
     assert not MemoryCallback(monitor=Monitor()).needs_phases
+
+
+def test_phases_are_told_under_torch_compile_and_nothing_more_is_compiled(tmp_path: Path) -> None:
+    from torch._dynamo import reset
+    from torch._dynamo.utils import counters
+
+    frames = []
+    capture = Capture()
+    phases = PhaseProbe(host_mark=True, budget_frac=1)
+    watching = MemoryCallback([Rule(Every(steps=1), [phases])], [capture], strict=True)
+    for name, callbacks in (("alone", []), ("watched", [watching])):
+        reset()
+        counters.clear()
+        settings = {"torch_compile": True, "torch_compile_backend": "eager", "max_steps": 3}
+        make_trainer(tmp_path / name, callbacks, **settings).train()
+        frames.append((dict(counters["frames"]), len(counters["graph_break"])))
+    assert frames[0] == frames[1]
+    assert frames[0][0]["ok"] >= 1
+    for phase in ("data", "forward", "backward", "optimizer"):
+        assert [step for step, _ in capture.series(f"phase/host/{phase}_peak_bytes")] == [1, 2, 3]
