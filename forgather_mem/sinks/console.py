@@ -18,8 +18,8 @@ _SHOWN = (
     ("device/reserved_bytes", "reserved"),
     ("device/step_peak_bytes", "peak"),
 )
-# The verdict closes the run's report; its text is printed there.
-_NOT_PRINTED = ("verdict",)
+# These stand in the run's report, which is printed by itself.
+_NOT_PRINTED = ("verdict", "backed_off")
 # A failing rank prints too, with its number.
 _FROM_EVERY_RANK = ("oom", "exception")
 

@@ -40,6 +40,7 @@ def test_findings_are_printed_on_stderr_and_stdout_is_left_alone(capsys: pytest.
     sink.write(sample(1, host__rss_bytes=1.0))
     sink.tell(Finding(kind="leak", step=140, text="GPU 0 grows 3.1 MiB a step,\nfull near step 14,600."))
     sink.tell(Finding(kind="verdict", step=140, text="printed by the report"))
+    sink.tell(Finding(kind="backed_off", step=140, text="PSS: told by the report"))
     sink.say("as it is")
     printed = capsys.readouterr()
     assert printed.out == ""
