@@ -55,6 +55,7 @@ def test_of_several_micro_batches_the_highest_counts(probe: PhaseProbe, run: Run
     assert above_now(read(probe), "forward") == pytest.approx(32 * MIB, abs=MIB)
 
 
+@pytest.mark.fresh
 def test_each_call_starts_anew(probe: PhaseProbe, run: Run, read: Read) -> None:
     with phase(run, "forward"):
         spike(32)
