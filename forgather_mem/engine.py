@@ -24,7 +24,7 @@ __all__ = ["RUN_ATTRIBUTE", "Rule", "Run"]
 # that training, and ignored when the state is written to a checkpoint.
 RUN_ATTRIBUTE = "_forgather_mem_run"
 _FLOWS = frozenset(metric.name for metric in METRICS if metric.kind == FLOW)
-Verdict = Callable[[RunSummary], str]
+Verdict = Callable[[RunSummary], tuple[str, dict[str, Any]]]  # text and data of the finding that closes a run
 _PROBE_OF = {"host": "HostProbe", "device": "DeviceProbe", "gc": "PythonProbe", "workers": "WorkerProbe"}
 
 
@@ -38,7 +38,7 @@ class Run:
         args: The trainer's arguments, read once and not kept.
         state: The trainer's state at the beginning, not kept.
         strict: Let our own failures through (for tests and for finding them).
-        verdict: Turns the finished summary into the text that closes the run in TensorBoard.
+        verdict: Turns the finished summary into the text that closes the run in TensorBoard, and the data beside it.
     """
 
     def __init__(self, args: Any, state: Any, *, strict: bool = False, verdict: Verdict | None = None) -> None:
@@ -58,6 +58,7 @@ class Run:
         self._folder: Path | None = None
         self._members: dict[int, dict[str, Plan]] = {}
         self._sinks: list[Sink] = []
+        self._console: ConsoleSink | None = None  # our own
         self._works: list[Any] = []
         self._probes: dict[str, Any] = {}
         self._readings: dict[Hashable, Any] = {}
@@ -99,7 +100,7 @@ class Run:
     def say(self, text: str) -> None:
         console = next((sink for sink in self._sinks if isinstance(sink, ConsoleSink)), None)
         if console is None:
-            console = ConsoleSink()
+            console = self._console = ConsoleSink()
             self._add_sink(console)
         console.say(text)
 
@@ -210,10 +211,9 @@ class Run:
                 summary.switched_off.append(problem)
             self.facts.event_folder = getattr(sink, "folder", None) or self.facts.event_folder
         summary.switched_off += self.fence.switched_off
-        text = self.fence.call("verdict", self._verdict, summary)
-        if text:
-            tables = {"What giving memory back brought": self.ledger.table()} if summary.ledger else {}
-            self.tell(Finding(kind="verdict", step=self.step, text=text, data={"tables": tables}))
+        found = self.fence.call("verdict", self._verdict, summary)
+        if found:
+            self.tell(Finding(kind="verdict", step=self.step, text=found[0], data=found[1]))
         for sink in self._sinks:
             self.fence.call_part(sink, "end", self)
         self._members.clear()
@@ -276,13 +276,13 @@ class Run:
 
     def _merge(self, sample: Sample, new: Mapping[str, float]) -> None:
         values: dict[str, float] = sample.values  # type: ignore[assignment]  # ours until it is written
-        for name, value in new.items():
-            if name in _FLOWS:  # added up over the step: TensorBoard shows the last value of a (tag, step)
-                if self._flow_step != sample.step:
-                    self._flow_step = sample.step
-                    self._flows.clear()
-                value = self._flows[name] = self._flows.get(name, 0.0) + value
-            values[name] = value
+        values.update(new)
+        if not _FLOWS.isdisjoint(new):  # added up over the step: TensorBoard shows the last value of a (tag, step)
+            if self._flow_step != sample.step:
+                self._flow_step = sample.step
+                self._flows.clear()
+            for name in _FLOWS.intersection(new):
+                values[name] = self._flows[name] = self._flows.get(name, 0.0) + new[name]
 
     def _value(self, name: str, moment: Moment, sample: Sample) -> float | None:
         """A reading of this moment: from the record, else from the family's probe, which is then asked once."""
@@ -310,6 +310,8 @@ class Run:
             self.fence.call_part(part, "begin", self)
 
     def _add_sink(self, sink: Sink) -> None:
+        if isinstance(sink, ConsoleSink) and self._console in self._sinks:
+            self._sinks.remove(self._console)  # a user's own takes its place
         key = getattr(sink, "key", None)
         for known in self._sinks:
             if known is sink or (key is not None and getattr(known, "key", None) == key):

@@ -15,7 +15,6 @@ from typing import Any
 from forgather_mem.probes.allocator import current_allocator, gauge
 from forgather_mem.probes.procfs import own_memory
 from forgather_mem.sample import Outcome
-from forgather_mem.units import format_bytes, format_duration
 
 RETAKEN_WITHIN_STEPS = 3
 _FOLLOWED_STEPS = 5  # the next step, and some more that show what a step usually takes
@@ -154,16 +153,6 @@ class Ledger:
     def rows(self) -> list[Row]:
         """The rows booked so far, in the order of their first booking."""
         return list(self._rows.values())
-
-    def table(self) -> list[list[str]]:
-        """The rows for people, the header first."""
-        lines = [["what", "calls", "time", "next steps longer by", "freed", "taken again", "objects found"]]
-        for row in self._rows.values():
-            times = [format_duration(row.time_s), format_duration(max(0.0, row.next_step_excess_s))]
-            sizes = [format_bytes(row.freed_bytes), format_bytes(row.retaken_bytes)]
-            found = f"{row.objects:,}" if row.what == "collect" else ""
-            lines.append([row.what, f"{row.calls:,}", *times, *sizes, found])
-        return lines
 
     def _step_ended(self, step: int, took_s: float | None) -> None:
         before = [booking for booking in self._open.values() if booking.step == step - 1]

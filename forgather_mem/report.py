@@ -8,13 +8,15 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from forgather_mem.report_text import report_text
+from forgather_mem.report_text import format_place, report_text
 from forgather_mem.summary import RunFacts, RunSummary, Span
+from forgather_mem.units import format_bytes, format_duration
 
-__all__ = ["FILE_NAME", "SCHEMA", "Report", "build_report", "report_text", "verdict_text", "write_report"]
+__all__ = ["FILE_NAME", "SCHEMA", "Report", "build_report", "report_text", "verdict", "write_report"]
 
 SCHEMA = 1
 FILE_NAME = "report.json"
@@ -84,26 +86,46 @@ class Report(dict[str, Any]):
         printer.text(str(self))  # what a notebook shows
 
 
-def verdict_text(summary: RunSummary) -> str:
-    """The report's text as TensorBoard's text page has it: without the line that says how to open that page."""
+def verdict(summary: RunSummary) -> tuple[str, dict[str, Any]]:
+    """The finding that closes a run: text and tables for TensorBoard's text page, the whole report for the log.
+
+    The text lacks the line that says how to open that page.
+    """
     report = build_report(summary)
-    report["run"]["event_folder"] = None
-    return report_text(report)
+    text = report_text({**report, "run": {**report["run"], "event_folder": None}})
+    return text, {"tables": dict(_tables(report)), "report": report}
+
+
+def _tables(report: Mapping[str, Any]) -> Iterator[tuple[str, list[list[str]]]]:
+    """Title and rows, the header first."""
+    parts = report["breakdown"]
+    if parts["parameters"]:
+        where = format_place(f"gpu{report['device'][0]['index']}" if report["device"] else "host")
+        rows = [[part.removesuffix("_peak"), format_bytes(size)] for part, size in parts.items() if size]
+        yield f"What was in the memory of the {where}", [["part", "at its highest"], *rows]
+    if report["ledger"]:
+        lines = [["what", "calls", "time", "next steps longer by", "freed", "taken again", "objects found"]]
+        for row in report["ledger"]:
+            times = [format_duration(row["time_s"]), format_duration(max(0.0, row["next_step_excess_s"]))]
+            sizes = [format_bytes(row["freed_bytes"]), format_bytes(row["retaken_bytes"])]
+            found = f"{row['objects']:,}" if row["what"] == "collect" else ""
+            lines.append([row["what"], f"{row['calls']:,}", *times, *sizes, found])
+        yield "What giving memory back brought", lines
 
 
 def write_report(report: dict[str, Any], folder: str | Path) -> Path:
     """Write the report as JSON into `folder`, which is made if need be; whoever reads sees all of it or nothing.
 
     Returns:
-        The file: `report.json`, and `report.rank{r}.json` for other ranks than 0.
+        The file: `report.json` of a run of one process and of merged reports, else `report.rank{r}.json`.
 
     Raises:
         ValueError: for a number that JSON has no word for (NaN, infinity).
         OSError: when the folder can't be written.
     """
     text = json.dumps(report, indent=1, allow_nan=False) + "\n"
-    rank = report["run"]["rank"]
-    path = Path(folder) / (FILE_NAME if rank == 0 else f"report.rank{rank}.json")
+    whole = "ranks" in report or report["run"]["world_size"] == 1
+    path = Path(folder) / (FILE_NAME if whole else f"report.rank{report['run']['rank']}.json")
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -108,7 +108,7 @@ def _long(report: Mapping[str, Any], width: int) -> list[str]:
     end = ["", *pointers] if pointers else []
     for lines_a_text in (2, 1):  # when all that happened is too much, shorter
         lines = []
-        if report["run"]["end"] != "finished":
+        if report["run"]["end"] not in ("finished", None):
             lines.append("The run did not finish; these are the numbers so far.")
         lines += _table(report)
         lines += _section("PARTS", _parts(report), width)
@@ -139,6 +139,8 @@ def _ending(report: Mapping[str, Any]) -> str:
     if run["end"] == "finished":
         code = "" if run["exit_code"] is None else f", exit {run['exit_code']}"
         return f"{done}, {took}{code}"
+    if run["end"] is None:
+        return f"{done} so far, {took}"
     how = {
         "exception": "exception",
         "oom": "out of memory",

@@ -42,7 +42,11 @@ class Span:
 
 @dataclass(slots=True)
 class RunFacts:
-    """What is known of a run besides its samples; JSON-able."""
+    """What is known of a run besides its samples; JSON-able.
+
+    Attributes:
+        end: How it ended; None while nobody knows.
+    """
 
     script: str = ""
     argv: list[str] = field(default_factory=list)
@@ -51,7 +55,7 @@ class RunFacts:
     versions: dict[str, str] = field(default_factory=dict)
     started_s: float = 0.0
     wall_s: float = 0.0
-    end: str = "finished"
+    end: str | None = None
     exit_code: int | None = None
     host_limit_bytes: int = 0
     host_limit_kind: str = "host"

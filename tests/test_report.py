@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from forgather_mem.report import build_report, report_text, verdict_text, write_report
+from forgather_mem.report import build_report, report_text, verdict, write_report
 from forgather_mem.sample import Finding, Sample
 from forgather_mem.summary import RunFacts, RunSummary
 from forgather_mem.units import GIB, MIB
@@ -25,7 +25,7 @@ SCHEMA_1: dict[str, Any] = {
         "script": str,
         "argv": list,
         "wall_s": NUMBER,
-        "end": str,
+        "end": (str, type(None)),
         "exit_code": (int, type(None)),
         "rank": int,
         "world_size": int,
@@ -95,6 +95,7 @@ def gpu_run() -> RunSummary:
         script="/home/me/train.py",
         argv=["--lr", "1e-4"],
         wall_s=1860.0,
+        end="finished",
         exit_code=0,
         host_limit_bytes=64 * GIB,
         host_limit_kind="cgroup",
@@ -139,7 +140,7 @@ def gpu_run() -> RunSummary:
     return summary
 
 
-def cpu_run(end: str = "finished") -> RunSummary:
+def cpu_run(end: str | None = "finished") -> RunSummary:
     facts = RunFacts(
         script="train.py", wall_s=21.0, end=end, host_limit_bytes=16 * GIB, started_s=1.0, event_folder="out/runs/a"
     )
@@ -198,7 +199,7 @@ tensorboard --logdir out                     tags mem_*
 ================================================================================"""
 
 NOTHING_READ = """\
-== forgather-mem == training == 0 steps, 0.0 ms ================================
+== forgather-mem == training == 0 steps so far, 0.0 ms =========================
 MEMORY  nothing was read
 OURSELVES 0.0 % of the run (0.0 ms)
 ================================================================================"""
@@ -260,6 +261,14 @@ def test_nothing_is_said_about_leaks_before_somebody_has_looked(end: str) -> Non
     text = report_text(build_report(cpu_run(end))).lower()
     assert "leak" not in text
     assert ("did not finish" in text) == (end != "finished")
+
+
+def test_a_report_of_a_run_that_goes_on_does_not_say_how_it_ended() -> None:
+    report = build_report(cpu_run(None))
+    assert report["run"]["end"] is None
+    text = report_text(report)
+    assert text.startswith("== forgather-mem == train.py == 60 steps so far, 21.0 s ===")
+    assert "finish" not in text
 
 
 @pytest.mark.parametrize("change", [{"exit_code": 1}, {"end": "exception"}, {"end": "oom"}])
@@ -378,7 +387,7 @@ def test_a_resumed_run_counts_its_own_steps() -> None:
 
 
 def test_the_text_for_the_tensorboard_page_does_not_tell_how_to_open_it() -> None:
-    assert verdict_text(gpu_run()) == FINISHED_ON_A_GPU.replace(
+    assert verdict(gpu_run())[0] == FINISHED_ON_A_GPU.replace(
         "\n\ntensorboard --logdir out                     tags mem_*", ""
     )
 
@@ -392,7 +401,7 @@ def test_a_report_read_from_its_file_gives_the_same_text(tmp_path: Path) -> None
 
 def test_each_rank_has_its_own_file(tmp_path: Path) -> None:
     summary = cpu_run()
-    summary.facts.rank = 3
+    summary.facts.rank, summary.facts.world_size = 3, 4
     assert write_report(build_report(summary), tmp_path).name == "report.rank3.json"
 
 

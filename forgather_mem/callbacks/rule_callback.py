@@ -14,7 +14,7 @@ from forgather_mem.callbacks.link import Link
 from forgather_mem.engine import RUN_ATTRIBUTE, Run
 from forgather_mem.fence import Fence
 from forgather_mem.plan import Plan, Rule, events_of
-from forgather_mem.report import verdict_text
+from forgather_mem.report import verdict
 from forgather_mem.sample import Sink
 from forgather_mem.summary import RunSummary
 
@@ -240,7 +240,7 @@ class RuleCallback(TrainerCallback):
         run.close()
 
     def _begin_run(self, args: Any, state: Any) -> Run:
-        run = Run(args, state, strict=self.strict, verdict=verdict_text)
+        run = Run(args, state, strict=self.strict, verdict=verdict)
         setattr(state, RUN_ATTRIBUTE, run)
         return run
 

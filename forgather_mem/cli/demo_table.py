@@ -12,7 +12,7 @@ from forgather_mem.report_text import format_peak, format_place
 from forgather_mem.units import format_bytes, format_duration, format_share
 
 Report = Mapping[str, Any]
-_HOW = {"finished": "", "exception": ", ended by an exception", "interrupted": ", interrupted"}
+_HOW = {"finished": "", None: ", so far", "exception": ", ended by an exception", "interrupted": ", interrupted"}
 
 
 def demo_table(report: Report) -> RenderableType:
