@@ -16,7 +16,7 @@ from forgather_mem.report_text import format_place, report_text
 from forgather_mem.summary import RunFacts, RunSummary, Span
 from forgather_mem.units import format_bytes, format_duration
 
-__all__ = ["FILE_NAME", "SCHEMA", "Report", "build_report", "report_text", "verdict", "write_report"]
+__all__ = ["FILE_NAME", "SCHEMA", "Report", "build_report", "rank_reports", "report_text", "verdict", "write_report"]
 
 SCHEMA = 1
 FILE_NAME = "report.json"
@@ -56,6 +56,7 @@ def build_report(summary: RunSummary) -> dict[str, Any]:
         "leak": _leak_not_judged(),
         "ledger": [dict(row) for row in summary.ledger],
         "oom": None,
+        "killed": None,
         "advice": [],
         "overhead": {
             "seconds": summary.self_s,
@@ -134,6 +135,16 @@ def write_report(report: dict[str, Any], folder: str | Path) -> Path:
     finally:
         draft.unlink(missing_ok=True)
     return path
+
+
+def rank_reports(folder: str | Path) -> dict[int, Path]:
+    """The reports of single ranks in a run's folder."""
+    found = {}
+    for path in Path(folder).glob("report.rank*.json"):
+        rank = path.name.removeprefix("report.rank").removesuffix(".json")
+        if rank.isdecimal():
+            found[int(rank)] = path
+    return dict(sorted(found.items()))
 
 
 def _run(facts: RunFacts, wall_s: float) -> dict[str, Any]:

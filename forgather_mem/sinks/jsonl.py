@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import logging
 import os
@@ -13,6 +14,7 @@ from typing import Any
 
 from forgather_mem.formats.append import AppendFile
 from forgather_mem.formats.jsonl import finding_line, header_line, is_torn, rotate, sample_line
+from forgather_mem.probes.limits import MemoryLimit
 from forgather_mem.sample import Finding, RunInfo, Sample
 from forgather_mem.units import MIB
 
@@ -158,7 +160,16 @@ class _Log:
             "script": sys.argv[0] if sys.argv else "",
             "argv": sys.argv[1:],
             "versions": _versions(),
+            **_limit(),
         }
+
+
+def _limit() -> dict[str, Any]:
+    with contextlib.suppress(OSError, KeyError):  # no /proc
+        limit = MemoryLimit()
+        limit.close()
+        return {"limit_bytes": limit.limit_bytes, "limit_kind": limit.kind}
+    return {}
 
 
 def _versions() -> dict[str, str]:
