@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +29,6 @@ from tests.events import event_folders, scalars, texts
 from tests.tokenizer import tiny_tokenizer
 from tests.training import fingerprint, make_trainer
 
-ROOT = Path(__file__).parent.parent.parent
 SAMPLED = {"do_sample": True, "max_new_tokens": 3}
 BUILT_INS: dict[str, Callable[..., TrainerCallback]] = {
     "ProgressCallback": ProgressCallback,
@@ -225,41 +222,3 @@ def test_the_shipped_template_has_both_loggers_and_a_child_adds_to_them(tmp_path
     assert event_folders(tmp_path) == [tmp_path / "here"]
     assert (tmp_path / "here" / "trainer_logs.json").is_file()
     assert {"train-loss", "grad_norm_total"} <= set(scalars(tmp_path))
-
-
-TWO_RANKS = """
-import sys, time
-from pathlib import Path
-from transformers import TrainerCallback
-from tests.callbacks.test_built_ins import SETTINGS, TextTrainer, built_ins
-from tests.training import make_trainer
-
-class SlowRank(TrainerCallback):
-    def on_step_end(self, args, state, control, **kwargs):
-        if args.process_index == 1 and state.global_step == 2:
-            time.sleep(1.0)
-
-settings = {**SETTINGS, "ddp_backend": "gloo", "dataloader_pin_memory": False}
-make_trainer(Path(sys.argv[1]), [*built_ins(), SlowRank()], trainer_class=TextTrainer, **settings).train()
-"""
-
-
-def test_of_two_ranks_only_the_first_writes_and_prints(tmp_path: Path) -> None:
-    script = tmp_path / "two_ranks.py"
-    script.write_text(TWO_RANKS)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    command += ["--redirects=3", f"--log-dir={tmp_path / 'logs'}", str(script), str(tmp_path / "out")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
-    said = {
-        rank: "".join(path.read_text() for path in (tmp_path / "logs").rglob(f"{rank}/std*.log")) for rank in (0, 1)
-    }
-    assert done.returncode == 0, done.stdout + done.stderr + said[0] + said[1]
-    assert "a training begins" in said[0]
-    assert "step 2/6" in said[0]
-    assert "a training begins" not in said[1]
-    assert "step 2/6" not in said[1]
-    assert len(event_folders(tmp_path / "out")) == 1
-    assert len(list((tmp_path / "out").rglob("trainer_logs.json"))) == 1
-    for tag in ("train-loss", "grad_norm_total", "textgen/time_ms"):
-        assert [step for step, _ in scalars(tmp_path / "out")[tag]] == [1, 2, 3, 4, 5, 6]

@@ -19,6 +19,7 @@ from forgather_mem.callbacks import (
     SimpleGarbageCollector,
     TBMemoryLogger,
 )
+from tests.callbacks.test_built_ins import SETTINGS, TextTrainer, built_ins
 from tests.training import make_trainer
 
 DISTRIBUTED = {"ddp_backend": "gloo", "dataloader_pin_memory": False, "disable_tqdm": True}
@@ -61,12 +62,15 @@ if __name__ == "__main__":
     trainer = make_trainer(
         folder,
         [
+            *built_ins(),
             SimpleGarbageCollector(collect_freq_step=2, verbose=True),
             TBMemoryLogger(rank_steps=2),
             JsonMemoryLogger(),
             MemoryCallback(),
             SlowRank(),
         ],
+        trainer_class=TextTrainer,
+        **SETTINGS,
         **DISTRIBUTED,
     )
     trainer.train()
