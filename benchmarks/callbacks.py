@@ -3,9 +3,9 @@
     python benchmarks/callbacks.py [--steps N] [--real-steps N] [--markdown FILE] [--check]
 
 Two settings: a tight loop that only fires a step's events through transformers' own callback handler, and
-a real step of `transformers.Trainer` (about 17 ms) in which the variants take turns step by step, each after
-one without any. Figures are medians; ratios are to the empty callback (tight loop) or to the step without any
-callback (real step). `--check` ends with 1 when a promise is broken.
+a real step of `transformers.Trainer` (about 17 ms). Figures are medians; in the tight loop ratios are to the empty
+callback. In real trainings, one for each variant, blocks of steps with and without it take turns in random order;
+told is the median of the differences. `--check` ends with 1 when a promise is broken.
 
 Peers: benchmarks/_peers.py says which are their own code and which are restated. Lightning's needs
 `pip install lightning`.
@@ -14,9 +14,9 @@ Peers: benchmarks/_peers.py says which are their own code and which are restated
 from __future__ import annotations
 
 import argparse
-import copy
 import os
 import platform
+import random
 import statistics
 import sys
 import tempfile
@@ -51,15 +51,17 @@ from forgather_mem.callbacks import (
 
 OURS = "ours: TBMemoryLogger(), every step"
 # Microseconds more than an empty callback in the loop; wall time and CPU of a real step.
-PROMISED_LOOP_US, PROMISED_WALL, PROMISED_CPU = 20.0, 1.01, 1.02
+PROMISED_IDLE, PROMISED_LOOP_US, PROMISED_WALL, PROMISED_CPU = 1.25, 20.0, 1.01, 1.02
+EMPTY = "empty TrainerCallback"
 STEP_EVENTS = ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step", "on_step_end")
-ROUNDS = 9
+ROUNDS = 21
+BLOCK_STEPS = 10  # short beside the machine's moods, long beside what a callback leaves in the caches
 PACKAGES = ("torch", "transformers", "tensorboard", "psutil", "lightning")
 
 
 def variants(folder: Path) -> dict[str, Callable[[], TrainerCallback | None]]:
     return {
-        "empty TrainerCallback": TrainerCallback,
+        EMPTY: TrainerCallback,
         "ours, idle: SimpleGarbageCollector()": SimpleGarbageCollector,
         "ours, idle: SimpleGarbageCollector(step 10**6)": lambda: SimpleGarbageCollector(collect_freq_step=10**6),
         "ours, idle: ClearCacheCallback()": ClearCacheCallback,
@@ -114,47 +116,47 @@ def tight_loop(folder: Path, steps: int) -> dict[str, tuple[float, float]]:
     return {name: (statistics.median(wall[name]), statistics.median(cpu[name])) for name in setups}
 
 
-class TurnTaking(TrainerCallback):
-    """Gives each variant every other step in turn and notes what that step took; between them nobody has one."""
+class OnAndOff(TrainerCallback):
+    """Has another callback for blocks of steps, and none for as many, in random order; notes what a step took.
 
-    def __init__(self, callbacks: dict[str, TrainerCallback | None]) -> None:
-        self.callbacks = callbacks
-        self.names = list(callbacks)
-        self.wall: dict[str, list[float]] = {name: [] for name in callbacks}
-        self.cpu: dict[str, list[float]] = {name: [] for name in callbacks}
-        self.states: dict[str, TrainerState] = {}
-        self.turn = 0
-        self.began = (time.perf_counter(), time.process_time())
+    Args:
+        callback: None for nothing in either block: what the method itself makes of noise.
+    """
 
-    @property
-    def name(self) -> str:
-        """Whose turn it is; "" when nobody's."""
-        return "" if self.turn % 2 else self.names[self.turn // 2 % len(self.names)]
+    def __init__(self, callback: TrainerCallback | None) -> None:
+        self.callback = callback
+        self.chance = random.Random(0)
+        self.step = 0
+        self.first_on = self.on = False
+        self.took: dict[bool, list[tuple[float, float]]] = {}  # of this pair of blocks: wall and CPU seconds
+        self.pairs: list[dict[bool, tuple[float, float]]] = []  # medians
+        self.began = (0.0, 0.0)
 
     def _fire(self, event: str, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        callback = self.callbacks.get(self.name)
-        if callback is not None:
-            own = self.states[self.name]
-            own.global_step, own.epoch = state.global_step, state.epoch
-            getattr(callback, event)(args, own, control, **kwargs)
+        if self.on and self.callback is not None:
+            getattr(self.callback, event)(args, state, control, **kwargs)
 
-    def _switch(self, method: str) -> None:
+    def _switch(self, on: bool) -> None:
         """What belongs to a whole training goes on and off outside the time that is measured."""
-        getattr(self.callbacks.get(self.name), method, lambda: None)()
+        if on != self.on:
+            getattr(self.callback, "arm" if on else "disarm", lambda: None)()
+        self.on = on
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        for name, callback in self.callbacks.items():
-            if callback is not None:  # a state each, so that ours do not share one run
-                self.states[name] = copy.copy(state)
-                callback.on_train_begin(args, self.states[name], control, **kwargs)
+        if self.callback is not None:
+            self.callback.on_train_begin(args, state, control, **kwargs)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        for name, callback in self.callbacks.items():
-            if callback is not None:
-                callback.on_train_end(args, self.states[name], control, **kwargs)
+        self._switch(False)
+        if self.callback is not None:
+            self.callback.on_train_end(args, state, control, **kwargs)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._switch("arm")
+        place = self.step % (2 * BLOCK_STEPS)
+        if place == 0:
+            self.first_on = self.chance.random() < 0.5
+            self.took = {True: [], False: []}
+        self._switch(self.first_on == (place < BLOCK_STEPS))
         self.began = (time.perf_counter(), time.process_time())
         self._fire("on_step_begin", args, state, control, **kwargs)
 
@@ -167,45 +169,75 @@ class TurnTaking(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._fire("on_step_end", args, state, control, **kwargs)
         wall_s, cpu_s = time.perf_counter() - self.began[0], time.process_time() - self.began[1]
-        self._switch("disarm")
-        if self.name and state.global_step > 4 * len(self.names):  # warm by then
-            self.wall[self.name].append(wall_s)
-            self.cpu[self.name].append(cpu_s)
-        self.turn += 1
+        self.took[self.on].append((wall_s, cpu_s))
+        self.step += 1
+        if self.step % (2 * BLOCK_STEPS) == 0:
+            self.pairs.append({on: _medians(steps) for on, steps in self.took.items()})
+
+    def costs(self) -> dict[bool, tuple[float, float]]:
+        """(wall, CPU) seconds of a step with and without it: the median without, and of the pairs' differences."""
+        pairs = self.pairs[1:]  # warm by then
+        off = _medians([pair[False] for pair in pairs])
+        more = _medians([(pair[True][0] - pair[False][0], pair[True][1] - pair[False][1]) for pair in pairs])
+        return {False: off, True: (off[0] + more[0], off[1] + more[1])}
 
 
-def real_step(folder: Path, steps: int) -> dict[str, tuple[float, float]]:
-    callbacks: dict[str, TrainerCallback | None] = {"no callback": None, "no callback, again": None}
-    for name, build in variants(folder).items():
-        if "idle" not in name and "empty" not in name:
-            callback = build()
-            if callback is not None:
-                callbacks[name] = callback
-    turns = TurnTaking(callbacks)
-    train(turns, steps, folder / "train")
-    return {name: (statistics.median(turns.wall[name]), statistics.median(turns.cpu[name])) for name in callbacks}
+def _medians(rows: list[tuple[float, float]]) -> tuple[float, float]:
+    return statistics.median(row[0] for row in rows), statistics.median(row[1] for row in rows)
 
 
-def table(title: str, rows: dict[str, tuple[float, float]], base: str, unit: str, factor: float) -> list[str]:
-    more = f"more than the {base.split()[0]} one, us"
+def real_step(folder: Path, steps: int) -> dict[str, dict[bool, tuple[float, float]]]:
+    """Variant -> with it or without -> (wall, CPU) seconds of a real step; a training for each."""
+    costs = {}
+    builds = {"nothing, the method's own noise": lambda: None} | variants(folder)
+    for name, build in builds.items():
+        callback = build()
+        if "idle" in name or "empty" in name or (callback is None and "noise" not in name):
+            continue
+        turns = OnAndOff(callback)
+        train(turns, steps, folder / "train")
+        costs[name] = turns.costs()
+    return costs
+
+
+def loop_table(rows: dict[str, tuple[float, float]]) -> list[str]:
+    base_wall, base_cpu = rows[EMPTY]
     lines = [
-        f"## {title}",
+        "## Tight loop: the four events of a step",
         "",
-        f"| | wall, {unit} | CPU, {unit} | wall, ratio | CPU, ratio | {more} |",
+        "| | wall, us | CPU, us | wall, ratio | CPU, ratio | more than the empty one, us |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for name, (wall, cpu) in rows.items():
-        ratio, cpu_ratio, more_us = wall / rows[base][0], cpu / rows[base][1], (wall - rows[base][0]) * 1e6
+        ratios = f"{wall / base_wall:.3f} | {cpu / base_cpu:.3f}"
+        lines.append(f"| {name} | {wall * 1e6:.2f} | {cpu * 1e6:.2f} | {ratios} | {(wall - base_wall) * 1e6:+,.1f} |")
+    return [*lines, ""]
+
+
+def real_table(rows: dict[str, dict[bool, tuple[float, float]]]) -> list[str]:
+    lines = [
+        "## A real step of a Trainer",
+        "",
+        "| | step without, ms | wall, ratio | CPU, ratio | more wall, us | more CPU, us |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, costs in rows.items():
+        (off_wall, off_cpu), (wall, cpu) = costs[False], costs[True]
         lines.append(
-            f"| {name} | {wall * factor:.2f} | {cpu * factor:.2f} | {ratio:.3f} | {cpu_ratio:.3f} | {more_us:+,.1f} |"
+            f"| {name} | {off_wall * 1e3:.2f} | {wall / off_wall:.3f} | {cpu / off_cpu:.3f} "
+            f"| {(wall - off_wall) * 1e6:+,.0f} | {(cpu - off_cpu) * 1e6:+,.0f} |"
         )
     return [*lines, ""]
 
 
-def broken_promises(loop: dict[str, tuple[float, float]], real: dict[str, tuple[float, float]]) -> list[str]:
-    loop_us = (loop[OURS][0] - loop["empty TrainerCallback"][0]) * 1e6
-    wall, cpu = (ours / base for ours, base in zip(real[OURS], real["no callback"], strict=True))
+def broken_promises(
+    loop: dict[str, tuple[float, float]], real: dict[str, dict[bool, tuple[float, float]]]
+) -> list[str]:
+    loop_us = (loop[OURS][0] - loop[EMPTY][0]) * 1e6
+    wall, cpu = (ours / base for ours, base in zip(real[OURS][True], real[OURS][False], strict=True))
+    idle = max(seconds[0] for name, seconds in loop.items() if "idle" in name) / loop[EMPTY][0]
     figures = (
+        ("an idle callback beside an empty one", idle, PROMISED_IDLE),
         ("microseconds in the loop", loop_us, PROMISED_LOOP_US),
         ("wall time of a real step", wall, PROMISED_WALL),
         ("CPU of a real step", cpu, PROMISED_CPU),
@@ -215,8 +247,8 @@ def broken_promises(loop: dict[str, tuple[float, float]], real: dict[str, tuple[
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=2_000, help="steps a round in the tight loop")
-    parser.add_argument("--real-steps", type=int, default=4_000, help="steps of the real training, shared by all")
+    parser.add_argument("--steps", type=int, default=1_000, help="steps a round in the tight loop")
+    parser.add_argument("--real-steps", type=int, default=800, help="steps of each real training")
     parser.add_argument("--markdown", type=Path, help="write the tables to this file too")
     parser.add_argument("--check", action="store_true", help="end with 1 when a promise is broken")
     options = parser.parse_args()
@@ -226,8 +258,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         loop = tight_loop(Path(name), options.steps)
         real = real_step(Path(name), options.real_steps)
-    lines = table("Tight loop: the four events of a step", loop, "empty TrainerCallback", "us", 1e6)
-    lines += table("A real step of a Trainer, the variants taking turns", real, "no callback", "ms", 1e3)
+    lines = loop_table(loop) + real_table(real)
     packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES if _installed(name))
     head = [
         "# What callbacks cost a step",
