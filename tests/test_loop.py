@@ -42,8 +42,9 @@ class Order(TrainerCallback):
 
 
 def train_plainly(
-    loop: TrainingLoop, *, epochs: int = 1, steps: int = 3, accumulation: int = 1, evaluate: bool = False
+    loop: TrainingLoop, *, epochs: int = 1, steps: int = 3, accumulation: int = 1, evaluate: str = "no"
 ) -> None:
+    """`evaluate`: "no", after every epoch, or, "steps", after every step, where the model is saved too."""
     rows = torch.utils.data.DataLoader(Tokens(4 * steps * accumulation), batch_size=4)
     with loop.train():
         for _ in range(epochs):
@@ -56,9 +57,17 @@ def train_plainly(
                                 loop.model(**next(batches)).loss.backward()
                         loop.optimizer.step()
                         loop.optimizer.zero_grad()
-            if evaluate:
-                with loop.evaluation() as metrics:
-                    metrics["eval_loss"] = 1.0
+                    if evaluate == "steps":
+                        evaluate_plainly(loop)
+                        with loop.saving():
+                            pass
+            if evaluate == "epoch":
+                evaluate_plainly(loop)
+
+
+def evaluate_plainly(loop: TrainingLoop) -> None:
+    with loop.evaluation() as metrics:
+        metrics["eval_loss"] = 1.0
 
 
 def plain_loop(callbacks: Any = (), **options: Any) -> TrainingLoop:
@@ -66,11 +75,28 @@ def plain_loop(callbacks: Any = (), **options: Any) -> TrainingLoop:
     return TrainingLoop(model, torch.optim.AdamW(model.parameters()), callbacks=callbacks, **options)
 
 
+def trainers_order(*, steps: int, accumulation: int, evaluate: str) -> list[tuple[str, int]]:
+    """What transformers fires in one epoch, each event with the step that it sees."""
+    events = [("init_end", 0), ("train_begin", 0), ("epoch_begin", 0)]
+    for step in range(steps):
+        events += [("step_begin", step)]
+        events += [("substep_end", step)] * (accumulation - 1)  # none for the last micro-batch
+        events += [("pre_optimizer_step", step), ("optimizer_step", step), ("step_end", step + 1)]
+        if evaluate == "steps":
+            events += [("log", step + 1), ("evaluate", step + 1), ("save", step + 1)]
+    events += [("epoch_end", steps)]
+    if evaluate == "epoch":
+        events += [("log", steps), ("evaluate", steps)]
+    return [*events, ("train_end", steps)]
+
+
 @pytest.mark.parametrize("accumulation", [1, 4])
-@pytest.mark.parametrize("evaluate", [False, True])
-def test_the_order_of_events_is_the_trainers(tmp_path: Path, accumulation: int, evaluate: bool) -> None:
+@pytest.mark.parametrize("evaluate", ["no", "epoch", "steps"])
+def test_the_order_of_events_is_the_trainers(tmp_path: Path, accumulation: int, evaluate: str) -> None:
+    expected = trainers_order(steps=2, accumulation=accumulation, evaluate=evaluate)
     order, reference = Order(), Order()
     train_plainly(plain_loop([order]), steps=2, accumulation=accumulation, evaluate=evaluate)
+    assert order.events == expected
     make_trainer(
         tmp_path,
         [reference],
@@ -78,13 +104,15 @@ def test_the_order_of_events_is_the_trainers(tmp_path: Path, accumulation: int, 
         max_steps=-1,
         num_train_epochs=1,
         gradient_accumulation_steps=accumulation,
-        eval_strategy="epoch" if evaluate else "no",
+        eval_strategy=evaluate,
+        eval_steps=1,
+        save_strategy="steps" if evaluate == "steps" else "no",
+        save_steps=1,
         logging_strategy="no",
     ).train()
-    expected = [event for event in reference.events if event[0] != "prediction_step"]
-    assert expected[-2:] == [("log", 2), ("train_end", 2)]
-    del expected[-2]  # the Trainer's closing line
-    assert order.events == expected
+    events = [event for event in reference.events if event[0] != "prediction_step"]
+    assert events.pop(-2) == ("log", 2), "the Trainer's closing line"
+    assert events == expected
 
 
 def test_our_callbacks_work_in_a_plain_loop(tmp_path: Path) -> None:
@@ -121,7 +149,7 @@ def test_phases_are_known_from_hooks() -> None:
             return {}
 
     loop = plain_loop([MemoryCallback([Rule(Every(steps=1), [Phases()])])])
-    train_plainly(loop, steps=2, accumulation=2, evaluate=True)
+    train_plainly(loop, steps=2, accumulation=2, evaluate="epoch")
     step = ["data", *["forward", "backward"] * 2, "optimizer"]
     assert seen == [*step, *step, "data", "evaluate"]
 
