@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from forgather_mem.report_text import format_place, report_text
+from forgather_mem.report_table import format_place
+from forgather_mem.report_text import report_text
 from forgather_mem.summary import RunFacts, RunSummary, Span
 from forgather_mem.units import format_bytes, format_duration
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal as signals
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -62,36 +61,20 @@ def read_run(folder: str | Path) -> dict[str, Any]:
     return merge_ranks(reports)
 
 
-def killed_report(
-    report: Mapping[str, Any], *, signal: int | None = None, oom_kill_after: int | None = None
-) -> dict[str, Any]:
-    """The report of a run that a signal ended, with what its parent knows and the run could not write.
+def killed_report(report: Mapping[str, Any], signal: int) -> dict[str, Any]:
+    """The report of a run that a signal ended, which only its parent knows.
 
     Args:
         report: As `read_run` gives it.
         signal: The signal's number.
-        oom_kill_after: The kernel's counter of out-of-memory kills now.
     """
     known = {
-        "step": report["steps"], "phase": "other", "oom_kill_before": None, "used_bytes": None, "process_bytes": None,
-        "workers_bytes": None, "num_workers": None, "process_bytes_per_step": None, "workers_bytes_per_step": None,
-        "since_step": None,
+        "step": report["steps"], "phase": "other", "oom_kill_before": None, "oom_kill_after": None,
+        "used_bytes": None, "process_bytes": None, "workers_bytes": None, "num_workers": None,
+        "process_bytes_per_step": None, "workers_bytes_per_step": None, "since_step": None,
     }  # fmt: skip
-    killed = {**known, **(report.get("killed") or {}), "signal": signal, "oom_kill_after": oom_kill_after}
-    exit_code = None if signal is None else 128 + signal
-    return {**report, "run": {**report["run"], "end": "killed", "exit_code": exit_code}, "killed": killed}
-
-
-def signal_name(number: int) -> str:
-    """As people know it.
-
-    >>> signal_name(9), signal_name(99)
-    ('SIGKILL', 'signal 99')
-    """
-    try:
-        return signals.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    run = {**report["run"], "end": "killed", "exit_code": 128 + signal}
+    return {**report, "run": run, "killed": {**known, **(report.get("killed") or {}), "signal": signal}}
 
 
 def find_run(folder: str | Path) -> Path:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from forgather_mem.cgroups import kills_since
 from forgather_mem.formats.jsonl import Header, LogReader
 from forgather_mem.formats.ring import Ring
 from forgather_mem.report import build_report
@@ -178,11 +179,13 @@ class _Told:
         """What is known of the end of a process that wrote none."""
         latest, ring = self._summary.latest, self._ring
         workers = latest.get("host/children_pss_bytes")
+        counter = ring.header.get("kills") or {} if ring is not None else {}
+        kills = kills_since(counter) if counter else None
         used_frac = latest.get("host/limit_used_frac")
         return {
             "signal": None,
-            "oom_kill_before": ring.header.get("kills") if ring is not None else None,
-            "oom_kill_after": None,
+            "oom_kill_before": counter.get("count"),
+            "oom_kill_after": None if kills is None else counter["count"] + kills,
             "step": self._summary.last_step,
             "phase": ring.state.phase if ring is not None else "other",
             "used_bytes": int(used_frac * self._limit_bytes) if used_frac is not None else None,

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from forgather_mem.report_text import format_peak, format_place
+from forgather_mem.report_table import format_peak, format_place
 from forgather_mem.units import format_bytes, format_duration, format_share
 
 Report = Mapping[str, Any]
