@@ -7,8 +7,8 @@ is first used.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # importing typing costs a megabyte and 4 ms, and who waits for a command is to stay small
 __version__ = "0.1.0"
 
 _MODULE_OF = {
@@ -37,6 +37,8 @@ _MODULE_OF = {
 __all__ = ["__version__", *_MODULE_OF]
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from forgather_mem.cleanup import cleanup as cleanup
     from forgather_mem.cleanup import cleanup_after as cleanup_after
     from forgather_mem.cleanup import release_memory as release_memory

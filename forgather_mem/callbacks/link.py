@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from forgather_mem.callbacks.wrapping import Around, Wrapper, Wrappers
+from forgather_mem.diagnose.oom import recognise
 from forgather_mem.engine import Run
 
 # Where the link hangs on the trainer, so that several callbacks share one.
@@ -143,6 +144,11 @@ class Link:
         if self._run is not None:
             self._run.close(end)
 
+    def fail_run(self, error: BaseException) -> None:
+        """The training that is running has ended by this error."""
+        if self._run is not None:
+            self._run.close("oom" if self._run.fence.call("oom", recognise, error) is not None else "exception")
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _nothing, ()  # a pickled or copied trainer is a trainer without us
 
@@ -189,8 +195,8 @@ def _whole(link: Link, call: Callable[..., Any], arguments: tuple[Any, ...], key
     except (KeyboardInterrupt, SystemExit):
         link.close_run("interrupted")
         raise
-    except BaseException:
-        link.close_run("exception")
+    except BaseException as error:
+        link.fail_run(error)
         raise
 
 

@@ -13,7 +13,7 @@ from forgather_mem.engine import Run
 from forgather_mem.plan import Rule
 from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, TensorProbe
 from forgather_mem.sample import Moment, Sample, Sink
-from forgather_mem.sinks import JsonlSink, TensorBoardSink
+from forgather_mem.sinks import BlackBoxSink, JsonlSink, TensorBoardSink
 from forgather_mem.triggers import AtEvent, Every
 
 NOTHING: Mapping[str, float] = {}
@@ -34,7 +34,7 @@ class MemoryCallback(RuleCallback):
 
     Args:
         rules: What to do when. Default: the rules of `callbacks/watch.yaml`.
-        sinks: Where the records go. Default: TensorBoard and JSONL when `rules` is left out too, else none:
+        sinks: Where the records go. Default: TensorBoard, JSONL and black box when `rules` is left out too, else none:
             the records then go where the other callbacks of the training send them.
         monitor: An `EpochMemoryMonitor` that is told of epochs and optimizer steps, and in its verbose batches
             of the loss. Given alone, it is all that this callback does.
@@ -63,7 +63,7 @@ class MemoryCallback(RuleCallback):
             if not isinstance(rule, Rule):
                 raise ValueError(f"MemoryCallback(rules=[... {rule!r} ...]): each is a Rule(when=..., do=[...])")
         if sinks is None:
-            sinks = [TensorBoardSink(), JsonlSink()] if watching else []
+            sinks = [TensorBoardSink(), JsonlSink(), BlackBoxSink()] if watching else []
         for sink in sinks:
             if not hasattr(sink, "write"):
                 raise ValueError(f"MemoryCallback(sinks=[... {sink!r} ...]): a sink has a method write(sample)")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import weakref
 from collections.abc import Callable
-from types import MethodType
+from types import MethodType, TracebackType
 from typing import Any
 
+_HERE = os.path.dirname(__file__) + os.sep
 # Called with the method that it stands around, and the arguments and keywords of the call.
 Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
@@ -73,7 +75,12 @@ class Wrapper:
         self.replaced = name in owner.__dict__
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        return self.around(self.original(), arguments, keywords)
+        try:
+            return self.around(self.original(), arguments, keywords)
+        except BaseException as error:
+            # A bare `raise` adds no entry for this frame again: the traceback is as without us
+            error.__traceback__ = _without_ours(error.__traceback__)
+            raise
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -91,6 +98,14 @@ class Wrapper:
         if self._owner is not None:  # a copy gets the plain method, bound to the copied owner
             return MethodType, (self._function, self._owner())
         return _same, (self._function,)
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame on that is not one of these wrappers'; all of it where no other is."""
+    rest = trace
+    while rest is not None and rest.tb_frame.f_code.co_filename.startswith(_HERE):
+        rest = rest.tb_next
+    return rest or trace
 
 
 def _same(value: Any) -> Any:

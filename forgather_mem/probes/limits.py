@@ -8,11 +8,11 @@ Source: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal
 
+from forgather_mem.cgroups import memory_groups
 from forgather_mem.probes.procfs import KernelFile, kib_fields
 
 
@@ -25,8 +25,10 @@ class _Version:
     droppable: bytes
 
 
-_V1 = _Version("memory.limit_in_bytes", "memory.usage_in_bytes", b"total_inactive_file ")
-_V2 = _Version("memory.max", "memory.current", b"inactive_file ")
+_VERSIONS = {
+    1: _Version("memory.limit_in_bytes", "memory.usage_in_bytes", b"total_inactive_file "),
+    2: _Version("memory.max", "memory.current", b"inactive_file "),
+}
 
 
 class MemoryLimit:
@@ -45,7 +47,8 @@ class MemoryLimit:
         self.limit_bytes = kib_fields(self._meminfo.read(256))[b"MemTotal"]
         self.kind: Literal["cgroup", "host"] = "host"
         pressure = Path(proc_root) / "pressure" / "memory"
-        for folder, version in _levels(Path(proc_root), Path(cgroup_root)):
+        for name, number in memory_groups(str(proc_root), str(cgroup_root)):
+            folder, version = Path(name), _VERSIONS[number]
             limit = _number(folder / version.limit)
             # On a tie the outer level counts: its usage includes what its other members use.
             if limit is None or limit > self.limit_bytes:
@@ -73,31 +76,6 @@ class MemoryLimit:
         """Give the descriptors back."""
         for file in (self._meminfo, self._usage, self._stat, self.pressure):
             file.close()
-
-
-def _levels(proc_root: Path, cgroup_root: Path) -> Iterator[tuple[Path, _Version]]:
-    """This process's memory control group and its ancestors as far as they can be seen, innermost first."""
-    try:
-        lines = (proc_root / "self" / "cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        number, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            mount, version = cgroup_root / "memory", _V1
-        elif number == "0" and not controllers:
-            hybrid = cgroup_root / "unified"
-            mount, version = hybrid if hybrid.is_dir() else cgroup_root, _V2
-        else:
-            continue
-        # In a container the path may be the host's while the mount shows only our own part of the tree:
-        # then no folder of that path exists, and the mount's root is the group itself.
-        inside = PurePosixPath(path.lstrip("/"))
-        if ".." not in inside.parts:
-            for part in (inside, *inside.parents):
-                if part != PurePosixPath("."):
-                    yield mount / part, version
-        yield mount, version
 
 
 def _number(file: Path) -> int | None:

@@ -9,15 +9,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _MODULE_OF = {
+    "BlackBoxSink": "black_box",
     "Capture": "capture",
     "ConsoleSink": "console",
     "JsonlSink": "jsonl",
     "TensorBoardSink": "tensorboard",
     "TrainerLogSink": "trainer_log",
 }
-__all__ = ["Capture", "ConsoleSink", "JsonlSink", "TensorBoardSink", "TrainerLogSink"]
+__all__ = ["BlackBoxSink", "Capture", "ConsoleSink", "JsonlSink", "TensorBoardSink", "TrainerLogSink"]
 
 if TYPE_CHECKING:
+    from forgather_mem.sinks.black_box import BlackBoxSink as BlackBoxSink
     from forgather_mem.sinks.capture import Capture as Capture
     from forgather_mem.sinks.console import ConsoleSink as ConsoleSink
     from forgather_mem.sinks.jsonl import JsonlSink as JsonlSink
