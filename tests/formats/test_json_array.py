@@ -33,7 +33,7 @@ file = JsonArrayFile(Path(sys.argv[1]))
 assert "torch" not in sys.modules
 number = 0
 while True:
-    file.append({"number": number, "text": "x" * (number * 37 % 9000)})
+    file.append({"number": number, "text": "x" * (number * 37 % 600)})
     number += 1
     if number == 20:
         print("begun", flush=True)
@@ -56,19 +56,38 @@ def test_the_file_is_a_valid_array_after_every_element(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_kill_9_leaves_a_valid_array_without_a_gap(tmp_path: Path, seed: int) -> None:
-    path = tmp_path / "log.json"
-    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as writer:
-        assert writer.stdout is not None
-        writer.stdout.readline()
-        time.sleep(random.Random(seed).uniform(0.0, 0.05))
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
+    path = killed_writer(tmp_path, seed, WRITER)
     numbers = [record["number"] for record in read(path)]
     assert numbers == list(range(len(numbers)))
     assert len(numbers) >= 20
     again = JsonArrayFile(path)
     assert again.append({"number": len(numbers)})
     assert [record["number"] for record in read(path)] == list(range(len(numbers) + 1))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_records_larger_than_a_page_that_kill_9_may_tear_are_cut_off_when_the_array_goes_on(
+    tmp_path: Path, seed: int
+) -> None:
+    path = killed_writer(tmp_path, seed, WRITER.replace("% 600", "% 90_000"))
+    again = JsonArrayFile(path)
+    assert again.append({"number": "the next"})
+    *numbers, last = [record["number"] for record in read(path)]
+    assert numbers == list(range(len(numbers)))
+    assert len(numbers) >= 20
+    assert last == "the next"
+
+
+def killed_writer(folder: Path, seed: int, program: str) -> Path:
+    """The file of a process that wrote without a pause until it was killed."""
+    path = folder / "log.json"
+    with subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(random.Random(seed).uniform(0.0, 0.05))
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+    return path
 
 
 @pytest.mark.parametrize("seed", range(5))
