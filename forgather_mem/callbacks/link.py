@@ -16,19 +16,13 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
+from forgather_mem.callbacks.trainer_phases import wrap_phases
 from forgather_mem.callbacks.wrapping import Around, Wrapper, Wrappers
 from forgather_mem.diagnose.oom import recognise
 from forgather_mem.engine import Run
 
 # Where the link hangs on the trainer, so that several callbacks share one.
 LINK_ATTRIBUTE = "_forgather_mem_link"
-# Methods of the trainer whose time is a phase. `accelerator.backward` and the optimizer's step come besides.
-PHASE_OF_METHOD = {
-    "get_batch_samples": "data",
-    "compute_loss": "forward",
-    "evaluation_loop": "evaluate",
-    "_save_checkpoint": "save",
-}
 # The whole training, of transformers' and of Forgather's trainer.
 _WHOLE = ("_inner_training_loop", "_train_loop")
 # For a callback that came too late to wrap the whole, which is running already: its parts, outermost first, of
@@ -49,6 +43,7 @@ class Link:
         self._trainer = weakref.ref(trainer)
         self._run: Run | None = None
         self._inside = False  # whether the training that is running went through our wrapper
+        self._tells_phases = False  # to the run
         self._wrapped = Wrappers()  # until the run ends
         self._lasting = Wrappers()  # until nobody needs us
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()  # the callbacks for which we stay between trainings
@@ -87,8 +82,9 @@ class Link:
             if not self._inside:
                 self._wrap_parts(trainer)
             self._wrapped.wrap(trainer, "log", functools.partial(_log, run))
-        if phases and "compute_loss" not in self._wrapped:
-            self._wrap_phases(trainer, run)
+        if phases and not self._tells_phases:
+            self._tells_phases = True
+            wrap_phases(self._wrapped, trainer, run)
 
     def callbacks(self) -> list[Any]:
         """The trainer's callbacks, everybody's."""
@@ -123,6 +119,7 @@ class Link:
     def end(self) -> None:
         """Put back every method of this training; what somebody has replaced meanwhile is theirs and stays."""
         self._run = None
+        self._tells_phases = False
         self._wrapped.unwrap_all()
         if not self._lasting:
             self._go()
@@ -166,17 +163,6 @@ class Link:
                 getattr(trainer, owner, None) if owner else trainer, name, functools.partial(_whole, self)
             )
 
-    def _wrap_phases(self, trainer: Any, run: Run) -> None:
-        run.phases.enter("startup")
-        for name, phase in PHASE_OF_METHOD.items():
-            self._wrapped.wrap(trainer, name, functools.partial(_phase, run, phase))
-        self._wrapped.wrap(
-            getattr(trainer, "accelerator", None), "backward", functools.partial(_phase, run, "backward")
-        )
-        handler = getattr(trainer, "callback_handler", None)
-        self._wrapped.wrap(handler, "on_pre_optimizer_step", functools.partial(_optimizer_begins, run))
-        self._wrapped.wrap(handler, "on_optimizer_step", functools.partial(_optimizer_ends, run))
-
 
 def _training(link: Link, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     link._inside = True
@@ -198,29 +184,6 @@ def _whole(link: Link, call: Callable[..., Any], arguments: tuple[Any, ...], key
     except BaseException as error:
         link.fail_run(error)
         raise
-
-
-def _phase(run: Run, phase: str, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    entered = run.phases.enter(phase)
-    try:
-        return call(*arguments, **keywords)
-    except BaseException:
-        run.phases.fail()
-        raise
-    finally:
-        if entered:
-            run.phases.leave(phase)
-
-
-def _optimizer_begins(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    result = call(*arguments, **keywords)
-    run.phases.enter("optimizer")
-    return result
-
-
-def _optimizer_ends(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    run.phases.leave("optimizer")
-    return call(*arguments, **keywords)
 
 
 def _log(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:

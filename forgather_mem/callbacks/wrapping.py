@@ -24,10 +24,6 @@ class Wrappers:
     def __bool__(self) -> bool:
         return bool(self._entries)
 
-    def __contains__(self, name: str) -> bool:
-        """Whether a method of this name is wrapped."""
-        return any(entry[1] == name for entry in self._entries)
-
     def wrap(self, owner: Any, name: str, around: Around) -> None:
         """Call `around` in the place of this object's method; nothing happens where there is no such method."""
         method = getattr(owner, name, None)

@@ -444,7 +444,7 @@ def test_our_numbers_stand_in_the_trainers_log_but_not_in_an_evaluations_metrics
 
 
 def test_the_names_that_the_link_wraps_exist(tmp_path: Path) -> None:
-    from forgather_mem.callbacks.link import PHASE_OF_METHOD
+    from forgather_mem.callbacks.trainer_phases import PHASE_OF_METHOD
 
     trainer = make_trainer(tmp_path)
     for name in (*PHASE_OF_METHOD, "log", "train"):

@@ -1,0 +1,321 @@
+"""Do our templates and our callbacks work in real Forgather?
+
+    python tests/forgather/run_callbacks.py PATH_TO_A_FORGATHER_CHECKOUT
+
+A Forgather project is made in a temporary folder, with our templates last in its search path. Forgather's own code
+renders its configurations, builds them and trains a tiny model. Printed is what was checked; the end is 1 when
+something is not so. Forgather needs platformdirs and torchdata beside our own dependencies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import logging
+import os
+import sys
+import tempfile
+import typing
+import warnings
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+META = """
+-- set ns = namespace()
+searchdir:
+    - "{{ joinpath(project_dir, 'templates') }}"
+    - "{{ workspace_root }}/forgather_workspace"
+    - "CHECKOUT/templatelib/base"
+    - "OURS"
+name: "memory"
+description: "Forgather's trainer with callbacks of forgather_mem"
+default_config: "memory.yaml"
+"""
+PROJECT = """
+-- extends "training_script/causal_lm/causal_lm.yaml"
+
+[config_metadata]
+    == super()
+    -- set ns.config_name = "memory"
+    -- set ns.config_description = "a tiny model"
+    -- set ns.model_name = "tiny"
+    -- set ns.models_dir = models_dir
+
+[construct_new_model]
+tokenizer: &tokenizer !singleton:tests.tokenizer:tiny_tokenizer@tokenizer []
+model: &model !partial:tests.training:tiny_model@model []
+
+[datasets_definition]
+train_dataset: &train_dataset !singleton:tests.training:Tokens@train_dataset [ 48 ]
+eval_dataset: &eval_dataset !singleton:tests.training:Tokens@eval_dataset [ 8 ]
+
+[datacollator]
+data_collator: &data_collator null
+
+[trainer_callbacks]
+    -- include callbacks_of_config
+
+[optimizer]
+optimizer: &optimizer !partial:torch:optim.AdamW
+    lr: 1.0e-3
+
+[trainer_definition]
+    -- include "project.trainer"
+
+#-------------------- project.trainer --------------------
+-- extends 'trainers/trainer.yaml'
+
+[trainer_args]
+    == super()
+    num_train_epochs: 2
+    per_device_train_batch_size: 4
+    per_device_eval_batch_size: 4
+    gradient_accumulation_steps: 2
+    max_grad_norm: 0.5
+    logging_steps: 1
+    eval_strategy: "steps"
+    eval_steps: 3
+    save_strategy: "{{ save_strategy | default("steps") }}"
+    save_steps: 5
+    dataloader_pin_memory: False
+    use_cpu: True
+    seed: 42
+"""
+# Forgather's own callbacks replaced by ours, key by key, and the others of ours beside them.
+ALL_OF_OURS = """
+-- extends "callbacks/memory_and_loggers.yaml"
+
+[callback_list]
+    == super()
+    progress_callback: !singleton:forgather_mem.callbacks:ProgressCallback
+        use_tqdm: null
+        output_stream: "stdout"
+    info_callback: !singleton:forgather_mem.callbacks:InfoCallback
+        verbose: False
+    json_logger: !singleton:forgather_mem.callbacks:JsonLogger
+        <<: *experiment_info
+    tb_logger: !singleton:forgather_mem.callbacks:TBLogger
+        arg0: *summary_writer
+        <<: *experiment_info
+    grad_logger: !singleton:forgather_mem.callbacks:GradLogger
+        summary_writer: *summary_writer
+        log_frequency: 1
+    text_gen: !singleton:forgather_mem.callbacks:TextgenCallback
+        summary_writer: *summary_writer
+        prompts: [ "w3 w4" ]
+        generation_config: { do_sample: True, max_new_tokens: 3 }
+        generation_steps: 4
+    watch: !singleton:forgather_mem.callbacks:MemoryCallback
+    json_memory: !singleton:forgather_mem.callbacks:JsonMemoryLogger
+"""
+CONFIGS = {
+    "memory": "callbacks/memory.yaml",
+    "both": "callbacks/memory_and_loggers.yaml",
+    "theirs": "callbacks/loggers.yaml",
+    "ours": "callbacks/all_of_ours.yaml",
+}
+STEPS = list(range(1, 13))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout", type=Path)
+    checkout = parser.parse_args().checkout.resolve()
+    if not hasattr(typing, "override"):  # Python 3.11
+        typing.override = lambda function: function  # type: ignore[attr-defined]
+    sys.path[:0] = [str(checkout / "src"), str(ROOT)]
+    os.environ["FORGATHER_MEM_STRICT"] = "1"
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        make_project(folder, checkout)
+        os.chdir(folder / "project")
+        checks = Checks(folder)
+        for check in (checks.templates, checks.beside_theirs, checks.instead_of_theirs, checks.exceptions):
+            check()
+    print(f"{checks.wrong} of {checks.done} are wrong" if checks.wrong else f"all {checks.done} hold")
+    return 1 if checks.wrong else 0
+
+
+def make_project(folder: Path, checkout: Path) -> None:
+    """A workspace with one project, as Forgather wants them."""
+    from forgather_mem.config.search import library
+
+    templates = folder / "project" / "templates"
+    files = {
+        folder / "forgather_workspace" / "base_directories.yaml": f'-- set ns.forgather_dir = "{checkout}"\n',
+        folder / "project" / "meta.yaml": META.replace("CHECKOUT", str(checkout)).replace("OURS", str(library())),
+        templates / "project.yaml": PROJECT.lstrip(),
+        templates / "callbacks" / "all_of_ours.yaml": ALL_OF_OURS.lstrip(),
+    }
+    for name, callbacks in CONFIGS.items():
+        text = f'-- set callbacks_of_config = "{callbacks}"\n-- extends "project.yaml"\n'
+        files[templates / "configs" / f"{name}.yaml"] = text
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+class Checks:
+    """What is checked, each line printed as it is found."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.done = self.wrong = 0
+
+    def hold(self, what: str, found: Any, expected: Any = True) -> None:
+        self.done += 1
+        if found == expected:
+            print(f"ok     {what}")
+            return
+        self.wrong += 1
+        print(f"WRONG  {what}\n       expected {expected}\n       found    {found}")
+
+    def trainer(self, config: str, folder: str | None = None) -> Any:
+        """Forgather's trainer, built by Forgather from a configuration."""
+        from forgather.project import Project
+
+        project = Project(f"{config}.yaml", ".", models_dir=str(self.folder / (folder or config)))
+        return project("main").trainer
+
+    def templates(self) -> None:
+        names = [type(callback).__name__ for callback in self.trainer("memory").callbacks]
+        theirs = ["ProgressCallback", "InfoCallback"]
+        ours = ["SimpleGarbageCollector", "ClearCacheCallback", "TBMemoryLogger"]
+        self.hold("callbacks/memory.yaml extends Forgather's callbacks/base_callbacks.yaml", names, theirs + ours)
+        callbacks = self.trainer("both", "built only").callbacks
+        names = [type(callback).__name__ for callback in callbacks]
+        self.hold(
+            "callbacks/memory_and_loggers.yaml extends Forgather's callbacks/loggers.yaml",
+            names,
+            [*theirs, "JsonLogger", "TBLogger", *ours],
+        )
+        packages = [type(callback).__module__.partition(".")[0] for callback in callbacks]
+        self.hold("the first four are Forgather's own", packages, ["forgather"] * 4 + ["forgather_mem"] * 3)
+
+    def beside_theirs(self) -> None:
+        from tests.events import event_folders, scalars
+
+        alone, watched = self.trainer("theirs"), self.trainer("both")
+        for trainer in (alone, watched):
+            trainer.train()
+        self.hold("a training beside Forgather's callbacks reaches its end", watched.state.global_step, STEPS[-1])
+        self.hold("it is bit-identical to one without ours", weights(watched), weights(alone))
+        self.hold("all curves are one run", len(event_folders(self.folder / "both")), 1)
+        points = scalars(self.folder / "both")
+        self.hold("memory is logged once a step", [step for step, _ in points["mem_host/rss_gib"]], STEPS)
+        self.hold("beside all of Forgather's own", scalars(self.folder / "theirs").keys() - points.keys(), set())
+        self.hold("no method of the trainer stays wrapped", wrapped(watched), [])
+
+    def instead_of_theirs(self) -> None:
+        from tests.events import event_folders, scalars, texts
+
+        trainer, order = self.trainer("ours"), PhaseOrder()
+        trainer.add_callback(order.callback())
+        packages = {type(callback).__module__.partition(".")[0] for callback in trainer.callbacks}
+        self.hold("by its key each of Forgather's callbacks is replaced by ours", packages, {"forgather_mem"})
+        trainer.train()
+        folder = self.folder / "ours"
+        step = [*["data", "forward", "backward"] * 2, "optimizer"]
+        self.hold("a step has its phases", order.phases[: 1 + len(step)], ["startup", *step])
+        self.hold("so have evaluations and checkpoints", {"evaluate", "save"} <= set(order.phases))
+        self.hold("a training with all of ours reaches its end", trainer.state.global_step, STEPS[-1])
+        self.hold("it is bit-identical, too", weights(trainer), weights(self.trained("theirs", "again")))
+        self.hold("all curves are one run", len(event_folders(folder)), 1)
+        points, pages = scalars(folder), texts(folder)
+        for tag in ("train-loss", "grad_norm_total", "mem_host/rss_gib"):
+            self.hold(f"{tag}: one point a step", sorted({step for step, _ in points[tag]}), STEPS)
+            self.hold(f"{tag}: none twice", len(points[tag]), len(STEPS))
+        norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
+        same = [
+            abs(ours - norm) <= 0.01 * norm for (_, ours), norm in zip(points["grad_norm_total"], norms, strict=True)
+        ]
+        self.hold("gradient norms are those of Forgather's log, before clipping", same, [True] * len(STEPS))
+        self.hold("eval-loss at the evaluations", [step for step, _ in points["eval-loss"]], [3, 6, 9, 12])
+        self.hold("text is generated", [step for step, _ in pages["generated_text"]], [4, 8, 12])
+        (log,) = folder.rglob("trainer_logs.json")
+        records = json.loads(log.read_text())
+        self.hold("trainer_logs.json has both ends", [records[0]["event"], records[-1]["event"]],
+                  ["on_train_begin", "on_train_end"])  # fmt: skip
+        (lines,) = folder.rglob("memory.rank0.jsonl")
+        steps = [json.loads(line).get("step") for line in lines.read_text().splitlines()]
+        self.hold("memory.rank0.jsonl goes to the last step", max(step for step in steps if step is not None), 12)
+        self.hold("no method of the trainer stays wrapped", wrapped(trainer), [])
+
+    def trained(self, config: str, folder: str) -> Any:
+        trainer = self.trainer(config, folder)
+        trainer.train()
+        return trainer
+
+    def exceptions(self) -> None:
+        import gc
+
+        before = gc.isenabled(), gc.get_freeze_count(), len(gc.callbacks)
+        trainer = self.trainer("ours", "fails")
+        trainer.add_callback(governor())
+        step = trainer._forward_backward_step
+
+        def failing(*arguments: Any) -> Any:
+            if trainer.state.global_step == 5:
+                raise RuntimeError("in the step")
+            return step(*arguments)
+
+        trainer._forward_backward_step = failing
+        try:
+            trainer.train()
+            left = "nothing was raised"
+        except RuntimeError as error:
+            left = str(error)
+        self.hold("an exception of the training passes", left, "in the step")
+        self.hold("the collector is as before", (gc.isenabled(), gc.get_freeze_count(), len(gc.callbacks)), before)
+        self.hold("no method of the trainer stays wrapped", wrapped(trainer), [])
+
+
+class PhaseOrder:
+    """The work of a rule that notes the phases as they begin."""
+
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+
+    def callback(self) -> Any:
+        from forgather_mem import Every, Rule
+        from forgather_mem.callbacks import MemoryCallback
+
+        return MemoryCallback([Rule(Every(steps=1), [self])])
+
+    def begin(self, run: Any) -> None:
+        run.watch_phases(self)
+
+    def phase_begin(self, phase: str) -> None:
+        self.phases.append(phase)
+
+    def phase_end(self, phase: str) -> None: ...
+
+    def __call__(self, moment: Any, sample: Any) -> dict[str, float]:
+        return {}
+
+
+def governor() -> Any:
+    from forgather_mem.callbacks import ScheduledGarbageCollector
+
+    return ScheduledGarbageCollector(every_steps=2)
+
+
+def weights(trainer: Any) -> str:
+    found = hashlib.sha256()
+    for tensor in trainer.model.state_dict().values():
+        found.update(tensor.detach().cpu().numpy().tobytes())
+    return found.hexdigest()
+
+
+def wrapped(trainer: Any) -> list[str]:
+    """What is still wrapped; the whole loop is so between trainings, as long as one of our callbacks is there."""
+    names = [name for name, value in vars(trainer).items() if type(value).__name__ == "Wrapper"]
+    return [name for name in names if name != "_train_loop"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
