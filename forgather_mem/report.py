@@ -53,7 +53,7 @@ def build_report(summary: RunSummary) -> dict[str, Any]:
             "pause_max_s": summary.latest.get("gc/pause_max_s", 0.0),
         },
         "cache": _cache(summary),
-        "cleanup_calls": [],
+        "cleanup_calls": [dict(row) for row in summary.cleanup_calls],
         "leak": _leak_not_judged(),
         "ledger": [dict(row) for row in summary.ledger],
         "oom": None,

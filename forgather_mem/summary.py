@@ -79,6 +79,7 @@ class RunSummary:
         steady_self_s, steady_s: Our own time in the steps after the first record, and how long these took: what
             is done once, at the beginning, is in neither.
         findings: The first `MAX_FINDINGS` findings.
+        cleanup_calls: Everybody's clean-up calls, as they were told last.
         ledger: One row a kind of action, as plain dicts.
         switched_off: Rules the fence turned off, one sentence each; also what sinks had to drop.
     """
@@ -94,6 +95,7 @@ class RunSummary:
         self.steady_self_s = self.steady_s = 0.0
         self._begun = False  # the first record is written
         self.findings: list[Finding] = []
+        self.cleanup_calls: list[dict[str, Any]] = []
         self.ledger: list[dict[str, Any]] = []
         self.switched_off: list[str] = []
 
@@ -139,7 +141,9 @@ class RunSummary:
 
     def tell(self, finding: Finding) -> None:
         """Keep a finding for the report."""
-        if len(self.findings) < MAX_FINDINGS:
+        if finding.kind == "cleanup_calls":
+            self.cleanup_calls = list(finding.data.get("calls", ()))
+        elif len(self.findings) < MAX_FINDINGS:
             self.findings.append(finding)
 
     def highest(self, name: str) -> float | None:

@@ -11,7 +11,7 @@ from forgather_mem.callbacks.rule_callback import RuleCallback
 from forgather_mem.callbacks.step_loss import StepLoss
 from forgather_mem.engine import Run
 from forgather_mem.plan import Rule
-from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, TensorProbe
+from forgather_mem.probes import CleanupProbe, DeviceProbe, HostProbe, PhaseProbe, PythonProbe, TensorProbe
 from forgather_mem.sample import Moment, Sample, Sink
 from forgather_mem.sinks import BlackBoxSink, JsonlSink, TensorBoardSink
 from forgather_mem.triggers import AtEvent, Every
@@ -84,7 +84,7 @@ def watch_rules() -> list[Rule]:
     return [
         Rule(
             when=Every(steps=1),
-            do=[HostProbe(), DeviceProbe(reset_peaks=False), collector, phases],
+            do=[HostProbe(), DeviceProbe(reset_peaks=False), collector, phases, CleanupProbe()],
             name="watch",
         ),
         Rule(when=AtEvent(*BETWEEN_STEPS), do=[collector, phases], name="watch between steps"),

@@ -1,5 +1,6 @@
 """Which numbers can be read? Probes read and change nothing, except that they may open a measuring window."""
 
+from forgather_mem.probes.cleanup_calls import CleanupProbe
 from forgather_mem.probes.device import DeviceProbe
 from forgather_mem.probes.host import HostProbe
 from forgather_mem.probes.phases import PhaseProbe
@@ -8,6 +9,7 @@ from forgather_mem.probes.tensors import TensorProbe, live_tensors
 from forgather_mem.probes.workers import WorkerProbe
 
 __all__ = [
+    "CleanupProbe",
     "DeviceProbe",
     "HostProbe",
     "PhaseProbe",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import operator
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -102,7 +103,7 @@ def _cuda_allocator(torch: Any, index: int) -> Allocator:
         stats=functools.partial(nested, index),
         reset_peaks=functools.partial(torch.cuda.reset_peak_memory_stats, index),
         memory_info=functools.partial(torch.cuda.mem_get_info, index),
-        empty_cache=torch.cuda.empty_cache,
+        empty_cache=_late(torch.cuda),
         # cudaMallocAsync leaves both counters at 0 whatever happens
         counts_retries=torch.cuda.get_allocator_backend() == "native",
     )
@@ -119,7 +120,7 @@ def _mps_allocator(torch: Any) -> Allocator:
         total = int(torch.mps.recommended_max_memory())
         return max(0, total - int(torch.mps.driver_allocated_memory())), total
 
-    return Allocator("mps", 0, stats, None, memory_info, torch.mps.empty_cache, False)
+    return Allocator("mps", 0, stats, None, memory_info, _late(torch.mps), False)
 
 
 def _other_allocator(torch: Any, kind: str, index: int) -> Allocator:
@@ -144,9 +145,14 @@ def _other_allocator(torch: Any, kind: str, index: int) -> Allocator:
         stats=stats,
         reset_peaks=None if reset is None else functools.partial(reset, index),
         memory_info=None if info is None else functools.partial(info, index),
-        empty_cache=getattr(module, "empty_cache", None) or general.empty_cache,
+        empty_cache=_late(module if hasattr(module, "empty_cache") else general),
         counts_retries=True,
     )
+
+
+def _late(module: Any) -> Callable[[], object]:
+    """Its `empty_cache` as it is when it is called: somebody may count the calls meanwhile."""
+    return functools.partial(operator.methodcaller("empty_cache"), module)
 
 
 def _nested_of_flat(flat: Callable[[int], Mapping[str, Any]], index: int) -> Nested:

@@ -19,7 +19,7 @@ _SHOWN = (
     ("device/step_peak_bytes", "peak"),
 )
 # These stand in the run's report, which is printed by itself.
-_NOT_PRINTED = ("verdict", "backed_off")
+_NOT_PRINTED = ("verdict", "backed_off", "cleanup_calls")
 # A failing rank prints too, with its number.
 _FROM_EVERY_RANK = ("oom", "exception")
 

@@ -1,0 +1,319 @@
+"""Who calls gc.collect() and empty_cache() in this process: from which line, how often, and what comes of it?"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+import gc
+import os
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+from forgather_mem.probes.allocator import current_allocator, gauge
+from forgather_mem.probes.procfs import PAGE_BYTES, KernelFile
+from forgather_mem.sample import Finding, Moment, RunInfo, Sample
+from forgather_mem.units import format_duration
+
+COLLECT = "gc.collect"
+# Modules whose `empty_cache` is counted, when they are loaded already.
+_WITH_A_CACHE = (
+    "torch.cuda", "torch.cuda.memory", "torch.xpu", "torch.xpu.memory", "torch.mps", "torch.accelerator",
+    "torch.accelerator.memory", "torch.npu", "torch.mlu", "torch.musa",
+)  # fmt: skip
+_MAX_SITES = 1000
+# Up to Python 3.13 the collector itself runs only when a counter is above its threshold.
+_COUNTERS_TELL = sys.version_info < (3, 14)
+_COUNTING = "_forgather_mem_counting"
+_US = str(Path(__file__).parent.parent) + os.sep
+_LIBRARIES = tuple(
+    {path.rstrip(os.sep) + os.sep for name in ("stdlib", "platstdlib") if (path := sysconfig.get_path(name))}
+)
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+class CleanupProbe:
+    """Counts everybody's clean-up calls while a training runs: the script's, its libraries', our own.
+
+    A call of `gc.collect()` is told from a collection that Python starts by itself, and its line found, without
+    touching the function: through `gc.callbacks` and the caller's frame. `empty_cache` is wrapped in the modules
+    of torch that are loaded, and put back at the end. An automatic collection costs 1 us more by it, a counted
+    call 10 us, or more with a device. It gives no samples; what it has counted is told as a finding, first when
+    there is something to tell, again whenever the number of calls has doubled, and at the end.
+
+    Not seen: a call from a thread while another thread collects, and an `empty_cache` that somebody has taken
+    out of its module before the training.
+    """
+
+    def __init__(self) -> None:
+        self.reading: Hashable = (type(self),)
+        self._ledger: _Calls | None = None
+        self._collections: _Collections | None = None
+        self._wrapped: list[tuple[ModuleType, Callable[..., Any]]] = []
+        self._tell_at = 1
+
+    def begin(self, run: RunInfo) -> None:
+        self._stop()
+        self._tell_at = 1
+        self._ledger = calls = _Calls()
+        self._collections = _Collections(calls)
+        gc.callbacks.append(self._collections)
+        self._wrap(calls)
+
+    def end(self, run: RunInfo) -> None:
+        if self._ledger is not None and self._ledger.sites:
+            self._tell(run, self._ledger)
+        self._stop()
+
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        calls = self._ledger
+        if calls is not None and calls.number >= self._tell_at:
+            self._tell_at = 2 * calls.number
+            self._tell(moment.run, calls)
+        return _NOTHING
+
+    def _tell(self, run: RunInfo, calls: _Calls) -> None:
+        run.tell(Finding(kind="cleanup_calls", step=run.step, text=calls.text(), data={"calls": calls.rows()}))
+
+    def _wrap(self, calls: _Calls) -> None:
+        by_function: dict[int, Callable[..., Any]] = {}
+        for name in _WITH_A_CACHE:
+            module = sys.modules.get(name)
+            function = vars(module).get("empty_cache") if module is not None else None
+            if module is None or not callable(function):
+                continue
+            counted = by_function.get(id(function))
+            if counted is None:
+                counted = by_function[id(function)] = _counted(function, f"{name}.empty_cache", calls)
+            vars(module)["empty_cache"] = counted
+            self._wrapped.append((module, counted))
+
+    def _stop(self) -> None:
+        if self._collections is not None:
+            with contextlib.suppress(ValueError):  # somebody emptied the list
+                gc.callbacks.remove(self._collections)
+        for module, counted in self._wrapped:
+            getattr(counted, _COUNTING).calls = None
+            if vars(module).get("empty_cache") is counted:  # what somebody has replaced meanwhile is theirs
+                vars(module)["empty_cache"] = _uncounted(counted)
+        if self._ledger is not None:
+            self._ledger.close()
+        self._ledger = self._collections = None
+        self._wrapped = []
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_ledger": None, "_collections": None, "_wrapped": []}
+
+
+_NOTHING: Mapping[str, float] = {}
+
+
+@dataclass(slots=True)
+class _Site:
+    """All calls from one line."""
+
+    calls: int = 0
+    seconds: float = 0.0
+    freed_bytes: int = 0
+
+
+class _Calls:
+    """What was counted, by function, file and line.
+
+    Attributes:
+        number: Calls so far.
+        inside: A call that is counted is running: what it calls itself is part of it.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.inside = False
+        self.sites: dict[tuple[str, str, int], _Site] = {}
+        self._statm = KernelFile("/proc/self/statm")
+
+    def add(self, what: str, file: str, line: int, seconds: float, freed_bytes: int) -> None:
+        key = (what, file, line)
+        site = self.sites.get(key)
+        if site is None:
+            if len(self.sites) >= _MAX_SITES:
+                return
+            site = self.sites[key] = _Site()
+        self.number += 1
+        site.calls += 1
+        site.seconds += seconds
+        site.freed_bytes += max(0, freed_bytes)
+
+    def held_bytes(self) -> int:
+        """Anonymous memory of the process, and live tensors on its device: what a collection can free."""
+        try:
+            fields = self._statm.read(128).split()
+            held = (int(fields[1]) - int(fields[2])) * PAGE_BYTES
+        except OSError:  # no /proc
+            held = 0
+        return held + device_bytes("allocated_bytes")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """As the report has them, the dearest first."""
+        rows = []
+        for (what, file, line), site in self.sites.items():
+            shown, whose = place_of(file)
+            row = {"what": what, "file": shown, "line": line, "calls": site.calls, "seconds": site.seconds}
+            rows.append({**row, "freed_bytes": site.freed_bytes, "whose": whose})
+        return sorted(rows, key=lambda row: -float(row["seconds"]))
+
+    def text(self) -> str:
+        seconds = sum(site.seconds for site in self.sites.values())
+        return f"{self.number:,} clean-up calls from {len(self.sites)} lines took {format_duration(seconds)}"
+
+    def close(self) -> None:
+        self._statm.close()
+
+
+class _Collections:
+    """Stands in `gc.callbacks`. Collections don't overlap, so there is one at a time."""
+
+    def __init__(self, calls: _Calls) -> None:
+        self._calls = calls
+        self._from: tuple[str, int] | None = None
+        self._held_bytes = 0
+        self._began_s = 0.0
+        self._asked: dict[tuple[CodeType, int], bool] = {}
+
+    def __call__(self, phase: str, info: Mapping[str, int]) -> None:
+        if phase == "start":
+            self._from = None
+            if self._is_automatic(info["generation"]):
+                return
+            try:
+                frame = sys._getframe(1)
+            except ValueError:  # the interpreter is going down
+                return
+            self._from = (frame.f_code.co_filename, frame.f_lineno)
+            self._held_bytes = self._calls.held_bytes()
+            self._began_s = time.perf_counter()
+        elif self._from is not None:
+            now_s = time.perf_counter()
+            freed_bytes = self._held_bytes - self._calls.held_bytes()
+            self._calls.add(COLLECT, *self._from, now_s - self._began_s, freed_bytes)
+            self._from = None
+
+    def _is_automatic(self, generation: int) -> bool:
+        if not gc.isenabled():
+            return False
+        if _COUNTERS_TELL:
+            if gc.get_count()[generation] <= gc.get_threshold()[generation]:
+                return False
+            if generation == 0:
+                return True
+        return not self._is_asked_for(sys._getframe(2))
+
+    def _is_asked_for(self, frame: FrameType) -> bool:
+        """Whether the frame stands at a call of something named collect; looked up once for each place."""
+        key = (frame.f_code, frame.f_lasti)
+        asked = self._asked.get(key)
+        if asked is None:
+            if len(self._asked) >= _MAX_SITES:
+                self._asked.clear()
+            asked = self._asked[key] = calls_collect(*key)
+        return asked
+
+
+class _Counting:
+    """What an `empty_cache` of ours stands before, and where its calls are counted as long as they are."""
+
+    def __init__(self, function: Callable[..., Any], what: str, calls: _Calls) -> None:
+        self.function = function
+        self.what = what
+        self.calls: _Calls | None = calls
+
+    def call(self, frame: FrameType, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        calls = self.calls
+        if calls is None or calls.inside:
+            return self.function(*arguments, **keywords)
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        del frame
+        before = device_bytes("reserved_bytes")
+        began_s = time.perf_counter()
+        calls.inside = True
+        try:
+            return self.function(*arguments, **keywords)
+        finally:
+            calls.inside = False
+            took_s = time.perf_counter() - began_s
+            calls.add(self.what, file, line, took_s, before - device_bytes("reserved_bytes"))
+
+
+def _counted(function: Callable[..., Any], what: str, calls: _Calls) -> Callable[..., Any]:
+    """The function, counted; itself a function of the same name, so that it can be pickled and inspected."""
+    counting = _Counting(function, what, calls)
+
+    @functools.wraps(function)
+    def empty_cache(*arguments: Any, **keywords: Any) -> Any:
+        return counting.call(sys._getframe(1), arguments, keywords)
+
+    setattr(empty_cache, _COUNTING, counting)
+    return empty_cache
+
+
+def _uncounted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What stands behind functions of ours that count no longer."""
+    counting = getattr(function, _COUNTING, None)
+    while counting is not None and counting.calls is None:
+        function = counting.function
+        counting = getattr(function, _COUNTING, None)
+    return function
+
+
+def device_bytes(name: str) -> int:
+    """One number of the allocator of the device in use; 0 without one."""
+    with contextlib.suppress(RuntimeError):  # a device that has failed
+        allocator = current_allocator()
+        return (gauge(allocator.stats(), name) or 0) if allocator is not None else 0
+    return 0
+
+
+def calls_collect(code: CodeType, at: int) -> bool:
+    """Whether the instruction at this offset calls something whose name is collect.
+
+    >>> code = compile("import gc; gc.collect()", "example.py", "exec")
+    >>> calls = [step.offset for step in dis.get_instructions(code) if step.opname == "CALL"]
+    >>> calls_collect(code, calls[0]), calls_collect(code, 0)
+    (True, False)
+    """
+    line = None
+    names: list[tuple[int | None, object]] = []
+    for step in dis.get_instructions(code):
+        if step.offset > at:
+            break
+        line = step.positions.lineno if step.positions is not None else None
+        names.append((line, step.argval))
+        called = step.opname.startswith("CALL")
+    return bool(names) and called and any(of_line == line and name == "collect" for of_line, name in names)
+
+
+def place_of(file: str) -> tuple[str, str]:
+    """A file as people call it, and whose it is: "us", "library" or "user".
+
+    >>> place_of("/env/lib/python3.11/site-packages/transformers/trainer.py")
+    ('transformers/trainer.py', 'library')
+    >>> place_of("<stdin>"), place_of(__file__)
+    (('<stdin>', 'user'), ('forgather_mem/probes/cleanup_calls.py', 'us'))
+    """
+    if file.startswith(_US):
+        return "forgather_mem/" + file[len(_US) :].replace(os.sep, "/"), "us"
+    for folder in _PACKAGES:
+        if folder in file:
+            return file.rpartition(folder)[2].replace(os.sep, "/"), "library"
+    for folder in _LIBRARIES:
+        if file.startswith(folder):
+            return file[len(folder) :].replace(os.sep, "/"), "library"
+    if file.startswith("<frozen "):
+        return file, "library"
+    here = os.getcwd() + os.sep
+    return (file[len(here) :] if file.startswith(here) else file), "user"
