@@ -28,8 +28,10 @@ class LightningCallbacks(Callback):
         trainer = lightning.Trainer(callbacks=[LightningCallbacks(load_callbacks("callbacks/memory.yaml"))])
 
     Steps are Lightning's `global_step`, which counts optimizer steps. Validation inside an epoch fires
-    `evaluate` before the `epoch_end` of its epoch; Lightning's sanity check fires nothing. A callback that
-    sets `control.should_training_stop` stops the Lightning trainer after the batch.
+    `evaluate` before the `epoch_end` of its epoch; Lightning's sanity check fires nothing. `log` comes every
+    `log_every_n_steps` steps with the batch's loss, the learning rate and what the module has logged, and before
+    `evaluate` with the metrics. A callback that sets `control.should_training_stop` stops the Lightning trainer
+    after the batch.
 
     Args:
         callbacks: Instances or classes, as for a `transformers.Trainer`.
@@ -55,6 +57,7 @@ class LightningCallbacks(Callback):
         self.state.is_world_process_zero = trainer.is_global_zero
         self.state.max_steps = trainer.max_steps
         self._inside_step = False
+        self._of_validation: set[str] = set()  # metrics that come from there
         self._follow(trainer)
         self._fire("train_begin")
 
@@ -90,17 +93,24 @@ class LightningCallbacks(Callback):
         self._fire("optimizer_step")
         self.state.global_step = after
         self._fire("step_end")
+        every = trainer.log_every_n_steps
+        if every and after % every == 0:
+            self._log({**_step_numbers(trainer, outputs), **self._metrics(trainer, of_validation=False)})
         if self.control.should_training_stop or self.control.should_epoch_stop:
             trainer.should_stop = True
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         if self._handler is not None and not trainer.sanity_checking:
+            self._known = set(trainer.callback_metrics)
             self._phase("evaluate")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         if self._handler is not None and not trainer.sanity_checking:
             self._phase(None)
-            self._fire("evaluate", metrics=_plain(trainer.callback_metrics))
+            self._of_validation |= set(trainer.callback_metrics) - self._known
+            metrics = self._metrics(trainer, of_validation=True)
+            self._log(metrics)
+            self._fire("evaluate", metrics=metrics)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
         if self._handler is not None:
@@ -126,6 +136,16 @@ class LightningCallbacks(Callback):
         batches = trainer.num_training_batches
         if batch_idx is not None and isinstance(batches, int) and batches > 0:
             self.state.epoch += (batch_idx + 1) / batches
+
+    def _metrics(self, trainer: Any, *, of_validation: bool) -> dict[str, float]:
+        metrics = trainer.callback_metrics.items()
+        return {name: float(value) for name, value in metrics if (name in self._of_validation) is of_validation}
+
+    def _log(self, logs: dict[str, float]) -> None:
+        run = self._run()
+        entry = {**logs, **(run.log_values() if run is not None else {}), "epoch": self.state.epoch}
+        self.state.log_history.append({**entry, "step": self.state.global_step})
+        self._fire("log", logs=entry)
 
     def _fire(self, event: str, **objects: Any) -> None:
         assert self._handler is not None
@@ -159,5 +179,10 @@ class _NoFlow(DefaultFlowCallback):
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None: ...
 
 
-def _plain(metrics: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in metrics.items()}
+def _step_numbers(trainer: Any, outputs: Any) -> dict[str, float]:
+    """The loss of a batch, as Lightning gives it to callbacks, and the learning rate."""
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    numbers = {} if loss is None else {"loss": float(loss)}
+    if trainer.optimizers:
+        numbers["learning_rate"] = float(trainer.optimizers[0].param_groups[0]["lr"])
+    return numbers

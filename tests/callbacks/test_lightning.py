@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import gc
+import io
+import json
 import logging
+import re
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import TrainerCallback
 
-from forgather_mem.callbacks import MemoryCallback, ScheduledGarbageCollector, TBMemoryLogger
+from forgather_mem.callbacks import (
+    JsonLogger,
+    MemoryCallback,
+    ProgressCallback,
+    ScheduledGarbageCollector,
+    TBLogger,
+    TBMemoryLogger,
+)
 from forgather_mem.plan import Rule
 from forgather_mem.sinks import Capture
 from forgather_mem.triggers import Every
+from tests.events import scalars
 from tests.test_loop import Order
 
 with warnings.catch_warnings():
@@ -41,13 +53,29 @@ class Line(lightning.LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         if batch_idx == self.fail_at:
             raise RuntimeError("in the step")
-        return self.layer(batch[0]).square().mean()
+        loss = self.layer(batch[0]).square().mean()
+        self.log("rows", float(len(batch[0])))
+        return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.log("val_loss", self.layer(batch[0]).square().mean())
 
     def configure_optimizers(self) -> Any:
         return torch.optim.AdamW(self.parameters())
+
+
+class Logs(TrainerCallback):
+    """Keeps what is logged, by step, and what evaluations bring."""
+
+    def __init__(self) -> None:
+        self.logs: list[tuple[int, dict[str, float]]] = []
+        self.evaluations: list[dict[str, float]] = []
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        self.logs.append((state.global_step, logs))
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        self.evaluations.append(metrics)
 
 
 def fit(folder: Path, callbacks: Any, *, validate: bool = False, fail_at: int = -1, **options: Any) -> Line:
@@ -82,10 +110,35 @@ def test_the_order_of_events(tmp_path: Path, accumulation: int, validate: bool) 
         ("train_begin", 0),
         ("epoch_begin", 0),
         *steps,
-        *([("evaluate", last)] if validate else []),
+        *([("log", last), ("evaluate", last)] if validate else []),
         ("epoch_end", last),
         ("train_end", last),
     ]
+
+
+def test_the_loggers_get_losses_rates_and_metrics(tmp_path: Path) -> None:
+    kept, progress = Logs(), io.StringIO()
+    board, log = TBLogger(), JsonLogger(name="lightning")
+    callbacks = [kept, board, log, ProgressCallback(use_tqdm=False, output_stream=progress)]
+    fit(tmp_path, callbacks, validate=True, max_epochs=2, log_every_n_steps=3)
+    assert [(step, sorted(logs)) for step, logs in kept.logs] == [
+        (3, ["epoch", "learning_rate", "loss", "rows"]),
+        (4, ["epoch", "val_loss"]),
+        (6, ["epoch", "learning_rate", "loss", "rows"]),
+        (8, ["epoch", "val_loss"]),
+    ]
+    assert kept.logs[0][1]["loss"] > 0
+    assert kept.logs[0][1]["rows"] == 4.0
+    assert [list(metrics) for metrics in kept.evaluations] == [["val_loss"]] * 2
+    points = scalars(tmp_path)
+    assert [step for step, _ in points["train-loss"]] == [3, 6]
+    assert [step for step, _ in points["val_loss"]] == [4, 8]
+    records = json.loads(log.path.read_text())
+    assert [record["metrics"]["loss"] for record in records if "loss" in record["metrics"]] == [
+        logs["loss"] for _, logs in kept.logs if "loss" in logs
+    ]
+    assert "step 3/-1" not in progress.getvalue()
+    assert re.search(r"step 6 +epoch 1.50 +loss \d", progress.getvalue())
 
 
 def test_our_callbacks_read_write_and_leave_nothing_behind(tmp_path: Path) -> None:
