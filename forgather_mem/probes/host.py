@@ -126,12 +126,16 @@ class _Live:
         self._limit = MemoryLimit(probe.proc_root, probe.cgroup_root)
         self._pss_s_per_byte = _PSS_S_PER_BYTE
         self._pss_skipped_at_bytes = 0
-        rare = [("swap, faults, pressure and /dev/shm", probe.slow_every_s, self._slow_values)]
+        rare = [("swap, faults, pressure and /dev/shm", probe.slow_every_s, 0.0, self._slow_values)]
         if probe.limits:
-            rare.append(("the memory limit", LIMIT_EVERY_S, self._limit_values))
+            rare.append(("the memory limit", LIMIT_EVERY_S, 0.0, self._limit_values))
         if probe.pss:
-            rare.append(("PSS", probe.slow_every_s, self._pss_values))
-        self._rare = [(what, Pace(every_s, budget_frac=probe.budget_frac), reading) for what, every_s, reading in rare]
+            pss_s = resident_bytes(self.statm) * _PSS_S_PER_BYTE
+            rare.append(("PSS", probe.slow_every_s, pss_s, self._pss_values))
+        self._rare = [
+            (what, Pace(every_s, budget_frac=probe.budget_frac, expected_s=expected_s), reading)
+            for what, every_s, expected_s, reading in rare
+        ]
 
     def rare_values(self) -> dict[str, float]:
         """The readings that are due of those that are not taken at every call."""

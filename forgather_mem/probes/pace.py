@@ -19,7 +19,8 @@ class Pace:
     """Spaces a reading so that it takes at most a share of the time that passes.
 
     A reading is due every `every_s` seconds; one that took `cost_s` is not due again before
-    `cost_s / budget_frac` have passed. The first is due at once.
+    `cost_s / budget_frac` have passed. The first is due as soon as what it is expected to take fits: a run of a few
+    seconds goes without.
 
     >>> now = [0.0]
     >>> pace = Pace(every_s=10.0, clock=lambda: now[0])
@@ -33,8 +34,9 @@ class Pace:
     'PSS: read every 50.0 s instead of every 10.0 s; one reading took 50.0 ms (budget 0.1 % of the time)'
 
     Args:
-        every_s: Seconds between readings that cost nothing.
+        every_s: Seconds between readings that cost nothing; the first comes after so many at the latest.
         budget_frac: The share of the time that they may take.
+        expected_s: What the first will take, as far as one can know.
     """
 
     __slots__ = ("_clock", "_every_s", "_postponed", "budget_frac", "dearest_s", "longest_wait_s", "next_s", "usual_s")
@@ -44,12 +46,14 @@ class Pace:
         every_s: float,
         *,
         budget_frac: float = BUDGET_FRAC,
+        expected_s: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._every_s = every_s
         self._clock = clock
         self.budget_frac = budget_frac
-        self.next_s = self.usual_s = clock()  # when the next is due, and when it would be if it cost nothing
+        # When the next is due, and when it would be if it cost nothing.
+        self.next_s = self.usual_s = clock() + min(every_s, expected_s / budget_frac)
         self._postponed = False
         self.dearest_s = 0.0
         self.longest_wait_s = 0.0

@@ -58,18 +58,24 @@ def test_each_call_gives_the_pauses_since_the_last_one(probe: PythonProbe, read:
     assert third["gc/pause_total_s"] == pytest.approx(first["gc/pause_s"] + third["gc/pause_s"])
 
 
-def test_tracked_objects_are_counted_rarely(probe: PythonProbe, read: Read) -> None:
+def test_tracked_objects_are_counted_rarely(run: Run, read: Read) -> None:
+    probe = PythonProbe(tracked_every_s=3600.0, budget_frac=0.1)
+    probe.begin(run)
+    assert "gc/tracked" not in read(probe)
+    time.sleep(0.2)  # a count takes some 10 ms
     counted = read(probe)["gc/tracked"]
     assert counted == pytest.approx(len(gc.get_objects()), abs=2000)
     assert "gc/tracked" not in read(probe)
+    probe.end(run)
 
 
 def test_frozen_objects_are_tracked_too(run: Run, read: Read) -> None:
     gc.freeze()
     try:
         frozen = gc.get_freeze_count()
-        probe = PythonProbe()
+        probe = PythonProbe(tracked_every_s=0.001)
         probe.begin(run)
+        time.sleep(0.002)
         counted = read(probe)["gc/tracked"]
         probe.end(run)
         assert frozen > 10_000
@@ -81,7 +87,8 @@ def test_frozen_objects_are_tracked_too(run: Run, read: Read) -> None:
 def test_a_dear_count_backs_off_and_the_report_says_so(run: Run, read: Read) -> None:
     probe = PythonProbe(tracked_every_s=0.001, budget_frac=1e-5)
     probe.begin(run)
-    read(probe)
+    time.sleep(0.002)
+    assert "gc/tracked" in read(probe)
     time.sleep(0.002)
     assert "gc/tracked" not in read(probe)
     probe.end(run)
