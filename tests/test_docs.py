@@ -1,6 +1,6 @@
 """README and docs are run as they stand.
 
-In reading order, per file, in a fresh folder:
+In reading order, each file in a fresh folder and process:
 
 - a block under `<!-- file: NAME -->` is written to that file;
 - a `python` block is executed, all blocks of a file in one namespace; a block under `<!-- not run: REASON -->` is not;
@@ -67,6 +67,7 @@ def run_console(body: str, folder: Path, where: str) -> None:
             assert done.returncode == 0, f"{where}: $ {command}\n{done.stdout}{done.stderr}"
 
 
+@pytest.mark.fresh
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,5 +96,6 @@ def test_a_page_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytes
 
 def test_every_link_to_a_file_of_the_project_leads_somewhere() -> None:
     for page in PAGES:
-        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
+        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
