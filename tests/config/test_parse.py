@@ -436,7 +436,7 @@ def test_eighteen_levels_of_shared_nodes_cost_what_eighteen_nodes_cost():
         start = time.perf_counter()
         graph(text)
         best = min(best, time.perf_counter() - start)
-    assert best < 0.05  # the benchmark measures it; here only that it is not 2**18
+    assert best < 1  # the benchmark measures it; here only that it is not 2**18
 
 
 def test_a_chain_of_2000_nodes_parses_when_the_depth_is_raised():

@@ -171,7 +171,7 @@ def test_what_measuring_phases_takes_is_booked_as_our_own_time(run: Run) -> None
         with phase(run, "forward"):
             pass
     took_s = time.perf_counter() - began_s
-    assert 0.3 * took_s < run.phases.watched_s <= took_s
+    assert 0.1 * took_s < run.phases.watched_s <= took_s
     probe.end(run)
 
 

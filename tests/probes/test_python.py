@@ -44,8 +44,8 @@ def test_pauses_agree_with_a_clock_around_the_collections(probe: PythonProbe, re
         measured.append(time.perf_counter() - began_s)
     values = read(probe)
     del garbage
-    assert 0.5 * sum(measured) < values["gc/pause_total_s"] <= sum(measured)
-    assert 0.5 * max(measured) < values["gc/pause_max_s"] <= max(measured)
+    assert 0.1 * sum(measured) < values["gc/pause_total_s"] <= sum(measured)
+    assert 0.1 * max(measured) < values["gc/pause_max_s"] <= max(measured)
 
 
 def test_each_call_gives_the_pauses_since_the_last_one(probe: PythonProbe, read: Read) -> None:
