@@ -8,7 +8,6 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from pathlib import Path
 from typing import Any
