@@ -107,8 +107,8 @@ def find_run(folder: str | Path) -> Path:
                 return place
         raise NoRun(f"the event files below {str(folder)!r} have no tags mem_*: nobody logged memory there")
     raise NoRun(
-        f"there is nothing of a run below {str(folder)!r}: no report, no log and no event file; a training writes "
-        "them to <output_dir>/forgather_mem, when one of our callbacks watches it"
+        f"there is nothing of a run below {str(folder)!r}: no report, log or event file\n"
+        "  a training that is watched leaves them in <output_dir>/forgather_mem, or in FORGATHER_MEM_DIR"
     )
 
 
@@ -121,10 +121,11 @@ def _newest(place: Path, names: list[str]) -> float:
 
 
 def _no_folder(top: Path) -> str:
-    what = "is a file" if top.exists() else "does not exist"
+    if top.exists():
+        return f"{str(top)!r} is a file\n  give the folder of a run, or one above it"
     above = top.parent
-    near = did_you_mean(top.name, [entry.name for entry in above.iterdir()]) if above.is_dir() else None
-    return f"{str(top)!r} {what}; give the folder of a run, or one above it{f'; {near}' if near else ''}"
+    near = did_you_mean(top.name, (entry.name for entry in above.iterdir())) if above.is_dir() else None
+    return f"there is no folder {str(top)!r}\n  {near or 'give the folder of a run, or one above it'}"
 
 
 def _read_report(path: Path) -> dict[str, Any] | None:
