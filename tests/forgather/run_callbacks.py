@@ -203,6 +203,11 @@ class Checks:
         for trainer in (alone, watched):
             trainer.train()
         self.hold("a training beside Forgather's callbacks reaches its end", watched.state.global_step, STEPS[-1])
+        collector = next(
+            callback for callback in watched.callbacks if type(callback).__name__ == "SimpleGarbageCollector"
+        )
+        collections = [row["calls"] for row in collector.summary.ledger if row["what"] == "collect"]
+        self.hold("garbage is collected at the end of each of the two epochs", collections, [2])
         self.hold("it is bit-identical to one without ours", weights(watched), weights(alone))
         self.hold("all curves are one run", len(event_folders(self.folder / "both")), 1)
         points = scalars(self.folder / "both")
