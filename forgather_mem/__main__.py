@@ -11,9 +11,14 @@ def main() -> int:
     Nothing is imported before the arguments are looked at: a command that starts other processes does that
     while this one is still small.
     """
+    words = sys.argv[1:]
+    if words[:1] == ["run"] and words[1:2] not in (["-h"], ["--help"]):
+        from forgather_mem.launch.parent import run
+
+        return run(words[1:])
     from forgather_mem.cli.app import dispatch
 
-    return dispatch(sys.argv[1:])
+    return dispatch(words)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+WATCH = "callbacks/watch.yaml"
+
 
 def load_callbacks(
     template: str | os.PathLike[str],
@@ -65,11 +67,12 @@ def load_callbacks(
     return list(callbacks)
 
 
-def attach(trainer: Any, template: str | os.PathLike[str] = "callbacks/watch.yaml", **options: Any) -> Attached:
+def attach(trainer: Any, template: str | os.PathLike[str] = WATCH, **options: Any) -> Attached:
     """Watch a trainer that exists already: adds a template's callbacks and links them to it.
 
     Call it before `trainer.train()`. Nothing is read before the training, and with the default template
-    nothing is changed by it.
+    nothing is changed by it. A trainer to which this template is attached already, as under `forgather-mem run`,
+    gets it once: the handle is the first one.
 
     Args:
         trainer: A `transformers.Trainer`, or what behaves like one.
@@ -87,11 +90,20 @@ def attach(trainer: Any, template: str | os.PathLike[str] = "callbacks/watch.yam
 
     if not callable(getattr(trainer, "add_callback", None)):
         raise TypeError(f"attach({type(trainer).__name__}): a trainer has a method add_callback; this has none")
+    name = os.fspath(template)
+    known = Link.handles_of(trainer).get(name)
+    if isinstance(known, Attached):
+        if options != known.options:
+            logger.warning("attach: %s is attached to this trainer already; detach() it to change its options", name)
+        return known
     callbacks = load_callbacks(template, **options)
+    handle = Attached(trainer, callbacks, options)
     for callback in callbacks:
         trainer.add_callback(callback)
-        Link.of(trainer, callback).stay()
-    return Attached(trainer, callbacks)
+        link = Link.of(trainer, callback)
+        link.stay()
+        link.handles[name] = handle
+    return handle
 
 
 class Attached:
@@ -101,9 +113,10 @@ class Attached:
         callbacks: The callbacks that were added.
     """
 
-    def __init__(self, trainer: Any, callbacks: Sequence[Any]) -> None:
+    def __init__(self, trainer: Any, callbacks: Sequence[Any], options: Mapping[str, object]) -> None:
         self._trainer = weakref.ref(trainer)
         self.callbacks = tuple(callbacks)
+        self.options = options
 
     def report(self) -> Report:
         """Where the memory is: of the training that is running, or of the last one. `print` it to read it.
@@ -132,4 +145,5 @@ class Attached:
                 close()
         link = getattr(trainer, LINK_ATTRIBUTE, None)
         if link is not None:
+            link.handles = {name: handle for name, handle in link.handles.items() if handle is not self}
             link.leave(self.callbacks)

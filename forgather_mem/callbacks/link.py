@@ -46,6 +46,7 @@ class Link:
         self._tells_phases = False  # to the run
         self._wrapped = Wrappers()  # until the run ends
         self._lasting = Wrappers()  # until nobody needs us
+        self.handles: dict[str, object] = {}  # what `attach` has given out, by template
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()  # the callbacks for which we stay between trainings
 
     @staticmethod
@@ -63,6 +64,16 @@ class Link:
             setattr(trainer, LINK_ATTRIBUTE, link)
         link.users.add(user)
         return link
+
+    @staticmethod
+    def handles_of(trainer: Any) -> dict[str, object]:
+        """The handles of the trainer's link; none where it has no link of its own."""
+        link: Link | None = trainer.__dict__.get(LINK_ATTRIBUTE)
+        return link.handles if link is not None and link.trainer() is trainer else {}
+
+    def trainer(self) -> Any | None:
+        """The trainer, as long as somebody else holds it."""
+        return self._trainer()
 
     def stay(self) -> None:
         """Wrap the training loop, between trainings too, as long as one of our users is among the callbacks."""

@@ -18,6 +18,7 @@ from forgather_mem.errors import ForgatherMemError, did_you_mean, escape_control
 
 RUNS, TEMPLATES = "Runs", "Templates"
 COMMANDS = {
+    "run": RUNS,
     "report": RUNS,
     "demo": RUNS,
     "ls": TEMPLATES,

@@ -1,0 +1,169 @@
+"""What does `forgather-mem run` read from its command line?
+
+Read by hand, with nothing imported: this happens in the parent that stays small until the command ends.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+VERDICTS = ("leak",)
+_WITH_VALUE = {
+    "--template": "NAME",
+    "--set": "KEY=VALUE",
+    "--allow": "NAME",
+    "--report": "OUT.json",
+    "--fail-on": "leak",
+    "--max-peak": "host=SIZE or gpu0=SIZE",
+}
+
+
+class UsageError(Exception):
+    """The command line can't be understood; the message says why, `hint` what to do."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class Command:
+    """What to execute, and what to call it.
+
+    Attributes:
+        argv: The words, the first of them an executable file.
+        name: How it is named in the report: the script's file name, the module, or the launcher's script.
+        script: The same with its folder, as it was given.
+        arguments: The words behind it.
+        is_python: Whether the process that is started is itself the Python that runs the script.
+    """
+
+    __slots__ = ("arguments", "argv", "is_python", "name", "script")
+
+    def __init__(self, argv: list[str], script: str, arguments: list[str], is_python: bool = True) -> None:
+        self.argv = argv
+        self.is_python = is_python
+        self.script = script
+        self.arguments = arguments
+        self.name = os.path.basename(script.rstrip("/")) or script
+
+
+class Arguments:
+    """The options, and the command behind them.
+
+    Attributes:
+        template: Name of the template that watches; None for the default.
+        settings: Its variables, as `key=value`.
+        allow: What it may import besides the default.
+        report: Where the report is written to besides its folder.
+        fail_on: Verdicts that end in exit code 3.
+        max_peaks: Place ("host", "gpu0") and size of each `--max-peak`.
+        words: The command.
+    """
+
+    __slots__ = ("allow", "fail_on", "max_peaks", "report", "settings", "template", "words")
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.template: str | None = None
+        self.settings: list[str] = []
+        self.allow: list[str] = []
+        self.report: str | None = None
+        self.fail_on: list[str] = []
+        self.max_peaks: list[tuple[str, str]] = []
+        rest = list(words)
+        while rest and rest[0].startswith("-") and rest[0] != "-m":
+            word = rest.pop(0)
+            if word == "--":
+                break
+            name, equals, value = word.partition("=")
+            if name not in _WITH_VALUE:
+                raise UsageError(f"run: there is no option {name!r}", _options_hint())
+            if not equals:
+                if not rest:
+                    raise UsageError(f"run: {name} needs a value: {name} {_WITH_VALUE[name]}")
+                value = rest.pop(0)
+            self._take(name, value)
+        if not rest:
+            raise UsageError(
+                "run: there is no command to watch",
+                "as in: forgather-mem run train.py; or -m module; or torchrun, accelerate launch, ...",
+            )
+        self.words = rest
+
+    def _take(self, name: str, value: str) -> None:
+        if name == "--template":
+            # The command may change its folder before it trains
+            self.template = os.path.abspath(value) if os.path.isfile(value) else value
+        elif name == "--set":
+            if "=" not in value:
+                raise UsageError(f"run: --set {value!r} is not of the form KEY=VALUE, as lr=1e-4 is")
+            self.settings.append(value)
+        elif name == "--allow":
+            self.allow.append(value)
+        elif name == "--report":
+            if not value.endswith(".json") or not os.path.isdir(os.path.dirname(value) or "."):
+                raise UsageError(f"run: --report {value!r}: give a file that ends in .json, in a folder that exists")
+            self.report = os.path.abspath(value)
+        elif name == "--fail-on":
+            if value not in VERDICTS:
+                raise UsageError(f"run: --fail-on {value!r}: it can be {', '.join(VERDICTS)}")
+            self.fail_on.append(value)
+        else:
+            where, equals, size = value.partition("=")
+            if not equals or not (where == "host" or (where.startswith("gpu") and where[3:].isdigit())):
+                raise UsageError(f"run: --max-peak {value!r}: as in host=8GiB or gpu0=40GiB")
+            self.max_peaks.append((where, size))
+
+
+def command_of(words: Sequence[str]) -> Command:
+    """What these words run: a Python script, `-m module`, or anything that can be executed.
+
+    Raises:
+        UsageError: when it can't be found.
+    """
+    first, rest = words[0], list(words[1:])
+    python = [sys.executable, *_interpreter_options()]
+    if first == "-m":
+        if not rest:
+            raise UsageError("run: -m needs the name of a module")
+        return Command([*python, "-m", *rest], rest[0], rest[1:])
+    if first.endswith((".py", ".pyc", ".pyz")) or os.path.isfile(os.path.join(first, "__main__.py")):
+        if not os.path.exists(first):
+            raise UsageError(f"run: there is no file {first!r}", f"in {os.getcwd()}")
+        return Command([*python, first, *rest], first, rest)
+    executable = _executable(first)
+    if executable is not None:
+        number = next((number for number, word in enumerate(rest) if word.endswith(".py")), None)
+        script, arguments = (first, rest) if number is None else (rest[number], rest[number + 1 :])
+        return Command([executable, *rest], script, arguments, is_python=False)
+    if os.path.isfile(first):
+        return Command([*python, first, *rest], first, rest)
+    raise UsageError(
+        f"run: there is no file {first!r} and no command of this name", "give a script, -m module, or a command"
+    )
+
+
+def _executable(name: str) -> str | None:
+    """Where a shell would find it; then beside the Python that is running, whose environment need not be active."""
+    if os.sep in name:
+        return name if os.path.isfile(name) and os.access(name, os.X_OK) else None
+    for folder in [*os.get_exec_path(), os.path.dirname(sys.executable)]:
+        path = os.path.join(folder, name)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def _interpreter_options() -> list[str]:
+    """The options with which this Python was started, as -X dev or -W error; the script gets them too."""
+    options = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv[1:])]
+    options = options[:-1]  # our script, or the name of our module
+    return options[:-1] if options and options[-1] == "-m" else options
+
+
+def _options_hint() -> str:
+    return f"the options are: {', '.join(_WITH_VALUE)}; what belongs to the command stands behind it"

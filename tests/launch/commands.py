@@ -1,0 +1,67 @@
+"""A command run plainly and watched, side by side."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+RUN = [sys.executable, "-m", "forgather_mem", "run"]
+BEGIN = "forgather-mem: watching "
+REPORT = "== forgather-mem == "
+
+
+@dataclass(frozen=True)
+class Result:
+    """What somebody sees of a command from outside."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The same of a watched one, ours taken apart from the rest."""
+
+    plain: Result
+    begin: str
+    report: str
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FORGATHER_MEM")}
+    return {**kept, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **more}
+
+
+def run(words: Sequence[str], folder: Path, *, stdin: str | None = None, timeout: float = 300, **more: str) -> Result:
+    done = subprocess.run(
+        list(words), cwd=folder, env=environment(**more), input=stdin, capture_output=True, text=True, timeout=timeout
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def python(*words: str) -> list[str]:
+    return [sys.executable, *words]
+
+
+def watched(words: Sequence[str], folder: Path, **more: str) -> Watched:
+    """`forgather-mem run WORDS...`."""
+    return taken_apart(run([*RUN, *words], folder, **more))  # type: ignore[arg-type]
+
+
+def taken_apart(result: Result) -> Watched:
+    begin, _, rest = result.err.partition("\n")
+    assert begin.startswith(BEGIN), result.err
+    head, found, tail = rest.partition(REPORT)
+    assert found, result.err
+    return Watched(Result(result.code, result.out, head), begin, found + tail)
+
+
+def only(paths: Mapping[str, object] | Sequence[Path]) -> Path:
+    (path,) = list(paths)
+    return Path(path)
