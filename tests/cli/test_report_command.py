@@ -1,0 +1,71 @@
+"""`forgather-mem report`, as a person types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from forgather_mem.report import write_report
+from forgather_mem.report_text import report_text
+from tests.report_fixtures import all_well
+from tests.test_run_folder import log_of
+
+
+def report(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("FORGATHER_MEM", "COLUMNS"))}
+    command = [sys.executable, "-m", "forgather_mem", "report", *arguments]
+    return subprocess.run(command, cwd=folder, env=kept, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    log_of(tmp_path / "out" / "forgather_mem" / "20261120-120000")
+    write_report(all_well(), tmp_path / "out" / "forgather_mem" / "20261120-120000")
+    return tmp_path
+
+
+def test_the_newest_run_below_the_current_folder_is_shown_plain_in_a_pipe(folder: Path) -> None:
+    done = report(folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == report_text(all_well()) + "\n"
+
+
+def test_json_is_the_whole_report(folder: Path) -> None:
+    done = report(folder, "out", "--json")
+    assert json.loads(done.stdout) == json.loads(json.dumps(all_well()))
+
+
+def test_the_page_is_written_and_standard_output_stays_free(folder: Path) -> None:
+    done = report(folder, "out", "--json", "--html", "page.html")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["schema"] == 1
+    assert done.stderr == "forgather-mem: the page is in page.html\n"
+    page = (folder / "page.html").read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert "data-plot" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["nowhere"], 1, "there is no folder 'nowhere'"),
+        (["ou"], 1, "did you mean 'out'?"),
+        (["empty"], 1, "there is nothing of a run below 'empty': no report, log or event file"),
+        (["out/forgather_mem/20261120-120000/report.json"], 1, "is a file"),
+        (["out", "--html", "no/such/page.html"], 1, "can't write 'no/such/page.html': No such file or directory"),
+        (["out", "--htm", "x"], 2, "No such option"),
+        (["out", "other"], 2, "unexpected extra argument"),
+    ],
+)
+def test_mistakes_get_one_message_and_no_traceback(folder: Path, arguments: list[str], code: int, message: str) -> None:
+    (folder / "empty").mkdir()
+    done = report(folder, *arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert max(map(len, done.stderr.splitlines())) <= 100
