@@ -73,6 +73,19 @@ def test_both_targets_of_one_construction_share_the_monitor() -> None:
     assert callback.monitor is config["memory_monitor"]
 
 
+def test_memory_and_loggers_is_the_memory_template_on_top_of_the_loggers() -> None:
+    variables = {"collect_freq_epoch": 3, "empty_cache_at": "step", "empty_cache_freq": 7, "every_steps": 5}
+    both = load_callbacks("callbacks/memory_and_loggers.yaml", **variables)
+    loggers = load_callbacks("callbacks/loggers.yaml")
+    memory = load_callbacks("callbacks/memory.yaml", **variables)
+    assert [type(callback) for callback in both] == [type(callback) for callback in (*loggers, *memory)]
+    plain = (int, str, bool, type(None))
+    for callback, other in zip(both[len(loggers) :], memory, strict=True):
+        settings = {name: value for name, value in vars(other).items() if isinstance(value, plain)}
+        assert {name: vars(callback)[name] for name in settings} == settings
+        assert [str(rule.when) for rule in callback.rules] == [str(rule.when) for rule in other.rules]
+
+
 # ---- in a training ----
 
 

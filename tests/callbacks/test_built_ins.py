@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from transformers import Trainer, TrainerCallback, default_data_collator
 from transformers.trainer_callback import ProgressCallback as TransformersBar
 
+import forgather_mem.callbacks
 from forgather_mem import load_callbacks
 from forgather_mem.callbacks import (
     GradLogger,
@@ -222,3 +224,14 @@ def test_the_shipped_template_has_both_loggers_and_a_child_adds_to_them(tmp_path
     assert event_folders(tmp_path) == [tmp_path / "here"]
     assert (tmp_path / "here" / "trainer_logs.json").is_file()
     assert {"train-loss", "grad_norm_total"} <= set(scalars(tmp_path))
+
+
+def test_every_callback_has_its_section_in_the_docs() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "callbacks.md").read_text(encoding="utf-8")
+    sections = set(re.findall(r"^### (\w+)$", page, re.M))
+    public = {name: getattr(forgather_mem.callbacks, name) for name in forgather_mem.callbacks.__all__}
+    classes = {name for name, value in public.items() if isinstance(value, type) and issubclass(value, TrainerCallback)}
+    assert classes == sections
+    for name in sections:
+        assert f"!singleton:forgather_mem.callbacks:{name}\n" in page
+        assert f"{name}(" in page
