@@ -1,6 +1,7 @@
 """Callbacks that show a pattern: now and then, configured, on one process only, without breaking the training."""
 
 import logging
+import os
 
 from transformers import TrainerCallback
 
@@ -78,7 +79,7 @@ class WandBCallback(TrainerCallback):
         if state.is_world_process_zero:
             import wandb  # not needed by who only reads the template
 
-            self.run = wandb.init(dir=args.output_dir, **self.settings)
+            self.run = wandb.init(dir=os.path.abspath(args.output_dir), **self.settings)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if self.run is not None and logs:
