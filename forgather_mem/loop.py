@@ -55,15 +55,13 @@ class TrainingLoop:
         self.model = model
         self.optimizer = optimizer
         self.args = args if args is not None else _arguments()
-        self.state = TrainerState()
+        self.state = _new_state(self.args)
         self.control = TrainerControl()
         flow = DefaultFlowCallback() if isinstance(self.args, TrainingArguments) else _NoFlow()
         self.callback_handler = CallbackHandler([flow, *callbacks], model, None, optimizer, None)
-        self._training = False
+        self._training = self._optimizer_stepped = False
         self._hooks = ExitStack()
-        self._substeps = 0
-        self._optimizer_stepped = False
-        self._epochs_begun = 0
+        self._substeps = self._epochs_begun = 0
         self._epoch: tuple[float, int | None, int] = (0.0, None, 0)  # began at, steps in it, step it began at
         self._fire("init_end")
 
@@ -214,7 +212,7 @@ class TrainingLoop:
     def _begin(self, epoch: int = 0) -> None:
         if self._training:
             raise RuntimeError("TrainingLoop.train(): a training is running already; leave its `with` block first")
-        self.state = TrainerState()
+        self.state = _new_state(self.args)
         self.state.epoch = float(epoch)
         if isinstance(self.args, TrainingArguments):
             self.state.max_steps = self.args.max_steps if self.args.max_steps > 0 else sys.maxsize
@@ -308,9 +306,15 @@ class _NoFlow(DefaultFlowCallback):
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None: ...
 
 
+def _new_state(args: Any) -> TrainerState:
+    """With what a callback of anybody's asks before it prints: am I the first process?"""
+    rank = getattr(args, "process_index", os.environ.get("RANK"))
+    local_rank = getattr(args, "local_process_index", os.environ.get("LOCAL_RANK", rank))
+    return TrainerState(is_world_process_zero=not int(rank or 0), is_local_process_zero=not int(local_rank or 0))
+
+
 def _arguments() -> Any:
     """What callbacks may ask of a loop without arguments: no folder, and the ranks that a launcher has set."""
-    rank = int(os.environ.get("RANK", 0))
-    return SimpleNamespace(
-        output_dir=None, process_index=rank, world_size=int(os.environ.get("WORLD_SIZE", 1)), local_rank=rank
-    )
+    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    local_rank = int(os.environ.get("LOCAL_RANK", rank))
+    return SimpleNamespace(output_dir=None, process_index=rank, world_size=world_size, local_rank=local_rank)

@@ -196,6 +196,19 @@ def test_the_handler_of_the_document_takes_callbacks_and_plain_epoch_calls() -> 
     assert [entry["loss"] for entry in handler.state.log_history] == [1.0] * 10
 
 
+@pytest.mark.parametrize(("rank", "local_rank"), [("0", "0"), ("2", "0"), ("3", "1")])
+def test_on_several_processes_each_knows_whether_it_is_the_first(
+    monkeypatch: pytest.MonkeyPatch, rank: str, local_rank: str
+) -> None:
+    for name, value in (("RANK", rank), ("LOCAL_RANK", local_rank), ("WORLD_SIZE", "4")):
+        monkeypatch.setenv(name, value)
+    loop = TrainingLoop(args=SimpleNamespace(output_dir=None))  # or without arguments
+    for state in (loop.state, TrainingLoop().state):
+        assert (state.is_world_process_zero, state.is_local_process_zero) == (rank == "0", local_rank == "0")
+    with loop.train():
+        assert loop.state.is_world_process_zero is (rank == "0")
+
+
 def test_using_a_part_outside_a_training_says_what_to_do() -> None:
     loop = TrainingLoop()
     with pytest.raises(RuntimeError, match=r"put it inside `with loop.train\(\):`"), loop.step():

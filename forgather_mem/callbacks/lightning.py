@@ -55,6 +55,7 @@ class LightningCallbacks(Callback):
         optimizer = trainer.optimizers[0] if trainer.optimizers else None
         self._handler = CallbackHandler([_NoFlow(), *self.callbacks], pl_module, None, optimizer, None)
         self.state.is_world_process_zero = trainer.is_global_zero
+        self.state.is_local_process_zero = trainer.local_rank == 0
         self.state.max_steps = trainer.max_steps
         self._inside_step = False
         self._of_validation: set[str] = set()  # metrics that come from there
