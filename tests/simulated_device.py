@@ -58,7 +58,7 @@ class SimulatedDevice:
 def simulated_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
     """torch answers as if this device were there."""
     device = SimulatedDevice()
-    caches = (allocator._allocator, windows._device_windows)
+    caches = (allocator._accelerator_kind, allocator._allocator, windows._device_windows)
     with monkeypatch.context() as patch:
         # torch itself, which asks whether the device can be used now, is told the truth
         accelerator = torch.device("cuda")

@@ -44,7 +44,7 @@ class Allocator:
 def current_allocator() -> Allocator | None:
     """The allocator of this process's current device; None without an accelerator or before its first use."""
     torch = sys.modules.get("torch")
-    if torch is None:
+    if torch is None or not hasattr(torch, "accelerator"):  # not there, or still being imported
         return None
     kind = _accelerator_kind(torch)
     if kind is None or not _is_initialised(torch, kind):
@@ -52,11 +52,12 @@ def current_allocator() -> Allocator | None:
     return _allocator(kind, _current_index(torch, kind))
 
 
+@functools.cache  # asked at each step, also of a training without a device
 def _accelerator_kind(torch: Any) -> str | None:
     """The accelerator this torch was built for ("cuda", "xpu", ...), whether or not one is there."""
     try:
         device = torch.accelerator.current_accelerator()
-    except (AttributeError, RuntimeError):  # torch 2.6 raises where newer ones return None
+    except RuntimeError:  # torch 2.6 raises where newer ones return None
         return None
     return None if device is None else str(device.type)
 
