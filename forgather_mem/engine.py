@@ -13,7 +13,7 @@ from forgather_mem.ledger import Ledger
 from forgather_mem.metrics import FLOW, METRICS
 from forgather_mem.phase_stack import PhaseStack
 from forgather_mem.plan import INSIDE_A_STEP, ArmedRule, Plan, Rule, plans_of
-from forgather_mem.run_facts import current_device, facts_of, finish_facts, run_folder
+from forgather_mem.run_facts import current_device, facts_of, finish_facts, run_folder, sizes_now
 from forgather_mem.sample import Finding, Moment, Outcome, PhaseWatcher, Sample, Sink
 from forgather_mem.sinks import ConsoleSink
 from forgather_mem.summary import RunSummary
@@ -48,7 +48,7 @@ class Run:
         self.device = current_device()
         self.step: int = state.global_step
         self.summary = RunSummary(self.facts)
-        self.summary.begin(self.step)
+        self.summary.begin(self.step, sizes_now())
         self.ledger = Ledger()
         self.phases = PhaseStack()
         self.fence = Fence(strict)

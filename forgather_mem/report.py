@@ -166,7 +166,7 @@ def _run(facts: RunFacts, wall_s: float) -> dict[str, Any]:
 def _host(summary: RunSummary) -> dict[str, Any]:
     rss = _span(summary, "host/rss_bytes")
     return {
-        "rss_start_bytes": int(rss.first),
+        "rss_start_bytes": int(_start(summary, "host/rss_bytes")),
         "rss_end_bytes": int(rss.last),
         "rss_peak_bytes": int(_host_peak(summary).highest),
         "limit_bytes": summary.facts.host_limit_bytes,
@@ -186,9 +186,9 @@ def _device(summary: RunSummary) -> list[dict[str, Any]]:
             "peak_allocated_bytes": int(_device_peak(summary).highest),
             "peak_reserved_bytes": int(reserved.highest),
             "total_bytes": summary.facts.device_total_bytes,
-            "allocated_start_bytes": int(allocated.first),
+            "allocated_start_bytes": int(_start(summary, "device/allocated_bytes")),
             "allocated_end_bytes": int(allocated.last),
-            "reserved_start_bytes": int(reserved.first),
+            "reserved_start_bytes": int(_start(summary, "device/reserved_bytes")),
             "reserved_end_bytes": int(reserved.last),
         }
     ]
@@ -220,24 +220,23 @@ def _peak(where: str, size: float, step: int, phase: str) -> dict[str, Any]:
 def _breakdown(summary: RunSummary) -> dict[str, int]:
     """What the peak consists of, each part at its own highest; the parts need not have been alive together.
 
-    Activations are what the forward and backward passes added at most to what was there before: on a device
-    to what is allocated between steps, on the host to the resident size at the start, gradients and
-    optimizer, because freed memory stays resident there.
+    Activations, with the intermediates of both passes, are what the forward and backward passes of a step hold
+    at most beyond what is held at its end, without the gradients. On the host, where freed memory may stay
+    resident, they are at least that. The rest of what is held between the steps is other.
     """
     parts = {part: int(summary.highest(f"tensors/{part}_bytes") or 0) for part in _PARTS}
-    on_device = "device/allocated_bytes" in summary.spans
-    if on_device:
-        before = _span(summary, "device/allocated_bytes").last
-        reserved = _span(summary, "device/reserved_bytes").last
-        cached, peak = max(0, int(reserved - before)), _device_peak(summary).highest
-    else:
-        before = _span(summary, "host/rss_bytes").first + parts["gradients"] + parts["optimizer"]
-        cached, peak = 0, _host_peak(summary).highest
-    place = "device" if on_device else "host"
-    busy = max((summary.phase_peaks.get((place, phase), (0.0, 0))[0] for phase in _BUSY_PHASES), default=0.0)
-    activations = max(0, int(busy - before)) if busy else 0
-    known = sum(parts.values()) + activations
-    return {**parts, "activations_peak": activations, "cached": cached, "other": max(0, int(peak) - known)}
+    place, gauge, peak = "host", "host/rss_bytes", _host_peak(summary)
+    cached = 0
+    if "device/allocated_bytes" in summary.spans:
+        place, gauge, peak = "device", "device/allocated_bytes", _device_peak(summary)
+        cached = max(0, int(_span(summary, "device/reserved_bytes").last - _span(summary, gauge).last))
+    forward, backward = (summary.rises.get((place, phase), 0.0) for phase in _BUSY_PHASES)
+    if summary.facts.micro_batches > 1:  # then the gradients of the micro-batches before are there
+        forward -= parts["gradients"]
+    activations = max(0, int(forward), int(backward) - parts["gradients"])
+    between = _span(summary, gauge).last - parts["parameters"] - parts["optimizer"]
+    rest = peak.highest - sum(parts.values()) - activations
+    return {**parts, "activations_peak": activations, "cached": cached, "other": max(0, int(between), int(rest))}
 
 
 def _cache(summary: RunSummary) -> dict[str, Any]:
@@ -267,6 +266,12 @@ def _leak_not_judged() -> dict[str, Any]:
         "suspects": [],
         "sure": "not yet",
     }
+
+
+def _start(summary: RunSummary, name: str) -> float:
+    """Before the first step; where that is not known, at the first record."""
+    first = _span(summary, name).first
+    return summary.started_with.get(name, first) if first else first
 
 
 def _span(summary: RunSummary, name: str) -> Span:

@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from forgather_mem.probes.allocator import current_allocator, gauge
 from forgather_mem.probes.limits import MemoryLimit
+from forgather_mem.probes.procfs import own_memory
 from forgather_mem.store import share_text
 from forgather_mem.summary import RunFacts
 
@@ -31,7 +33,20 @@ def facts_of(args: Any, state: Any) -> RunFacts:
         started_s=time.time(),
         host_limit_bytes=limit_bytes,
         host_limit_kind=limit_kind,
+        micro_batches=int(getattr(args, "gradient_accumulation_steps", 1) or 1),
     )
+
+
+def sizes_now() -> dict[str, float]:
+    """What this process holds before the first step, under the names of samples; 50 us."""
+    sizes: dict[str, float] = {"host/rss_bytes": own_memory().resident_bytes}
+    allocator = current_allocator()
+    stats = allocator.stats() if allocator is not None else {}
+    for name in ("allocated_bytes", "reserved_bytes"):
+        size = gauge(stats, name)
+        if size is not None:
+            sizes[f"device/{name}"] = size
+    return sizes
 
 
 def finish_facts(facts: RunFacts, end: str, exit_code: int | None, wall_s: float, device: int | None) -> None:

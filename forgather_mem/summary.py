@@ -26,6 +26,8 @@ _REPORTED = frozenset(
         "tensors/optimizer_bytes",
     }
 )
+# What a phase's peak rises from: what is held between the steps.
+_GROUND = {"host": "host/rss_bytes", "device": "device/allocated_bytes"}
 _PHASE_HEADS = (("phase/host/", "host"), ("phase/device/", "device"))
 
 
@@ -46,6 +48,7 @@ class RunFacts:
 
     Attributes:
         end: How it ended; None while nobody knows.
+        micro_batches: Of each step; their gradients are added up.
     """
 
     script: str = ""
@@ -63,6 +66,7 @@ class RunFacts:
     device_total_bytes: int = 0
     folder: str | None = None
     event_folder: str | None = None
+    micro_batches: int = 1
 
 
 class RunSummary:
@@ -74,6 +78,9 @@ class RunSummary:
         last_step: The trainer's step number at the last record.
         device: Index of this process's accelerator, None without one.
         spans: First, last, highest by sample name, for the gauges and phases that a report tells.
+        started_with: Sizes before the first step.
+        rises: By how much a phase's peak in a step exceeded what was held at that step's end, at most, by
+            ("host" | "device", phase).
         latest: The last value of every name seen.
         self_s: Our own time so far.
         steady_self_s, steady_s: Our own time in the steps after the first record, and how long these took: what
@@ -90,6 +97,9 @@ class RunSummary:
         self.last_step = 0
         self.device: int | None = None
         self.spans: dict[str, Span] = {}
+        self.started_with: dict[str, float] = {}
+        self.rises: dict[tuple[str, str], float] = {}
+        self._rising: list[tuple[str, str, tuple[str, str]]] = []  # names of peak and ground, key
         self.latest: dict[str, float] = {}
         self.self_s = 0.0
         self.steady_self_s = self.steady_s = 0.0
@@ -103,8 +113,9 @@ class RunSummary:
     def steps(self) -> int:
         return self.last_step - self.first_step if self.first_step is not None else 0
 
-    def begin(self, step: int) -> None:
-        """The run starts (or takes over) after `step` optimizer steps."""
+    def begin(self, step: int, started_with: dict[str, float] | None = None) -> None:
+        """The run starts (or takes over) after `step` optimizer steps, with these sizes."""
+        self.started_with = started_with or {}
         self.first_step = step
         self.last_step = step
 
@@ -126,6 +137,9 @@ class RunSummary:
                 span.last = value
                 if value > span.highest:
                     span.highest, span.step, span.phase = value, step, phase
+        for peak, ground, key in self._rising:
+            if peak in values and ground in values:
+                self.rises[key] = max(self.rises.get(key, 0.0), values[peak] - values[ground])
 
     def steps_took(self, own_s: float, all_s: float) -> None:
         """The steps of one record: our own time in them, and how long they took."""
@@ -138,6 +152,9 @@ class RunSummary:
         for name, value in sample.values.items():
             if name not in self.spans and (name in _REPORTED or name.startswith("phase/")):
                 self.spans[name] = Span(value, value, value, sample.step, phase)
+                for head, where in _PHASE_HEADS:
+                    if name.startswith(head):
+                        self._rising.append((name, _GROUND[where], (where, _phase_of(name, head))))
 
     def tell(self, finding: Finding) -> None:
         """Keep a finding for the report."""
@@ -158,5 +175,9 @@ class RunSummary:
         for name, span in self.spans.items():
             for head, where in _PHASE_HEADS:
                 if name.startswith(head):
-                    peaks[where, name[len(head) : -len("_peak_bytes")]] = (span.highest, span.step)
+                    peaks[where, _phase_of(name, head)] = (span.highest, span.step)
         return peaks
+
+
+def _phase_of(name: str, head: str) -> str:
+    return name[len(head) : -len("_peak_bytes")]

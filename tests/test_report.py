@@ -148,7 +148,7 @@ def cpu_run(end: str | None = "finished") -> RunSummary:
     summary.begin(100)
     read(summary, 100, {"host/rss_bytes": 600 * MIB}, event="train_begin")
     values = {
-        "host/rss_bytes": 790 * MIB,
+        "host/rss_bytes": 620 * MIB,
         "host/rss_peak_bytes": 800 * MIB,
         "phase/host/forward_peak_bytes": 770 * MIB,
         "phase/host/backward_peak_bytes": 800 * MIB,
@@ -157,7 +157,7 @@ def cpu_run(end: str | None = "finished") -> RunSummary:
         "tensors/optimizer_bytes": 20 * MIB,
     }
     read(summary, 112, values)
-    read(summary, 160, {"host/rss_bytes": 780 * MIB})
+    read(summary, 160, {"host/rss_bytes": 610 * MIB})
     summary.self_s = 0.01
     return summary
 
@@ -168,7 +168,7 @@ MEMORY, GiB      start   end  peak  at                     limit
   GPU 0 used       9.1  15.0  41.3  step 1,998, backward    79.6
   GPU 0 reserved   9.4  52.0  52.0
   host             6.2   6.3   8.8  step 500, save          64.0 container
-PARTS     each at its highest: activations 26.3 GiB, optimizer 10.0 GiB,
+PARTS     each at its highest: activations 25.0 GiB, optimizer 10.0 GiB,
           parameters 5.0 GiB, gradients 5.0 GiB; cached at the end 37.0 GiB
 CLEAN-UP  Python's collector: 20 full collections, all pauses 7.1 s (0.4 % of
           the run), the longest 400.0 ms.
@@ -182,7 +182,7 @@ INTERRUPTED_ON_A_CPU = """\
 == forgather-mem == train.py == interrupted after 60 steps, 21.0 s =============
 The run did not finish; these are the numbers so far.
 MEMORY, GiB      start   end  peak  at                     limit
-  host            0.59  0.76  0.78  step 112, backward      16.0 machine
+  host            0.59  0.60  0.78  step 112, backward      16.0 machine
 PARTS     each at its highest: other 590.0 MiB, activations 170.0 MiB, optimizer
           20.0 MiB, parameters 10.0 MiB, gradients 10.0 MiB
 OURSELVES 0.0 % of the run (10.0 ms)
@@ -361,15 +361,29 @@ def test_a_peak_after_the_last_step_counts() -> None:
 
 def test_on_the_host_the_parts_add_up_to_the_peak() -> None:
     parts = build_report(cpu_run())["breakdown"]
-    # 800 at the backward peak, 600 at the start, 20 of optimizer and 10 of gradients made since
-    assert parts["activations_peak"] == (800 - 600 - 20 - 10) * MIB
+    # 800 at the backward peak, 620 at the end of that step, and the gradients had gone by then
+    assert parts["activations_peak"] == (800 - 620 - 10) * MIB
     assert sum(parts.values()) == 800 * MIB
 
 
 def test_on_a_device_activations_are_what_comes_on_top_of_what_stays_between_steps() -> None:
     parts = build_report(gpu_run())["breakdown"]
-    assert parts["activations_peak"] == pytest.approx((41.3 - 15.0) * GIB, abs=1)
+    # at 41.3 in the backward pass some of the gradients were there, at 40.0 in the forward pass none
+    assert parts["activations_peak"] == (40 - 15) * GIB
     assert parts["cached"] == 37 * GIB
+
+
+def test_with_micro_batches_the_gradients_are_there_in_the_forward_pass_too() -> None:
+    summary = gpu_run()
+    summary.facts.micro_batches = 4
+    assert build_report(summary)["breakdown"]["activations_peak"] == pytest.approx((41.3 - 15 - 5) * GIB, abs=1)
+
+
+def test_what_is_kept_between_the_steps_and_is_no_part_of_the_model_is_other() -> None:
+    summary = gpu_run()
+    kept = {"device/allocated_bytes": 18.0 * GIB, "device/reserved_bytes": 52.0 * GIB}
+    read(summary, 2000, kept, device=0)
+    assert build_report(summary)["breakdown"]["other"] == 3 * GIB
 
 
 def test_what_was_not_measured_is_zero_and_the_text_is_silent_about_it() -> None:
