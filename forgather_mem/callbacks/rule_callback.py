@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -14,7 +16,7 @@ from forgather_mem.callbacks.link import Link
 from forgather_mem.engine import RUN_ATTRIBUTE, Run
 from forgather_mem.fence import Fence
 from forgather_mem.plan import Plan, Rule, events_of
-from forgather_mem.report import verdict
+from forgather_mem.report import verdict, write_report
 from forgather_mem.sample import Sink
 from forgather_mem.summary import RunSummary
 
@@ -240,9 +242,19 @@ class RuleCallback(TrainerCallback):
         run.close()
 
     def _begin_run(self, args: Any, state: Any) -> Run:
-        run = Run(args, state, strict=self.strict, verdict=verdict)
+        run = Run(args, state, strict=self.strict, verdict=_close_report)
         setattr(state, RUN_ATTRIBUTE, run)
         return run
+
+
+def _close_report(summary: RunSummary) -> tuple[str, dict[str, Any]]:
+    """The finding that closes a run; its report is written, too, where there is a folder with files of ours."""
+    text, data = verdict(summary)
+    folder = summary.facts.folder
+    if folder is not None and Path(folder).is_dir():
+        with contextlib.suppress(OSError):  # the log has it, and it can be made from that
+            write_report(data["report"], folder)
+    return text, data
 
 
 def _whole_number(epoch: Any) -> int:

@@ -47,7 +47,7 @@ def _write(folder: str, began_s: float) -> None:
     summary.begin(0)
     summary.add(_sample(device))
     report = build_report(summary)
-    if not _is_larger_there(report["host"]["rss_peak_bytes"], folder, facts.world_size, facts.rank):
+    if not _is_better_there(report["host"]["rss_peak_bytes"], folder, facts.world_size, facts.rank):
         write_report(report, folder)
 
 
@@ -83,13 +83,20 @@ def _sample(device: int | None) -> Sample:
     return Sample("other", 0, None, time.time(), values, device)
 
 
-def _is_larger_there(peak_bytes: int, folder: str, world_size: int, rank: int) -> bool:
-    """Whether a larger process of the same rank has written its report: a launcher is smaller than what it launches."""
+def _is_better_there(peak_bytes: int, folder: str, world_size: int, rank: int) -> bool:
+    """Whether those have written who matter more: ranks, to their launcher, and the larger of two processes."""
     import json
     from pathlib import Path
 
-    name = "report.json" if world_size == 1 else f"report.rank{rank}.json"
+    from forgather_mem.report import rank_reports
+
     try:
+        if world_size == 1:
+            if rank_reports(folder):
+                return True
+            name = "report.json"
+        else:
+            name = f"report.rank{rank}.json"
         report = json.loads((Path(folder) / name).read_bytes())
         return bool(report["host"]["rss_peak_bytes"] > peak_bytes)
     except (OSError, ValueError, KeyError):

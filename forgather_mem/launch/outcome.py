@@ -94,6 +94,7 @@ def _finished(folder: Path, command: Command, ended: Ended, last: bool) -> dict[
 def _seen_from_outside(report: dict[str, Any], folder: Path, ended: Ended) -> None:
     """Of a command without a training: what the parent saw of it from its start to its end."""
     report["run"]["wall_s"] = ended.wall_s
+    report["peaks"] = []  # they tell of steps
     host = report["host"]
     with contextlib.suppress(OSError, ValueError):
         sizes = [

@@ -1,0 +1,166 @@
+"""Real trainings, watched: bit for bit as alone, on one and two ranks, of transformers, accelerate, torch and TRL."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forgather_mem.run_folder import read_run
+from tests.launch.commands import ROOT, RUN, Result, Watched, environment, python, run, taken_apart
+
+SCRIPT = str(ROOT / "tests/launch/train.py")
+BIN = Path(sys.executable).parent
+TORCHRUN = [str(BIN / "torchrun"), "--nproc_per_node=2", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0"]
+ACCELERATE = [
+    str(BIN / "accelerate"), "launch", "--num_processes=1", "--num_machines=1", "--mixed_precision=no",
+    "--dynamo_backend=no", "--cpu",
+]  # fmt: skip
+
+
+def side_by_side(launcher: Sequence[str], mode: str, folder: Path) -> tuple[Result, Watched]:
+    """The same command alone and watched, at the same time."""
+    (folder / "plain").mkdir()
+    (folder / "watched").mkdir()
+    with ThreadPoolExecutor() as pool:
+        plain = pool.submit(run, [*launcher, SCRIPT, mode, "."], folder / "plain")
+        # The script alone is named to us as it would be to Python
+        words = [SCRIPT, mode, "."] if list(launcher) == python() else [*launcher, SCRIPT, mode, "."]
+        with_us = pool.submit(run, [*RUN, *words], folder / "watched")
+    return plain.result(), taken_apart(with_us.result())
+
+
+def reports(folder: Path) -> dict[str, dict[str, Any]]:
+    """Name of the folder above `forgather_mem`, and file, to report."""
+    return {
+        f"{path.parent.parent.parent.name}/{path.name}": json.loads(path.read_text())
+        for path in folder.rglob("report*.json")
+    }
+
+
+def test_trainings_one_after_the_other_and_an_error_in_the_last(tmp_path: Path) -> None:
+    plain, with_us = side_by_side(python(), "raises", tmp_path)
+    assert (with_us.plain.code, with_us.plain.out) == (plain.code, plain.out)
+    assert plain.code == 1
+    traces = [result.err[result.err.index("Traceback ") :] for result in (plain, with_us.plain)]
+    assert traces[0] == traces[1], "before it are bars with speeds"
+    assert "the users own error" in traces[0].splitlines()[-1]
+    found = reports(tmp_path / "watched")
+    ends = {name: (report["steps"], report["run"]["end"]) for name, report in found.items()}
+    assert ends == {
+        "first/report.json": (6, "finished"),
+        "second/report.json": (2, "finished"),
+        "third/report.json": (2, "exception"),
+    }
+    assert {report["run"]["exit_code"] for report in found.values()} == {1}
+    assert "exception after 2 steps" in with_us.report
+    assert "the last of 3 trainings" in with_us.report
+    assert not (tmp_path / "watched" / "forgather_mem").exists(), "the trainings have folders of their own"
+    assert not list((tmp_path / "plain").rglob("*forgather_mem*"))
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+def test_launchers_hand_the_watching_on(tmp_path: Path, launcher: str) -> None:
+    ranks = 2 if launcher == "torchrun" else 1
+    words = TORCHRUN if launcher == "torchrun" else ACCELERATE
+    plain, with_us = side_by_side(words, "ranks", tmp_path)
+    assert plain.code == 0, plain.err
+    assert (with_us.plain.code, with_us.plain.out) == (plain.code, plain.out)
+    assert plain.out.endswith(f" {ranks}\n")
+    found = reports(tmp_path / "watched")
+    per_rank = {"out/report.rank0.json", "out/report.rank1.json"} if ranks == 2 else set()
+    assert set(found) == {"out/report.json", *per_rank}
+    assert {report["steps"] for report in found.values()} == {6}
+    assert with_us.report.startswith("== forgather-mem == train.py == 6 steps, ")
+
+
+def test_ranks_without_a_trainer_have_reports_too(tmp_path: Path) -> None:
+    result = taken_apart(run([*RUN, *TORCHRUN, SCRIPT, "loop", "."], tmp_path))
+    assert result.plain.code == 0, result.plain.err
+    assert sorted(result.plain.out.split()) == ["0", "1", "rank", "rank"]
+    (folder,) = (tmp_path / "forgather_mem").iterdir()
+    assert {path.name for path in folder.iterdir()} == {
+        "report.json", "report.rank0.json", "report.rank1.json", "ring.rank0",
+    }  # fmt: skip
+    report = json.loads((folder / "report.json").read_text())
+    assert (report["run"]["world_size"], report["steps"], report["run"]["end"]) == (2, 0, "finished")
+    assert report["host"]["rss_peak_bytes"] > 2**27
+
+
+@pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is not installed")
+def test_a_trainer_of_trl_is_met(tmp_path: Path) -> None:
+    plain, with_us = side_by_side(python(), "trl", tmp_path)
+    assert (with_us.plain.code, with_us.plain.out) == (plain.code, plain.out)
+    assert plain.code == 0, plain.err
+    assert reports(tmp_path / "watched")["out/report.json"]["steps"] == 3
+
+
+class Killed:
+    """A long training that is killed at a random moment."""
+
+    def __init__(self, folder: Path, together: bool, seed: int) -> None:
+        folder.mkdir()
+        self.folder, self.together = folder, together
+        self._after = random.Random(seed).uniform(0.0, 2.0)
+        self._output = folder / "stdout"
+        with self._output.open("wb") as out, (folder / "stderr").open("wb") as err:
+            self._process = subprocess.Popen(
+                [*RUN, SCRIPT, "long", "."],
+                cwd=folder,
+                env=environment(),
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    def last_step(self) -> int:
+        lines = self._output.read_text().splitlines()
+        return max((int(line.split()[1]) for line in lines if line.startswith("step ")), default=0)
+
+    def kill(self) -> None:
+        """When it has begun, and some time later."""
+        deadline = time.monotonic() + 240
+        while not self.last_step():
+            assert time.monotonic() < deadline, (self.folder / "stderr").read_text()
+            assert self._process.poll() is None, (self.folder / "stderr").read_text()
+            time.sleep(0.05)
+        time.sleep(self._after)
+        if self.together:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        else:
+            children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
+            os.kill(int(children.split()[0]), signal.SIGKILL)
+        assert self._process.wait(timeout=60) == -signal.SIGKILL
+        time.sleep(0.1)  # killed together, the script may be the later one to go
+
+    def check(self) -> None:
+        last = self.last_step()
+        report = read_run(self.folder)
+        assert report["run"]["end"] == "killed"
+        assert abs(report["killed"]["step"] - last) <= 1
+        assert report["killed"]["phase"] in ("data", "forward", "backward", "optimizer", "save", "other")
+        assert report["host"]["rss_peak_bytes"] > 2**27
+        if not self.together:
+            text = (self.folder / "stderr").read_text()
+            assert f"killed (SIGKILL) after {report['steps']:,} steps" in text
+            assert report["killed"]["signal"] == signal.SIGKILL
+
+
+def test_killed_at_a_random_moment_the_last_step_is_known(tmp_path: Path) -> None:
+    """Five of them at once; of two the parent is killed with the script, and only the folder tells."""
+    trainings = [Killed(tmp_path / str(number), number >= 3, number) for number in range(5)]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(Killed.kill, trainings))
+    for training in trainings:
+        training.check()
