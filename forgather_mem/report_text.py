@@ -140,13 +140,14 @@ def _head(report: Report, width: int) -> str:
 
 def _ending(report: Report) -> str:
     run = report["run"]
-    done = f"{report['steps']:,} step{'s' * (report['steps'] != 1)}"
+    steps = report["steps"]
+    done = f"{steps:,} step{'s' * (steps != 1)}, " if steps else ""  # not every script trains
     took = format_duration(run["wall_s"])
     if run["end"] == "finished":
         code = "" if run["exit_code"] is None else f", exit {run['exit_code']}"
-        return f"{done}, {took}{code}"
+        return f"{done}{took}{code}"
     if run["end"] is None:
-        return f"{done} so far, {took}"
+        return f"{done}{took} so far"
     number = (report.get("killed") or {}).get("signal")
     how = {
         "exception": "exception",
@@ -154,7 +155,7 @@ def _ending(report: Report) -> str:
         "killed": f"killed ({signal_name(number)})" if number else "ended",
         "interrupted": "interrupted",
     }
-    return f"{how.get(run['end'], run['end'])} after {done}, {took}"
+    return f"{how.get(run['end'], run['end'])} after {done}{took}"
 
 
 def _script(report: Report) -> str:

@@ -77,8 +77,9 @@ def oom_lines(report: Report, width: int) -> list[str]:
 def killed_lines(report: Report, width: int) -> list[str]:
     """Who ended the run, where it was, what was in memory, and what had grown."""
     killed, host = report["killed"], report["host"]
-    last = format_peak({"step": killed["step"], "phase": killed["phase"]})
-    text = f"{_killer(killed, host)} Last sign of life: {last}."
+    text = _killer(killed, host)
+    if killed["step"] or killed["phase"] != "other":
+        text += f" Last sign of life: {format_peak(killed)}."
     lines = textwrap.wrap(escape_controls(text), width, subsequent_indent="  ")
     process, workers = killed["process_bytes"], killed["workers_bytes"]
     if process is not None:

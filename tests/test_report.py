@@ -199,7 +199,7 @@ tensorboard --logdir out                     tags mem_*
 ================================================================================"""
 
 NOTHING_READ = """\
-== forgather-mem == training == 0 steps so far, 0.0 ms =========================
+== forgather-mem == training == 0.0 ms so far ==================================
 MEMORY  nothing was read
 OURSELVES 0.0 % of the run (0.0 ms)
 ================================================================================"""
@@ -267,7 +267,7 @@ def test_a_report_of_a_run_that_goes_on_does_not_say_how_it_ended() -> None:
     report = build_report(cpu_run(None))
     assert report["run"]["end"] is None
     text = report_text(report)
-    assert text.startswith("== forgather-mem == train.py == 60 steps so far, 21.0 s ===")
+    assert text.startswith("== forgather-mem == train.py == 60 steps, 21.0 s so far ===")
     assert "finish" not in text
 
 

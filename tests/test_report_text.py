@@ -130,6 +130,14 @@ def test_a_parent_adds_the_signal_that_the_run_could_not_write() -> None:
     assert "Last sign of life: step 12." in text
 
 
+def test_a_script_that_does_not_train_has_no_steps_to_speak_of() -> None:
+    report = killed_report(report_of("embed.py", 0, 3.0, None), signal=11)
+    text = report_text(report)
+    assert text.startswith("== forgather-mem == embed.py == killed (SIGSEGV) after 3.0 s ==")
+    assert "ENDED BY SIGSEGV.\n" in text
+    assert "step" not in text
+
+
 def test_growth_is_not_claimed_where_nothing_grew() -> None:
     report = killed()
     report["killed"]["workers_bytes_per_step"] = 0.0
