@@ -29,7 +29,10 @@ from tests.seeds.blocks import WHY_NOT, all_blocks, with_our_imports
 from tests.simulated_device import SimulatedDevice, simulated_device
 from tests.training import make_trainer
 
-pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+pytestmark = [
+    pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT),
+    pytest.mark.filterwarnings("ignore:.do_sample. is set to"),  # a block sets a temperature without it
+]
 INSTEAD = {
     ".base": "transformers:TrainerCallback",
     "robo_orchard_lab.pipeline.hooks": "forgather_mem.callbacks.hooks",
@@ -257,7 +260,9 @@ def its_settings_are_kept(stage: Stage) -> None:
 
 
 def a_trainer_with_a_metric(stage: Stage) -> dict[str, Any]:
-    return {**a_trainer(stage), "trainer": stage.trainer(metric_for_best_model="eval_loss")}
+    settings = {"metric_for_best_model": "eval_loss", "load_best_model_at_end": True}
+    trainer = stage.trainer(**settings, save_strategy="steps", save_steps=2)
+    return {**a_trainer(stage), "trainer": trainer}
 
 
 def both_kinds_work_together(stage: Stage) -> None:
