@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -49,7 +51,8 @@ def check(
     from forgather_mem.config.check import problems
 
     environment, name = environment_of(template, searchpath, policy_of(allow, allow_file, unsafe_any))
-    found = problems(environment, name, variables_of(settings))
+    with _no_warnings():  # they are among the findings
+        found = problems(environment, name, variables_of(settings))
     mistakes = [problem for problem in found if problem.is_mistake]
     if as_json:
         print(json.dumps({"template": name, "ok": not mistakes, "findings": list(map(_as_json, found))}, indent=2))
@@ -60,6 +63,17 @@ def check(
             print(escape_controls(line))
     if mistakes:
         raise typer.Exit(FAILURE)
+
+
+@contextlib.contextmanager
+def _no_warnings() -> Iterator[None]:
+    logger = logging.getLogger("forgather_mem.config")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _as_json(problem: Problem) -> dict[str, object]:

@@ -1,7 +1,9 @@
 """Which arguments would make a class of transformers fetch and run code?
 
 Its configurations and models are open by default, and a few of their arguments name code: a backbone's
-`trust_remote_code`, an `auto_map`, an attention kernel on the hub. A template may not set these.
+`trust_remote_code`, an `auto_map`, an attention kernel on the hub, a checkpoint that timm unpickles. A template may
+not set these. A configuration sets an attribute for any further argument, so neither may it set what would give
+attributes other names (`attribute_map`, `__dict__`).
 """
 
 from __future__ import annotations
@@ -9,13 +11,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-CODE_SWITCHES = frozenset({"auto_map", "backbone_kwargs", "custom_pipelines", "trust_remote_code"})
+CODE_SWITCHES = frozenset(
+    {
+        "attribute_map", "auto_map", "backbone_kwargs", "checkpoint_path", "custom_pipelines", "model_args",
+        "pretrained_cfg", "pretrained_cfg_overlay", "trust_remote_code",
+    }
+)  # fmt: skip
 """Arguments that lead to somebody's code when they are set to anything that is true."""
 
 KERNELS = ("attn_implementation", "experts_implementation")
-"""Ends of argument names whose value may be a repository with a kernel, "owner/name"."""
+"""Parts of argument names whose value may be a repository with a kernel, "owner/name"."""
 
-BACKBONES = ("backbone", "backbone_checkpoint")
+BACKBONES = ("architecture", "backbone", "backbone_checkpoint")
 """Arguments that may be a folder or a repository with a model, and then with a model's code."""
 
 
@@ -45,10 +52,10 @@ def code_argument(args: Sequence[object], kwargs: Mapping[str, object]) -> str |
 
 
 def _leads_to_code(key: str, value: object) -> bool:
-    if key in CODE_SWITCHES:
+    if key in CODE_SWITCHES or key.startswith("__"):
         return bool(value)
     texts = value.values() if isinstance(value, Mapping) else [value]  # one for each part of a model
-    if key.endswith(KERNELS):
+    if any(kernel in key for kernel in KERNELS):
         return any("/" in str(text) for text in texts)
     if key in BACKBONES:
         return any("/" in str(text) or ":" in str(text) or os.path.exists(str(text)) for text in texts)

@@ -19,9 +19,9 @@ from forgather_mem.config.refusal import Refused
 from forgather_mem.config.syntax import split, to_jinja
 from forgather_mem.errors import TemplateError, did_you_mean
 
-Kind = Literal["template", "refused", "misfit", "unbound", "unused", "redeclared"]
+Kind = Literal["template", "block", "refused", "misfit", "unbound", "unused", "redeclared"]
 
-_TAG = re.compile(r"\{[{%](.*?)[}%]\}", re.DOTALL)
+_BRACES = re.compile(r"\{[{%]|[}%]\}")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -30,9 +30,9 @@ class Problem:
     """Something that is wrong with a template, or worth knowing of it.
 
     Attributes:
-        kind: "template": it can't be read; "refused": a name that the policy refuses; "misfit": a name that is not
-            there, or arguments that don't fit it; "unbound": a variable without a value; "unused": a value without a
-            variable; "redeclared": a key that stands twice, which is no mistake.
+        kind: "template": it can't be read; "block": it is printed nowhere; "refused": a name that the policy refuses;
+            "misfit": a name that is not there, or arguments that don't fit it; "unbound": a variable without a value;
+            "unused": a value without a variable; "redeclared": a key that stands twice, which is no mistake.
         error: What a person reads, with its place.
     """
 
@@ -68,6 +68,7 @@ def problems(environment: ConfigEnvironment, name: str, variables: Mapping[str, 
     except TemplateError as error:
         return [Problem(kind="template", error=error)]
     return [
+        *(Problem(kind="block", error=error) for error in config.rendered.unknown_blocks),
         *refused(environment, config),
         *(problem for problem in _misfits(config) if problem.kind == "misfit"),
         *_unbound(config, variables),
@@ -124,7 +125,16 @@ def _unbound(config: Config, variables: Mapping[str, object]) -> Iterator[Proble
 
 def _names_in(text: str) -> set[str]:
     """All words in the Jinja tags of a template file."""
-    return {word for part in split(text) for tag in _TAG.findall(to_jinja(part.text)) for word in _WORD.findall(tag)}
+    words: set[str] = set()
+    for part in split(text):
+        source, start = to_jinja(part.text), None
+        for brace in _BRACES.finditer(source):
+            if brace[0][0] == "{":
+                start = brace.end() if start is None else start
+            elif start is not None:
+                words.update(_WORD.findall(source, start, brace.start()))
+                start = None
+    return words
 
 
 def _redeclared(config: Config) -> Iterator[Problem]:

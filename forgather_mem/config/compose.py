@@ -8,6 +8,7 @@ from typing import Any, Final
 import yaml
 
 from forgather_mem.config.budgets import Budgets
+from forgather_mem.config.collisions import MAX_NUMBERS, is_choosable
 from forgather_mem.config.frames import NO_KEY, Anchored, Frame, Written
 from forgather_mem.config.nodes import LINE, CallNode, DictNode, ListNode, Mark, Node, Redeclared, Value, VarNode, step
 from forgather_mem.config.rendered import Rendered
@@ -58,6 +59,7 @@ class Composer:
         self._nodes = 0  # with every alias counted as a copy
         self._scalars = 0
         self._documents = 0
+        self._number_keys = 0  # those that could be chosen to collide
 
     @property
     def path(self) -> str:
@@ -174,8 +176,8 @@ class Composer:
         elif frame.items is not None:
             frame.items.append(value)
         elif frame.key is NO_KEY:
-            if isinstance(value, Node):
-                raise Wrong(mark, "a key is a scalar; this one is a list, a mapping or a call")
+            if type(value) is not str:
+                self._check_key(value, mark)
             frame.key = value
             frame.key_mark = mark
         else:
@@ -185,6 +187,13 @@ class Composer:
             else:
                 frame.entries[key] = value
                 frame.marks[key] = frame.key_mark
+
+    def _check_key(self, key: Value, mark: Mark) -> None:
+        if isinstance(key, Node):
+            raise Wrong(mark, "a key is a scalar; this one is a list, a mapping or a call")
+        self._number_keys += is_choosable(key)
+        if self._number_keys > MAX_NUMBERS:
+            raise Wrong(mark, f"more than {MAX_NUMBERS} keys are fractions or numbers beyond 2**31", "quote them")
 
     def _put(self, frame: Frame, key: object, value: Value) -> None:
         if key is _MERGE:

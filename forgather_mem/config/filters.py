@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _SHALLOW = "abs count d default first items last length reverse"
 _LAZY = "map reject rejectattr select selectattr"
-_DEEP = "capitalize lower trim upper dictsort groupby max min sort string unique"
+_DEEP = "capitalize lower upper dictsort groupby max min sort string unique"
 _WHOLE = "center filesizeformat float int pprint title truncate urlencode wordcount"
 _ABSENT: Final = object()
 _MAX_MARKED = 100_000
@@ -137,6 +137,15 @@ def _format(sandbox: Sandbox, value: Any, *args: Any, **kwargs: Any) -> Any:
         raise FilterArgumentError("can't handle positional and keyword arguments at the same time")
     sandbox.meter.call()
     return sandbox.made(formatting.percent(_text(value), kwargs or args, sandbox.meter, sandbox.marks))
+
+
+@pass_environment
+def _trim(sandbox: Sandbox, value: Any, chars: Any = None) -> Any:
+    sandbox.meter.call()
+    sandbox.meter.weigh(value, chars)
+    text = _text(value)
+    formatting.check_method(text, "strip", (chars,), sandbox.meter)
+    return sandbox.made(text.strip(chars))
 
 
 @pass_environment
@@ -268,6 +277,7 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "sum": _sum,
     "tojson": _to_json,
     "toyaml": _to_yaml,
+    "trim": _trim,
     " items": pass_environment(lambda sandbox, value, weight: sandbox.meter.items(value, weight)),
     " work": pass_environment(lambda sandbox, weight: sandbox.meter.work(weight)),
     " at": pass_context(lambda context, value, origin: origin + str(context.environment.finalize(context, value))),

@@ -15,7 +15,11 @@ from forgather_mem.config.meter import Meter, printed_len
 if TYPE_CHECKING:
     from forgather_mem.config.sandbox import Sandbox
 
-_PERCENT = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(\*|\d*)(?:\.(\*|\d*))?(a?)")
+_WIDTH = r"[#0\- +]*(\*|\d*)(?:\.(\*|\d*))?(a?)"
+_PERCENT = re.compile("%" + _WIDTH)
+_PERCENT_NAMED = re.compile("[%)]" + _WIDTH)  # what stands between "%(" and ")" would take quadratic time to match
+_BACKWARD = frozenset(("rfind", "rindex", "rpartition", "rsplit", "strip", "lstrip", "rstrip"))
+_COMPARED_PER_WORK = 4_096
 _DIGITS = re.compile(r"\d+")
 
 
@@ -24,7 +28,7 @@ def percent(template: str, arguments: Any, meter: Meter, marks: Marks) -> str:
     text = real(template)
     meter.weigh(text, arguments)
     aligned = False
-    for match in _PERCENT.finditer(text):
+    for match in (_PERCENT_NAMED if "%(" in text else _PERCENT).finditer(text):
         aligned = aligned or any(match.groups())
         for number in filter(None, match.groups()[:2]):
             if number == "*":
@@ -51,6 +55,8 @@ def check_method(owner: str, name: str, args: Sequence[Any], meter: Meter) -> No
                 meter.small(found)  # each becomes a piece of its own
     elif name in ("split", "rsplit", "splitlines") and isinstance(owner, Marked):
         meter.small(len(getattr(owner.real, name)(*unmarked(args))))
+    elif name in _BACKWARD and args and isinstance(args[0], str):
+        meter.work(len(owner) * len(args[0]) // _COMPARED_PER_WORK)  # what these may compare
     elif name == "join" and args and isinstance(args[0], str | list | tuple | dict):
         meter.will_make(sum(len(part) if isinstance(part, str) else 0 for part in args[0]) + len(owner) * len(args[0]))
     elif name in ("center", "ljust", "rjust", "zfill", "expandtabs") and args:

@@ -147,8 +147,9 @@ class Resolver:
         if found is not None:
             raise self.misfit_error(node, found)
         if node.constructor.startswith("transformers"):
+            names = callee.parameters.positional if callee.parameters else ()
             with self._placed(node) as use:
-                self.policy.check_arguments(use, args, kwargs)
+                self.policy.check_arguments(use, args[len(names) :], {**dict(zip(names, args, strict=False)), **kwargs})
 
     def misfit_error(self, node: CallNode, found: Misfit) -> TemplateError:
         """The error about arguments that don't fit; the caller raises it."""

@@ -13,6 +13,7 @@ import math
 import operator
 import random
 from collections.abc import Callable, Iterable, Mapping, Sized
+from itertools import islice
 from types import BuiltinMethodType, MethodType
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Joiner, Namespace, missing
 
 from forgather_mem.config import filters, formatting
+from forgather_mem.config.collisions import MAX_NUMBERS, too_many
 from forgather_mem.config.functions import FUNCTIONS, TIMES, Clock
 from forgather_mem.config.marked import Marked, is_outside, unmarked
 from forgather_mem.config.marks import Marks
@@ -189,6 +191,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
             self.meter.made(kwargs)
         if isinstance(obj, LoopContext):
             args = tuple(self.meter.items(arg) for arg in args)
+        if obj is dict and args and not isinstance(args[0], Mapping):
+            args = (self._pairs(args[0]), *args[1:])
         if isinstance(obj, Macro | BlockReference | LoopContext | Cycler | Joiner) or id(obj) in _MAKERS:
             return __context.call(obj, *args, **kwargs)
         if self.paste_values and not isinstance(obj, BuiltinMethodType | MethodType) and id(obj) not in self._own:
@@ -202,6 +206,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if id(obj) in self._own:
             return self._call_own(obj, args, kwargs)
         return self._call_method(obj, args, kwargs)
+
+    def _pairs(self, pairs: Any) -> list[tuple[Any, ...]]:
+        """What `dict` is given besides a mapping."""
+        listed = [tuple(islice(pair, 3)) for pair in self.meter.items(pairs)]
+        if too_many(pair[0] for pair in listed if pair):
+            raise TooMuch(f"more than {MAX_NUMBERS} keys are fractions or numbers beyond 2**31")
+        return listed
 
     def _call_own(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if function is repr:

@@ -6,9 +6,12 @@ number and combination: each call is charged with the size of its arguments, sha
 
 from __future__ import annotations
 
+import collections
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any
+
+from forgather_mem.config.collisions import MAX_NUMBERS, too_many
 
 LIMIT = 500_000
 MAX_DIGITS = 400  # round(1, -10**9) would build 10**10**9 first
@@ -31,6 +34,8 @@ class Values:
         self._limit = limit
         self._left = limit
         self._special: dict[str, Callable[..., Any]] = {
+            "collections.OrderedDict": self._ordered,
+            "collections:OrderedDict": self._ordered,
             "dict": self._dict,
             "frozenset": self._collect(frozenset),
             "list": self._collect(list),
@@ -124,13 +129,26 @@ class Values:
 
     def _collect(self, kind: type[Any]) -> Callable[..., Any]:
         def collect(items: Iterable[Any] = (), /) -> Any:
-            return kind(self._taken(items))
+            taken = self._taken(items)
+            if kind in (set, frozenset):
+                _check_keys(taken)
+            return kind(taken)
 
         collect.__name__ = kind.__name__
         return collect
 
     def _dict(self, items: Any = (), /, **kwargs: Any) -> dict[Any, Any]:
-        return dict(items if isinstance(items, Mapping) else self._taken(items), **kwargs)
+        return dict(self._entries(items), **kwargs)
+
+    def _ordered(self, items: Any = (), /, **kwargs: Any) -> dict[Any, Any]:
+        return collections.OrderedDict(self._entries(items), **kwargs)
+
+    def _entries(self, items: Any) -> Any:
+        if isinstance(items, Mapping):
+            return items
+        pairs = [tuple(itertools.islice(pair, 3)) for pair in self._taken(items)]
+        _check_keys([pair[0] for pair in pairs if pair])
+        return pairs
 
     def _range(self, *args: int) -> range:
         found = range(*args)
@@ -152,6 +170,11 @@ class Values:
 
         extreme.__name__ = function.__name__
         return extreme
+
+
+def _check_keys(keys: Iterable[Any]) -> None:
+    if too_many(keys):
+        raise TooMuch(f"more than {MAX_NUMBERS} keys are fractions or numbers beyond 2**31")
 
 
 def _round(number: Any, ndigits: int | None = None) -> Any:

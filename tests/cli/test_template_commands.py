@@ -373,6 +373,18 @@ def test_a_setting_that_no_template_uses_is_found(cli):
     assert findings(cli, "train.yaml", "--set", "lr=1", "--set", "metric=x", "--allow", "my_own")[0] == 0
 
 
+def test_a_block_that_no_parent_has_is_found_and_told_once(cli, here):
+    (here / "t.yaml").write_text("-- extends 'base.yaml'\n[quite_another]\n    x: 1\n")
+    code, found, raw = findings(cli, "t.yaml")
+    text = "no template that t.yaml extends has a block 'quite_another': it is printed nowhere"
+    assert (code, found) == (1, [("block", 2, text)])
+    assert raw["findings"][0]["hint"] == "the blocks are: callbacks, head"
+    code, printed, complained = cli("check", "t.yaml")
+    assert code == 1
+    assert printed.startswith(f"t.yaml:2:1: {text}\n   2 | [quite_another]\n")
+    assert complained == ""
+
+
 def test_a_redeclared_key_is_told_and_is_no_mistake(cli, here):
     (here / "again.yaml").write_text("a: 1\nb: 2\na: 3\n")
     code, found, _ = findings(cli, "again.yaml")

@@ -93,6 +93,9 @@ def prepare(attack: dict[str, Any], root: Path, folder: Path, canary: Path) -> N
         path.parent.mkdir(parents=True, exist_ok=True)
         for key, (unit, count) in attack.get("repeat", {}).items():
             text = text.replace(f"<{key}>", unit * count)
+        for key, (count, step, *unit) in attack.get("numbers", {}).items():
+            numbers = ((unit[0] if unit else "%d: 1, ") % (i * step) for i in range(count))
+            text = text.replace(f"<{key}>", "".join(numbers))
         path.write_text(text.replace("{canary}", str(canary)).replace("{folder}", str(folder)), "utf-8")
     for name, content in attack.get("bytes", {}).items():
         (folder / name).write_bytes(bytes.fromhex(content))

@@ -530,6 +530,10 @@ def test_a_class_of_transformers_takes_no_argument_that_leads_to_code(tmp_path, 
         {"backbone": "./evil"}, {"backbone": "evil"}, {"backbone": "hf-hub:a/b"}, {"backbone": "owner/model"},
         {"attn_implementation": "owner/kernel"}, {"_attn_implementation": "paged|owner/kernel@v1"},
         {"attn_implementation": {"text_config": "owner/kernel"}},
+        {"_attn_implementation_internal": "owner/kernel"}, {"__dict__": {"x": 1}},
+        {"attribute_map": {"x": "auto_map"}}, {"text_config": {"attribute_map": {"x": "auto_map"}}},
+        {"architecture": "local-dir:evil"}, {"model_args": {"checkpoint_path": "evil.pth"}},
+        {"checkpoint_path": "evil.pth"}, {"pretrained_cfg": {"file": "evil.pth"}},
     ):  # fmt: skip
         with pytest.raises(TemplateError, match="run code from elsewhere"):
             Policy().check_arguments(config, [], kwargs)
