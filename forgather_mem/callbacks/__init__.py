@@ -1,18 +1,31 @@
-"""The trainer callbacks. Importing this imports transformers."""
+"""The trainer callbacks. Using one imports transformers.
 
-from forgather_mem.callbacks.clear_cache import ClearCacheCallback
-from forgather_mem.callbacks.collectors import CudaGarbageCollector, SimpleGarbageCollector
-from forgather_mem.callbacks.gc_governor import ScheduledGarbageCollector
-from forgather_mem.callbacks.grad_logger import GradLogger
-from forgather_mem.callbacks.info_callback import InfoCallback
-from forgather_mem.callbacks.json_logger import JsonLogger
-from forgather_mem.callbacks.memory_callback import MemoryCallback
-from forgather_mem.callbacks.memory_loggers import JsonMemoryLogger, PeakMemory, TBMemoryLogger
-from forgather_mem.callbacks.minimum_memory import MinimumMemory, estimate_minimum
-from forgather_mem.callbacks.progress_callback import ProgressCallback
-from forgather_mem.callbacks.tb_logger import TBLogger
-from forgather_mem.callbacks.textgen_callback import TextgenCallback
+Each is loaded when it is first used: a training that is only watched does not wait for the others.
+"""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_MODULE_OF = {
+    "ClearCacheCallback": "clear_cache",
+    "CudaGarbageCollector": "collectors",
+    "GradLogger": "grad_logger",
+    "InfoCallback": "info_callback",
+    "JsonLogger": "json_logger",
+    "JsonMemoryLogger": "memory_loggers",
+    "MemoryCallback": "memory_callback",
+    "MinimumMemory": "minimum_memory",
+    "PeakMemory": "memory_loggers",
+    "ProgressCallback": "progress_callback",
+    "ScheduledGarbageCollector": "gc_governor",
+    "SimpleGarbageCollector": "collectors",
+    "TBLogger": "tb_logger",
+    "TBMemoryLogger": "memory_loggers",
+    "TextgenCallback": "textgen_callback",
+    "estimate_minimum": "minimum_memory",
+}
 __all__ = [
     "ClearCacheCallback",
     "CudaGarbageCollector",
@@ -31,3 +44,34 @@ __all__ = [
     "TextgenCallback",
     "estimate_minimum",
 ]
+
+if TYPE_CHECKING:
+    from forgather_mem.callbacks.clear_cache import ClearCacheCallback as ClearCacheCallback
+    from forgather_mem.callbacks.collectors import CudaGarbageCollector as CudaGarbageCollector
+    from forgather_mem.callbacks.collectors import SimpleGarbageCollector as SimpleGarbageCollector
+    from forgather_mem.callbacks.gc_governor import ScheduledGarbageCollector as ScheduledGarbageCollector
+    from forgather_mem.callbacks.grad_logger import GradLogger as GradLogger
+    from forgather_mem.callbacks.info_callback import InfoCallback as InfoCallback
+    from forgather_mem.callbacks.json_logger import JsonLogger as JsonLogger
+    from forgather_mem.callbacks.memory_callback import MemoryCallback as MemoryCallback
+    from forgather_mem.callbacks.memory_loggers import JsonMemoryLogger as JsonMemoryLogger
+    from forgather_mem.callbacks.memory_loggers import PeakMemory as PeakMemory
+    from forgather_mem.callbacks.memory_loggers import TBMemoryLogger as TBMemoryLogger
+    from forgather_mem.callbacks.minimum_memory import MinimumMemory as MinimumMemory
+    from forgather_mem.callbacks.minimum_memory import estimate_minimum as estimate_minimum
+    from forgather_mem.callbacks.progress_callback import ProgressCallback as ProgressCallback
+    from forgather_mem.callbacks.tb_logger import TBLogger as TBLogger
+    from forgather_mem.callbacks.textgen_callback import TextgenCallback as TextgenCallback
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
