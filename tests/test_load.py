@@ -91,6 +91,20 @@ def test_two_handles_of_one_trainer_are_detached_one_by_one(tmp_path: Path) -> N
     assert methods(trainer) == before
 
 
+def test_attached_twice_the_same_handle_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer = make_trainer(tmp_path)
+    before = methods(trainer), len(trainer.callback_handler.callbacks)
+    handle = attach(trainer)
+    assert attach(trainer) is handle
+    assert len(trainer.callback_handler.callbacks) == before[1] + 1
+    assert not caplog.records
+    assert attach(trainer, logging_dir="elsewhere") is handle
+    assert "detach() it to change its options" in caplog.text
+    handle.detach()
+    assert (methods(trainer), len(trainer.callback_handler.callbacks)) == before
+    assert attach(trainer) is not handle
+
+
 def test_a_handle_does_not_keep_the_trainer_alive(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
     handle = attach(trainer)

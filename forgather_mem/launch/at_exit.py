@@ -25,8 +25,8 @@ def watch_process() -> None:
 
 def _ends(pid: int, began_s: float) -> None:
     folder = os.environ.get(session.FOLDER, "")
-    if "torch" not in sys.modules or os.getpid() != pid or session.registered(folder):
-        return
+    if "torch" not in sys.modules or os.getpid() != pid or session.registered(folder) or not os.path.isdir(folder):
+        return  # the last: the command has ended before us, and taken its folder away
     from forgather_mem.fence import Fence
 
     Fence().call("run", _write, folder, began_s)

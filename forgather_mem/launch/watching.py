@@ -38,10 +38,11 @@ class Watching(RuleCallback):
         settings = os.environ.get(session.SETTINGS, "")
         if template == WATCH and not settings and any(type(known) is MemoryCallback for known in link.callbacks()):
             return
-        variables: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if settings:
             from forgather_mem.cli.options import variables_of
 
-            variables = variables_of(settings.split("\n"))
-        allow = os.environ.get(session.ALLOW, "").split("\n")
-        attach(trainer, template, allow=[name for name in allow if name], **variables)
+            options.update(variables_of(settings.split("\n")))
+        if os.environ.get(session.ALLOW):
+            options["allow"] = os.environ[session.ALLOW].split("\n")
+        attach(trainer, template, **options)

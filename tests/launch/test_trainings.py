@@ -70,6 +70,29 @@ def test_trainings_one_after_the_other_and_an_error_in_the_last(tmp_path: Path) 
     assert not list((tmp_path / "plain").rglob("*forgather_mem*"))
 
 
+def test_a_script_that_watches_itself_is_watched_once(tmp_path: Path) -> None:
+    plain, with_us = side_by_side(python(), "own", tmp_path)
+    assert with_us.plain.out.splitlines() == plain.out.splitlines() == ["listed 1 0 6", "attached 1 1 6"]
+    assert with_us.plain.err == plain.err == ""
+    for name in ("listed", "attached"):
+        (folder,) = (tmp_path / "watched" / name / "forgather_mem").iterdir()
+        assert {path.name for path in folder.iterdir()} == {"memory.rank0.jsonl", "report.json", "ring.rank0"}
+
+
+def test_a_template_of_the_users_acts_and_the_report_comes_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        '-- extends "callbacks/memory.yaml"\n\n[callback_list]\n    == super()\n    mine: !singleton:rules:Mine []\n'
+    )
+    (tmp_path / "rules.py").write_text("from transformers import TrainerCallback\n\nclass Mine(TrainerCallback): ...\n")
+    words = ["--template", "mine.yaml", "--set", "every_steps=3", "--allow", "rules", SCRIPT, "short", "."]
+    result = taken_apart(run([*RUN, *words], tmp_path, PYTHONPATH=str(tmp_path)))
+    assert result.plain.code == 0, result.plain.err
+    assert result.plain.out == "['SimpleGarbageCollector', 'ClearCacheCallback', 'TBMemoryLogger', 'Mine']\n"
+    (report,) = reports(tmp_path).values()
+    assert (report["steps"], report["run"]["end"]) == (6, "finished")
+    assert report["host"]["rss_end_bytes"] > 2**27
+
+
 @pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
 def test_launchers_hand_the_watching_on(tmp_path: Path, launcher: str) -> None:
     ranks = 2 if launcher == "torchrun" else 1

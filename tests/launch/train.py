@@ -52,6 +52,18 @@ def trainings() -> None:
     make_trainer(FOLDER / "third", trainer_class=UsersTrainer, save_steps=2, save_strategy="steps").train()
 
 
+def own() -> None:
+    """A script that watches itself, by a callback in its list and by `attach`."""
+    from forgather_mem import attach, load_callbacks
+
+    for name, callbacks in (("listed", load_callbacks("callbacks/watch.yaml")), ("attached", [])):
+        trainer = make_trainer(FOLDER / name, callbacks)
+        handles = [attach(trainer), attach(trainer)] if name == "attached" else []
+        trainer.train()
+        known = [type(callback).__name__ for callback in trainer.callback_handler.callbacks]
+        print(name, known.count("MemoryCallback"), len(set(map(id, handles))), trainer.state.global_step)
+
+
 def ranks() -> None:
     trainer = make_trainer(FOLDER / "out", disable_tqdm=True, logging_strategy="no", **DISTRIBUTED)
     trainer.train()
@@ -67,6 +79,13 @@ def long() -> None:
         FOLDER / "out", [TellsSteps()], max_steps=100_000, logging_strategy="no", save_strategy="steps", save_steps=7,
         save_total_limit=1, disable_tqdm=True,
     ).train()  # fmt: skip
+
+
+def short() -> None:
+    trainer = make_trainer(FOLDER / "out", logging_strategy="no")
+    trainer.train()
+    # Behind the one of transformers and the one that brings the others
+    print([type(callback).__name__ for callback in trainer.callback_handler.callbacks][2:])
 
 
 def loop() -> None:
@@ -110,4 +129,4 @@ def trl() -> None:
 
 
 if __name__ == "__main__":
-    {"raises": trainings, "trainings": trainings, "ranks": ranks, "long": long, "loop": loop, "trl": trl}[MODE]()
+    {"raises": trainings, "own": own, "short": short, "ranks": ranks, "long": long, "loop": loop, "trl": trl}[MODE]()
