@@ -222,7 +222,8 @@ def _breakdown(summary: RunSummary) -> dict[str, int]:
 
     Activations, with the intermediates of both passes, are what the forward and backward passes of a step hold
     at most beyond what is held at its end, without the gradients. On the host, where freed memory may stay
-    resident, they are at least that. The rest of what is held between the steps is other.
+    resident, they are at least that. Other is the rest of the peak, and on a device at least the rest of what is
+    held between the steps.
     """
     parts = {part: int(summary.highest(f"tensors/{part}_bytes") or 0) for part in _PARTS}
     place, gauge, peak = "host", "host/rss_bytes", _host_peak(summary)
@@ -234,9 +235,10 @@ def _breakdown(summary: RunSummary) -> dict[str, int]:
     if summary.facts.micro_batches > 1:  # then the gradients of the micro-batches before are there
         forward -= parts["gradients"]
     activations = max(0, int(forward), int(backward) - parts["gradients"])
-    between = _span(summary, gauge).last - parts["parameters"] - parts["optimizer"]
     rest = peak.highest - sum(parts.values()) - activations
-    return {**parts, "activations_peak": activations, "cached": cached, "other": max(0, int(between), int(rest))}
+    if place == "device":
+        rest = max(rest, _span(summary, gauge).last - parts["parameters"] - parts["optimizer"])
+    return {**parts, "activations_peak": activations, "cached": cached, "other": max(0, int(rest))}
 
 
 def _cache(summary: RunSummary) -> dict[str, Any]:
