@@ -74,10 +74,13 @@ def policy_of(
     folder joins the end of the search for modules, when a person opened something and not otherwise.
 
     Raises:
-        typer.BadParameter: for an entry that is no name.
+        typer.BadParameter: for an entry that is no name, and a file that is not there.
     """
     from forgather_mem.config.policy import Policy
 
+    for file in allow_files or ():
+        if not file.expanduser().exists():
+            raise typer.BadParameter(f"there is no file {str(file)!r}", param_hint="--allow-file")
     if unsafe_any:
         policy = Policy.UNSAFE_ANY
     else:

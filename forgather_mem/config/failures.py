@@ -64,7 +64,7 @@ def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
     """What is wrong, and what to do."""
     text = str(error).strip() or type(error).__name__
     if isinstance(error, MissingName):
-        return text, _near_name(error, compiler)
+        return text.rstrip("."), _near_name(error, compiler)
     if isinstance(error, TemplateSyntaxError):
         message = (error.message or text).rstrip(".")
         return message[:1].lower() + message[1:], _near_word(message, compiler)

@@ -74,7 +74,15 @@ def find_file(written: str, directory: str | None) -> Path:
         if os.path.isfile(path):
             return Path(path)
     beside = f"beside the template ({directory}) or " if directory else ""
-    raise NoSuchName(f"there is no file {written!r} {beside}in the working folder")
+    near = did_you_mean(written, [name for folder in (directory, ".") if folder for name in _python_files(folder)])
+    raise NoSuchName(f"there is no file {written!r} {beside}in the working folder" + (f"; {near}" if near else ""))
+
+
+def _python_files(folder: str) -> list[str]:
+    try:
+        return [name for name in os.listdir(folder) if name.endswith(".py")]
+    except OSError:
+        return []
 
 
 def find_folder(written: str, directory: str | None) -> Path:

@@ -184,7 +184,7 @@ class Policy:
 
     def check_arguments(self, use: NameUse, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Refuse arguments that would make a class of transformers fetch and run code, unless a person opened
-        the class by name.
+        the class by its exact name.
 
         Raises:
             TemplateError: names the argument.
@@ -192,7 +192,8 @@ class Policy:
         if self._any or not use.name.startswith("transformers"):
             return
         opening = self._decide(use.name, use.directory)
-        if isinstance(opening, _Opening) and opening.why == DEFAULT and (found := code_argument(args, kwargs)):
+        is_exact = isinstance(opening, _Opening) and opening.why != DEFAULT and opening.namespace is None
+        if not is_exact and isinstance(opening, _Opening) and (found := code_argument(args, kwargs)):
             message = f"{found} would let {use.name} run code from elsewhere; a template may not set it"
             refusal = Refusal(use.name, "transformers", "", str(opening.name))
             raise Refused.of([refusal], use.place, use.path, message)

@@ -154,6 +154,7 @@ def test_the_module_and_the_command_are_one():
         (["pp", "base.yaml", "--set", "a=1", "--set", "a.b=1"], "plain value"),
         (["check", "base.yaml", "--allow", "os.*"], "no wild cards"),
         (["check", "base.yaml", "--allow", "a b"], "no namespace, name or file"),
+        (["check", "base.yaml", "--allow-file", "mine.py"], "there is no file 'mine.py'"),
     ],
 )
 def test_wrong_usage_is_one_message_and_ends_with_2(cli, argv, said):

@@ -207,8 +207,10 @@ def test_an_exact_name_is_not_reached_through_an_instance(write):
 
 
 @pytest.mark.parametrize(
-    "name", ["torch.load", "os:system", "transformers:pipeline", "getattr", "call", "pickle:loads"]
-)
+    "name",
+    ["torch.load", "os:system", "transformers:pipeline", "getattr", "call", "pickle:loads",
+     "torch.distributed.checkpoint.format_utils:dcp_to_torch_save", "transformers.modeling_utils:load_state_dict"],
+)  # fmt: skip
 def test_only_an_exact_entry_opens_what_can_run_code(name):
     wide = Policy(allow=["torch", "os", "builtins", "transformers", "pickle", "posix", "_pickle:loads"][:-1])
     assert not wide.verdict(name).allowed
@@ -282,6 +284,12 @@ def test_a_relative_file_is_looked_up_beside_the_template_then_in_the_working_fo
     assert policy.load(use("cb.py:A", directory=str(folder / "there"))).where == "there"
     assert policy.load(use("cb.py:A")).where == "here"
     assert policy.load(use("only.py:B", directory=str(folder / "there"))).__name__ == "B"
+
+
+def test_a_misspelt_file_is_answered_with_the_near_one(write):
+    folder = write(callbacks="class A: pass")
+    said = Policy(allow_files=[folder]).verdict("calbacks.py:A", str(folder)).why
+    assert said.endswith("in the working folder; did you mean 'callbacks.py'?)")
 
 
 def test_two_files_with_one_base_name_are_two_modules(write):
@@ -537,6 +545,8 @@ def test_a_class_of_transformers_takes_no_argument_that_leads_to_code(tmp_path, 
     ):  # fmt: skip
         with pytest.raises(TemplateError, match="run code from elsewhere"):
             Policy().check_arguments(config, [], kwargs)
+        with pytest.raises(TemplateError, match="run code from elsewhere"):
+            Policy(allow=["transformers"]).check_arguments(config, [], kwargs)
         Policy(allow=["transformers:DetrConfig"]).check_arguments(config, [], kwargs)
     harmless = {"attn_implementation": "sdpa", "backbone": "resnet50", "trust_remote_code": False, "auto_map": None}
     Policy().check_arguments(config, [{}, [1]], harmless)

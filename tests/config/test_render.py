@@ -308,6 +308,12 @@ def test_an_error_in_a_macro_names_the_macro_s_file(folder):
     assert (raised.template, raised.line) == ("tools.yaml", 3)
 
 
+def test_a_super_block_that_is_not_there_is_named(folder):
+    folder.write(main="[a]\n== super()\n")
+    raised = folder.error()
+    assert (raised.message, raised.line) == ("there is no parent block called 'a'", 2)
+
+
 def test_a_misspelt_template_name_is_answered_with_the_near_one(folder):
     folder.write(callbacks__memory="", main="-- extends 'callbacks/memroy.yaml'\n")
     assert "did you mean 'callbacks/memory.yaml'?" in folder.error().hint
