@@ -141,8 +141,9 @@ def test_the_demo_is_made_of_yaml_under_the_default_policy_down_to_the_trainer(t
     assert [type(callback) for callback in trainer.callback_handler.callbacks if isinstance(callback, TBMemoryLogger)]
 
 
-def test_the_demo_trains_with_another_template_of_callbacks() -> None:
-    callbacks = ConfigEnvironment().load("configs/demo.yaml", callbacks="callbacks/watch.yaml", logging_dir="x")
+def test_the_demo_trains_with_another_template_of_callbacks(tmp_path: Path) -> None:
+    variables = {"callbacks": "callbacks/watch.yaml", "logging_dir": str(tmp_path)}
+    callbacks = ConfigEnvironment().load("configs/demo.yaml", **variables)
     kinds = [type(callback).__name__ for callback in callbacks.construct("trainer_callbacks")]
     assert kinds[0] == "MemoryCallback"
     assert "SimpleGarbageCollector" not in kinds

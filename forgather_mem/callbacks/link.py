@@ -29,6 +29,8 @@ _WHOLE = ("_inner_training_loop", "_train_loop")
 # transformers 5 and then of 4, each with what it belongs to. An exception that leaves one of them ends the training.
 _PARTS = (("", "_run_epoch"), ("", "_evaluate"), ("", "_finalize_training"), ("callback_handler", "on_epoch_begin"))
 _SMALL_PARTS = (("", "get_batch_samples"), ("", "training_step"), ("callback_handler", "call_event"))
+# What a trainer passes to callbacks.
+_OBJECTS = ("model", "processing_class", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader")
 _BUILDS_OR_TRAINS = ("__init__", "train", *_WHOLE)
 
 
@@ -93,6 +95,7 @@ class Link:
             if not self._inside:
                 self._wrap_parts(trainer)
             self._wrapped.wrap(trainer, "log", functools.partial(_log, run))
+            self._tell_before_the_optimizer(trainer, run)
         if phases and not self._tells_phases:
             self._tells_phases = True
             wrap_phases(self._wrapped, trainer, run)
@@ -166,6 +169,21 @@ class Link:
         trainer = self._trainer()
         if trainer is not None and trainer.__dict__.get(LINK_ATTRIBUTE) is self:
             delattr(trainer, LINK_ATTRIBUTE)
+
+    def _tell_before_the_optimizer(self, trainer: Any, run: Run) -> None:
+        """Ours hear `pre_optimizer_step` from the optimizer where the trainer, Forgather's, has no such event."""
+        optimizer: Any = getattr(trainer, "optimizer", None)
+        if hasattr(trainer, "callback_handler") or not hasattr(optimizer, "register_step_pre_hook"):
+            return
+
+        def tell(*_: Any) -> None:
+            owner: Any = self._trainer()
+            objects = {name: getattr(owner, name, None) for name in _OBJECTS}
+            for callback in self.callbacks():
+                if callback in self.users:
+                    callback.on_pre_optimizer_step(owner.args, owner.state, getattr(owner, "control", None), **objects)
+
+        run.on_close.append(optimizer.register_step_pre_hook(tell).remove)
 
     def _wrap_parts(self, trainer: Any) -> None:
         parts = _PARTS if hasattr(trainer, "_run_epoch") else _PARTS + _SMALL_PARTS

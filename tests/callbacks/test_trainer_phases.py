@@ -13,7 +13,7 @@ import torch
 
 from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.plan import Rule
-from forgather_mem.triggers import Every
+from forgather_mem.triggers import AtEvent, Every
 
 
 class Checkpoints:
@@ -52,6 +52,7 @@ class LikeForgathers:
             for _ in range(2):
                 self._forward_backward_step(next(batches))
             self.optimizer.step()
+            self.optimizer.zero_grad()
             self.fire("optimizer_step")
             self.state.global_step += 1
             self.fire("step_end")
@@ -108,6 +109,19 @@ def test_each_phase_is_told_once_and_in_its_order(tmp_path: Path) -> None:
     trainer.train()
     step = [*["data", "forward", "backward"] * 2, "optimizer"]
     assert phases.seen == ["startup", *step, *step, "data", "evaluate", "save"]
+
+
+def test_before_the_optimizers_step_there_is_an_event_with_the_gradients_in_place(tmp_path: Path) -> None:
+    seen: list[tuple[str, int, bool]] = []
+
+    def note(moment: Any, sample: Any) -> dict[str, float]:
+        seen.append((moment.event, moment.step, moment.objects["model"].weight.grad is not None))
+        return {}
+
+    LikeForgathers(tmp_path, [MemoryCallback([Rule(AtEvent("pre_optimizer_step", "step_end"), [note])])]).train()
+    assert seen == [
+        ("pre_optimizer_step", 1, True), ("step_end", 1, False), ("pre_optimizer_step", 2, True), ("step_end", 2, False)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("fail_at", [-1, 1])

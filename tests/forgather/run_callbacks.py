@@ -248,6 +248,8 @@ class Checks:
         (lines,) = folder.rglob("memory.rank0.jsonl")
         steps = [json.loads(line).get("step") for line in lines.read_text().splitlines()]
         self.hold("memory.rank0.jsonl goes to the last step", max(step for step in steps if step is not None), 12)
+        self.hold("parameters, gradients and the optimizer's state are told apart", {"mem_tensors/parameters_gib",
+                  "mem_tensors/gradients_gib", "mem_tensors/optimizer_gib"} <= points.keys())  # fmt: skip
         self.hold("no method of the trainer stays wrapped", wrapped(trainer), [])
 
     def trained(self, config: str, folder: str) -> Any:
