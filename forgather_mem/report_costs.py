@@ -17,6 +17,8 @@ _STEADY_STEPS = 100
 _ENOUGH_CALLS = 3
 _KEPT_FRAC = 0.2
 _WORTH_TELLING = 0.002
+# Python's own pauses, apart from those, are told from this share on.
+_WORTH_A_LINE = 0.001
 # Somebody else's calls are told when they took more than this of the run.
 _DEAR_FRAC = 0.01
 _MAX_CALLS = 2
@@ -41,7 +43,7 @@ def cleanup_sentences(report: Report, *, brief: bool = False) -> Iterator[str]:
         return
     pause_s = report["gc"]["pause_total_s"]
     told_s = sum(row["seconds"] for row in dear if row["what"] == "gc.collect")
-    if pause_s and (not dear or pause_s - told_s > _WORTH_TELLING * wall_s):
+    if pause_s - told_s > _WORTH_A_LINE * wall_s:
         yield _collector(report["gc"], wall_s)
     for row in report["ledger"]:
         yield _given_back(row, wall_s)

@@ -169,17 +169,21 @@ def _ranks(report: Report) -> Iterator[str]:
     """How far the ranks lie apart, and which left nothing."""
     if "ranks" not in report:
         return
-    spreads = [(label, report["spread"][size]) for size, label in _SPREAD]
-    told = [
-        f"{label} {spread['min'] / GIB:,.1f} to {spread['max'] / GIB:,.1f} GiB, most on rank {spread['argmax']}"
-        for label, spread in spreads
-        if spread["max"]
-    ]
-    yield f"{len(report['ranks'])} of {report['run']['world_size']}, peaks: {'; '.join(told)}"
+    told = [_spread(label, report["spread"][size]) for size, label in _SPREAD if report["spread"][size]["max"]]
+    yield f"{len(report['ranks'])} of {report['run']['world_size']}, peaks: {'; '.join(told) or 'none were read'}"
     missing = report["missing_ranks"]
     if missing:
         shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
         yield f"nothing was left by rank{'s' * (len(missing) != 1)} {shown}"
+
+
+def _spread(label: str, spread: Mapping[str, int]) -> str:
+    """From the lowest to the highest peak, and on which rank that was."""
+    decimals = 1 if spread["max"] >= 10 * GIB else 2
+    low, high = (f"{spread[end] / GIB:,.{decimals}f}" for end in ("min", "max"))
+    return (
+        f"{label} {high} GiB each" if low == high else f"{label} {low} to {high} GiB, most on rank {spread['argmax']}"
+    )
 
 
 def _commands(report: Report) -> list[str]:

@@ -40,6 +40,8 @@ def merge_ranks(reports: Sequence[Report]) -> dict[str, Any]:
     merged = copy.deepcopy(dict(worst))
     merged["steps"] = max(report["steps"] for report in reports)
     merged["run"]["wall_s"] = max(report["run"]["wall_s"] for report in reports)
+    for name in ("folder", "event_folder"):  # rank 0 alone has a page
+        merged["run"][name] = next((report["run"][name] for report in reports if report["run"].get(name)), None)
     for part, badness in _WORST.items():
         of_rank = max(reports, key=badness)
         merged[part] = copy.deepcopy(of_rank[part])

@@ -275,8 +275,20 @@ def test_of_several_ranks_each_number_is_the_worst_and_its_rank_is_named(tmp_pat
     assert [row["rank"] for row in report["ranks"]] == [0, 1, 3]
     assert report["missing_ranks"] == [2]
     text = report_text(report)
-    assert "RANKS     3 of 4, peaks: host 1.0 to 1.1 GiB, most on rank 3" in text
+    assert "RANKS     3 of 4, peaks: host 1.04 to 1.15 GiB, most on rank 3" in text
     assert "nothing was left by rank 2" in text
+
+
+def test_the_page_of_rank_0_is_pointed_to_whichever_rank_was_worst() -> None:
+    reports = [
+        report_of("a.py", 5, 1.0, "finished", run={"rank": rank, "world_size": 2}, host={"rss_peak_bytes": GIB})
+        for rank in (0, 1)
+    ]
+    reports[0]["run"]["event_folder"] = "out/runs/a"
+    reports[1]["run"]["end"] = "exception"
+    merged = merge_ranks(reports)
+    assert (merged["run"]["rank"], merged["run"]["event_folder"]) == (1, "out/runs/a")
+    assert "2 of 2, peaks: host 1.00 GiB each" in report_text(merged)
 
 
 def test_a_merged_report_has_a_file_of_its_own_that_is_read_first(tmp_path: Path) -> None:
