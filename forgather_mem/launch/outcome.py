@@ -59,7 +59,7 @@ def _tell(folder: str, arguments: Arguments, command: Command, ended: Ended) -> 
     if trainings:
         _remove(folder)
     broken = list(_broken_limits(reports, arguments))
-    for sentence in broken:
+    for sentence in broken or _limits_not_judged(reports, arguments):
         _print(f"forgather-mem: {sentence}")
     return bool(broken)
 
@@ -115,10 +115,15 @@ def _broken_limits(reports: Sequence[Mapping[str, Any]], arguments: Arguments) -
         yield "there is a leak, and --fail-on leak was asked for"
     for where, size in arguments.max_peaks:
         found = [peak for report in reports for peak in _peaks(report, where)]
-        if not found:
-            yield f"--max-peak {where}={size}: nothing was read of {where}"
-        elif max(found) > parse_bytes(size):
+        if max(found, default=0) > parse_bytes(size):
             yield f"the peak of {format_place(where)} was {format_bytes(max(found))}, over --max-peak {where}={size}"
+
+
+def _limits_not_judged(reports: Sequence[Mapping[str, Any]], arguments: Arguments) -> Iterator[str]:
+    """One sentence for each limit that nothing was read for: a misspelt number, or a device that was not used."""
+    for where, size in arguments.max_peaks:
+        if not any(_peaks(report, where) for report in reports):
+            yield f"--max-peak {where}={size}: nothing was read of {format_place(where)}, so nothing was over it"
 
 
 def _peaks(report: Mapping[str, Any], where: str) -> list[int]:

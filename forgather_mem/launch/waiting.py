@@ -55,9 +55,12 @@ class Child:
         self._began_s = time.monotonic()
         # Blocked from before the child exists, so that none is lost and none ends us alone
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+        # Who ignores it, as some schedulers do, has its children taken away before it can ask how they ended
+        inherited = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         parent = os.getpid()
         self.pid = os.fork()
         if not self.pid:
+            signal.signal(signal.SIGCHLD, inherited)
             _become(argv, environment, parent, self._mask)
 
     def wait(self, look: Callable[[], None], every_s: float) -> Ended:

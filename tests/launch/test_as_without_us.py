@@ -148,6 +148,16 @@ def test_a_signal_to_the_parent_is_one_to_the_script(folder: Path, number: signa
     assert json.loads(report.read_text())["run"]["end"] == ("killed" if number == signal.SIGQUIT else "interrupted")
 
 
+def test_a_signal_that_the_starter_ignores_is_ignored(folder: Path) -> None:
+    (folder / "looks.py").write_text(
+        "import signal\nprint([signal.getsignal(n) for n in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT)])\n"
+    )
+    (folder / "start.sh").write_text("trap '' CHLD HUP INT\n\"$@\"\necho $?\n")
+    results = [run(["sh", "start.sh", *words, "looks.py"], folder) for words in (python(), RUN)]
+    assert taken_apart(results[1]).plain == results[0]
+    assert results[0].out.endswith("]\n0\n")
+
+
 def test_killed_is_explained_at_once_and_the_parent_ends_the_same_way(folder: Path) -> None:
     waiting = Waiting(folder, RUN)
     os.kill(waiting.child(), signal.SIGKILL)
@@ -287,7 +297,11 @@ def test_a_peak_over_its_limit_ends_in_3_and_the_report_goes_where_it_is_wanted(
     assert 2**26 < report["host"]["rss_peak_bytes"] < 2**27
     assert report["run"]["argv"] == ["0"]
     assert watched(["--max-peak=host=50MiB", "grows.py", "5"], folder).plain.code == 5, "the command's own code"
-    assert watched(["--max-peak", "host=8GiB", "--fail-on", "leak", "grows.py", "0"], folder).plain.code == 0
+    result = watched(
+        ["--max-peak", "host=8GiB", "--max-peak", "gpu7=1GiB", "--fail-on", "leak", "grows.py", "0"], folder
+    )
+    assert result.plain.code == 0
+    assert "nothing was read of GPU 7" in result.report
 
 
 def test_help_is_there(folder: Path) -> None:

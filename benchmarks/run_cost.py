@@ -1,0 +1,159 @@
+"""What does `forgather-mem run` cost? The same training alone and watched, taking turns; and a record of the black box.
+
+    python benchmarks/run_cost.py [--pairs 6] [--steps 600]
+
+Writes benchmarks/results/run.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import timeit
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULT = ROOT / "benchmarks" / "results" / "run.md"
+RUN = [sys.executable, "-m", "forgather_mem", "run"]
+WARM_UP_STEPS = 50
+
+
+def training(steps: int) -> None:
+    """In the child: train, and print when it began and what each step took."""
+    first_line_s = time.time()
+    sys.path.insert(0, str(ROOT))
+    from transformers import TrainerCallback
+
+    from benchmarks._training import train
+
+    class Clock(TrainerCallback):
+        def __init__(self) -> None:
+            self.began_s = 0.0
+            self.times: list[float] = []
+            self.cpu: list[float] = []
+
+        def on_train_begin(self, *args: object, **kwargs: object) -> None:
+            self.began_s = time.time()
+
+        def on_step_begin(self, *args: object, **kwargs: object) -> None:
+            self.times.append(time.perf_counter())
+            self.cpu.append(time.process_time())
+
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        train(clock, steps, Path(folder))
+    print(json.dumps({
+        "first_line_s": first_line_s, "train_begin_s": clock.began_s,
+        "steps_s": [b - a for a, b in zip(clock.times, clock.times[1:], strict=False)][WARM_UP_STEPS:],
+        "cpu_s": (clock.cpu[-1] - clock.cpu[WARM_UP_STEPS]) / (len(clock.cpu) - 1 - WARM_UP_STEPS),
+    }))  # fmt: skip
+
+
+def run(words: Sequence[str], **environment: str) -> dict[str, float]:
+    """One training: seconds to its first line, to its first step, of its steps, and of all of it."""
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    with tempfile.TemporaryDirectory() as folder:
+        began_s = time.time()
+        done = subprocess.run(words, cwd=folder, env=variables, capture_output=True, text=True, check=True)
+        all_s = time.time() - began_s
+    told = json.loads(done.stdout.splitlines()[-1])
+    return {
+        "to the first line of the script, ms": 1e3 * (told["first_line_s"] - began_s),
+        "from there to the first step, ms": 1e3 * (told["train_begin_s"] - told["first_line_s"]),
+        "a step, median, ms": 1e3 * statistics.median(told["steps_s"]),
+        "a step, CPU, mean, ms": 1e3 * told["cpu_s"],
+        "all of it, ms": 1e3 * all_s,
+    }
+
+
+def record_us() -> tuple[float, float, float]:
+    """A record, a change of phase, and the 14 numbers of a record on their way into it, each in microseconds."""
+    from forgather_mem.formats.ring_writer import NAMES, SAMPLE, RingWriter
+
+    values = dict.fromkeys(NAMES, 1.0)
+    with tempfile.TemporaryDirectory() as folder:
+        ring = RingWriter(Path(folder) / "ring", {})
+        buffer = bytearray(SAMPLE.size)
+        numbers = (1, 1.0, 1, 0.5, 1, 0, *([1.0] * len(NAMES)), 1)
+        calls = (
+            lambda: ring.sample(3, values, time_s=1.0, epoch=0.5),
+            lambda: ring.state(3, "forward"),
+            lambda: SAMPLE.pack_into(buffer, 0, *numbers),
+        )
+        best = [min(timeit.repeat(call, number=20_000, repeat=15)) / 20_000 * 1e6 for call in calls]
+    return best[0], best[1], best[2]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        training(arguments.steps)
+        return
+    script = [str(Path(__file__).resolve()), "--child", "--steps", str(arguments.steps)]
+    variants = {
+        "alone": lambda: run([sys.executable, *script]),
+        "alone, again": lambda: run([sys.executable, *script]),
+        "forgather-mem run": lambda: run([*RUN, *script]),
+        "FORGATHER_MEM=0 forgather-mem run": lambda: run([*RUN, *script], FORGATHER_MEM="0"),
+    }
+    load_before = os.getloadavg()[0]
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
+    for number in range(arguments.pairs):
+        names = list(variants)
+        for name in names[number % 4 :] + names[: number % 4]:
+            found[name].append(variants[name]())
+            print(f"{number + 1}/{arguments.pairs} {name}: {found[name][-1]}", file=sys.stderr)
+    RESULT.write_text(page(found, load_before, arguments))
+    print(RESULT.read_text())
+
+
+def page(found: dict[str, list[dict[str, float]]], load_before: float, arguments: argparse.Namespace) -> str:
+    import torch
+    import transformers
+
+    columns = list(found["alone"][0])
+    medians = {name: {c: statistics.median(row[c] for row in rows) for c in columns} for name, rows in found.items()}
+    lines = [
+        "# What `forgather-mem run` costs", "",
+        f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, torch {torch.__version__}, transformers "
+        f"{transformers.__version__}, {os.cpu_count()} shared CPUs, one thread, load {load_before:.1f} before and "
+        f"{os.getloadavg()[0]:.1f} after. Made by `python benchmarks/run_cost.py --pairs {arguments.pairs} --steps "
+        f"{arguments.steps}`: {arguments.pairs} trainings of {arguments.steps} steps of each kind, taking turns; "
+        "medians over the trainings. Trust ratios and differences more than absolutes.", "",
+        "Promised: at most 1 % of a run of steps of 17 ms, less than 500 ms until the first step, a record of the "
+        "black box in less than 1 us.", "",
+        f"| | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}",
+    ]  # fmt: skip
+    for name, row in medians.items():
+        lines.append(f"| {name} | " + " | ".join(f"{row[column]:,.2f}" for column in columns) + " |")
+    lines += ["", "Against `alone`, per pair of one turn, median:", "", f"| | {' | '.join(columns)} |"]
+    lines.append(f"|---|{'---:|' * len(columns)}")
+    for name in list(found)[1:]:
+        ratios = [
+            statistics.median(b[column] / a[column] for a, b in zip(found["alone"], found[name], strict=True))
+            for column in columns
+        ]
+        lines.append(f"| {name} | " + " | ".join(f"{ratio:.3f}" for ratio in ratios) + " |")
+    record, phase, pack = record_us()
+    lines += [
+        "", "| black box | us |", "|---|---:|",
+        f"| a record | {record:.2f} |", f"| of it the store into the file | {pack:.2f} |",
+        f"| a change of phase | {phase:.2f} |", "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
