@@ -17,6 +17,8 @@ from forgather_mem.config.sources import Source
 from forgather_mem.errors import TemplateError, did_you_mean
 
 _QUOTED = re.compile(r"(?:got|named|tag|block|unexpected) '([^']+)'")
+_CHARACTER = re.compile(r"unexpected char ((\"'\"|'\"')|.+) at \d+")
+_UNCLOSED = "is this quote closed in its line?"
 _LIMITS = "the limits are those of Budgets; only code can raise them"
 _FUNCTIONS = {"root": "", "macro": "in a macro"}
 
@@ -63,10 +65,15 @@ def _column(text: str, error: Exception) -> int | None:
 def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
     """What is wrong, and what to do."""
     text = str(error).strip() or type(error).__name__
+    if isinstance(error, MissingName) and "TemplateReference" in text:
+        blocks = {block for load in compiler.job.loads for block in compiler.outline(load.source).blocks}
+        return f"there is no block {error.name!r}", did_you_mean(str(error.name), blocks)
     if isinstance(error, MissingName):
         return text.rstrip("."), _near_name(error, compiler)
     if isinstance(error, TemplateSyntaxError):
         message = (error.message or text).rstrip(".")
+        if unexpected := _CHARACTER.fullmatch(message):
+            return f"unexpected character {unexpected[1]}", _UNCLOSED if unexpected[2] else None
         return message[:1].lower() + message[1:], _near_word(message, compiler)
     if isinstance(error, TooMuch):
         return text, _repeated(compiler.job) or _LIMITS

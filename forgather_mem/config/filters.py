@@ -281,6 +281,7 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     " items": pass_environment(lambda sandbox, value, weight: sandbox.meter.items(value, weight)),
     " work": pass_environment(lambda sandbox, weight: sandbox.meter.work(weight)),
     " at": pass_context(lambda context, value, origin: origin + str(context.environment.finalize(context, value))),
+    " printed": pass_context(lambda context, value: str(context.environment.finalize(context, value))),
     " find": pass_environment(lambda sandbox, *args: sandbox.find(*args)),
     " concat": _concat,
     " line": _line,

@@ -134,6 +134,15 @@ class Instrument(NodeTransformer):
             node.body.insert(0, _work(weight, node.lineno))  # type: ignore[attr-defined]
         return node
 
+    def visit_FilterBlock(self, node: nodes.FilterBlock) -> nodes.Node:
+        self.generic_visit(node)
+        node.filter = cast(nodes.Filter, _filter("printed", node.filter, []))
+        return node
+
+    def visit_With(self, node: nodes.With) -> list[nodes.Node]:
+        self.generic_visit(node)
+        return [_work(1, node.lineno), node]  # what is assigned has no line in the generated code
+
     def visit_Extends(self, node: nodes.Extends) -> nodes.Node:
         self.generic_visit(node)
         node.template = self._found(node.template, "extended", node.lineno)

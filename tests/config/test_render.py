@@ -314,6 +314,29 @@ def test_a_super_block_that_is_not_there_is_named(folder):
     assert (raised.message, raised.line) == ("there is no parent block called 'a'", 2)
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "message", "hint"),
+    [
+        ("a: 1\n{% filter attr('__class__') %}x{% endfilter %}", 2, "access to attribute '__class__' of 'str'", "data"),
+        ("a: 1\n-- with b = 1 / 0\n-- endwith", 2, "ZeroDivisionError", None),
+        ("a: 1\nb: {{ 'x }}", 2, 'unexpected character "\'"', "is this quote closed in its line?"),
+        ("a: 1\nb: {{ x ? }}", 2, "unexpected character '?'", None),
+        ("[body]\n== self.boby()", 2, "there is no block 'boby'", "did you mean 'body'?"),
+    ],
+)
+def test_a_mistake_in_jinja_has_its_line_and_words_for_people(folder, text, line, message, hint):
+    folder.write(main=text)
+    raised = folder.error()
+    assert raised.line == line
+    assert message in raised.message
+    assert raised.hint is None if hint is None else hint in raised.hint
+
+
+def test_what_a_filter_makes_of_a_block_is_printed(folder):
+    folder.write(main="a: {% filter length %}xyz{% endfilter %}\n-- with b = 1\nb: {{ b }}\n-- endwith\n")
+    assert folder.text() == "a: 3\nb: 1"
+
+
 def test_a_misspelt_template_name_is_answered_with_the_near_one(folder):
     folder.write(callbacks__memory="", main="-- extends 'callbacks/memroy.yaml'\n")
     assert "did you mean 'callbacks/memory.yaml'?" in folder.error().hint
