@@ -136,7 +136,7 @@ class Instrument(NodeTransformer):
 
     def visit_FilterBlock(self, node: nodes.FilterBlock) -> nodes.Node:
         self.generic_visit(node)
-        node.filter = cast(nodes.Filter, _filter("printed", node.filter, []))
+        node.filter = _filter("printed", node.filter, [])
         return node
 
     def visit_With(self, node: nodes.With) -> list[nodes.Node]:

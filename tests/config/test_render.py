@@ -333,8 +333,8 @@ def test_a_mistake_in_jinja_has_its_line_and_words_for_people(folder, text, line
 
 
 def test_what_a_filter_makes_of_a_block_is_printed(folder):
-    folder.write(main="a: {% filter length %}xyz{% endfilter %}\n-- with b = 1\nb: {{ b }}\n-- endwith\n")
-    assert folder.text() == "a: 3\nb: 1"
+    folder.write(main="-- with b = 1\nb: {{ b }}\n-- endwith\na: {% filter length %}xyz{% endfilter %}\n")
+    assert folder.text() == "b: 1\na: 3"
 
 
 def test_a_misspelt_template_name_is_answered_with_the_near_one(folder):
