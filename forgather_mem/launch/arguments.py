@@ -166,4 +166,4 @@ def _interpreter_options() -> list[str]:
 
 
 def _options_hint() -> str:
-    return f"the options are: {', '.join(_WITH_VALUE)}; what belongs to the command stands behind it"
+    return f"there are {', '.join(_WITH_VALUE)};\n  options of the command stand behind it"
