@@ -25,7 +25,10 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert loaded_by("import forgather_mem") == []
 
 
-@pytest.mark.parametrize("module", ["report", "sample", "units", "formats.jsonl", "summary", "metrics", "triggers"])
+@pytest.mark.parametrize(
+    "module",
+    ["report", "sample", "units", "formats.jsonl", "summary", "metrics", "triggers", "formats.ring", "launch.outcome"],
+)
 def test_what_the_waiting_parent_needs_loads_no_torch(module: str) -> None:
     assert not {"torch", "transformers", "tensorboard"} & set(loaded_by(f"import forgather_mem.{module}"))
 

@@ -18,7 +18,6 @@ from forgather_mem.fence import Fence
 from forgather_mem.formats.ring import read_ring
 from forgather_mem.launch.arguments import Arguments, Command
 from forgather_mem.launch.waiting import Ended
-from forgather_mem.probes.limits import MemoryLimit
 from forgather_mem.report import build_report, write_report
 from forgather_mem.report_table import format_place
 from forgather_mem.report_text import report_text
@@ -103,6 +102,8 @@ def _seen_from_outside(report: dict[str, Any], folder: Path, ended: Ended) -> No
         host["rss_start_bytes"] = int(sizes[0]) if sizes else host["rss_start_bytes"]
     host["rss_peak_bytes"] = host["rss_peak_bytes"] or ended.peak_bytes
     if not host["limit_bytes"]:
+        from forgather_mem.probes.limits import MemoryLimit  # with all probes: 20 ms that a training does not need
+
         with contextlib.suppress(OSError, KeyError):
             limit = MemoryLimit()
             host["limit_bytes"], host["limit_kind"] = limit.limit_bytes, limit.kind
