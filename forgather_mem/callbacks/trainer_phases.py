@@ -27,12 +27,13 @@ def wrap_phases(wrapped: Wrappers, trainer: Any, run: Run) -> None:
     run.phases.enter("startup")
     for name, phase in (PHASE_OF_METHOD | PHASE_OF_FORGATHERS).items():
         wrapped.wrap(trainer, name, functools.partial(_phase, run, phase))
-    wrapped.wrap(getattr(trainer, "accelerator", None), "backward", functools.partial(_phase, run, "backward"))
     handler = getattr(trainer, "callback_handler", None)
-    wrapped.wrap(handler, "on_pre_optimizer_step", functools.partial(_optimizer_begins, run))
-    wrapped.wrap(handler, "on_optimizer_step", functools.partial(_optimizer_ends, run))
     if handler is None:
         _wrap_forgathers(wrapped, trainer, run)
+        return
+    wrapped.wrap(getattr(trainer, "accelerator", None), "backward", functools.partial(_phase, run, "backward"))
+    wrapped.wrap(handler, "on_pre_optimizer_step", functools.partial(_optimizer_begins, run))
+    wrapped.wrap(handler, "on_optimizer_step", functools.partial(_optimizer_ends, run))
 
 
 def _wrap_forgathers(wrapped: Wrappers, trainer: Any, run: Run) -> None:
