@@ -6,6 +6,7 @@ A block that is a part of something is completed by as little as possible: the t
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from forgather_mem import ConfigEnvironment, TrainingLoop, load_callbacks
 from forgather_mem.callbacks import GradLogger, JsonLogger, MemoryCallback, TBLogger, TextgenCallback
 from tests.callbacks.test_built_ins import TextTrainer
 from tests.events import scalars, texts
-from tests.seeds.blocks import ROOT, WHY_NOT, all_blocks
+from tests.seeds.blocks import FOLDER, ROOT, WHY_NOT, all_blocks
 from tests.training import make_trainer
 
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
@@ -53,12 +54,19 @@ def logs_to_tensorboard(text: str) -> None:
     assert "My Experiment" in texts(Path("runs"))["experiment"][0][1]
 
 
+def keys_of_a_record() -> list[str]:
+    """Those of the record that the document shows; it is no JSON, since it has dots in a place."""
+    (shown,) = re.findall(r"^```json\n(.*?)^```$", next(FOLDER.glob("003*")).read_text(), re.M | re.S)
+    return re.findall(r'^ {4}"(\w+)":', shown, re.M)
+
+
 def logs_to_json(text: str) -> None:
     (callback,) = construct(text, "trainer_callbacks")
     assert type(callback) is JsonLogger
     trained([callback])
     records = json.loads(callback.path.read_text())
     assert [record["global_step"] for record in records if "loss" in record["metrics"]] == [2, 4, 6]
+    assert [list(record) for record in records[1:]] == [keys_of_a_record()] * (len(records) - 1)
     assert records[0]["meta"]["name"] == "My Experiment"
     assert "JsonLogger" in records[0]["meta"]["config"], "the template, with its variables in place"
 
