@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from forgather_mem.cgroups import kills_since
-from forgather_mem.formats.jsonl import Header, LogReader
+from forgather_mem.formats.jsonl import Header, LogReader, last_record
 from forgather_mem.formats.ring import Ring
 from forgather_mem.report import build_report
 from forgather_mem.run_growth import Growth
@@ -38,8 +38,11 @@ def report_of_log(files: Iterable[Path], ring: Ring | None = None) -> dict[str, 
     Raises:
         OSError: a file can't be read.
     """
-    told = _Told()
-    for record in LogReader(*files):
+    paths, told = list(files), _Told()
+    closing = _report_in(last_record(paths[-1])) if paths else None
+    if closing is not None:
+        return closing
+    for record in LogReader(*paths):
         told.take(record)
     if told.report is not None:
         return told.report
@@ -93,8 +96,7 @@ class _Told:
             self._take_sample(record)
         elif isinstance(record, Finding):
             self._summary.tell(record)
-            report = record.data.get("report") if record.kind == "verdict" else None
-            self.report = report if isinstance(report, dict) and report.get("schema") == 1 else None
+            self.report = _report_in(record)
         elif record.data.get("pid") != self.header.get("pid"):  # the same in a file that was begun anew for its size
             self._begin(record.data)
 
@@ -194,6 +196,14 @@ class _Told:
             "num_workers": _whole(latest.get("workers/count")),
             **self._growth.as_dict(),
         }
+
+
+def _report_in(record: object) -> dict[str, Any] | None:
+    """The whole report, when this is the finding that closes a run."""
+    if not isinstance(record, Finding) or record.kind != "verdict":
+        return None
+    report = record.data.get("report")
+    return report if isinstance(report, dict) and report.get("schema") == 1 else None
 
 
 def _row(what: str) -> dict[str, Any]:

@@ -98,6 +98,18 @@ class LogReader:
                         self.bad_lines += 1
 
 
+def last_record(path: str | Path) -> Header | Sample | Finding | None:
+    """What stands in a file's last line, without reading the lines before; None when that is no record.
+
+    Raises:
+        OSError: the file can't be read.
+    """
+    with Path(path).open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _MAX_LINE_BYTES))
+        return _parse(file.read().rstrip(b"\n").rpartition(b"\n")[2])
+
+
 def log_files(folder: str | Path) -> dict[int, list[Path]]:
     """The logs in a run's folder by rank, each with the files that were rotated away first, oldest first."""
     found: dict[int, list[tuple[int, Path]]] = {}
