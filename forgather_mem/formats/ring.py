@@ -2,7 +2,8 @@
 
 A store into a mapped file needs no system call, and what is stored belongs to the kernel: it survives SIGKILL
 and the out-of-memory killer, not the loss of the machine. One process writes; others read at any time, also
-while it runs. Nothing here imports torch. What writes it is `formats.ring_writer`.
+while it runs. Nothing here imports torch. What writes it is `formats.ring_writer`; on network file systems it
+uses system calls instead, since a store that fails there would end the process.
 
 The file, `ring.rank{r}` in a run's folder, has four parts, all numbers little-endian:
 

@@ -17,10 +17,11 @@ from forgather_mem.metrics import METRICS, PHASES
 from forgather_mem.sample import EVENTS, Sample
 
 
-def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mapped", [True, False])
+def test_what_was_written_is_read_back(tmp_path: Path, mapped: bool) -> None:
     path = tmp_path / ring_name(0)
     header = {"rank": 0, "pid": 7, "script": "train.py", "step": 40, "kills": {"count": 0}}
-    ring = RingWriter(path, header)
+    ring = RingWriter(path, header, mapped=mapped)
     ring.sample(41, {"host/rss_bytes": 5.0, "host/available_bytes": 9.0, "mine": 1.0}, epoch=0.5, time_s=100.0)
     ring.sample(42, {"host/rss_bytes": 6.0}, event="evaluate", time_s=101.0, device=1)
     ring.note("leak", 42, "the host grows")
@@ -39,6 +40,26 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     ring.close()
     ring.state(43, "save")
     assert read_ring(path).state.step == 42
+
+
+def test_a_file_system_that_fails_is_no_harm_where_nothing_is_mapped(tmp_path: Path) -> None:
+    ring = RingWriter(tmp_path / "ring", {}, mapped=False)
+    ring.state(1, "save")
+    os.close(ring._file)  # as far as a write can see, the server has gone
+    ring.state(2, "save")
+    ring.sample(2, {})
+    assert read_ring(tmp_path / "ring").state.step == 1
+
+
+def test_what_is_not_known_to_be_local_is_not_mapped(tmp_path: Path) -> None:
+    assert layout._is_local(Path("/dev/shm/ring")), "a tmpfs"
+    assert not layout._is_local("/proc/ring")
+    kinds = {
+        line.split()[4]: line.split(" - ")[1].split()[0]
+        for line in Path("/proc/self/mountinfo").read_text().splitlines()
+    }
+    place = max((mount for mount in kinds if f"{tmp_path}/".startswith(f"{mount.rstrip('/')}/")), key=len)
+    assert layout._is_local(tmp_path / "ring") is (kinds[place] in layout._LOCAL)
 
 
 def test_a_new_ring_is_one_already(tmp_path: Path) -> None:
