@@ -36,28 +36,28 @@ def install() -> None:
 
 
 class TrainerFinder:
-    """Finds nothing itself; it looks who is asked for."""
+    """Finds nothing itself; it looks who is asked for, until the Trainer is there."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if name != TRAINER_MODULE:
             return None
-        sys.meta_path.remove(self)
         for finder in sys.meta_path:
-            spec = finder.find_spec(name, path, target)
+            spec = finder.find_spec(name, path, target) if finder is not self else None
             if spec is not None:
                 if spec.loader is not None:
-                    _then(spec.loader, watch_trainers)
+                    _then(spec.loader, self.trainer_is_there)
                 return spec
         return None
 
+    def trainer_is_there(self) -> None:
+        """Transformers' Trainer has just been imported."""
+        from forgather_mem.fence import Fence
 
-def watch_trainers() -> None:
-    """Put our class into the default callbacks of transformers' Trainer, which has just been imported."""
-    from forgather_mem.fence import Fence
-
-    Fence().call("run", _add_default_callback)
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        Fence().call("run", _add_default_callback)
 
 
 def _add_default_callback() -> None:

@@ -1,7 +1,9 @@
 """Run by test_trainings.py, plainly and watched: `train.py MODE FOLDER`. What it prints is the same both times."""
 
+# ruff: noqa: E402
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import time
@@ -9,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
+
+# Looking is not importing yet: the hook has to wait for that
+assert importlib.util.find_spec("transformers.trainer") is not None
 
 import torch
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainerCallback
