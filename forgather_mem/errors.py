@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 MAX_MESSAGE_CHARS = 2_000
+_MAX_COMPARED = 20_000_000
 
 
 class ForgatherMemError(Exception):
@@ -108,5 +109,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     >>> did_you_mean("zzz", ["verbose"]) is None
     True
     """
-    near = difflib.get_close_matches(name[:200], list(known), n=1, cutoff=0.6)
+    name = name[:200]
+    candidates = []
+    left = _MAX_COMPARED  # a stranger may have chosen the names, and comparing two takes the product of their lengths
+    for candidate in known:
+        if len(candidate) > 4 * len(name) + 4:  # too long to be near
+            continue
+        left -= (len(name) + 10) * (len(candidate) + 10)
+        if left < 0:
+            break
+        candidates.append(candidate)
+    near = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else None

@@ -208,7 +208,9 @@ class Resolver:
         for node in calls:
             name = node.constructor
             if is_file(node):  # depends on its folder and its search path
-                doubtful.setdefault((name, node.searchpath), node)
+                if (name, node.searchpath) not in doubtful:
+                    doubtful[name, node.searchpath] = node
+                    num_refused += not self.allows(node)
             elif name not in seen:
                 seen.add(name)
                 if not self.policy.verdict(name).allowed:
