@@ -249,8 +249,13 @@ class RuleCallback(TrainerCallback):
 
 def _close_report(summary: RunSummary) -> tuple[str, dict[str, Any]]:
     """The finding that closes a run; its report is written, too, where there is a folder with files of ours."""
+    facts = summary.facts
+    for name in ("folder", "event_folder"):  # who reads it may stand in another folder
+        place = getattr(facts, name)
+        if place and "://" not in place:
+            setattr(facts, name, os.path.abspath(place))
     text, data = verdict(summary)
-    folder = summary.facts.folder
+    folder = facts.folder
     if folder is not None and Path(folder).is_dir():
         with contextlib.suppress(OSError):  # the log has it, and it can be made from that
             write_report(data["report"], folder)

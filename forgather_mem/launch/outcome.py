@@ -76,7 +76,7 @@ def _finished(folder: Path, command: Command, ended: Ended, last: bool) -> dict[
     except ForgatherMemError:  # the disk took nothing
         report = build_report(RunSummary())
     run = report["run"]
-    run["folder"] = run.get("folder") or str(folder)
+    run["folder"] = str(folder)  # the command's own name for it counts from a folder that it may have left
     if not run["script"]:
         run["script"], run["argv"] = command.script, list(command.arguments)
     if last and ended.signal is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,8 +60,3 @@ def taken_apart(result: Result) -> Watched:
     head, found, tail = rest.partition(REPORT)
     assert found, result.err
     return Watched(Result(result.code, result.out, head), begin, found + tail)
-
-
-def only(paths: Mapping[str, object] | Sequence[Path]) -> Path:
-    (path,) = list(paths)
-    return Path(path)

@@ -176,7 +176,7 @@ class Killed:
         assert report["host"]["rss_peak_bytes"] > 2**27
         if not self.together:
             text = (self.folder / "stderr").read_text()
-            assert f"killed (SIGKILL) after {report['steps']:,} steps" in text
+            assert f"killed (SIGKILL) after {report['steps']:,} step" in text
             assert report["killed"]["signal"] == signal.SIGKILL
 
 
