@@ -54,7 +54,7 @@ def build_report(summary: RunSummary) -> dict[str, Any]:
         },
         "cache": _cache(summary),
         "cleanup_calls": [dict(row) for row in summary.cleanup_calls],
-        "leak": _leak_not_judged(),
+        "leak": dict(summary.leak) if summary.leak else _leak_not_judged(),
         "ledger": [dict(row) for row in summary.ledger],
         "oom": None,
         "killed": None,
@@ -221,24 +221,34 @@ def _breakdown(summary: RunSummary) -> dict[str, int]:
     """What the peak consists of, each part at its own highest; the parts need not have been alive together.
 
     Activations, with the intermediates of both passes, are what the forward and backward passes of a step hold
-    at most beyond what is held at its end, without the gradients. On the host, where freed memory may stay
-    resident, they are at least that. Other is the rest of the peak, and on a device at least the rest of what is
-    held between the steps.
+    at most beyond what is held at its end, without the gradients. On the host freed memory stays resident: what
+    was anonymous from the first step on, and is neither the optimizer's nor was there before, counts in, with
+    whatever Python and libraries have allocated meanwhile. Other is the rest of the peak, and on a device at
+    least the rest of what is held between the steps.
     """
     parts = {part: int(summary.highest(f"tensors/{part}_bytes") or 0) for part in _PARTS}
-    place, gauge, peak = "host", "host/rss_bytes", _host_peak(summary)
-    cached = 0
-    if "device/allocated_bytes" in summary.spans:
-        place, gauge, peak = "device", "device/allocated_bytes", _device_peak(summary)
-        cached = max(0, int(_span(summary, "device/reserved_bytes").last - _span(summary, gauge).last))
+    on_device = "device/allocated_bytes" in summary.spans
+    place, peak = ("device", _device_peak(summary)) if on_device else ("host", _host_peak(summary))
+    stays = 0.0 if on_device else _stays_resident(summary, parts["optimizer"])
     forward, backward = (summary.rises.get((place, phase), 0.0) for phase in _BUSY_PHASES)
     if summary.facts.micro_batches > 1:  # then the gradients of the micro-batches before are there
         forward -= parts["gradients"]
-    activations = max(0, int(forward), int(backward) - parts["gradients"])
+    forward += max(0.0, stays - parts["gradients"])
+    backward += stays - parts["gradients"]
+    activations = max(0, int(forward), int(backward)) if summary.rises else 0
     rest = peak.highest - sum(parts.values()) - activations
-    if place == "device":
-        rest = max(rest, _span(summary, gauge).last - parts["parameters"] - parts["optimizer"])
-    return {**parts, "activations_peak": activations, "cached": cached, "other": max(0, int(rest))}
+    cached = 0.0
+    if on_device:
+        between = _span(summary, "device/allocated_bytes").last
+        rest = max(rest, between - parts["parameters"] - parts["optimizer"])
+        cached = _span(summary, "device/reserved_bytes").last - between
+    return {**parts, "activations_peak": activations, "cached": max(0, int(cached)), "other": max(0, int(rest))}
+
+
+def _stays_resident(summary: RunSummary, optimizer_bytes: int) -> float:
+    """Anonymous memory that the first steps have made, besides the optimizer's state."""
+    before, least = summary.started_with.get("host/anon_bytes"), summary.least_anon_bytes
+    return 0.0 if before is None or least is None else max(0.0, least - before - optimizer_bytes)
 
 
 def _cache(summary: RunSummary) -> dict[str, Any]:

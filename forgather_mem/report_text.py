@@ -57,7 +57,13 @@ def tensorboard_command(event_folder: str) -> str:
     >>> tensorboard_command("/data/my runs")
     "tensorboard --logdir '/data/my runs'"
     """
-    return f"tensorboard --logdir {shlex.quote(_from_here(event_folder))}"
+    return f"tensorboard --logdir {shlex.quote(path_from_here(event_folder))}"
+
+
+def path_from_here(path: str) -> str:
+    """A path below the current folder is named from there."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
 
 
 # ---- the forms ----
@@ -190,7 +196,7 @@ def _commands(report: Report) -> list[str]:
     run = report["run"]
     commands = []
     if run.get("folder"):
-        commands.append(f"forgather-mem report {shlex.quote(_from_here(run['folder']))}")
+        commands.append(f"forgather-mem report {shlex.quote(path_from_here(run['folder']))}")
     if run.get("event_folder"):
         commands.append(tensorboard_command(run["event_folder"]))
     return commands
@@ -213,11 +219,6 @@ def _section(label: str, texts: Iterable[str], width: int, lines_a_text: int = 2
         wrapped = textwrap.wrap(text, width - _INDENT, max_lines=lines_a_text, placeholder=" ...")
         lines += [f"{'' if lines else label:<{_INDENT}}{wrapped[0]}", *(" " * _INDENT + line for line in wrapped[1:])]
     return lines
-
-
-def _from_here(path: str) -> str:
-    relative = os.path.relpath(path)
-    return path if relative.startswith("..") else relative
 
 
 def _bold(line: str) -> str:

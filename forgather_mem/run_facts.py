@@ -39,7 +39,8 @@ def facts_of(args: Any, state: Any) -> RunFacts:
 
 def sizes_now() -> dict[str, float]:
     """What this process holds before the first step, under the names of samples; 50 us."""
-    sizes: dict[str, float] = {"host/rss_bytes": own_memory().resident_bytes}
+    memory = own_memory()
+    sizes: dict[str, float] = {"host/rss_bytes": memory.resident_bytes, "host/anon_bytes": memory.anonymous_bytes}
     allocator = current_allocator()
     stats = allocator.stats() if allocator is not None else {}
     for name in ("allocated_bytes", "reserved_bytes"):

@@ -81,12 +81,14 @@ class RunSummary:
         started_with: Sizes before the first step.
         rises: By how much a phase's peak in a step exceeded what was held at that step's end, at most, by
             ("host" | "device", phase).
+        least_anon_bytes: The least anonymous memory at a step's end; None before one was read.
         latest: The last value of every name seen.
         self_s: Our own time so far.
         steady_self_s, steady_s: Our own time in the steps after the first record, and how long these took: what
             is done once, at the beginning, is in neither.
         findings: The first `MAX_FINDINGS` findings.
         cleanup_calls: Everybody's clean-up calls, as they were told last.
+        leak: The verdict about leaks as the report has it, None where nobody judged.
         ledger: One row a kind of action, as plain dicts.
         switched_off: Rules the fence turned off, one sentence each; also what sinks had to drop.
     """
@@ -98,6 +100,7 @@ class RunSummary:
         self.device: int | None = None
         self.spans: dict[str, Span] = {}
         self.started_with: dict[str, float] = {}
+        self.least_anon_bytes: float | None = None
         self.rises: dict[tuple[str, str], float] = {}
         self._rising: list[tuple[str, str, tuple[str, str]]] = []  # names of peak and ground, key
         self.latest: dict[str, float] = {}
@@ -107,6 +110,7 @@ class RunSummary:
         self.findings: list[Finding] = []
         self.cleanup_calls: list[dict[str, Any]] = []
         self.ledger: list[dict[str, Any]] = []
+        self.leak: dict[str, Any] | None = None
         self.switched_off: list[str] = []
 
     @property
@@ -137,6 +141,9 @@ class RunSummary:
                 span.last = value
                 if value > span.highest:
                     span.highest, span.step, span.phase = value, step, phase
+        anon_bytes = values.get("host/anon_bytes") if sample.event == "step_end" else None
+        if anon_bytes is not None and (self.least_anon_bytes is None or anon_bytes < self.least_anon_bytes):
+            self.least_anon_bytes = anon_bytes
         for peak, ground, key in self._rising:
             if peak in values and ground in values:
                 self.rises[key] = max(self.rises.get(key, 0.0), values[peak] - values[ground])
@@ -160,6 +167,8 @@ class RunSummary:
         """Keep a finding for the report."""
         if finding.kind == "cleanup_calls":
             self.cleanup_calls = list(finding.data.get("calls", ()))
+        elif finding.kind == "leak" and "verdict" in finding.data:
+            self.leak = dict(finding.data)
         elif len(self.findings) < MAX_FINDINGS:
             self.findings.append(finding)
 

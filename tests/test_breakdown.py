@@ -77,6 +77,39 @@ def test_on_the_host_each_part_is_about_what_the_model_is_made_of(tmp_path: Path
     assert "| parameters | 16.0 MiB |" in page
 
 
+@pytest.mark.fresh
+def test_activations_that_stay_resident_when_they_are_freed_are_found_too(tmp_path: Path) -> None:
+    """Tensors of some 100 KiB come from the heap, which keeps what is freed: the passes raise nothing later on."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from forgather_mem.demo import StdlibText
+
+    torch.manual_seed(0)
+    shape = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4}
+    model, data = LlamaForCausalLM(LlamaConfig(vocab_size=256, **shape)), StdlibText(num_bytes=20_000, block_size=128)
+    saved: dict[int, int] = {}
+
+    def look(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    rows = torch.stack([torch.as_tensor(data[index]["input_ids"]) for index in range(8)])
+    with torch.autograd.graph.saved_tensors_hooks(look, lambda tensor: tensor):
+        output = model(input_ids=rows, labels=rows)
+    needed = sum(saved.values()) - sum(parameter.nbytes for parameter in model.parameters())
+    del output
+    arguments = TrainingArguments(
+        str(tmp_path), max_steps=12, per_device_train_batch_size=8, report_to=[], use_cpu=True, save_strategy="no",
+        disable_tqdm=True,
+    )  # fmt: skip
+    trainer = Trainer(model=model, args=arguments, train_dataset=data)
+    watched = attach(trainer)
+    trainer.train()
+    found = watched.report()["breakdown"]["activations_peak"]
+    assert 0.4 * needed < found < 2 * needed + 30 * MIB
+
+
 def test_on_a_device_each_part_is_what_was_allocated_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Wide()
     optimizer = torch.optim.AdamW(model.parameters())

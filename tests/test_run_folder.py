@@ -82,8 +82,11 @@ def test_without_its_closing_line_the_log_still_gives_the_sizes(
     (tmp_path / log.name).write_bytes(b"".join(lines))
     read = read_run(tmp_path)
     assert read["run"]["end"] is None  # the process that wrote it, this one, is still here
-    for part in ("steps", "peaks", "breakdown", "gc", "cleanup_calls", "device"):
+    for part in ("steps", "peaks", "gc", "cleanup_calls", "device"):
         assert read[part] == report[part], part
+    for part in ("parameters", "gradients", "optimizer", "cached"):
+        assert read["breakdown"][part] == report["breakdown"][part], part
+    assert read["breakdown"]["activations_peak"] <= report["breakdown"]["activations_peak"]
     told = {name: size for name, size in report["host"].items() if name != "rss_start_bytes"}
     assert told.items() <= read["host"].items()  # the log begins with the first step
     assert read["run"]["script"] == report["run"]["script"]

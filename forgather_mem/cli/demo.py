@@ -86,7 +86,7 @@ def _show(trainer: Any) -> None:
     from forgather_mem.callbacks.rule_callback import RuleCallback
     from forgather_mem.cli.demo_table import demo_table
     from forgather_mem.report import build_report
-    from forgather_mem.report_text import tensorboard_command
+    from forgather_mem.report_text import path_from_here, tensorboard_command
 
     ours = (callback for callback in trainer.callback_handler.callbacks if isinstance(callback, RuleCallback))
     summary = next((callback.summary for callback in ours if callback.summary is not None), None)
@@ -98,6 +98,5 @@ def _show(trainer: Any) -> None:
         console.print(demo_table(build_report(summary)))
     print("\n" + "\n".join(line.rstrip() for line in captured.get().splitlines()))
     if summary.facts.event_folder is not None:
-        print(
-            f"\nevents in  {summary.facts.event_folder}\nshow them  {tensorboard_command(summary.facts.event_folder)}"
-        )
+        folder = summary.facts.event_folder
+        print(f"\nevents in  {path_from_here(folder)}\nshow them  {tensorboard_command(folder)}")
