@@ -143,6 +143,7 @@ def test_a_ring_in_the_way_is_replaced_and_a_missing_folder_is_an_error(tmp_path
         RingWriter(tmp_path / "nowhere" / "ring", {})
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
     ring = RingWriter(tmp_path / "ring", {})
     ring.state(1, "forward")

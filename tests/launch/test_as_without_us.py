@@ -187,6 +187,7 @@ def test_parent_and_child_killed_together_are_told_by_the_folder(folder: Path) -
     assert read_ring(ring).header["pid"] == child
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_ctrl_c_at_a_terminal_reaches_the_script_once(folder: Path) -> None:
     (folder / "counts.py").write_text(
         "import time\ntimes = 0\nprint('ready', flush=True)\nend = time.monotonic() + 20\n"
