@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import pickle
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from forgather_mem.engine import Run
 from forgather_mem.plan import Rule
 from forgather_mem.sample import Moment, Sample
-from forgather_mem.sinks import Capture
+from forgather_mem.sinks import Capture, ConsoleSink
 from forgather_mem.triggers import Above, AtEvent, Every, Trigger
 
 
@@ -295,3 +297,15 @@ def test_a_wrong_rule_says_what_is_wrong_when_it_is_built(build: Any, message: s
 @pytest.mark.parametrize("trigger", [Every(steps=3), Every(epochs=2), AtEvent("save"), Above("host/rss_bytes", "1GiB")])
 def test_triggers_are_values(trigger: Trigger) -> None:
     assert pickle.loads(pickle.dumps(trigger)) == trigger
+
+
+def test_a_console_that_a_user_brings_takes_the_place_of_ours() -> None:
+    loop, ours, theirs = new_loop(), io.StringIO(), io.StringIO()
+    with contextlib.redirect_stderr(ours):
+        loop.run.say("before")
+        loop.add([Rule(Every(steps=1), [reading("mine/queue_len", 3.0)])], [ConsoleSink(every_steps=1, stream=theirs)])
+        loop.run.say("after")
+        loop.step()
+        loop.run.close()
+    assert ours.getvalue() == "before\n"
+    assert theirs.getvalue().startswith("after\nforgather-mem: step 1: mine/queue_len 3 count")
