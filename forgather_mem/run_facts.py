@@ -41,12 +41,13 @@ def sizes_now() -> dict[str, float]:
     """What this process holds before the first step, under the names of samples; 50 us."""
     memory = own_memory()
     sizes: dict[str, float] = {"host/rss_bytes": memory.resident_bytes, "host/anon_bytes": memory.anonymous_bytes}
-    allocator = current_allocator()
-    stats = allocator.stats() if allocator is not None else {}
-    for name in ("allocated_bytes", "reserved_bytes"):
-        size = gauge(stats, name)
-        if size is not None:
-            sizes[f"device/{name}"] = size
+    with contextlib.suppress(RuntimeError):  # a device that has failed
+        allocator = current_allocator()
+        stats = allocator.stats() if allocator is not None else {}
+        for name in ("allocated_bytes", "reserved_bytes"):
+            size = gauge(stats, name)
+            if size is not None:
+                sizes[f"device/{name}"] = size
     return sizes
 
 
