@@ -15,6 +15,7 @@ _MODULE_OF = {
     "InfoCallback": "info_callback",
     "JsonLogger": "json_logger",
     "JsonMemoryLogger": "memory_loggers",
+    "LeakDetector": "leak_detector",
     "MemoryCallback": "memory_callback",
     "MinimumMemory": "minimum_memory",
     "PeakMemory": "memory_loggers",
@@ -33,6 +34,7 @@ __all__ = [
     "InfoCallback",
     "JsonLogger",
     "JsonMemoryLogger",
+    "LeakDetector",
     "MemoryCallback",
     "MinimumMemory",
     "PeakMemory",
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from forgather_mem.callbacks.grad_logger import GradLogger as GradLogger
     from forgather_mem.callbacks.info_callback import InfoCallback as InfoCallback
     from forgather_mem.callbacks.json_logger import JsonLogger as JsonLogger
+    from forgather_mem.callbacks.leak_detector import LeakDetector as LeakDetector
     from forgather_mem.callbacks.memory_callback import MemoryCallback as MemoryCallback
     from forgather_mem.callbacks.memory_loggers import JsonMemoryLogger as JsonMemoryLogger
     from forgather_mem.callbacks.memory_loggers import PeakMemory as PeakMemory

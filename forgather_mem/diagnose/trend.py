@@ -30,6 +30,7 @@ MAX_POINTS = 512
 # Less than this a step is what logs and histories take.
 FLOOR_BYTES = 4096.0
 _FEWEST_POINTS = 16
+_FEWEST_IN_ALL = 10  # to say that nothing grows
 _FEWEST_STEPS = 60
 # Where a leak may begin, as shares of what was seen: the first leaves out the warm-up.
 _STARTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
@@ -119,7 +120,7 @@ def judge(points: Sequence[Point], floor: float = FLOOR_BYTES) -> Trend:
         floor: What may come a step without being worth a word, in the unit of the sizes.
     """
     seen, steps = points, points[-1][0] - points[0][0] if points else 0
-    if len(points) < _FEWEST_POINTS or steps < _FEWEST_STEPS:
+    if len(points) < _FEWEST_IN_ALL or steps < _FEWEST_STEPS:
         return Trend(kind="not enough data", steps=steps)
     for num_rises in range(_MOST_SINGLE_RISES + 1):
         for start in _STARTS:
@@ -240,8 +241,8 @@ def _given_back(points: Sequence[Point], begin: int, grown: float) -> bool:
 def _not_growing(points: Sequence[Point], floor: float, steps: int) -> Trend:
     """No leak, when the later part would have shown one; else nobody can know yet."""
     later = points[int(len(points) * _STARTS[1]) :]
-    edges = edges_of(later, _BLOCKS)
-    if len(edges) < _BLOCKS:
+    edges = edges_of(later, min(_BLOCKS, len(later) // 2))
+    if len(edges) < 4:
         return Trend(kind="not enough data", steps=steps)
     rate, _, _ = rate_of(edges)
     rises = [after[1] - before[1] for before, after in itertools.pairwise(edges)]

@@ -1,0 +1,167 @@
+"""How well are leaks found? Runs the zoo of tests/leaks/zoo: leaking scripts, their mended twins, innocent ones.
+
+    python benchmarks/leaks.py [--governor] [--only NAME ...] [--json OUT]
+
+Prints a line for each script, then recall, false alarms, how many holders were named, and the error in bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import re
+import sys
+import tempfile
+import traceback
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).parent.parent
+ZOO = ROOT / "tests" / "leaks" / "zoo"
+
+
+@dataclass(frozen=True)
+class Script:
+    """One script: its text, and what is true of it."""
+
+    name: str
+    kind: str  # leaking, twin, innocent
+    text: str
+    held: str = ""
+    line: int = 0
+    per_step: float = 0.0
+
+
+def scripts() -> list[Script]:
+    """All of the zoo, each leaking one followed by its twin."""
+    found = []
+    for path in sorted((ZOO / "leaking").glob("*.py")):
+        text = path.read_text()
+        facts = dict(re.findall(r"^# (held|leaks|mended|bytes): (.*)$", text, re.M))
+        line = next(n for n, row in enumerate(text.splitlines(), 1) if facts["leaks"] in row and row[0] != "#")
+        per_step = float(facts.get("bytes", 0))
+        found.append(Script(path.stem, "leaking", text, facts["held"], line, per_step))
+        head, body = text.split(f"# mended: {facts['mended']}", 1)
+        found.append(Script(path.stem, "twin", head + body.replace(facts["leaks"], facts["mended"])))
+    found += [Script(path.stem, "innocent", path.read_text()) for path in sorted((ZOO / "innocent").glob("*.py"))]
+    return found
+
+
+def run_all(chosen: list[Script], options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Each in a forked process of its own, so many at a time; what the harness wrote down, {} for one that failed."""
+    sys.path[:0] = [str(ZOO), str(ROOT)]
+    importlib.import_module("harness")  # torch and transformers, once for all
+    with tempfile.TemporaryDirectory() as folder:
+        running: dict[int, int] = {}
+        todo = list(enumerate(chosen))
+        while todo or running:
+            if todo and len(running) < options.jobs:
+                number, script = todo.pop(0)
+                pid = os.fork()
+                if not pid:
+                    _child(script, Path(folder) / str(number), options.governor)
+                running[pid] = number
+                continue
+            pid, _ = os.wait()
+            running.pop(pid, None)
+        return [_read(script, Path(folder) / str(number)) for number, script in enumerate(chosen)]
+
+
+def _child(script: Script, folder: Path, governor: bool) -> NoReturn:
+    """The script as the main program of this process; does not return."""
+    status = 1
+    try:
+        folder.mkdir()
+        os.environ |= {"ZOO_OUT": str(folder / "out.json"), "OMP_NUM_THREADS": "1"}
+        if governor:
+            os.environ["ZOO_GOVERNOR"] = "1"
+        tempfile.tempdir = str(folder)
+        sys.stderr = sys.stdout = open(folder / "said", "w")  # noqa: SIM115  # open until the end
+        path = folder / f"{script.name}.py"
+        path.write_text(script.text)
+        program = types.ModuleType("__main__")
+        program.__file__ = str(path)
+        sys.modules["__main__"] = program
+        exec(compile(script.text, str(path), "exec"), vars(program))
+        status = 0
+    except BaseException:  # noqa: BLE001  # whatever a script does, the others run
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _read(script: Script, folder: Path) -> dict[str, Any]:
+    said = (folder / "said").read_text()
+    if not (folder / "out.json").exists():
+        print(f"{script.kind} {script.name} failed:\n{said[-1500:]}", file=sys.stderr)
+        return {}
+    return {**json.loads((folder / "out.json").read_text()), "said": said.splitlines()}
+
+
+def located(script: Script, leak: dict[str, Any]) -> bool:
+    """Whether the true holder or line is among the first three suspects."""
+    for suspect in leak["suspects"][:3]:
+        line = re.search(r":(\d+)$", suspect["allocated_at"] or "")
+        near_line = line is not None and abs(int(line[1]) - script.line) <= 1 and script.name in suspect["allocated_at"]
+        if near_line or (script.held in (suspect["held_by"] or "")):
+            return True
+    return False
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--governor", action="store_true", help="with ScheduledGarbageCollector on")
+    parser.add_argument("--only", nargs="*", help="names of scripts")
+    parser.add_argument("--kinds", nargs="*", default=["leaking", "twin", "innocent"])
+    parser.add_argument("--json", help="write all results here")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    options = parser.parse_args()
+    chosen = [
+        script
+        for script in scripts()
+        if script.kind in options.kinds and (not options.only or script.name in options.only)
+    ]
+    done = [(script, found) for script, found in zip(chosen, run_all(chosen, options), strict=True) if found]
+    chosen, results = [script for script, _ in done], [found for _, found in done]
+    print(f"{'script':<24}{'kind':<10}{'verdict':<17}{'KiB/step':>9}{'truth':>9}  located  first suspect")
+    for script, result in zip(chosen, results, strict=True):
+        leak = result["leak"]
+        truth = script.per_step or (result["measured"] if script.kind == "leaking" else 0.0)
+        first = leak["suspects"][0] if leak["suspects"] else {"held_by": None, "allocated_at": None}
+        found = ("yes" if located(script, leak) else "NO") if script.kind == "leaking" else ""
+        shown = f"{first['held_by']} {first['allocated_at']}" if leak["suspects"] else ""
+        print(
+            f"{script.name:<24}{script.kind:<10}{leak['verdict']:<17}{leak['bytes_per_step'] / 1024:>9.1f}"
+            f"{truth / 1024:>9.1f}  {found:<7}  {shown}"
+        )
+    print_figures(chosen, results)
+    if options.json:
+        Path(options.json).write_text(json.dumps([{**vars(s), **r} for s, r in zip(chosen, results, strict=True)]))
+
+
+def print_figures(chosen: list[Script], results: list[dict[str, Any]]) -> None:
+    """Recall, false alarms, located, and bytes."""
+    pairs = list(zip(chosen, results, strict=True))
+    leaking = [(script, result) for script, result in pairs if script.kind == "leaking"]
+    found = [(script, result) for script, result in leaking if result["leak"]["verdict"] == "leak"]
+    alarms = [script for script, result in pairs if script.kind != "leaking" and result["leak"]["verdict"] == "leak"]
+    right = sum(located(script, result["leak"]) for script, result in leaking)
+    errors = [
+        abs(result["leak"]["bytes_per_step"] / (script.per_step or result["measured"]) - 1) for script, result in found
+    ]
+    print()
+    if leaking:
+        print(f"recall        {len(found)} of {len(leaking)}")
+        print(f"located       {right} of {len(leaking)} among the first three")
+        print(f"bytes         {sum(error <= 0.25 for error in errors)} of {len(found)} within 25 %")
+    others = len(pairs) - len(leaking)
+    print(f"false alarms  {len(alarms)} of {others}" + (f": {', '.join(s.name for s in alarms)}" if alarms else ""))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Who holds what grows? Two looks some steps apart; then, where the source does not tell the line, a short window in
+which new objects know where they were made."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections import Counter
+from typing import Any
+
+from forgather_mem.diagnose.cures import CURES, is_tensor
+from forgather_mem.diagnose.garbage import Mark, garbage_among
+from forgather_mem.diagnose.growth import Grown, deep_bytes, grown, look, newest
+from forgather_mem.diagnose.owners import find_owners
+from forgather_mem.diagnose.suspects import MAX_SUSPECTS, Suspect, cycle_suspects, suspect_of, traced
+from forgather_mem.diagnose.walk import Walk
+
+LOOK_STEPS = 10
+_FRAMES = 12
+_OWNERS_BUDGET_S = 0.5
+# Of all growth, what the things near must explain; else what was made lately is looked through.
+_EXPLAINED_FRAC = 0.5
+
+
+class CloserLook:
+    """The first of two looks; `finish` is the second. Between them nothing is kept but numbers."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        walk = Walk()
+        self._look = look(walk, step)
+        walk.forget()
+        self._mark = Mark()
+        # Holders that nobody names a line for; kept for some steps, for others hold them anyway
+        self._lineless: list[tuple[Suspect, Any]] = []
+        self._tracing = False
+
+    def finish(self, step: int, rate: float) -> list[Suspect]:
+        """What has grown since, the most likely first.
+
+        Args:
+            step: The step that has just ended.
+            rate: The growth that is to be explained, in bytes a step.
+        """
+        walk = Walk()
+        try:
+            found = [one for one in grown(self._look, walk, step) if _tells(one, rate)][:MAX_SUSPECTS]
+            pairs = [(one, suspect_of(one, walk), walk.nodes[one.position]) for one in found]
+            suspects = [suspect for _, suspect, _ in pairs]
+            self._lineless = [
+                (suspect, holder)
+                for one, suspect, holder in pairs[:2]
+                if not suspect.allocated_at and one.kind == "items"
+            ]
+            if sum(one.bytes_per_step for one in suspects) < _EXPLAINED_FRAC * rate and not _has_graph(suspects):
+                suspects += self._among_the_young(walk.ids(), step, rate)
+        finally:
+            walk.forget()
+            self._mark.drop()
+        for one in suspects:
+            if one.kind == "graph":  # what a graph keeps is C++'s: nobody can ask for its size
+                one.bytes_per_step = max(one.bytes_per_step, rate)
+        suspects.sort(key=lambda one: -one.bytes_per_step)
+        return suspects[:MAX_SUSPECTS]
+
+    def open_window(self) -> bool:
+        """From now on new objects know their line; whether there is a holder whose line is not known."""
+        if self._lineless and not tracemalloc.is_tracing():
+            tracemalloc.start(_FRAMES)
+            self._tracing = True
+        return bool(self._lineless)
+
+    def close_window(self) -> None:
+        """The suspects get the lines at which their newest pieces were made. Lets go of everything."""
+        for suspect, holder in self._lineless:
+            trace = traced(newest(holder, 3))
+            if trace:
+                suspect.set_line(trace)
+        self.drop()
+
+    def drop(self) -> None:
+        """Let go of everything."""
+        self._lineless = []
+        self._mark.drop()
+        if self._tracing:
+            self._tracing = False
+            tracemalloc.stop()
+
+    def _among_the_young(self, near: set[int], step: int, rate: float) -> list[Suspect]:
+        """What was made since the first look and is near nobody: garbage, or held by something far away."""
+        young = self._mark.younger()
+        if young is None:
+            return []
+        steps = max(1, step - self.step)
+        suspects = [one for one in cycle_suspects(garbage_among(young), steps) if _tells(one, rate)]
+        return suspects or [one for one in _far(young, near, steps) if _tells(one, rate)]
+
+
+def _far(young: list[Any], near: set[int], steps: int) -> list[Suspect]:
+    """The class of which most bytes are new, and who holds one of them."""
+    sizes: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    samples: dict[str, Any] = {}
+    for thing in young:
+        if id(thing) not in near:
+            name = type(thing).__qualname__
+            counts[name] += 1
+            sizes[name] += int(deep_bytes(thing, near, set())) if is_tensor(thing) else 100
+            samples[name] = thing
+    found = []
+    for name, size in sizes.most_common(1):
+        if counts[name] < max(2, steps / 4):
+            continue
+        owners = find_owners([samples[name]], max_owners=1, budget_s=_OWNERS_BUDGET_S, ignore=[young, samples]).found
+        if owners:
+            kind = "tensor" if is_tensor(samples[name]) else "list"
+            found.append(
+                Suspect(
+                    type=name,
+                    bytes_per_step=size / steps,
+                    count_per_step=counts[name] / steps,
+                    held_by=owners[0].holder,
+                    signature=name,
+                    cure=CURES[kind],
+                    kind=kind,
+                    where="tensors" if kind == "tensor" else "python",
+                )
+            )
+    return found
+
+
+def _tells(one: Suspect | Grown, rate: float) -> bool:
+    """Whether it is large enough to be the leak, or a part of it."""
+    return one.kind == "graph" or one.bytes_per_step >= 0.05 * rate
+
+
+def _has_graph(suspects: list[Suspect]) -> bool:
+    return any(one.kind == "graph" for one in suspects)

@@ -1,0 +1,238 @@
+"""Who leaks? What has grown, by name, line and cure, the most likely first."""
+
+from __future__ import annotations
+
+import re
+import tracemalloc
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from types import FunctionType, MethodType, TracebackType
+from typing import Any
+
+from forgather_mem.diagnose.cures import CURES, inside, is_tensor, kind_of, signature_of
+from forgather_mem.diagnose.growth import Grown, deep_bytes
+from forgather_mem.diagnose.user_code import (
+    bounds,
+    files_of,
+    growing_line,
+    is_user_class,
+    is_user_file,
+    matching_line,
+    place,
+    place_of_code,
+    source_line,
+)
+from forgather_mem.diagnose.walk import LRU_CACHE, Walk
+
+MAX_SUSPECTS = 5
+_LAST_NAME = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\]|\(.*\)|\{\.\.\.\})*$")
+_VARIABLE = re.compile(r"(?:local|variable) '(\w+)'")
+_ADDS_HOOK = [r"\.register_\w*hook\w*\("]
+
+
+@dataclass(slots=True)
+class Suspect:
+    """One thing that grows; the fields of the report's schema, and `bounded`: it will stop by itself, or may.
+
+    `kind` is a key of `CURES`.
+    """
+
+    type: str
+    bytes_per_step: float
+    count_per_step: float
+    held_by: str | None
+    allocated_at: str | None = None
+    source_line: str = ""
+    signature: str = ""
+    whose: str = "user"
+    cure: str | None = None
+    count: int | None = None
+    bytes: int | None = None
+    kind: str = ""
+    where: str = "python"
+    bounded: str | None = None
+
+    def set_line(self, found: tuple[str, int]) -> None:
+        """Where it is made."""
+        self.allocated_at = place(*found)
+        self.source_line = source_line(*found)
+        self.whose = "user" if is_user_file(found[0]) else "library"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the report."""
+        return {name: value for name, value in asdict(self).items() if name not in ("where", "bounded")}
+
+
+def suspect_of(one: Grown, walk: Walk) -> Suspect:
+    """Something that has grown, with its name, line and cure."""
+    container = walk.nodes[one.position]
+    path = walk.holder(one.position)
+    owner = walk.owner(one.position)
+    if type(container) is LRU_CACHE:
+        path = f"{getattr(container, '__module__', '')}.{container.__qualname__}"
+    kind = kind_of(one, container, path)
+    if one.kind == "size" and one.samples:
+        path += _slot(container, one.samples[0])
+    file, line = _place(one, kind, container, path, owner) or (None, 0)
+    tensors = any(is_tensor(part) for part in inside(one.samples)) or kind == "graph"
+    return Suspect(
+        type=type(container).__name__ if type(container) is not LRU_CACHE else "lru_cache",
+        bytes_per_step=one.bytes_per_step,
+        count_per_step=one.count_per_step if one.kind in ("items", "chain") else 0.0,
+        held_by=path,
+        allocated_at=place(file, line) if file else None,
+        source_line=source_line(file, line) if file else "",
+        signature=signature_of(one),
+        whose="user" if file is None or is_user_file(file) else "library",
+        cure=CURES[kind],
+        count=one.count if one.kind == "items" else None,
+        bytes=int(one.count * one.each_bytes) if one.kind == "items" else None,
+        kind=kind,
+        where="tensors" if tensors else "python",
+        bounded=_bounded(one, container, path, owner),
+    )
+
+
+def cycle_suspects(garbage: list[Any], steps: int) -> list[Suspect]:
+    """Garbage by the classes that it consists of; a user's class tells most."""
+    if not garbage:
+        return []
+    num_bytes = 0.0
+    counted: set[tuple[object, int]] = set()
+    places = {id(thing) for thing in garbage}
+    for thing in garbage:
+        num_bytes += deep_bytes(thing, places - {id(thing)}, counted)
+    classes: dict[type, int] = {}
+    for thing in garbage:
+        classes[type(thing)] = classes.get(type(thing), 0) + 1
+    ordered = sorted(classes, key=lambda cls: (not is_user_class(cls), cls.__module__ == "builtins", -classes[cls]))
+    telling = ordered[0]
+    sample = next(thing for thing in garbage if type(thing) is telling)
+    found = traced([sample]) or _function_place(garbage)
+    if is_user_class(telling):
+        found = matching_line([rf"\b{telling.__name__}\("], files_of([telling])) or found
+    file, line = found or (None, 0)
+    tensors = any(is_tensor(thing) for thing in garbage)
+    return [
+        Suspect(
+            type="reference cycle",
+            bytes_per_step=num_bytes / steps,
+            count_per_step=classes[telling] / steps,
+            held_by=f"{telling.__name__}, in a reference cycle",
+            allocated_at=place(file, line) if file else None,
+            source_line=source_line(file, line) if file else "",
+            signature=", ".join(cls.__name__ for cls in ordered[:3]),
+            whose="user" if file is None or is_user_file(file) else "library",
+            cure=CURES["cycle"],
+            kind="cycle",
+            where="tensors" if tensors else "python",
+        )
+    ]
+
+
+# ---- lines ----
+
+
+def _place(one: Grown, kind: str, container: Any, path: str, owner: Any) -> tuple[str, int] | None:
+    """The line that adds to it: where it was made when that names the holder, else the line in the source that does."""
+    name = _name_in(path)
+    seen = traced(one.samples)
+    if seen and name and re.search(rf"\b{name}\b", source_line(*seen)):
+        return seen
+    if kind in ("hooks", "closure"):
+        of_function = _function_place(one.samples)
+        hook = matching_line(_ADDS_HOOK, files_of([])) if kind == "hooks" else None
+        if hook or of_function:
+            return hook or of_function
+    if type(container) is LRU_CACHE:
+        return place_of_code(container.__wrapped__.__code__) if hasattr(container.__wrapped__, "__code__") else None
+    if kind == "param_groups":
+        return matching_line([r"\.add_param_group\("], files_of([])) or seen
+    cls = owner if isinstance(owner, type) else type(owner)
+    found = growing_line(name, files_of([cls])) if name else None
+    if found is None and kind == "exceptions":
+        found = _raised(one.samples)
+    if found is None and kind in ("threads", "queue"):
+        found = matching_line([r"\bThread\(", r"\.put(?:_nowait)?\("][:: 1 if kind == "threads" else -1], files_of([]))
+    if found is None and kind == "figures":
+        found = matching_line([r"\bsubplots\(|\bfigure\("], files_of([]))
+    if found is None and kind == "log records":
+        found = seen or matching_line([r"\blog(?:ger|ging)?\.\w+\("], files_of([]))
+    if found is None:
+        for sample in one.samples[:1]:
+            inner = sample[1] if isinstance(sample, tuple) and len(sample) == 2 else sample
+            if is_user_class(type(inner)):
+                found = matching_line([rf"\b{type(inner).__name__}\("], files_of([type(inner)]))
+    return found or seen
+
+
+def traced(samples: Sequence[Any]) -> tuple[str, int] | None:
+    """Where one of these was made, as far as a tracemalloc window saw it: the innermost line of the user's."""
+    if not tracemalloc.is_tracing():
+        return None
+    for part in inside(list(samples)):
+        trace = tracemalloc.get_object_traceback(part)
+        if trace is not None:
+            lines = [(frame.filename, frame.lineno) for frame in reversed(trace)]
+            own = [found for found in lines if is_user_file(found[0])]
+            if own:
+                return own[0]
+    return None
+
+
+def _function_place(samples: Sequence[Any]) -> tuple[str, int] | None:
+    for part in inside(list(samples)):
+        function = part.__func__ if isinstance(part, MethodType) else getattr(part, "func", part)
+        if isinstance(function, FunctionType) and (found := place_of_code(function.__code__)):
+            return found
+    return None
+
+
+def _raised(samples: Sequence[Any]) -> tuple[str, int] | None:
+    for part in inside(list(samples)):
+        trace: TracebackType | None = getattr(part, "__traceback__", None) if isinstance(part, BaseException) else None
+        while trace is not None:
+            if is_user_file(trace.tb_frame.f_code.co_filename):
+                return trace.tb_frame.f_code.co_filename, trace.tb_lineno
+            trace = trace.tb_next
+    return None
+
+
+def _name_in(path: str) -> str | None:
+    found = _VARIABLE.search(path) if path.startswith("local ") or ", variable" in path else None
+    found = found or _LAST_NAME.search(re.sub(r"\[[^\]]*\]", "", path))
+    return found[1] if found else None
+
+
+def _slot(container: Any, value: Any) -> str:
+    names = container if isinstance(container, dict) else getattr(container, "__dict__", {})
+    return next((f".{name}" for name, held in list(names.items()) if held is value and isinstance(name, str)), "")
+
+
+# ---- bounds ----
+
+
+def _bounded(one: Grown, container: Any, path: str, owner: Any) -> str | None:
+    """Why it will stop growing, or may; None when nothing says so."""
+    if one.bound is not None:
+        return f"{path} holds {one.bound:,} at most"
+    rows = _rows(owner)
+    if rows is not None and one.kind == "items" and one.count <= rows and issubclass(type(container), dict):
+        return f"{path} holds one entry for each of {rows:,} rows at most"
+    name = _name_in(path)
+    cls = owner if isinstance(owner, type) else type(owner)
+    if name and bounds(name, files_of([cls])):
+        return f"the code that fills {path} also looks at its size"
+    return None
+
+
+def _rows(owner: Any) -> int | None:
+    """How many rows a dataset has."""
+    if not hasattr(type(owner), "__getitem__") or not hasattr(type(owner), "__len__"):
+        return None
+    if isinstance(owner, dict | list):
+        return None
+    try:
+        return len(owner)
+    except (TypeError, NotImplementedError, AttributeError):
+        return None

@@ -1,0 +1,131 @@
+"""Is this the user's own code or a library's, and which of its lines puts something into this holder?"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import CodeType, ModuleType
+
+_OURS = str(Path(__file__).parent.parent) + "/"
+_INSTALLED = ("/site-packages/", "/dist-packages/", "<frozen")
+_GROWS = (
+    r"\b{name}\b(?:\[[^\]]*\]|\.\w+)*\.(?:append|appendleft|extend|add|insert|setdefault|put|put_nowait|update)\s*\(",
+    r"\b{name}\b(?:\[[^\]]*\])*\[[^\]]*\]\s*=[^=]",
+    r"\b{name}\b\s*(?:\+=|\|=)",
+    r"\b{name}\b\s*=.*\b{name}\b",
+    r"\b{name}\b(?:\[[^\]]*\])*\s*=.*\b(?:cat|stack|concatenate|append|vstack|hstack)\s*\(",
+)
+_MOST_LINES = 20_000
+
+
+@functools.cache
+def is_user_file(name: str) -> bool:
+    """Whether code of this file is the user's: not Python's, not installed, not ours.
+
+    >>> is_user_file(os.__file__), is_user_file(__file__), is_user_file("/home/me/train.py")
+    (False, False, True)
+    """
+    if not name or name.startswith((_OURS, *_library_folders())):
+        return False
+    return not any(part in name for part in _INSTALLED) and not (name.startswith("<") and "ipython" not in name)
+
+
+def is_ours(thing: object) -> bool:
+    """Whether this is an object of this library."""
+    module = getattr(type(thing), "__module__", "")
+    return isinstance(module, str) and (module == "forgather_mem" or module.startswith("forgather_mem."))
+
+
+def is_user_module(module: object) -> bool:
+    """Whether this module is the user's, `__main__` too."""
+    if not isinstance(module, ModuleType):
+        return False
+    return module.__name__ == "__main__" or is_user_file(getattr(module, "__file__", None) or "")
+
+
+def is_user_class(cls: type) -> bool:
+    """Whether this class was written by the user."""
+    module = cls.__dict__.get("__module__")
+    if module == "__main__":
+        return True
+    return isinstance(module, str) and is_user_module(sys.modules.get(module))
+
+
+def place(file: str, line: int) -> str:
+    """A line as people write it."""
+    return f"{os.path.basename(file)}:{line}"
+
+
+def source_line(file: str, line: int) -> str:
+    """The text of a line; nothing where there is no source."""
+    return linecache.getline(file, line).strip()
+
+
+def files_of(classes: Iterable[type]) -> list[str]:
+    """The files of these classes and of those they inherit from, the user's first, and of the script."""
+    found: dict[str, None] = {}
+    for cls in classes:
+        for base in cls.__mro__:
+            module = sys.modules.get(str(base.__dict__.get("__module__")))
+            file = getattr(module, "__file__", None)
+            if file and is_user_file(file):
+                found.setdefault(file)
+    found.update(dict.fromkeys(_user_files(len(sys.modules))))
+    return list(found)
+
+
+@functools.lru_cache(maxsize=1)
+def _user_files(num_modules: int) -> tuple[str, ...]:
+    modules = [module for module in list(sys.modules.values()) if is_user_module(module)]
+    return tuple(str(module.__file__) for module in modules if getattr(module, "__file__", None))
+
+
+def growing_line(name: str, files: Iterable[str]) -> tuple[str, int] | None:
+    """The first line of these files that adds to something called `name`."""
+    return matching_line([pattern.format(name=re.escape(name)) for pattern in _GROWS], files)
+
+
+def matching_line(patterns: Iterable[str], files: Iterable[str]) -> tuple[str, int] | None:
+    """The first line that matches the first of these patterns which any line does."""
+    sources = [(file, list(_lines(file))) for file in files]
+    for pattern in patterns:
+        found = re.compile(pattern)
+        for file, lines in sources:
+            for number, text in lines:
+                if found.search(text):
+                    return file, number
+    return None
+
+
+def bounds(name: str, files: Iterable[str]) -> bool:
+    """Whether some line looks at how much is in something of this name, as code does that keeps it small."""
+    name = re.escape(name)
+    patterns = (
+        rf"\blen\(\s*(?:\w+\.)*{name}\s*\)\s*(?:>=|>|==)\s*(?![01]\b)",
+        rf"\b{name}\b.*\.(?:popleft|popitem)\s*\(",
+        rf"\bdel\s+.*\b{name}\[",
+    )
+    return matching_line(patterns, files) is not None
+
+
+def place_of_code(code: CodeType) -> tuple[str, int] | None:
+    """Where the user has written a function; None for a library's."""
+    return (code.co_filename, code.co_firstlineno) if is_user_file(code.co_filename) else None
+
+
+def _lines(file: str) -> Iterator[tuple[int, str]]:
+    for number, text in enumerate(linecache.getlines(file)[:_MOST_LINES], 1):
+        if not text.lstrip().startswith(("#", "def ", "class ")):
+            yield number, text.partition("  #")[0]
+
+
+@functools.cache
+def _library_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    return tuple({f"{paths[name]}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})

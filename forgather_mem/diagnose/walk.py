@@ -1,0 +1,204 @@
+"""What do the user's own variables reach, and by which names? From the top down, nearest first, and not far.
+
+What leaks in a training is nearly always held by something near: a callback, the trainer, the model, the data, a
+module's variable. Walking there takes some 20 ms where the whole heap takes half a second, it needs no collector, so
+that nobody's `gc.freeze()` hides anything, and the way down is the name.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    ModuleType,
+    WrapperDescriptorType,
+)
+from typing import Any
+
+from forgather_mem.actions.variables import variables_of
+from forgather_mem.diagnose.owner_paths import attributes_of, place_of, write_path
+from forgather_mem.diagnose.running import running_frames
+from forgather_mem.diagnose.user_code import is_ours, is_user_class, is_user_module
+
+MAX_NODES = 60_000
+# Of something with more items only the first and last few are looked into: what is new stands last.
+_MANY, _FIRST, _LAST = 400, 8, 24
+_ATOMS = (
+    int, float, complex, bool, str, bytes, type(None), CodeType, ModuleType, BuiltinFunctionType, FrameType,
+    GetSetDescriptorType, MemberDescriptorType, WrapperDescriptorType, property, range, slice,
+)  # fmt: skip
+LRU_CACHE = type(functools.lru_cache(len))
+_CONTAINERS = (list, dict, set, deque, LRU_CACHE)
+# Modules of libraries that keep what users give them.
+_KEEPERS = (("logging", "root"), ("threading", "_active"), ("matplotlib._pylab_helpers", "Gcf"), ("gc", "garbage"))
+
+
+class Walk:
+    """Everything near, in the order in which it was met; alive, never kept.
+
+    Attributes:
+        nodes: What was met.
+        complete: Whether all that is near was seen.
+        took_s: Seconds.
+    """
+
+    def __init__(self, budget_s: float = 0.3) -> None:
+        began_s = time.perf_counter()
+        self.nodes: list[Any] = []
+        self.complete = True
+        self._above: list[int] = []
+        self._labels: dict[int, str] = {}
+        self._seen: dict[int, int] = {}
+        self._ours = {id(self), id(self.nodes), id(self._above), id(self._seen), id(self._labels), id(self.__dict__)}
+        self._until_s = began_s + budget_s
+        # What a function's variable alone leads to comes last: an attribute names it better
+        plain: list[tuple[str, Any]] = []
+        for label, thing in _variables():
+            if type(thing) in _CONTAINERS:
+                plain.append((label, thing))
+            else:
+                self._root(label, thing)
+        for label, thing in _namespaces():
+            self._root(label, thing)
+        position = self._descend(0)
+        for label, thing in plain:
+            self._root(label, thing)
+        self._descend(position)
+        self.took_s = time.perf_counter() - began_s
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._seen
+
+    def ids(self) -> set[int]:
+        """The numbers (`id`) of all that was met."""
+        return set(self._seen)
+
+    def way(self, position: int) -> list[Any]:
+        """From a root down to this node."""
+        found = []
+        while position >= 0:
+            found.append(self.nodes[position])
+            position = self._above[position]
+        return found[::-1]
+
+    def path(self, position: int) -> str:
+        """The name of the whole way, e.g. "__main__.CACHE['rows']"."""
+        root = position
+        while self._above[root] >= 0:
+            root = self._above[root]
+        label = self._labels[root]
+        way = self.way(position)
+        return label + write_path(way, begins_with_namespace=type(way[0]) is dict and not label.startswith("local "))
+
+    def holder(self, position: int) -> str:
+        """The way as people speak of it: from the last object with attributes on it ("LossCallback.losses")."""
+        way = self.way(position)
+        for number in range(len(way) - 2, -1, -1):
+            instance = way[number]
+            if isinstance(instance, type):
+                name = write_path(way[number:])
+                return f"{instance.__qualname__}{name}" if name else self.path(position)
+            if attributes_of(instance) is not None and type(instance).__module__ != "builtins":
+                return type(instance).__name__ + write_path(way[number:])
+        return self.path(position)
+
+    def owner(self, position: int) -> Any:
+        """The instance or class that `holder` begins with; None for a module or a function's variable."""
+        for thing in reversed(self.way(position)[:-1]):
+            if isinstance(thing, type) or (attributes_of(thing) is not None and type(thing).__module__ != "builtins"):
+                return thing
+        return None
+
+    def forget(self) -> None:
+        """Let go of all that was met."""
+        self.nodes.clear()
+        self._seen.clear()
+
+    def _root(self, label: str, thing: Any) -> None:
+        if self._add(thing, -1):
+            self._labels[len(self.nodes) - 1] = label
+
+    def _descend(self, position: int) -> int:
+        while position < len(self.nodes):
+            late = not position % 500 and time.perf_counter() > self._until_s
+            if late or len(self.nodes) > MAX_NODES:
+                self.complete = False
+                break
+            for held in _held_by(self.nodes[position]):
+                self._add(held, position)
+            position += 1
+        return position
+
+    def _add(self, thing: Any, above: int) -> bool:
+        key = id(thing)
+        if key in self._seen or key in self._ours or not _counts(thing):
+            return False
+        self._seen[key] = len(self.nodes)
+        self.nodes.append(thing)
+        self._above.append(above)
+        return True
+
+
+def _variables() -> Iterator[tuple[str, Any]]:
+    for frame in running_frames():
+        where = place_of(frame)
+        for name, value in variables_of(frame).items():
+            yield f"local {name!r} of {where}", value
+
+
+def _namespaces() -> Iterator[tuple[str, Any]]:
+    modules = [(name, module) for name, module in list(sys.modules.items()) if is_user_module(module)]
+    for name, module in sorted(modules, key=lambda pair: pair[0] != "__main__"):
+        yield name, vars(module)
+    for name, attribute in _KEEPERS:
+        keeper = getattr(sys.modules.get(name), attribute, None)
+        if keeper is not None:
+            yield f"{name}.{attribute}", keeper
+
+
+def _counts(thing: Any) -> bool:
+    kind = type(thing)
+    if kind in _ATOMS:
+        return False
+    if issubclass(kind, type):
+        return is_user_class(thing)
+    return not is_ours(thing)
+
+
+def _held_by(thing: Any) -> Iterable[Any]:
+    kind = type(thing)
+    if kind is dict or issubclass(kind, dict):
+        if len(thing) > _MANY:
+            return _ends(thing.values(), reversed(thing.values()))
+    elif kind is list or kind is tuple or kind is deque:
+        if len(thing) > _MANY:
+            return _ends(thing, reversed(thing))
+    elif kind is set or kind is frozenset:
+        if len(thing) > _MANY:
+            return list(itertools.islice(thing, _LAST))
+    elif kind is FunctionType:
+        cells = [cell.cell_contents for cell in thing.__closure__ or () if _is_full(cell)]
+        return [*cells, thing.__defaults__, thing.__kwdefaults__, thing.__dict__]
+    return gc.get_referents(thing)
+
+
+def _ends(forwards: Iterable[Any], backwards: Iterable[Any]) -> list[Any]:
+    return [*itertools.islice(forwards, _FIRST), *itertools.islice(backwards, _LAST)]
+
+
+def _is_full(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False

@@ -1,0 +1,5 @@
+"""Nothing special."""
+
+from harness import make, train
+
+train(make())
