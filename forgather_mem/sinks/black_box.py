@@ -15,6 +15,10 @@ from forgather_mem.probes.limits import MemoryLimit
 from forgather_mem.sample import Finding, RunInfo, Sample
 from forgather_mem.session import register
 
+# The next phase or the step's record comes soon after these: their end is not worth what a store costs just then,
+# when the pass that has ended has left nothing of ours in the processor's caches.
+_SHORT = frozenset({"data", "forward", "backward", "optimizer"})
+
 
 class BlackBoxSink:
     """Notes each change of phase, each record and each finding in `ring.rank{r}`, in the run's folder.
@@ -55,7 +59,7 @@ class BlackBoxSink:
             self._ring.state(self._run.step, phase)
 
     def phase_end(self, phase: str) -> None:
-        if self._ring is not None and self._run is not None:
+        if phase not in _SHORT and self._ring is not None and self._run is not None:
             self._ring.state(self._run.step, self._run.phase)
 
     def write(self, sample: Sample) -> None:
