@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import resource
@@ -49,8 +50,7 @@ def training(steps: int) -> None:
             self.cpu.append(time.process_time())
 
     clock = Clock()
-    with tempfile.TemporaryDirectory() as folder:
-        train(clock, steps, Path(folder))
+    train(clock, steps, Path("out"))
     print(json.dumps({
         "first_line_s": first_line_s, "train_begin_s": clock.began_s, "train_begin_cpu_s": clock.began_cpu_s,
         "steps_s": [b - a for a, b in zip(clock.times, clock.times[1:], strict=False)][WARM_UP_STEPS:],
@@ -65,6 +65,7 @@ def run(words: Sequence[str], **environment: str) -> dict[str, float]:
         began_s, cpu_before = time.time(), resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(words, cwd=folder, env=variables, capture_output=True, text=True, check=True)
         all_s, cpu_after = time.time() - began_s, resource.getrusage(resource.RUSAGE_CHILDREN)
+        reports = [json.loads(path.read_text()) for path in Path(folder).rglob("report.json")]
     told = json.loads(done.stdout.splitlines()[-1])
     return {
         "to the first line of the script, ms": 1e3 * (told["first_line_s"] - began_s),
@@ -73,6 +74,7 @@ def run(words: Sequence[str], **environment: str) -> dict[str, float]:
         "a step, median, ms": 1e3 * statistics.median(told["steps_s"]),
         "a step, CPU, mean, ms": 1e3 * told["cpu_s"],
         "all of it, ms": 1e3 * all_s,
+        "ourselves in a step, by our own clock, %": 1e2 * sum(r["overhead"]["share_of_step"] for r in reports),
         "all of it, CPU, ms": 1e3
         * (cpu_after.ru_utime + cpu_after.ru_stime - cpu_before.ru_utime - cpu_before.ru_stime),
     }
@@ -146,10 +148,15 @@ def page(found: dict[str, list[dict[str, float]]], load_before: float, arguments
     lines.append(f"|---|{'---:|' * len(columns)}")
     for name in list(found)[1:]:
         ratios = [
-            statistics.median(b[column] / a[column] for a, b in zip(found["alone"], found[name], strict=True))
+            statistics.median(
+                b[column] / a[column] if a[column] else math.nan
+                for a, b in zip(found["alone"], found[name], strict=True)
+            )
             for column in columns
         ]
-        lines.append(f"| {name} | " + " | ".join(f"{ratio:.3f}" for ratio in ratios) + " |")
+        lines.append(
+            f"| {name} | " + " | ".join("-" if math.isnan(ratio) else f"{ratio:.3f}" for ratio in ratios) + " |"
+        )
     record, phase, pack = record_us()
     lines += [
         "", "| black box | us |", "|---|---:|",
