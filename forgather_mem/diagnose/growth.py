@@ -164,9 +164,12 @@ def bound_of(node: Any) -> int | None:
 def newest(node: Any, count: int) -> list[Any]:
     """The items that came last, as far as the container has an order."""
     if type(node) is LRU_CACHE:
-        inside = [thing for thing in gc.get_referents(node) if type(thing) is dict]
-        items = [item for found in inside for item in itertools.islice(reversed(found.values()), count)]
-        return [held for item in items for held in gc.get_referents(item)] or items
+        held = [thing for thing in gc.get_referents(node) if not isinstance(thing, type)]
+        size = node.cache_info().currsize
+        if bound_of(node) is not None:  # keys and results in turn, from the oldest on
+            return held[: 2 * size][-2 * count :]
+        caches = [thing for thing in held if type(thing) is dict and len(thing) == size]
+        return [result for cache in caches[:1] for result in itertools.islice(reversed(cache.values()), count)]
     if issubclass(type(node), dict):
         keys = list(itertools.islice(reversed(node), count))
         # A weak dictionary's values are references

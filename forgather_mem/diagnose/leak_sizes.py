@@ -16,7 +16,7 @@ from forgather_mem.probes.procfs import PAGE_BYTES, KernelFile
 # What is dear waits until the resident size, which takes 2 us, has grown: the C library's account takes 20 us and,
 # from memory that is in no cache, 200; counting Python's objects as much. While nothing grows they are asked at every
 # so many calls, and the longer a run the more rarely.
-_ASKED_EVERY, _COUNTED_EVERY, _WORKERS_EVERY = 4, 16, 4
+_ASKED_EVERY, _COUNTED_EVERY, _WORKERS_EVERY = 4, 16, 2
 _STRETCHED_AFTER = 100  # calls
 _GROWS_BYTES = 4096.0  # a call
 _DEAR_S = 2e-3
@@ -162,3 +162,11 @@ def _mallinfo2() -> Callable[[], _Mallinfo] | None:
         return None
     call.restype, call.argtypes = _Mallinfo, []
     return call  # type: ignore[no-any-return]
+
+
+def allocated_bytes() -> float:
+    """All that is given out now: by the C library, to Python's small objects, on the accelerator."""
+    account = _mallinfo2()
+    found = account() if account is not None else None
+    native = 0 if found is None else found.uordblks + found.hblkhd
+    return native + sys.getallocatedblocks() * USUAL_BLOCK_BYTES + sum(_device().values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import time
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,10 +45,13 @@ class LeakWatch:
         self._suspects: list[Suspect] = []
         self._window_step: int | None = None
         self._looks = 0
+        self._loader: weakref.ref[Any] | None = None
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if self._sizes is None:
             return NOTHING
+        if self._loader is None and (loader := moment.objects.get("train_dataloader")) is not None:
+            self._loader = weakref.ref(loader)
         values = self._sizes.read()
         if self._sizes.workers_changed:
             self._series.pop("workers", None)  # other processes: what they hold does not go on
@@ -90,8 +94,6 @@ class LeakWatch:
         if not self._looks:
             self._say_suspicion(moment, growing, trend)
         self._looks += 1
-        if "workers" in growing:
-            self._suspects = worker_suspects(moment.objects.get("train_dataloader"), trend.per_step)
         if self._look_closer and set(growing) != {"workers"}:
             self._look, self._finished = CloserLook(moment.step), False
             self._at_look = {name: series.points[-1][1] for name, series in self._series.items()}
@@ -149,6 +151,9 @@ class LeakWatch:
         if not growing:
             return _no_leak(trends)
         trend = _whole(growing)
+        loader = self._loader() if self._loader is not None else None
+        if "workers" in growing and loader is not None:
+            self._suspects += worker_suspects(loader, growing["workers"].per_step)
         suspects = [one for one in self._suspects if one.bytes_per_step >= 0.05 * trend.per_step]
         bounded = next((one.bounded for one in suspects[:1] if one.bounded), None)
         if bounded:

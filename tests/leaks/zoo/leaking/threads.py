@@ -3,7 +3,6 @@
 # held: threading._active
 # leaks: daemon=True).start()
 # mended: daemon=True)
-# bytes: 40000
 
 import threading
 
