@@ -18,19 +18,24 @@ def check(arguments: Arguments) -> int:
     try:
         for _, size in arguments.max_peaks:
             parse_bytes(size)
+    except ValueError as error:
+        complain(f"run: --max-peak: {error}")
+        return USAGE
+    return _check_template(arguments) if arguments.template is not None or arguments.settings else 0
+
+
+def _check_template(arguments: Arguments) -> int:
+    """It imports what the template names, torch with it: seconds, but before the training and in another process."""
+    try:
         environment, name = environment_of(arguments.template or WATCH, None, policy_of(arguments.allow))
-        mistakes = [
-            problem for problem in problems(environment, name, variables_of(arguments.settings)) if problem.is_mistake
-        ]
+        found = problems(environment, name, variables_of(arguments.settings))
     except typer.BadParameter as error:
         complain(f"run: {error.message}")
         return USAGE
     except ForgatherMemError as error:
         complain(str(error))
         return FAILURE
-    except ValueError as error:
-        complain(f"run: --max-peak: {error}")
-        return USAGE
+    mistakes = [problem for problem in found if problem.is_mistake]
     for problem in mistakes:
         complain(str(problem.error))
     return FAILURE if mistakes else 0
