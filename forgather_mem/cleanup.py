@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import gc
-import inspect
 import itertools
 import logging
 import sys
@@ -18,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 from forgather_mem.actions.frames import drop_frames
 from forgather_mem.actions.give_back import GivenBack, MemoryNow, give_back, memory_now, write_steps
 from forgather_mem.actions.variables import empty_assigned
+from forgather_mem.around_calls import around_calls
 from forgather_mem.diagnose.held import Watched, describe, size_of
 from forgather_mem.diagnose.owners import find_owners
 from forgather_mem.sinks.console import print_line
@@ -172,7 +171,7 @@ def cleanup_after(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Gives memory back after calls of a request handler or a `generate()`: every so many, or when there is too much.
 
-    Works for functions, generators (after the last item), and their async kinds. One call at a time cleans up;
+    Works for functions, methods, generators (after the last item), and their async kinds. One call at a time cleans up;
     others that end meanwhile don't wait. What it brought is logged at INFO.
 
     Args:
@@ -187,7 +186,7 @@ def cleanup_after(
     'HELLO'
 
     Raises:
-        ValueError: for neither of both, a period below 1, or a size that is none.
+        ValueError: for neither of both, a period below 1, a size that is none, or what is no function.
     """
     if every is None and above is None:
         raise ValueError('cleanup_after(): give every=100, above="2GiB", or both')
@@ -197,7 +196,7 @@ def cleanup_after(
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         after = _After(getattr(function, "__qualname__", repr(function)), every, limit_bytes)
-        return _wrap(function, after)
+        return around_calls(function, lambda: after)
 
     return decorate
 
@@ -234,41 +233,6 @@ class _After:
         left = _largest(given.after)
         self._again_bytes = int(left * 1.1) if self.limit_bytes is not None and left > self.limit_bytes else 0
         logger.info("cleanup_after: %s, call %d: %s", self.name, call, _line(given))
-
-
-def _wrap(function: Callable[..., Any], after: _After) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def call_async(*args: Any, **kwargs: Any) -> Any:
-            with after:
-                return await function(*args, **kwargs)
-
-        return call_async
-    if inspect.isasyncgenfunction(function):
-
-        @functools.wraps(function)
-        async def iterate_async(*args: Any, **kwargs: Any) -> Any:
-            with after:
-                async for item in function(*args, **kwargs):
-                    yield item
-
-        return iterate_async
-    if inspect.isgeneratorfunction(function):
-
-        @functools.wraps(function)
-        def iterate(*args: Any, **kwargs: Any) -> Any:
-            with after:
-                return (yield from function(*args, **kwargs))
-
-        return iterate
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with after:
-            return function(*args, **kwargs)
-
-    return call
 
 
 def _largest(now: MemoryNow) -> int:

@@ -92,6 +92,22 @@ def _bounded(text: str, limit: int = 700) -> str:
     return text if len(text) <= limit else text[: limit - 30] + f"... ({len(text):,} characters)"
 
 
+def check_flags(owner: str, **flags: object) -> None:
+    """Refuses a switch that is neither true nor false: the text "false" would count as true.
+
+    >>> check_flags("SimpleGarbageCollector", verbose="false")
+    Traceback (most recent call last):
+    ...
+    ValueError: SimpleGarbageCollector(verbose='false'): verbose is true or false
+
+    Raises:
+        ValueError: naming the owner, the parameter and the value.
+    """
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ValueError(f"{owner}({name}={flag!r}): {name} is true or false")
+
+
 def escape_controls(text: str, *, keep: str = "") -> str:
     r"""The text with control and direction characters written out, so that no message moves a cursor.
 

@@ -10,7 +10,6 @@ with all frames that it passed, which hold models and batches.
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -62,11 +61,11 @@ def unload_ipython_extension(shell: Any) -> None:
 
 def run_magic(shell: Any, line: str) -> str:
     """What `%forgather_mem LINE` does; gives the text it prints."""
-    words = shlex.split(line)
+    words = line.split()
     if not words:
         return _table(shell)
     if words[0] == "release" and len(words) > 1:
-        return "\n".join(_release(shell, words[1:]))
+        return "\n".join(_release(shell, list(dict.fromkeys(words[1:]))))
     return f"%forgather_mem {line}: write %forgather_mem, or %forgather_mem release NAME... (a variable, Out, error)"
 
 
@@ -131,8 +130,8 @@ def _let_go(shell: Any, name: str) -> list[object]:
         gone = list(results.values())
     elif name in shell.user_ns:
         gone = [shell.user_ns.pop(name)]
-    else:
-        gone = [results[int(name.removeprefix(_OUT)[1:-1])]]
+    else:  # gone already when the same object was named before
+        gone = [value for number, value in results.items() if name == f"{_OUT}[{number}]"]
     _forget_results(shell, gone)
     return gone
 

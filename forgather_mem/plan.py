@@ -45,6 +45,8 @@ class Rule:
         if not works:
             raise ValueError(f"Rule(when={self.when!r}, do=[]): name one probe or action, or more")
         for work in works:
+            if isinstance(work, type):
+                raise ValueError(f"Rule(do=[... {work.__name__} ...]): this is a class; write {work.__name__}()")
             if not callable(work):
                 raise ValueError(f"Rule(do=[... {work!r} ...]): a probe or an action is called; this can't be")
         object.__setattr__(self, "do", tuple(works))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, overload
 
+from forgather_mem.around_calls import around_calls
 from forgather_mem.probes.usage import Span, UsageSpan, UsageWindow
 from forgather_mem.sinks.console import print_line
 from forgather_mem.tracker_text import block_lines
@@ -128,7 +127,7 @@ class track_memory:
 
     def __call__(self, function: F) -> F:
         """The function, tracked at each call."""
-        return tracked(function, self) if self.enabled else function
+        return around_calls(function, self.begin) if self.enabled else function
 
     def begin(self) -> TrackedBlock:
         """A block that starts now, for code that can't be indented; `end()` it yourself."""
@@ -192,82 +191,3 @@ def monitor_memory(label: Any = None, *, enabled: bool = True, reset_peaks: bool
         return track_memory(name, enabled=enabled, reset_peaks=reset_peaks, say=say)(function)
 
     return decorate if label is None or isinstance(label, str) else decorate(label)
-
-
-def tracked(function: F, tracker: track_memory) -> F:
-    """The function with a block of this tracker around each call; of the same kind as the function.
-
-    Raises:
-        ValueError: for what is no function.
-    """
-    inner: Any = function
-    if isinstance(inner, staticmethod | classmethod):
-        return cast(F, type(inner)(tracked(inner.__func__, tracker)))
-    if not callable(inner) or isinstance(inner, type):
-        raise ValueError(f"{inner!r} is no function: decorate a function or a method, not a class or a value")
-    for is_kind, wrap in (
-        (inspect.isasyncgenfunction, _async_generator),
-        (inspect.iscoroutinefunction, _coroutine),
-        (inspect.isgeneratorfunction, _generator),
-    ):
-        if is_kind(inner):
-            return cast(F, functools.wraps(inner)(wrap(inner, tracker)))
-    return cast(F, functools.wraps(inner)(_function(inner, tracker)))
-
-
-def _function(function: Callable[..., Any], tracker: track_memory) -> Callable[..., Any]:
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        if _in_compiled_code():
-            return function(*arguments, **keywords)
-        with tracker.begin():
-            return function(*arguments, **keywords)
-
-    return call
-
-
-def _in_compiled_code() -> bool:
-    """Whether `torch.compile` is tracing this: there is nothing to measure then, and its graph would break here."""
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.compiler.is_compiling())
-
-
-def _coroutine(function: Callable[..., Any], tracker: track_memory) -> Callable[..., Any]:
-    async def call(*arguments: Any, **keywords: Any) -> Any:
-        with tracker.begin():
-            return await function(*arguments, **keywords)
-
-    return call
-
-
-def _generator(function: Callable[..., Any], tracker: track_memory) -> Callable[..., Any]:
-    def call(*arguments: Any, **keywords: Any) -> Generator[Any, Any, Any]:
-        with tracker.begin():
-            return (yield from function(*arguments, **keywords))
-
-    return call
-
-
-def _async_generator(function: Callable[..., Any], tracker: track_memory) -> Callable[..., Any]:
-    # There is no `yield from` here: what the consumer sends and throws is handed on by hand.
-    async def call(*arguments: Any, **keywords: Any) -> AsyncGenerator[Any, Any]:
-        with tracker.begin():
-            items = function(*arguments, **keywords)
-            coming = items.__anext__()
-            try:
-                while True:
-                    try:
-                        item = await coming
-                    except StopAsyncIteration:
-                        return
-                    try:
-                        sent = yield item
-                    except GeneratorExit:
-                        raise
-                    except BaseException as thrown:  # noqa: BLE001 (handed on, as `yield from` does)
-                        coming = items.athrow(thrown)
-                    else:
-                        coming = items.asend(sent)
-            finally:
-                await items.aclose()
-
-    return call

@@ -185,13 +185,13 @@ def event_name(event: str) -> str:
     return name
 
 
-def check_period(owner: str, parameter: str, unit: str, period: int | None) -> None:
-    """Refuses a period that is no whole number of 1 or more; None means "not by this" and passes.
+def check_period(owner: str, parameter: str, unit: str, period: int | None, *, needed: bool = False) -> None:
+    """Refuses a period that is no whole number of 1 or more; None means "not by this" and passes unless `needed`.
 
     Raises:
         ValueError: naming the owner, the parameter and the value.
     """
-    if period is None:
+    if period is None and not needed:
         return
     if isinstance(period, bool) or not isinstance(period, int):
         raise ValueError(f"{owner}({parameter}={period!r}): a period is a whole number of {unit}s, 1 or more")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -408,6 +408,50 @@ def test_a_method_keeps_its_name_and_its_self() -> None:
 
     assert Service().generate("a") == "a"
     assert (Service.generate.__name__, Service.generate.__doc__) == ("generate", "Generates.")
+
+
+def test_class_and_static_methods_are_cleaned_up_after_too(caplog: pytest.LogCaptureFixture) -> None:
+    class Service:
+        @cleanup_after(every=1)
+        @staticmethod
+        def upper(prompt: str) -> str:
+            return prompt.upper()
+
+        @cleanup_after(every=1)
+        @classmethod
+        def name(cls) -> str:
+            return cls.__name__
+
+    with caplog.at_level(logging.INFO):
+        assert (Service().upper("a"), Service.upper("b"), Service().name()) == ("A", "B", "Service")
+    assert len(caplog.records) == 3
+
+
+def test_what_a_consumer_sends_reaches_an_async_stream_and_its_end_is_at_once() -> None:
+    events: list[str | None] = []
+
+    @cleanup_after(every=1)
+    async def stream() -> AsyncGenerator[str, str | None]:
+        try:
+            events.append((yield "first"))
+            yield "second"
+        finally:
+            events.append("closed")
+
+    async def consume() -> None:
+        items = stream()
+        await anext(items)
+        await items.asend("sent")
+        await items.aclose()
+        events.append("left")
+
+    asyncio.run(consume())
+    assert events == ["sent", "closed", "left"]
+
+
+def test_a_class_is_no_function() -> None:
+    with pytest.raises(ValueError, match="is no function: decorate a function or a method"):
+        cleanup_after(every=1)(dict)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forgather_mem.actions import Collect
 from forgather_mem.engine import Run
 from forgather_mem.plan import Rule
 from forgather_mem.sample import Moment, Sample
@@ -286,6 +287,7 @@ def test_a_sample_can_be_kept_and_pickled_after_the_run() -> None:
         (lambda: Above("host/rss_bytes", float("nan")), r"must be finite"),
         (lambda: Rule(Every(steps=1), []), r"name one probe or action, or more"),
         (lambda: Rule(Every(steps=1), ["collect"]), r"'collect'.*can't be"),
+        (lambda: Rule(Every(steps=1), [Collect]), r"Collect \.\.\.\]\): this is a class; write Collect\(\)"),
         (lambda: Rule("step_end", [print]), r"give a trigger"),
     ],
 )

@@ -27,7 +27,8 @@ CELLS = {
     "keep": "kept = {'best': Out[3]}",
     "release result": "%forgather_mem release Out[3]",
     "release results": "torch.zeros(5)",
-    "release all": "%forgather_mem release Out kept",
+    "quote": '%forgather_mem release "kept',
+    "release all": "%forgather_mem release Out Out[3] kept kept",
     "end": "print(Out, '_3' in globals(), 'kept' in globals())",
     "after": "%forgather_mem",
     "usage": "%forgather_mem relase model",
@@ -92,6 +93,10 @@ def test_a_wrong_word_gets_the_usage(printed: dict[str, str]) -> None:
     assert printed["usage"].startswith(
         "%forgather_mem relase model: write %forgather_mem, or %forgather_mem release NAME"
     )
+
+
+def test_a_lone_quote_is_part_of_a_name(printed: dict[str, str]) -> None:
+    assert printed["quote"].startswith("forgather_mem: there is no '\"kept'; did you mean 'kept'?")
 
 
 def test_the_extension_can_be_unloaded(printed: dict[str, str]) -> None:

@@ -28,12 +28,21 @@ class Collect:
     names = ("collect/",)
 
     def __init__(self, generation: int = 2) -> None:
-        if generation not in (0, 1, 2):
-            raise ValueError(f"Collect(generation={generation!r}): the generations are 0, 1 and 2")
+        check_generation("Collect", generation)
         self.generation = generation
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         return collect(self.generation)
+
+
+def check_generation(owner: str, generation: int) -> None:
+    """Refuses what is no generation of the collector.
+
+    Raises:
+        ValueError: naming the owner and the value.
+    """
+    if type(generation) is not int or generation not in (0, 1, 2):  # True is 1, and gc.collect() takes no 1.0
+        raise ValueError(f"{owner}(generation={generation!r}): the generations are 0, 1 and 2")
 
 
 def collect(generation: int = 2) -> dict[str, float]:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from forgather_mem.actions import Adaptive, ClearCache, TrimHost
 from forgather_mem.callbacks.rule_callback import RuleCallback
+from forgather_mem.errors import check_flags
 from forgather_mem.plan import Rule
 from forgather_mem.sample import Moment, Sample, Work
 from forgather_mem.triggers import AtEvent, Every, Trigger, check_period
@@ -60,13 +61,8 @@ class ClearCacheCallback(RuleCallback):
             raise ValueError(
                 f"ClearCacheCallback(empty_cache_at={empty_cache_at!r}): the cache is cleared at 'epoch' or 'step'"
             )
-        check_period("ClearCacheCallback", "empty_cache_freq", empty_cache_at, empty_cache_freq)
-        flags = {"garbage_collection": garbage_collection, "trim_host": trim_host, "adaptive": adaptive}
-        for name, flag in flags.items():
-            if not isinstance(flag, bool):
-                raise ValueError(f"ClearCacheCallback({name}={flag!r}): {name} is true or false")
-        if empty_cache_freq is None:
-            raise ValueError("ClearCacheCallback(empty_cache_freq=None): give a period of 1 or more")
+        check_period("ClearCacheCallback", "empty_cache_freq", empty_cache_at, empty_cache_freq, needed=True)
+        check_flags("ClearCacheCallback", garbage_collection=garbage_collection, trim_host=trim_host, adaptive=adaptive)
         self.empty_cache_at = empty_cache_at
         self.empty_cache_freq = empty_cache_freq
         self.garbage_collection = garbage_collection

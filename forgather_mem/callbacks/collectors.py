@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from forgather_mem.actions import ClearCache, Collect
 from forgather_mem.callbacks.rule_callback import RuleCallback
+from forgather_mem.errors import check_flags
 from forgather_mem.plan import Rule
 from forgather_mem.sample import Moment, Sample, Work
 from forgather_mem.triggers import Every, check_period
@@ -97,8 +98,7 @@ def _period(name: str, epochs: int | None, steps: int | None, verbose: object) -
     check_period(name, "collect_freq_epoch", "epoch", epochs)
     if epochs is None and steps is None:
         raise ValueError(f"{name}(collect_freq_epoch=None): give collect_freq_epoch or collect_freq_step")
-    if not isinstance(verbose, bool):
-        raise ValueError(f"{name}(verbose={verbose!r}): verbose is true or false")
+    check_flags(name, verbose=verbose)
     return Every(steps=steps) if steps is not None else Every(epochs=epochs)
 
 

@@ -8,10 +8,11 @@ import logging
 import time
 from collections.abc import Mapping
 
-from forgather_mem.actions.collect import collect
+from forgather_mem.actions.collect import check_generation, collect
 from forgather_mem.actions.heap import HeapHold, frees_aged_cycles
 from forgather_mem.callbacks.gc_schedule import Budget, Schedule
 from forgather_mem.callbacks.rule_callback import RuleCallback
+from forgather_mem.errors import check_flags
 from forgather_mem.plan import Rule
 from forgather_mem.sample import Moment, RunInfo, Sample
 from forgather_mem.store import Agreement
@@ -48,13 +49,13 @@ class ScheduledGarbageCollector(RuleCallback):
         generation: The generation to collect between boundaries. Below 2, cycles that have aged stay until
             the next boundary (up to Python 3.13; the running interpreter is tried).
         boundary_steps: A boundary of our own after so many steps without one.
-        boundary_s: The same in seconds.
+        boundary_s: The same in seconds; infinity for by steps only.
         verbose: Say what each boundary found, on rank 0.
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
 
     Raises:
-        ValueError: for a period below 1 or a generation that does not exist.
+        ValueError: for a period below 1, a generation that does not exist, or a switch that is neither true nor false.
     """
 
     def __init__(
@@ -70,14 +71,12 @@ class ScheduledGarbageCollector(RuleCallback):
         strict: bool = False,
     ) -> None:
         name = type(self).__name__
-        check_period(name, "every_steps", "step", every_steps)
-        check_period(name, "boundary_steps", "step", boundary_steps)
-        if every_steps is None or boundary_steps is None:
-            raise ValueError(f"{name}: every_steps and boundary_steps are whole numbers of 1 or more")
-        if generation not in (0, 1, 2):
-            raise ValueError(f"{name}(generation={generation!r}): the generations are 0, 1 and 2")
-        if not boundary_s > 0:
+        check_period(name, "every_steps", "step", every_steps, needed=True)
+        check_period(name, "boundary_steps", "step", boundary_steps, needed=True)
+        check_generation(name, generation)
+        if isinstance(boundary_s, bool) or not isinstance(boundary_s, int | float) or not boundary_s > 0:
             raise ValueError(f"{name}(boundary_s={boundary_s!r}): give seconds above 0")
+        check_flags(name, freeze=freeze, verbose=verbose)
         self.every_steps = every_steps
         self.generation = generation
         governor = _Governor(every_steps, freeze, generation, boundary_steps, boundary_s, verbose)

@@ -118,7 +118,7 @@ class Budget:
     def _own_boundary_steps(self, step: int, step_s: float) -> int:
         if self._num_freezes >= MAX_FREEZES:
             return max(1, step - self._renewed_step)  # now, as soon as all ranks have heard of it
-        return max(1, min(self._boundary_steps, int(self._boundary_s / step_s)))
+        return max(1, int(min(self._boundary_steps, self._boundary_s / step_s)))
 
 
 def _unless_near(now: int, wanted: int, factor: float) -> int:

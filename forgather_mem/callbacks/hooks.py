@@ -22,6 +22,7 @@ from forgather_mem.callbacks.hook_channels import (
     PipelineHookChannel,
     RemovableHandle,
 )
+from forgather_mem.errors import check_flags
 from forgather_mem.ledger import Ledger
 from forgather_mem.triggers import check_period
 
@@ -191,7 +192,8 @@ class ClearCacheHookConfig(PipelineHooksConfig[ClearCacheHook]):
     ...     pass  # the cache is cleared behind this body, and not behind the nine before it
 
     Raises:
-        ValueError: for another `empty_cache_at`, or a period that is no whole number of 1 or more.
+        ValueError: for another `empty_cache_at`, a period that is no whole number of 1 or more, or a
+            `garbage_collection` that is neither true nor false.
     """
 
     class_type: type[ClearCacheHook] = ClearCacheHook
@@ -203,6 +205,6 @@ class ClearCacheHookConfig(PipelineHooksConfig[ClearCacheHook]):
         if self.empty_cache_at not in ("step", "epoch"):
             what = f"ClearCacheHookConfig(empty_cache_at={self.empty_cache_at!r})"
             raise ValueError(f"{what}: the cache is cleared at 'step' or 'epoch'")
-        if self.empty_cache_freq is None:
-            raise ValueError("ClearCacheHookConfig(empty_cache_freq=None): give a period of 1 or more")
-        check_period("ClearCacheHookConfig", "empty_cache_freq", self.empty_cache_at, self.empty_cache_freq)
+        owner = "ClearCacheHookConfig"
+        check_period(owner, "empty_cache_freq", self.empty_cache_at, self.empty_cache_freq, needed=True)
+        check_flags(owner, garbage_collection=self.garbage_collection)

@@ -17,6 +17,7 @@ from forgather_mem.sinks import BlackBoxSink, JsonlSink, TensorBoardSink
 from forgather_mem.triggers import AtEvent, Every
 
 NOTHING: Mapping[str, float] = {}
+_MONITORED = ("on_epoch_start", "on_batch_end", "on_epoch_end")
 
 
 class EpochMonitor(Protocol):
@@ -42,7 +43,7 @@ class MemoryCallback(RuleCallback):
         strict: Let a failure of our own end the training instead of logging it once.
 
     Raises:
-        ValueError: for a rule or sink that is none.
+        ValueError: for a rule, sink or monitor that is none.
     """
 
     def __init__(
@@ -67,6 +68,12 @@ class MemoryCallback(RuleCallback):
         for sink in sinks:
             if not hasattr(sink, "write"):
                 raise ValueError(f"MemoryCallback(sinks=[... {sink!r} ...]): a sink has a method write(sample)")
+        missing = [name for name in _MONITORED if not callable(getattr(monitor, name, None))]
+        if monitor is not None and (missing or isinstance(monitor, type)):
+            raise ValueError(
+                f"MemoryCallback(monitor={monitor!r}): give an EpochMemoryMonitor(), or an object with its "
+                f"methods {', '.join(_MONITORED)}"
+            )
         self.needs_phases = bool(chosen)
         self.monitor = monitor
         self._told = None if monitor is None else _Told(monitor)

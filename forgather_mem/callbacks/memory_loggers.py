@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from forgather_mem.callbacks.rule_callback import RuleCallback
-from forgather_mem.errors import did_you_mean
+from forgather_mem.errors import check_flags, did_you_mean
 from forgather_mem.plan import Rule
 from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, TensorProbe, WorkerProbe
 from forgather_mem.probes.ranks import RankProbe
@@ -51,7 +51,7 @@ class TBMemoryLogger(RuleCallback):
     ValueError: TBMemoryLogger(metrics=['gpu']): the groups are host, device, phases, gc, workers, tensors
 
     Raises:
-        ValueError: for a period below 1, an unknown group, or both a writer and a folder.
+        ValueError: for a period below 1, an unknown group, a value of the wrong kind, or both a writer and a folder.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class TBMemoryLogger(RuleCallback):
         enabled: bool = True,
         strict: bool = False,
     ) -> None:
+        rules = metric_rules("TBMemoryLogger", metrics, every_steps, reset_peaks=reset_peaks)
         self.every_steps = every_steps
         self.metrics = tuple(metrics)
         self.needs_phases = "phases" in self.metrics
-        rules = metric_rules("TBMemoryLogger", self.metrics, every_steps, reset_peaks=reset_peaks)
-        check_period("TBMemoryLogger", "rank_steps", "step", rank_steps)
+        check_period("TBMemoryLogger", "rank_steps", "step", rank_steps, needed=True)
         rules.append(Rule(when=Every(steps=rank_steps), do=[RankProbe()], name="TBMemoryLogger ranks"))
         if summary_writer is not None and not hasattr(summary_writer, "add_scalar"):
             raise ValueError(
@@ -80,6 +80,8 @@ class TBMemoryLogger(RuleCallback):
             )
         if logging_dir is not None and not isinstance(logging_dir, str | os.PathLike):
             raise ValueError(f"TBMemoryLogger(logging_dir={logging_dir!r}): give a folder's name")
+        if hparams is not None and not isinstance(hparams, Mapping):
+            raise ValueError(f"TBMemoryLogger(hparams={hparams!r}): give names and values, as {{'lr': 0.001}}")
         sink = TensorBoardSink(summary_writer, logging_dir=logging_dir, hparams=hparams)
         super().__init__(rules, [sink], enabled=enabled, strict=strict)
 
@@ -109,10 +111,10 @@ class JsonMemoryLogger(RuleCallback):
         enabled: bool = True,
         strict: bool = False,
     ) -> None:
+        rules = metric_rules("JsonMemoryLogger", metrics, every_steps, reset_peaks=reset_peaks)
         self.every_steps = every_steps
         self.metrics = tuple(metrics)
         self.needs_phases = "phases" in self.metrics
-        rules = metric_rules("JsonMemoryLogger", self.metrics, every_steps, reset_peaks=reset_peaks)
         super().__init__(rules, [JsonlSink(path)], enabled=enabled, strict=strict)
 
 
@@ -148,9 +150,10 @@ def metric_rules(owner: str, metrics: Sequence[str], every_steps: int, *, reset_
     """The rules that read the named groups every `every_steps`.
 
     Raises:
-        ValueError: naming `owner`, for a period below 1 or an unknown group.
+        ValueError: naming `owner`, for a period below 1, an unknown group, or a switch that is neither true nor false.
     """
-    check_period(owner, "every_steps", "step", every_steps)
+    check_period(owner, "every_steps", "step", every_steps, needed=True)
+    check_flags(owner, reset_peaks=reset_peaks)
     groups: dict[str, Callable[[], Work]] = {
         "host": HostProbe,
         "device": lambda: DeviceProbe(reset_peaks=reset_peaks),
@@ -159,12 +162,13 @@ def metric_rules(owner: str, metrics: Sequence[str], every_steps: int, *, reset_
         "workers": WorkerProbe,
         "tensors": TensorProbe,
     }
-    unknown = [name for name in metrics if name not in groups]
-    if isinstance(metrics, str) or unknown:
-        hint = did_you_mean(str(unknown[0]), groups) if unknown and not isinstance(metrics, str) else None
-        shown = metrics if isinstance(metrics, str) else unknown
+    if isinstance(metrics, str) or not isinstance(metrics, Sequence):
+        raise ValueError(f"{owner}(metrics={metrics!r}): give a list of groups: {', '.join(groups)}")
+    unknown = [name for name in metrics if not isinstance(name, str) or name not in groups]
+    if unknown:
+        hint = did_you_mean(str(unknown[0]), groups)
         raise ValueError(
-            f"{owner}(metrics={shown!r}): the groups are {', '.join(groups)}" + (f"; {hint}" if hint else "")
+            f"{owner}(metrics={unknown!r}): the groups are {', '.join(groups)}" + (f"; {hint}" if hint else "")
         )
     if not metrics:
         raise ValueError(f"{owner}(metrics=[]): name one group or more: {', '.join(groups)}")

@@ -14,6 +14,7 @@ from transformers import TrainerCallback
 
 from forgather_mem.callbacks.link import Link
 from forgather_mem.engine import RUN_ATTRIBUTE, Run
+from forgather_mem.errors import check_flags
 from forgather_mem.fence import Fence
 from forgather_mem.plan import Plan, Rule, events_of
 from forgather_mem.report import verdict, write_report
@@ -47,9 +48,7 @@ class RuleCallback(TrainerCallback):
     def __init__(
         self, rules: Sequence[Rule], sinks: Sequence[Sink] = (), *, enabled: bool = True, strict: bool = False
     ) -> None:
-        for name, flag in (("enabled", enabled), ("strict", strict)):
-            if not isinstance(flag, bool):
-                raise ValueError(f"{type(self).__name__}({name}={flag!r}): {name} is true or false")
+        check_flags(type(self).__name__, enabled=enabled, strict=strict)
         self.rules = tuple(rules)
         self.sinks = tuple(sinks)
         self.enabled = enabled

@@ -42,6 +42,8 @@ class JsonlSink:
     """
 
     def __init__(self, path: str | Path | None = None, *, max_bytes: int = 64 * MIB, keep: int = 3) -> None:
+        if path is not None and not isinstance(path, str | os.PathLike):
+            raise ValueError(f"JsonlSink(path={path!r}): give a file's name")
         if path is not None and Path(path).suffix not in (".jsonl", ".json"):
             raise ValueError(f"JsonlSink(path={str(path)!r}): the file's name ends in .jsonl or .json")
         if max_bytes < 4096:

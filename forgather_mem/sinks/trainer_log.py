@@ -38,8 +38,10 @@ class TrainerLogSink:
     """
 
     def __init__(self, prefix: str = "mem_", keys: Mapping[str, str | Sequence[str]] | None = None) -> None:
-        if not prefix:
-            raise ValueError("TrainerLogSink(prefix=''): give a prefix, else a key may be one of the trainer's own")
+        if not prefix or not isinstance(prefix, str):
+            raise ValueError(
+                f"TrainerLogSink(prefix={prefix!r}): give a prefix, else a key may be one of the trainer's own"
+            )
         self.prefix = prefix
         self.keys = None if keys is None else {key: _checked(key, names) for key, names in keys.items()}
         self._windows = _windows(self.keys or DEFAULT_KEYS)

@@ -122,3 +122,10 @@ def test_after_some_freezes_between_boundaries_the_next_boundary_comes_at_once_a
 
 def test_a_schedule_is_one_line_of_text() -> None:
     assert Schedule.read(FIRST.write()) == FIRST
+
+
+def test_boundaries_by_steps_only() -> None:
+    training = Training(step_s=0.1, boundary_s=float("inf"))
+    training.collect(0.0002)
+    training.collect(0.0002)
+    assert training.schedule.own_boundary_steps == 1000

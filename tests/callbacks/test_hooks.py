@@ -138,7 +138,8 @@ def test_a_config_has_the_documented_defaults_and_builds_its_class() -> None:
     [
         ({"empty_cache_at": "batch"}, r"ClearCacheHookConfig\(empty_cache_at='batch'\): the cache is cleared at"),
         ({"empty_cache_freq": 0}, r"ClearCacheHookConfig\(empty_cache_freq=0\): a period is 1 epoch or more"),
-        ({"empty_cache_freq": None}, "give a period of 1 or more"),
+        ({"empty_cache_freq": None}, "a period is a whole number of epochs"),
+        ({"garbage_collection": "no"}, "garbage_collection is true or false"),
         ({"empty_cache_freq": 2.5}, "a period is a whole number of epochs"),
     ],
 )

@@ -14,6 +14,7 @@ from forgather_mem.plan import Rule
 from forgather_mem.probes import PhaseProbe
 from forgather_mem.report import build_report
 from forgather_mem.sinks import Capture
+from forgather_mem.trackers import EpochMemoryMonitor
 from forgather_mem.triggers import Every
 from forgather_mem.units import MIB
 from tests.memory import status_bytes
@@ -135,3 +136,9 @@ def test_phases_are_told_under_torch_compile_and_nothing_more_is_compiled(tmp_pa
     assert frames[0][0]["ok"] >= 1
     for phase in ("data", "forward", "backward", "optimizer"):
         assert [step for step, _ in capture.series(f"phase/host/{phase}_peak_bytes")] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("monitor", [5, EpochMemoryMonitor])
+def test_a_monitor_without_the_three_methods_is_refused(monitor: Any) -> None:
+    with pytest.raises(ValueError, match=r"monitor=.*give an EpochMemoryMonitor\(\), or an object with its methods"):
+        MemoryCallback(monitor=monitor)
