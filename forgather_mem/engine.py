@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from forgather_mem.fence import Fence
 from forgather_mem.ledger import Ledger
 from forgather_mem.metrics import FLOW, METRICS
 from forgather_mem.phase_stack import PhaseStack
-from forgather_mem.plan import INSIDE_A_STEP, ArmedRule, Plan, Rule, plans_of
+from forgather_mem.plan import INSIDE_A_STEP, ArmedRule, OwnShare, Plan, Rule, plans_of
 from forgather_mem.run_facts import current_device, facts_of, finish_facts, run_folder, sizes_now
 from forgather_mem.sample import Finding, Moment, Outcome, PhaseWatcher, Sample, Sink
 from forgather_mem.sinks import ConsoleSink
@@ -65,6 +65,7 @@ class Run:
         self._record: Sample | None = None
         self._written = self.step  # the step of the last `step_end` record
         self._written_at = self._began_at = time.perf_counter()
+        self._share = OwnShare()
         self._flow_step = -1
         self._flows: dict[str, float] = {}
         self._seen_plans: set[int] = set()
@@ -121,25 +122,19 @@ class Run:
         for rule in rules:
             for work in rule.do:
                 self._begin(self._stand_in(work))
-        for event in plans:
-            hooking = [other[event] for other in self._members.values() if event in other and other[event].rules]
-            for plan in hooking:
-                plan.flushes = plan is hooking[-1] and event not in INSIDE_A_STEP
+        self._settle_who_flushes(plans)
         return plans
 
     def leave(self, member: object) -> None:
         """A callback was taken out; its works end with the run, its share of the record is written."""
-        plans = self._members.pop(id(member), {})
-        for event in plans:
-            hooking = [other[event] for other in self._members.values() if event in other and other[event].rules]
-            if hooking and event not in INSIDE_A_STEP:
-                hooking[-1].flushes = True
+        self._settle_who_flushes(self._members.pop(id(member), {}))
 
     # ---- events ----
 
     def handle(self, plan: Plan, args: Any, state: Any, control: Any, objects: Mapping[str, Any]) -> None:
         """One event reaches one callback. Nothing is built when nothing is due."""
-        step: int = state.global_step + plan.offset
+        self.step = state.global_step
+        step = self.step + plan.offset
         if plan.event == "epoch_end":
             plan.epochs += 1
         due = not step % plan.period
@@ -148,7 +143,6 @@ class Run:
         began = time.perf_counter()
         if self.ledger.following:
             self.ledger.follow(plan.event, step, began)
-        self.step = state.global_step
         if self._record is not None and (self._record.step != step or plan.event not in self._joins(self._record)):
             self.flush()
         if due and not (plan.event == "step_end" and plan.seen_step == step):
@@ -183,6 +177,7 @@ class Run:
                 values["step/time_s"] = (now - self._written_at) / steps
             values["step/self_s"] = own_s = self._take_self_s()
             self.summary.steps_took(own_s, now - self._written_at)
+            self._share.took(own_s, now - self._written_at, self._members.values())
             self._written, self._written_at = sample.step, now
         self.summary.add(sample)
         for sink in self._sinks:
@@ -226,14 +221,17 @@ class Run:
 
     def log_values(self) -> dict[str, float]:
         """What our sinks want to stand in the trainer's own log line; plain numbers only."""
-        values: dict[str, float] = {}
-        for sink in self._sinks:
-            give = getattr(sink, "log_values", None)
-            if give is not None:
-                values.update(give(self.step))
-        return values
+        gives = [give for sink in self._sinks if (give := getattr(sink, "log_values", None)) is not None]
+        return {name: value for give in gives for name, value in give(self.step).items()}
 
     # ---- inside ----
+
+    def _settle_who_flushes(self, events: Iterable[str]) -> None:
+        """The last of ours that looks at an event writes the record."""
+        for event in events:
+            hooking = [other[event] for other in self._members.values() if event in other and other[event].rules]
+            for plan in hooking:
+                plan.flushes = plan is hooking[-1] and event not in INSIDE_A_STEP
 
     def _take_self_s(self) -> float:
         """Our own seconds since the last call: in events, and in measuring phases."""

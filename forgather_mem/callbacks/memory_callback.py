@@ -12,7 +12,7 @@ from forgather_mem.callbacks.step_loss import StepLoss
 from forgather_mem.engine import Run
 from forgather_mem.plan import Rule
 from forgather_mem.probes import CleanupProbe, DeviceProbe, HostProbe, PhaseProbe, PythonProbe, TensorProbe
-from forgather_mem.sample import Moment, Sample, Sink
+from forgather_mem.sample import OWN_BUDGET_FRAC, Moment, Sample, Sink
 from forgather_mem.sinks import BlackBoxSink, JsonlSink, TensorBoardSink
 from forgather_mem.triggers import AtEvent, Every
 
@@ -31,7 +31,9 @@ class EpochMonitor(Protocol):
 
 
 class MemoryCallback(RuleCallback):
-    """Runs rules of your own; without any it watches: reads everything cheap at every step and changes nothing.
+    """Runs rules of your own; without any it watches: reads everything cheap and changes nothing.
+
+    Watching reads at every step as long as that takes at most 0.5 % of the time, else at every 2nd to 16th.
 
     Args:
         rules: What to do when. Default: the rules of `callbacks/watch.yaml`.
@@ -87,12 +89,13 @@ class MemoryCallback(RuleCallback):
 
 def watch_rules() -> list[Rule]:
     """What `MemoryCallback()` does: cheap readings only, no peak is reset, no kernel mark is touched."""
-    collector, phases = PythonProbe(), PhaseProbe(host_mark=False, reset_peaks=False)
+    collector, phases = PythonProbe(), PhaseProbe(host_mark=False, reset_peaks=False, budget_frac=0.002)
     return [
         Rule(
             when=Every(steps=1),
             do=[HostProbe(), DeviceProbe(reset_peaks=False), collector, phases, CleanupProbe()],
             name="watch",
+            budget_frac=OWN_BUDGET_FRAC,
         ),
         Rule(when=AtEvent(*BETWEEN_STEPS), do=[collector, phases], name="watch between steps"),
         Rule(when=Every(steps=10, at="pre_optimizer_step"), do=[TensorProbe()], name="watch tensors"),

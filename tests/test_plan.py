@@ -1,0 +1,91 @@
+"""Rules that keep to a budget: how rarely they are looked at, from shares that are given."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from forgather_mem.engine import Run
+from forgather_mem.plan import MAX_STRETCH, SHARE_RECORDS, OwnShare, Plan, Rule, plans_of
+from forgather_mem.triggers import AtEvent, Every
+
+
+def nothing(moment: Any, sample: Any) -> dict[str, float]:
+    return {}
+
+
+def plan_of(*rules: Rule) -> Plan:
+    return plans_of(rules, None, lambda work: work)["step_end"]
+
+
+def share_after(share: float, plan: Plan, records: int = SHARE_RECORDS + 1) -> None:
+    own = OwnShare()
+    for _ in range(records):
+        own.took(share, 1.0, [{"step_end": plan}])
+
+
+@pytest.mark.parametrize(("share", "period"), [(0.004, 1), (0.009, 2), (0.03, 8), (0.9, MAX_STRETCH)])
+def test_a_rule_above_its_budget_is_looked_at_so_rarely_that_it_keeps_it(share: float, period: int) -> None:
+    plan = plan_of(Rule(when=Every(steps=1), do=[nothing], budget_frac=0.005))
+    share_after(share, plan)
+    assert plan.period == period
+
+
+def test_what_is_done_once_at_the_beginning_stretches_nothing() -> None:
+    plan = plan_of(Rule(when=Every(steps=1), do=[nothing], budget_frac=0.005))
+    own = OwnShare()
+    own.took(0.5, 1.0, [{"step_end": plan}])
+    for _ in range(SHARE_RECORDS):
+        own.took(0.001, 1.0, [{"step_end": plan}])
+    assert plan.period == 1
+
+
+def test_its_own_period_is_multiplied_and_comes_back_when_the_share_falls() -> None:
+    plan = plan_of(Rule(when=Every(steps=10), do=[nothing], budget_frac=0.005))
+    share_after(0.009, plan)
+    assert plan.period == 20
+    share_after(0.001, plan)
+    assert plan.period == 10
+
+
+def test_rules_without_a_budget_keep_their_rhythm_beside_it() -> None:
+    plan = plan_of(Rule(when=Every(steps=1), do=[nothing], budget_frac=0.005), Rule(when=Every(steps=6), do=[nothing]))
+    share_after(0.03, plan)
+    assert [rule.every_steps for rule in plan.rules] == [8, 6]
+    assert plan.period == 2
+
+
+def test_in_a_run_readings_that_take_all_the_time_become_rare(tmp_path: Any) -> None:
+    steps: list[int] = []
+
+    def dear(moment: Any, sample: Any) -> dict[str, float]:
+        time.sleep(0.001)
+        steps.append(moment.step)
+        return {"host/rss_bytes": 1.0}
+
+    run = Run(SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=0))
+    plan = run.join(object(), [Rule(when=Every(steps=1), do=[dear], budget_frac=0.005)], [], 0.0)["step_end"]
+    for step in range(1, 101):
+        state = SimpleNamespace(global_step=step, epoch=0.5)
+        run.handle(plan, None, state, None, {})
+        assert run.step == step
+    run.close()
+    assert steps[: SHARE_RECORDS + 1] == list(range(1, SHARE_RECORDS + 2))
+    assert [step for step in steps if step > 20] == [32, 48, 64, 80, 96]
+
+
+@pytest.mark.parametrize(
+    ("when", "budget_frac", "message"),
+    [
+        (Every(steps=1), 0, "give a share above 0"),
+        (Every(steps=1), 1.5, "give a share above 0"),
+        (AtEvent("save"), 0.01, "a budget stretches Every"),
+        (Every(epochs=1), 0.01, "a budget stretches Every"),
+    ],
+)
+def test_a_budget_is_a_share_and_belongs_to_steps(when: Any, budget_frac: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Rule(when=when, do=[nothing], budget_frac=budget_frac)
