@@ -29,9 +29,10 @@ def leak_lines(report: Report, width: int) -> list[str]:
     leak = report["leak"]
     where = _GROWS.get(leak["where"]) or _device_place(report)
     low, high, unit = _in_one_unit(leak["bytes_per_step"], leak["bytes_per_step_low"], leak["bytes_per_step_high"])
-    first = f"LEAK   {where} grows {format_bytes(leak['bytes_per_step'])} a step ({low} to {high})"
+    grow = "grows" if leak["where"] in ("native", "device", None) else "grow"
+    first = f"LEAK   {where} {grow} {format_bytes(leak['bytes_per_step'])} a step ({low} to {high})"
     if not unit:
-        first = f"LEAK   {where} grows {format_bytes(leak['bytes_per_step'])} a step"
+        first = f"LEAK   {where} {grow} {format_bytes(leak['bytes_per_step'])} a step"
     first += f", since step {leak['since_step']:,}"
     if leak["full_at_step"] is not None:
         first += f", full near step {leak['full_at_step']:,}"

@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from forgather_mem.diagnose.closer_look import LOOK_STEPS, CloserLook
+from forgather_mem.diagnose.growth import length_of
 from forgather_mem.diagnose.leak_sizes import LeakSizes
 from forgather_mem.diagnose.suspects import Suspect
 from forgather_mem.diagnose.trend import FLOOR_BYTES, Series, Trend
+from forgather_mem.diagnose.walk import Walk
 from forgather_mem.diagnose.worker_code import worker_suspects
 from forgather_mem.probes.allocator import current_allocator, driver_memory
 from forgather_mem.probes.limits import MemoryLimit
@@ -74,6 +76,7 @@ class LeakWatch:
         sizes.close()
         if self._look is not None:
             self._end_look(run)
+        _count_again(self._suspects)
         leak = self._verdict(run)
         run.tell(Finding(kind="leak", step=run.step, text="", data=leak))
         self._suspects = []
@@ -184,6 +187,22 @@ def _say(run: RunInfo, text: str) -> None:
     """A live line of 80 columns, also where nobody has asked for a console."""
     indent = " " * len("forgather-mem: ")
     run.say(textwrap.fill(f"forgather-mem: step {run.step:,}: {text}", 80, subsequent_indent=indent))
+
+
+def _count_again(suspects: list[Suspect]) -> None:
+    """How much the holders hold now."""
+    counted = {one.held_by: one for one in suspects if one.count is not None and one.bytes is not None}
+    if not counted:
+        return
+    walk = Walk()
+    for position, node in enumerate(walk.nodes):
+        length = length_of(node)
+        if length is not None and length >= min(one.count or 0 for one in counted.values()):
+            one = counted.get(walk.holder(position))
+            if one is not None and one.count and one.bytes:
+                one.bytes = round(one.bytes / one.count * length)
+                one.count = length
+    walk.forget()
 
 
 def _floor(name: str) -> float:
