@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +53,16 @@ def test_every_public_name_is_there(name: str) -> None:
 def test_a_misspelt_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'load_callback'"):
         forgather_mem.load_callback  # noqa: B018
+
+
+def test_no_module_is_forgotten_in_the_contracts_about_the_two_halves() -> None:
+    root = Path(forgather_mem.__file__).parent
+    settings = tomllib.loads((root.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = {contract["name"]: contract for contract in settings["tool"]["importlinter"]["contracts"]}
+    names = {path.stem for path in root.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    modules = {f"forgather_mem.{name}" for name in names if not name.startswith("_")}
+    doors = {f"forgather_mem.{name}" for name in ("cli", "load", "launch", "config")}
+    assert set(contracts["The memory half knows nothing of templates"]["source_modules"]) == modules - doors
+    forbidden = set(contracts["The template half knows nothing of the memory half"]["forbidden_modules"])
+    shared = {f"forgather_mem.{name}" for name in ("units", "errors", "config")}
+    assert {name for name in forbidden if name.startswith("forgather_mem.")} == modules - shared
