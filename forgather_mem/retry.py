@@ -70,12 +70,19 @@ def retry_on_oom(
 
     Raises:
         ValueError: for sizes that are no whole numbers, or a floor below 1 or above the first size.
-        TypeError: for a generator function, which returns before it does anything; at the call, for arguments
-            that do not fit behind a batch size.
+        TypeError: for a generator function, which returns before it does anything, and for a method, where `self`
+            comes first; at the call, for arguments that do not fit behind a batch size.
     """
     _check(starting_batch_size, floor)
     if function is None:
         return functools.partial(retry_on_oom, starting_batch_size=starting_batch_size, floor=floor)
+    if not callable(function):
+        raise TypeError(f"retry_on_oom: {function!r} is no function")
+    if getattr(function, "__code__", _check.__code__).co_varnames[:1] in (("self",), ("cls",)):
+        raise TypeError(
+            f"retry_on_oom: {function.__qualname__} is a method, and the batch size is passed as the first argument; "
+            "decorate a function inside the method"
+        )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"retry_on_oom: {function.__qualname__} is a generator: it fails after the call has returned")
     begin = functools.partial(_Attempts, function, starting_batch_size, floor)

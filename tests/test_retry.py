@@ -233,6 +233,15 @@ def test_what_can_not_work_is_refused_when_it_is_decorated() -> None:
 
     with pytest.raises(TypeError, match="numbers is a generator"):
         retry_on_oom(numbers)
+    with pytest.raises(TypeError, match="5 is no function"):
+        retry_on_oom(5)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"Job\.train is a method, .* decorate a function inside the method"):
+
+        class Job:
+            @retry_on_oom  # type: ignore[arg-type]
+            def train(self, batch_size: int) -> int:
+                return batch_size
+
     for arguments, message in (
         (
             {"starting_batch_size": 0},

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Literal
 
-from forgather_mem.actions import Adaptive, ClearCache, TrimHost
+from forgather_mem.actions import Adaptive, ClearCache, Collect, TrimHost
 from forgather_mem.callbacks.rule_callback import RuleCallback
 from forgather_mem.errors import check_flags
 from forgather_mem.plan import Rule
@@ -26,7 +26,8 @@ class ClearCacheCallback(RuleCallback):
     Args:
         empty_cache_at: "epoch" or "step".
         empty_cache_freq: Every N-th of them: with "step" and 10, after the steps 10, 20, ...
-        garbage_collection: Run a full `gc.collect()` before each clear, so that tensors in reference cycles go too.
+        garbage_collection: Run a full `gc.collect()` before each clear, so that tensors in reference cycles go too;
+            without an accelerator, too. It is booked as a collection.
         when: Clear under pressure instead: `Above("device/reserved_frac", 0.92)` clears when that limit is crossed,
             and again only after the value has been lower. Then leave out the two above.
         trim_host: Ask the C library to give unused host memory back as well, and empty torch's cache of pinned
@@ -74,7 +75,8 @@ class ClearCacheCallback(RuleCallback):
         if when is None:
             by_step = empty_cache_at == "step"
             when = Every(steps=empty_cache_freq) if by_step else Every(epochs=empty_cache_freq)
-        do: list[Work] = [ClearCache(garbage_collection=garbage_collection)]
+        # As two actions: so a collection is booked as one, also where there is no device to clear
+        do: list[Work] = [Collect(), ClearCache()] if garbage_collection else [ClearCache()]
         if trim_host:
             do.append(TrimHost())
         if adaptive:

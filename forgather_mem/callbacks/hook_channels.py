@@ -129,7 +129,13 @@ class HookChannel:
         self._contexts: dict[HookContext, None] = {}
 
     def register(self, context: HookContext) -> RemovableHandle:
-        """From the next `begin` on, run this context too, after those that are there."""
+        """From the next `begin` on, run this context too, after those that are there.
+
+        Raises:
+            TypeError: for what has no `before` and `after`.
+        """
+        if isinstance(context, type) or not (hasattr(context, "before") and hasattr(context, "after")):
+            raise TypeError(f"{self.name}: {context!r} is no HookContext; write HookContext(after=...)")
         self._contexts[context] = None
         return RemovableHandle(lambda: self._contexts.pop(context, None))
 

@@ -63,11 +63,18 @@ class PipelineHooks:
 
         Raises:
             ValueError: for a channel that does not exist.
+            TypeError: for what has no `before` and `after`.
         """
         return self._channel(channel).register(hook)
 
     def register_pipeline_hooks(self, hooks: PipelineHooks) -> RemovableHandle:
-        """Run all contexts that another set has now, until the handle is removed."""
+        """Run all contexts that another set has now, until the handle is removed.
+
+        Raises:
+            TypeError: for something else, as a config that is not called yet.
+        """
+        if not isinstance(hooks, PipelineHooks):
+            raise TypeError(f"register_pipeline_hooks: {hooks!r} is no PipelineHooks; a config is called first")
         return hooks.register_into(self)
 
     def register_into(self, pipeline: Any) -> RemovableHandle:

@@ -50,6 +50,13 @@ def test_every_nth_optimizer_step_whatever_the_accumulation(tmp_path: Path) -> N
     assert train(tmp_path, (100,), callback, gradient_accumulation_steps=4, max_steps=5) == [2, 4]
 
 
+def test_the_collection_before_a_clear_is_booked_as_one_also_without_a_device(tmp_path: Path) -> None:
+    callback = ClearCacheCallback("step", 2, garbage_collection=True)
+    make_trainer(tmp_path, [callback], max_steps=4).train()
+    assert callback.summary is not None
+    assert [(row["what"], row["calls"]) for row in callback.summary.ledger] == [("collect", 2)]
+
+
 def test_under_pressure_once_for_each_time_that_the_limit_is_crossed(tmp_path: Path) -> None:
     held = (100, 350, 350, 350, 100, 350)  # MiB live at the end of steps; what is held can't be cleared
     capture = Capture()

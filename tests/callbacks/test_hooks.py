@@ -283,6 +283,15 @@ def test_an_unknown_channel_is_refused_with_the_known_ones() -> None:
         hooks.begin("step", PipelineHookArgs())  # type: ignore[arg-type]
 
 
+def test_what_is_no_hook_is_refused_when_it_is_registered() -> None:
+    hooks = PipelineHooks()
+    for wrong in (print, HookContext):
+        with pytest.raises(TypeError, match=r"on_step: .* is no HookContext; write HookContext\(after=...\)"):
+            hooks.register_hook("on_step", wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"ClearCacheHookConfig\(.*is no PipelineHooks; a config is called first"):
+        hooks.register_pipeline_hooks(ClearCacheHookConfig())  # type: ignore[arg-type]
+
+
 def test_arguments_are_all_optional_and_copied_with_updates() -> None:
     arg = PipelineHookArgs()
     assert (arg.epoch_id, arg.global_step_id, arg.model, arg.max_step) == (0, 0, None, None)
