@@ -194,10 +194,11 @@ def _count_again(suspects: list[Suspect]) -> None:
     counted = {one.held_by: one for one in suspects if one.count is not None and one.bytes is not None}
     if not counted:
         return
+    least = min(one.count or 0 for one in counted.values())
     walk = Walk()
     for position, node in enumerate(walk.nodes):
         length = length_of(node)
-        if length is not None and length >= min(one.count or 0 for one in counted.values()):
+        if length is not None and length >= least:
             one = counted.get(walk.holder(position))
             if one is not None and one.count and one.bytes:
                 one.bytes = round(one.bytes / one.count * length)

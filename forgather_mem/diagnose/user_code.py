@@ -36,9 +36,9 @@ def is_user_file(name: str) -> bool:
     return not any(part in name for part in _INSTALLED) and not (name.startswith("<") and "ipython" not in name)
 
 
-def is_ours(thing: object) -> bool:
-    """Whether this is an object of this library."""
-    module = getattr(type(thing), "__module__", "")
+def is_our_class(cls: type) -> bool:
+    """Whether this class is of this library."""
+    module = getattr(cls, "__module__", "")
     return isinstance(module, str) and (module == "forgather_mem" or module.startswith("forgather_mem."))
 
 

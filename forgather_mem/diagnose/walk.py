@@ -29,15 +29,15 @@ from typing import Any
 from forgather_mem.actions.variables import variables_of
 from forgather_mem.diagnose.owner_paths import attributes_of, place_of, write_path
 from forgather_mem.diagnose.running import running_frames
-from forgather_mem.diagnose.user_code import is_ours, is_user_class, is_user_module
+from forgather_mem.diagnose.user_code import is_our_class, is_user_class, is_user_module
 
 MAX_NODES = 60_000
 # Of something with more items only the first and last few are looked into: what is new stands last.
 _MANY, _FIRST, _LAST = 400, 8, 24
-_ATOMS = (
+_ATOMS = frozenset((
     int, float, complex, bool, str, bytes, type(None), CodeType, ModuleType, BuiltinFunctionType, FrameType,
     GetSetDescriptorType, MemberDescriptorType, WrapperDescriptorType, property, range, slice,
-)  # fmt: skip
+))  # fmt: skip
 LRU_CACHE = type(functools.lru_cache(len))
 _CONTAINERS = (list, dict, set, deque, LRU_CACHE)
 # Modules of libraries that keep what users give them.
@@ -59,8 +59,9 @@ class Walk:
         self.complete = True
         self._above: list[int] = []
         self._labels: dict[int, str] = {}
+        self._kinds: dict[type, bool] = {}
         self._seen: dict[int, int] = {}
-        self._ours = {id(self), id(self.nodes), id(self._above), id(self._seen), id(self._labels), id(self.__dict__)}
+        self._ours = {id(self), id(self.__dict__), *map(id, vars(self).values())}
         self._until_s = began_s + budget_s
         # What a function's variable alone leads to comes last: an attribute names it better
         plain: list[tuple[str, Any]] = []
@@ -136,13 +137,20 @@ class Walk:
                 self.complete = False
                 break
             for held in _held_by(self.nodes[position]):
-                self._add(held, position)
+                if type(held) not in _ATOMS:
+                    self._add(held, position)
             position += 1
         return position
 
     def _add(self, thing: Any, above: int) -> bool:
         key = id(thing)
-        if key in self._seen or key in self._ours or not _counts(thing):
+        if key in self._seen or key in self._ours:
+            return False
+        kind = type(thing)
+        counts = self._kinds.get(kind)
+        if counts is None:
+            counts = self._kinds[kind] = _counts(kind)
+        if not counts or (issubclass(kind, type) and not is_user_class(thing)):
             return False
         self._seen[key] = len(self.nodes)
         self.nodes.append(thing)
@@ -167,13 +175,9 @@ def _namespaces() -> Iterator[tuple[str, Any]]:
             yield f"{name}.{attribute}", keeper
 
 
-def _counts(thing: Any) -> bool:
-    kind = type(thing)
-    if kind in _ATOMS:
-        return False
-    if issubclass(kind, type):
-        return is_user_class(thing)
-    return not is_ours(thing)
+def _counts(kind: type) -> bool:
+    """Whether things of this class may hold what leaks: numbers and texts hold nothing, ours are not the user's."""
+    return kind not in _ATOMS and not is_our_class(kind)
 
 
 def _held_by(thing: Any) -> Iterable[Any]:
