@@ -138,7 +138,7 @@ class Above:
         rearm: Same units as `limit`.
 
     Raises:
-        ValueError: for a misspelt name, an unknown event, or a limit that is no number.
+        ValueError: for a misspelt name, an unknown event, a limit that is no number, or a share above 1.
     """
 
     name: str
@@ -206,7 +206,7 @@ def read_limit(name: str, limit: float | str) -> float:
     (0.9, 2147483648.0)
 
     Raises:
-        ValueError: for something that is no finite number.
+        ValueError: for something that is no finite number, or a share above 1.
     """
     if isinstance(limit, str):
         value = parse_share(limit) if "%" in limit or not name.endswith("_bytes") else float(parse_bytes(limit))
@@ -216,4 +216,6 @@ def read_limit(name: str, limit: float | str) -> float:
         value = float(limit)
     if not math.isfinite(value):
         raise ValueError(f"limit {limit!r} of {name!r}: the limit must be finite")
+    if name.endswith("_frac") and value > 1:
+        raise ValueError(f"limit {limit!r} of {name!r}: a share is 1 at most; write 0.92 or '92%' for 92 %")
     return value

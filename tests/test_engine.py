@@ -285,6 +285,8 @@ def test_a_sample_can_be_kept_and_pickled_after_the_run() -> None:
         (lambda: Above("host/rss_bytes", "2GB"), r"write 2GiB"),
         (lambda: Above("host/rss_bytes", "2GiB", rearm="3GiB"), r"rearm must not be above the limit"),
         (lambda: Above("host/rss_bytes", float("nan")), r"must be finite"),
+        (lambda: Above("device/reserved_frac", 92), r"limit 92 of .*a share is 1 at most; write 0.92 or '92%'"),
+        (lambda: Above("device/reserved_frac", "92"), r"limit '92' of .*a share is 1 at most"),
         (lambda: Rule(Every(steps=1), []), r"name one probe or action, or more"),
         (lambda: Rule(Every(steps=1), ["collect"]), r"'collect'.*can't be"),
         (lambda: Rule(Every(steps=1), [Collect]), r"Collect \.\.\.\]\): this is a class; write Collect\(\)"),
