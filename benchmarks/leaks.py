@@ -119,6 +119,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="names of scripts")
     parser.add_argument("--kinds", nargs="*", default=["leaking", "twin", "innocent"])
     parser.add_argument("--json", help="write all results here")
+    parser.add_argument(
+        "--check", action="store_true", help="fail below the goals: recall 95 %%, no alarm, 85 %% named"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     options = parser.parse_args()
     chosen = [
@@ -139,13 +142,15 @@ def main() -> None:
             f"{script.name:<24}{script.kind:<10}{leak['verdict']:<17}{leak['bytes_per_step'] / 1024:>9.1f}"
             f"{truth / 1024:>9.1f}  {found:<7}  {shown}"
         )
-    print_figures(chosen, results)
+    good = print_figures(chosen, results)
     if options.json:
         Path(options.json).write_text(json.dumps([{**vars(s), **r} for s, r in zip(chosen, results, strict=True)]))
+    if options.check and not good:
+        sys.exit(1)
 
 
-def print_figures(chosen: list[Script], results: list[dict[str, Any]]) -> None:
-    """Recall, false alarms, located, and bytes."""
+def print_figures(chosen: list[Script], results: list[dict[str, Any]]) -> bool:
+    """Recall, false alarms, located, and bytes; whether these reach the goals."""
     pairs = list(zip(chosen, results, strict=True))
     leaking = [(script, result) for script, result in pairs if script.kind == "leaking"]
     found = [(script, result) for script, result in leaking if result["leak"]["verdict"] == "leak"]
@@ -161,6 +166,8 @@ def print_figures(chosen: list[Script], results: list[dict[str, Any]]) -> None:
         print(f"bytes         {sum(error <= 0.25 for error in errors)} of {len(found)} within 25 %")
     others = len(pairs) - len(leaking)
     print(f"false alarms  {len(alarms)} of {others}" + (f": {', '.join(s.name for s in alarms)}" if alarms else ""))
+    num = max(1, len(leaking))
+    return len(found) >= 0.95 * num and right >= 0.85 * num and not alarms
 
 
 if __name__ == "__main__":

@@ -76,11 +76,10 @@ def look(walk: Walk, step: int) -> Look:
             types[kind.__qualname__] += 1
         if getattr(node, "grad_fn", None) is not None and _is_tensor(node):
             graphs[id(node)] = graph_nodes(node)
-    for position, node in enumerate(walk.nodes):
-        size = _own_bytes(node) if type(node) in _CONTAINERS or hasattr(node, "__dict__") else 0
-        if size >= _BIG_BYTES:
+    for node in walk.nodes:
+        size = _own_bytes(node)  # not by asking for `__dict__`, which would make one
+        if size:
             sizes[id(node)] = size
-        del position
     return Look(step, lengths, sizes, graphs, types, walk.ids())
 
 
@@ -97,7 +96,7 @@ def grown(before: Look, walk: Walk, step: int) -> list[Grown]:
             each += 8 if type(node) in (list, deque) else 100
             grown_here = Grown(position, "items", (now - then) / steps, each, now, samples, bound_of(node))
             found.append(grown_here)
-        elif then is not None and now == then and id(node) in before.sizes:
+        elif now == then and id(node) in before.sizes:
             more = _own_bytes(node) - before.sizes[id(node)]
             if more > _BIG_BYTES:
                 found.append(Grown(position, "size", 1.0, more / steps, 1, _largest(node)))

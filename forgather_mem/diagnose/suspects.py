@@ -199,7 +199,7 @@ def _raised(samples: Sequence[Any]) -> tuple[str, int] | None:
 
 
 def _name_in(path: str) -> str | None:
-    found = _VARIABLE.search(path) if path.startswith("local ") or ", variable" in path else None
+    found = _VARIABLE.search(path) if path.startswith(("local ", "variable ")) else None
     found = found or _LAST_NAME.search(re.sub(r"\[[^\]]*\]", "", path))
     return found[1] if found else None
 

@@ -107,6 +107,8 @@ class Walk:
         way = self.way(position)
         for number in range(len(way) - 2, -1, -1):
             instance = way[number]
+            if type(instance) is FunctionType and (name := _variable_of(instance, way[number + 1])):
+                return f"variable {name!r} of {instance.__qualname__}{write_path(way[number + 1 :])}"
             if isinstance(instance, type):
                 name = write_path(way[number:])
                 return f"{instance.__qualname__}{name}" if name else self.path(position)
@@ -199,6 +201,12 @@ def _held_by(thing: Any) -> Iterable[Any]:
 
 def _ends(forwards: Iterable[Any], backwards: Iterable[Any]) -> list[Any]:
     return [*itertools.islice(forwards, _FIRST), *itertools.islice(backwards, _LAST)]
+
+
+def _variable_of(function: FunctionType, held: Any) -> str | None:
+    """The name under which a function sees this, if it is a variable of the function around it."""
+    names = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    return next((name for name, cell in names if _is_full(cell) and cell.cell_contents is held), None)
 
 
 def _is_full(cell: Any) -> bool:

@@ -1,0 +1,205 @@
+"""What is near the user's variables, and what it is called there."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections import deque
+from typing import Any
+
+import pytest
+import torch
+
+from forgather_mem.callbacks import MemoryCallback
+from forgather_mem.diagnose.garbage import Mark, garbage_among
+from forgather_mem.diagnose.growth import deep_bytes, grown, length_of, look
+from forgather_mem.diagnose.suspects import Suspect, suspect_of
+from forgather_mem.diagnose.walk import Walk
+
+CACHE: dict[int, Any] = {}
+
+
+@functools.lru_cache(maxsize=50)
+def bounded(number: int) -> torch.Tensor:
+    return torch.zeros(1000)
+
+
+class Holder:
+    everybody: list[object] = []  # noqa: RUF012  # shared on purpose
+
+    def __init__(self) -> None:
+        self.kept: list[object] = []
+        self.by_name: dict[str, list[object]] = {"rows": []}
+
+
+def holder_of(thing: object) -> str:
+    walk = Walk(budget_s=10.0)
+    (position,) = [number for number, node in enumerate(walk.nodes) if node is thing]
+    return walk.holder(position)
+
+
+def suspects_after(grow: Any, steps: int = 10) -> list[Suspect]:
+    """What is suspected of growing while `grow` was called so many times."""
+    walk = Walk(budget_s=10.0)
+    before = look(walk, 0)
+    walk.forget()
+    for step in range(steps):
+        grow(step)
+    walk = Walk(budget_s=10.0)
+    return [suspect_of(one, walk) for one in grown(before, walk, steps)[:3]]
+
+
+# ---- names ----
+
+
+def test_what_an_attribute_holds_is_named_by_its_class() -> None:
+    holder = Holder()
+    assert holder_of(holder.kept) == "Holder.kept"
+    assert holder_of(holder.by_name["rows"]) == "Holder.by_name['rows']"
+    assert holder_of(Holder.everybody) == "Holder.everybody"
+
+
+def test_what_a_module_holds_is_named_by_the_module() -> None:
+    CACHE[0] = "something"
+    assert holder_of(CACHE).endswith(".CACHE")
+
+
+def test_what_a_function_alone_holds_is_named_by_its_variable() -> None:
+    assert holder_of([1]).startswith("local 'thing' of holder_of (test_walk.py:")
+
+
+def test_what_a_closure_holds_is_named_by_its_variable() -> None:
+    mine: list[int] = [1]
+    holder = Holder()
+    holder.kept.append(lambda: mine)
+    assert holder_of(mine).startswith("variable 'mine' of test_what_a_closure_holds")
+
+
+def test_a_frozen_heap_hides_nothing() -> None:
+    holder = Holder()
+    gc.freeze()
+    try:
+        assert holder_of(holder.kept) == "Holder.kept"
+    finally:
+        gc.unfreeze()
+
+
+def test_our_own_things_are_passed_over() -> None:
+    ours = MemoryCallback()
+    walk = Walk(budget_s=10.0)
+    assert not any(node is ours for node in walk.nodes)
+
+
+# ---- growth ----
+
+
+def test_a_list_of_tensors_is_suspected_with_its_bytes_and_line() -> None:
+    holder = Holder()
+    (top, *_) = suspects_after(lambda step: holder.kept.append(torch.zeros(5000)))
+    assert top.held_by == "Holder.kept"
+    assert top.count_per_step == 1.0
+    assert top.bytes_per_step == pytest.approx(20_000, rel=0.05)
+    assert top.kind == "tensor"
+    assert top.allocated_at is not None
+    assert top.allocated_at.startswith("test_walk.py:")
+
+
+def test_rows_of_a_large_tensor_are_told_from_small_ones() -> None:
+    holder = Holder()
+    (top, *_) = suspects_after(lambda step: holder.kept.append(torch.zeros(100, 100)[0]))
+    assert top.kind == "view"
+    assert top.bytes_per_step == pytest.approx(40_000, rel=0.05)
+
+
+def test_a_bounded_cache_says_where_it_will_stop() -> None:
+    (top, *_) = suspects_after(lambda step: bounded(step))
+    assert top.held_by is not None
+    assert top.held_by.endswith(".bounded")
+    assert top.bounded is not None
+    assert "50 at most" in top.bounded
+
+
+def test_a_tensor_that_is_made_longer_is_suspected() -> None:
+    holder: Any = Holder()
+    holder.seen = torch.zeros(1)
+
+    def grow(step: int) -> None:
+        holder.seen = torch.cat([holder.seen, torch.zeros(2000)])
+
+    (top, *_) = suspects_after(grow)
+    assert (top.kind, top.held_by) == ("size", "Holder.seen")
+    assert top.bytes_per_step == pytest.approx(8000, rel=0.1)
+
+
+def test_a_sum_of_losses_with_its_graph_is_suspected() -> None:
+    holder: Any = Holder()
+    weight = torch.ones(3, requires_grad=True)
+    holder.total = weight.sum()
+
+    def grow(step: int) -> None:
+        holder.total = holder.total + (weight * step).sum()
+
+    assert any((one.kind, one.held_by) == ("graph", "Holder.total") for one in suspects_after(grow))
+
+
+def test_exceptions_name_the_cure_for_their_frames() -> None:
+    holder = Holder()
+
+    def grow(step: int) -> None:
+        values = torch.zeros(4000)
+        try:
+            raise ValueError(values.shape)
+        except ValueError as error:
+            holder.kept.append(error)
+
+    (top, *_) = suspects_after(grow)
+    assert top.kind == "exceptions"
+    assert top.bytes_per_step > 16_000
+
+
+def test_storages_that_pieces_share_count_once() -> None:
+    base = torch.zeros(1000)
+    counted: set[tuple[object, int]] = set()
+    sizes = [deep_bytes(base[number:], set(), counted) for number in range(3)]
+    assert sum(sizes) == pytest.approx(4000, abs=1000)
+
+
+def test_lengths_are_of_containers_only() -> None:
+    assert [length_of(thing) for thing in ([1, 2], {1: 2}, deque([1]), "text", 5)] == [2, 1, 1, None, None]
+
+
+# ---- garbage ----
+
+
+class Node:
+    def __init__(self) -> None:
+        self.me: object = None
+
+
+def test_cycles_that_wait_for_a_collection_are_told_from_what_lives() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        mark = Mark()
+        alive = [Node() for _ in range(5)]
+        for _ in range(7):
+            node = Node()
+            node.me = node
+        del node
+        young = mark.younger()
+        assert young is not None
+        garbage = garbage_among(young)
+        assert sum(type(thing) is Node for thing in garbage) == 7
+        assert len(alive) == 5
+        mark.drop()
+        del young, garbage
+        assert gc.collect() >= 7, "looking has kept nothing"
+    finally:
+        gc.enable()
+
+
+def test_after_a_full_collection_nothing_is_claimed() -> None:
+    mark = Mark()
+    gc.collect()
+    assert mark.younger() is None
+    mark.drop()

@@ -1,0 +1,29 @@
+"""A handful of the zoo; all of it is run by benchmarks/leaks.py and `make soak`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_some_of_the_zoo_are_judged_right(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    names = ["cycles_gc_off", "hooks", "lru_bounded", "user_collects"]
+    command = [sys.executable, "benchmarks/leaks.py", "--json", str(out), "--jobs", "1", "--only", *names]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    found = {(row["name"], row["kind"]): row["leak"] for row in json.loads(out.read_text())}
+    assert {key: leak["verdict"] == "leak" for key, leak in found.items()} == {
+        ("cycles_gc_off", "leaking"): True,
+        ("cycles_gc_off", "twin"): False,
+        ("hooks", "leaking"): True,
+        ("hooks", "twin"): False,
+        ("lru_bounded", "innocent"): False,
+        ("user_collects", "innocent"): False,
+    }
+    assert found["hooks", "leaking"]["suspects"][0]["held_by"] == "Linear._forward_hooks"
+    assert found["cycles_gc_off", "leaking"]["suspects"][0]["held_by"] == "Node, in a reference cycle"
