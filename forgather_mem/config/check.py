@@ -23,6 +23,7 @@ Kind = Literal["template", "block", "refused", "misfit", "unbound", "unused", "r
 
 _BRACES = re.compile(r"\{[{%]|[}%]\}")
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_PART = re.compile(r"[.\[][\s'\"]*([A-Za-z_]\w*)")  # of a variable: a.part, a["part"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,18 +92,39 @@ def refused(environment: ConfigEnvironment, config: Config) -> list[Problem]:
 def unused(
     environment: ConfigEnvironment, config: Config, name: str, variables: Mapping[str, object]
 ) -> Iterator[Problem]:
-    """The given variables that neither the template nor any that it uses mentions: misspelt, most likely."""
+    """The given variables that neither the template nor any that it uses mentions: misspelt, most likely.
+
+    Of a variable's parts (`a.b`) those that nearly are the name of a part which a template asks for: a template may
+    also pass a mapping on as a whole.
+    """
     if not variables:
         return
     known = {use.name for use in config.variables()}
+    parts: set[str] = set()
     for _, _, file in environment.find_referenced_templates(name, **variables):
-        known |= _names_in(Path(file).read_text(encoding="utf-8-sig")) if file else set()
+        for tag in _jinja_in(Path(file).read_text(encoding="utf-8-sig")) if file else ():
+            known.update(_WORD.findall(tag))
+            parts.update(_PART.findall(tag))
     for key in variables:
         if key not in known:
             error = TemplateError(
                 f"no template uses the variable {key!r}", template=name, hint=did_you_mean(key, known)
             )
             yield Problem(kind="unused", error=error)
+    for path, part in _parts_of(variables):
+        hint = did_you_mean(part, parts) if part not in known else None
+        if hint:
+            error = TemplateError(f"no template uses the variable {path!r}", template=name, hint=hint)
+            yield Problem(kind="unused", error=error)
+
+
+def _parts_of(value: Mapping[str, object], path: str = "") -> Iterator[tuple[str, str]]:
+    """Path and name of everything inside the mappings among these values."""
+    for key, part in value.items():
+        if path:
+            yield f"{path}{key}", str(key)
+        if isinstance(part, Mapping):
+            yield from _parts_of(part, f"{path}{key}.")
 
 
 def _misfits(config: Config) -> Iterator[Problem]:
@@ -123,18 +145,16 @@ def _unbound(config: Config, variables: Mapping[str, object]) -> Iterator[Proble
         yield Problem(kind="unbound", error=error)
 
 
-def _names_in(text: str) -> set[str]:
-    """All words in the Jinja tags of a template file."""
-    words: set[str] = set()
+def _jinja_in(text: str) -> Iterator[str]:
+    """What stands in the Jinja tags of a template file."""
     for part in split(text):
         source, start = to_jinja(part.text), None
         for brace in _BRACES.finditer(source):
             if brace[0][0] == "{":
                 start = brace.end() if start is None else start
             elif start is not None:
-                words.update(_WORD.findall(source, start, brace.start()))
+                yield source[start : brace.start()]
                 start = None
-    return words
 
 
 def _redeclared(config: Config) -> Iterator[Problem]:
