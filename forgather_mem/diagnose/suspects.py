@@ -11,6 +11,7 @@ from typing import Any
 
 from forgather_mem.diagnose.cures import CURES, inside, is_tensor, kind_of, signature_of
 from forgather_mem.diagnose.growth import Grown, deep_bytes
+from forgather_mem.diagnose.owner_paths import attributes_of
 from forgather_mem.diagnose.user_code import (
     bounds,
     files_of,
@@ -72,7 +73,8 @@ def suspect_of(one: Grown, walk: Walk) -> Suspect:
         path = f"{getattr(container, '__module__', '')}.{container.__qualname__}"
     kind = kind_of(one, container, path)
     if one.kind == "size" and one.samples:
-        path += _slot(container, one.samples[0])
+        instance = attributes_of(container) is not None and type(container).__module__ != "builtins"
+        path = (type(container).__name__ if instance else path) + _slot(container, one.samples[0])
     file, line = _place(one, kind, container, path, owner) or (None, 0)
     tensors = any(is_tensor(part) for part in inside(one.samples)) or kind == "graph"
     return Suspect(
