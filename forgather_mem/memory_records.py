@@ -251,7 +251,8 @@ def _figure(records: list[MemoryRecord], path: str | Path | None) -> Figure:
             axes.plot(list(spans), [span.peak_bytes / MIB for span in spans.values()], "--", label=f"{place} peak")
     axes.set_xticks(range(len(records)), [record.name for record in records], rotation=30, ha="right")
     axes.set_ylim(bottom=0)
-    axes.legend()
+    if records:
+        axes.legend()
     if path is not None:
         figure.savefig(path)
     return figure

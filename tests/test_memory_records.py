@@ -140,6 +140,11 @@ def test_a_plot_shows_every_record(device: SimulatedDevice, tmp_path: Path) -> N
     assert (tmp_path / "memory.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_plot_of_no_records_is_empty() -> None:
+    pytest.importorskip("matplotlib", reason="the plot extra is not installed")
+    assert not MemoryTracker().plot().axes[0].lines
+
+
 def test_a_plot_without_matplotlib_names_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)  # what an import finds where it is not installed
