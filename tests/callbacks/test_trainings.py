@@ -497,7 +497,7 @@ def test_the_phases_of_a_step_come_in_their_order(tmp_path: Path) -> None:
         (lambda: ClearCacheCallback(garbage_collection=1), r"garbage_collection is true or false"),
         (lambda: TBMemoryLogger(every_steps=0), r"TBMemoryLogger\(every_steps=0\)"),
         (lambda: TBMemoryLogger(metrics=["host", "devise"]), r"did you mean 'device'\?"),
-        (lambda: TBMemoryLogger(metrics="host"), r"the groups are host, device"),
+        (lambda: TBMemoryLogger(metrics="host"), r"give a list of groups: host, device"),
         (lambda: TBMemoryLogger(metrics=[]), r"name one group or more"),
         (lambda: MemoryCallback(["collect"]), r"each is a Rule"),
         (lambda: MemoryCallback(3), r"rules=3\): give a list of rules"),
