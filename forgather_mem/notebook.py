@@ -124,7 +124,8 @@ def _let_go(shell: Any, name: str) -> list[object]:
         error = _last_error()
         if error is not None:
             drop_frames(error)
-        return []
+        if name not in shell.user_ns:
+            return []
     results = _results(shell)
     if name == _OUT:
         gone = list(results.values())

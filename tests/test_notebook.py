@@ -31,6 +31,9 @@ CELLS = {
     "release all": "%forgather_mem release Out Out[3] kept kept",
     "end": "print(Out, '_3' in globals(), 'kept' in globals())",
     "after": "%forgather_mem",
+    "a variable": "error = torch.ones(2**20)",
+    "release variable": "%forgather_mem release error",
+    "variable left": "print('error' in globals())",
     "usage": "%forgather_mem relase model",
     "unload": "%unload_ext forgather_mem.notebook",
     "unloaded": "print('forgather_mem' in get_ipython().magics_manager.magics['line'])",
@@ -87,6 +90,10 @@ def test_all_remembered_results_go_at_once(printed: dict[str, str]) -> None:
     assert printed["end"] == "{} False False\n"
     assert "all live tensors: 0 B" in printed["after"]
     assert "release by name" not in printed["after"]
+
+
+def test_a_variable_of_the_name_error_is_released_by_it(printed: dict[str, str]) -> None:
+    assert printed["variable left"] == "False\n"
 
 
 def test_a_wrong_word_gets_the_usage(printed: dict[str, str]) -> None:
