@@ -78,7 +78,7 @@ class LeakWatch:
             self._end_look(run)
         _count_again(self._suspects)
         leak = self._verdict(run)
-        run.tell(Finding(kind="leak", step=run.step, text="", data=leak))
+        run.tell(Finding(kind="leak", step=run.step, text=_sentence(leak), data=leak))
         self._suspects = []
 
     # ---- while it goes on ----
@@ -132,9 +132,9 @@ class LeakWatch:
         top = self._suspects[0]
         made = f", made at {top.allocated_at}" if top.allocated_at else ""
         many = f", {top.count_per_step:+,.3g} a step" if top.count_per_step else ""
-        run.tell(
-            Finding(kind="leak", step=run.step, text=f"held by {top.held_by}{many}{made}", data=self._verdict(run))
-        )
+        leak = self._verdict(run)
+        run.tell(Finding(kind="leak", step=run.step, text=_sentence(leak), data=leak))
+        _say(run, f"held by {top.held_by}{many}{made}" + (f"; {top.bounded}: no leak then" if top.bounded else ""))
 
     def _say_suspicion(self, moment: Moment, growing: Mapping[str, Trend], trend: Trend) -> None:
         full = _full_at(moment.step, trend.per_step, "device" in growing)
@@ -181,6 +181,14 @@ class LeakWatch:
 
     def __getstate__(self) -> dict[str, object]:
         return {"_look_closer": self._look_closer, "_sizes": None}
+
+
+def _sentence(leak: Mapping[str, Any]) -> str:
+    """The verdict for a text page."""
+    if leak["verdict"] != "leak":
+        return f"{leak['verdict']}: under {format_bytes(leak['bytes_per_step_high'])} a step"
+    holders = [f"held by {one['held_by']}, made at {one['allocated_at']}" for one in leak["suspects"][:3]]
+    return "\n".join([f"leak: {format_bytes(leak['bytes_per_step'])} a step", *holders])
 
 
 def _say(run: RunInfo, text: str) -> None:

@@ -62,7 +62,7 @@ class ConsoleSink:
 
     def tell(self, finding: Finding) -> None:
         """Print a finding."""
-        if finding.kind in _NOT_PRINTED or not finding.text:
+        if finding.kind in _NOT_PRINTED or "verdict" in finding.data or not finding.text:
             return
         head = f"forgather-mem: step {finding.step}: "
         if self._rank and finding.kind in _FROM_EVERY_RANK:
