@@ -19,6 +19,7 @@ _FRAMES = 12
 _OWNERS_BUDGET_S = 0.5
 # Of all growth, what the things near must explain; else what was made lately is looked through.
 _EXPLAINED_FRAC = 0.5
+_HELD_FRAC = 0.15  # of it, what a container must explain to be preferred to the pieces themselves
 
 
 class CloserLook:
@@ -43,7 +44,10 @@ class CloserLook:
         """
         walk = Walk()
         try:
-            found = [one for one in grown(self._look, walk, step) if _tells(one, rate)][:MAX_SUSPECTS]
+            found = [one for one in grown(self._look, walk, step) if _tells(one, rate)]
+            if any(one.kind != "chain" and one.bytes_per_step > _HELD_FRAC * rate for one in found):
+                found = [one for one in found if one.kind != "chain"]  # they are the pieces of what is held
+            found = found[:MAX_SUSPECTS]
             pairs = [(one, suspect_of(one, walk), walk.nodes[one.position]) for one in found]
             suspects = [suspect for _, suspect, _ in pairs]
             self._lineless = [
@@ -60,7 +64,7 @@ class CloserLook:
             if one.kind == "graph":  # what a graph keeps is C++'s: nobody can ask for its size
                 one.bytes_per_step = max(one.bytes_per_step, rate)
         suspects.sort(key=lambda one: -one.bytes_per_step)
-        return suspects[:MAX_SUSPECTS]
+        return [one for one in suspects if not _is_part(one, suspects)][:MAX_SUSPECTS]
 
     def open_window(self) -> bool:
         """From now on new objects know their line; whether there is a holder whose line is not known."""
@@ -131,6 +135,12 @@ def _far(young: list[Any], near: set[int], steps: int) -> list[Suspect]:
 def _tells(one: Suspect | Grown, rate: float) -> bool:
     """Whether it is large enough to be the leak, or a part of it."""
     return one.kind == "graph" or one.bytes_per_step >= 0.05 * rate
+
+
+def _is_part(one: Suspect, suspects: list[Suspect]) -> bool:
+    """Whether it is in a piece of another suspect, which tells more."""
+    name = one.held_by or ""
+    return any(other.held_by and name.startswith((f"{other.held_by}[", f"{other.held_by}.")) for other in suspects)
 
 
 def _has_graph(suspects: list[Suspect]) -> bool:

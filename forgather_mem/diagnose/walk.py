@@ -41,7 +41,7 @@ _ATOMS = frozenset((
 LRU_CACHE = type(functools.lru_cache(len))
 _CONTAINERS = (list, dict, set, deque, LRU_CACHE)
 # Modules of libraries that keep what users give them.
-_KEEPERS = (("logging", "root"), ("threading", "_active"), ("matplotlib._pylab_helpers", "Gcf"), ("gc", "garbage"))
+_KEEPERS = (("logging", "root"), ("threading", "_active"), ("matplotlib._pylab_helpers", "Gcf.figs"), ("gc", "garbage"))
 
 
 class Walk:
@@ -172,7 +172,9 @@ def _namespaces() -> Iterator[tuple[str, Any]]:
     for name, module in sorted(modules, key=lambda pair: pair[0] != "__main__"):
         yield name, vars(module)
     for name, attribute in _KEEPERS:
-        keeper = getattr(sys.modules.get(name), attribute, None)
+        keeper: Any = sys.modules.get(name)
+        for part in attribute.split("."):
+            keeper = getattr(keeper, part, None)
         if keeper is not None:
             yield f"{name}.{attribute}", keeper
 
