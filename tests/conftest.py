@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
+# Programs that tests start, not tests
+collect_ignore = ["run_child.py", "launch/train.py"]
+
 _IN_CHILD = "FORGATHER_MEM_TEST_CHILD"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Signals that a shell ignores for what it runs in the background would be ignored by the children of tests, too."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(tryfirst=True)

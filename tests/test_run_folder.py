@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forgather_mem.formats.jsonl import header_line, log_files, sample_line
+from forgather_mem.plan import MAX_STRETCH
 from forgather_mem.report import write_report
 from forgather_mem.report_text import report_text
 from forgather_mem.run_folder import NoRun, find_run, killed_report, merge_ranks, read_run
@@ -117,8 +118,9 @@ def test_a_run_that_was_killed_tells_its_last_step_from_whatever_is_left(
             path.unlink()
     report = read_run(tmp_path)
     assert report["run"]["end"] == "killed"
-    assert abs(report["steps"] - step) <= 1
-    assert abs(report["killed"]["step"] - step) <= 1
+    within = MAX_STRETCH if left == "log" else 1  # the black box knows each step; the log, on a busy machine, each 16th
+    assert abs(report["steps"] - step) <= within
+    assert abs(report["killed"]["step"] - step) <= within
     assert report["host"]["rss_peak_bytes"] > 50 * MIB
     assert report["run"]["script"].endswith("run_child.py")
     assert report["run"]["wall_s"] > 0

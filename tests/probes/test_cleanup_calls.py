@@ -185,6 +185,7 @@ def test_clears_of_the_device_cache_are_counted_with_what_they_gave_back(monkeyp
     assert by_owner["us"]["freed_bytes"] == 400 * MIB
 
 
+@pytest.mark.fresh
 def test_everything_is_as_before_when_the_training_is_over() -> None:
     functions = [torch.cuda.empty_cache, torch.cuda.memory.empty_cache, torch.mps.empty_cache]
     callbacks = list(gc.callbacks)
