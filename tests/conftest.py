@@ -16,7 +16,7 @@ _IN_CHILD = "FORGATHER_MEM_TEST_CHILD"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Signals that a shell ignores for what it runs in the background would be ignored by the children of tests, too."""
+    """What a shell ignores for its background jobs would be ignored by the children of tests, too."""
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
