@@ -116,7 +116,7 @@ def _long(report: Report, width: int) -> list[str]:
     pointers = _pointers(report)
     end = ["", *pointers] if pointers else []
     leaks = report["leak"]["verdict"] == "leak"
-    for lines_a_text in (2, 1):  # when all that happened is too much, shorter
+    for lines_a_text in (4, 2, 1):  # when all that happened is too much, shorter
         lines = leak_lines(report, width) if leaks else []
         if report["run"]["end"] not in ("finished", None):
             lines.append("The run did not finish; these are the numbers so far.")
