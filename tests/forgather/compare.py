@@ -1,6 +1,6 @@
 """Do templates written for Forgather give the same text and the same graph here?
 
-    python tests/forgather/compare.py PATH_TO_A_FORGATHER_CHECKOUT [--references]
+    python tests/forgather/compare.py PATH_TO_A_FORGATHER_CHECKOUT [--references] [--build]
 
 Every example configuration, every project file (meta.yaml) and every template of the template library that
 Forgather itself loads is loaded by both, each in its own project's search path. Printed are counts and every
@@ -10,14 +10,17 @@ difference. Forgather needs platformdirs; nothing of it is kept here. Times are 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import os
 import re
 import sys
+import tempfile
 import typing
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +48,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--references", action="store_true", help="compare find_referenced_templates too (slow)")
+    parser.add_argument("--build", action="store_true", help="build each target trainer_callbacks, default policy")
     options = parser.parse_args()
     checkout = options.checkout.resolve()
     if not hasattr(typing, "override"):  # Python 3.11
@@ -53,7 +57,8 @@ def main() -> int:
     os.chdir(checkout)
     counts: Counter[str] = Counter()
     for case in cases(checkout):
-        for outcome, detail in compare(case, references=options.references):
+        outcomes = compare(case, references=options.references)
+        for outcome, detail in chain(outcomes, build(case) if options.build else ()):
             counts[outcome] += 1
             if detail:
                 print(f"{outcome}: {case}\n    " + detail.replace("\n", "\n    "))
@@ -125,6 +130,23 @@ def not_theirs(ours: ConfigEnvironment, case: Case, error: Exception) -> Iterato
         yield "neither renders it", ""
     else:
         yield "rendered here only", f"Forgather: {type(error).__name__}: {str(error)[:200]}"
+
+
+def build(case: Case) -> Iterator[tuple[str, str]]:
+    """Build the callbacks of a configuration that has some, under the default policy, in a folder of its own."""
+    try:
+        config = ConfigEnvironment(case.searchpath, global_vars=case.variables).load(case.name)
+    except TemplateError:
+        return  # told above
+    if "trainer_callbacks" not in config.targets:
+        return
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        try:
+            config.construct("trainer_callbacks")
+        except TemplateError as error:
+            yield "DIFFERENT: trainer_callbacks can't be built here", str(error)
+        else:
+            yield "trainer_callbacks built", ""
 
 
 def compare_references(theirs: Any, ours: ConfigEnvironment, case: Case) -> Iterator[tuple[str, str]]:
