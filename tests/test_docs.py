@@ -7,7 +7,8 @@ In reading order, each file in a fresh folder and process:
 - a `console` block's `$ command` lines are executed and their output compared with the lines that follow;
 - a `text` block under `<!-- output -->` is what the python block before it printed.
 
-In an expected output `...` stands for anything; numbers match any number, since they are measured ones.
+In an expected output `...` stands for anything; numbers match any number, since they are measured ones, and
+milliseconds match seconds.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def assert_output(printed: str, expected: str, where: str) -> None:
-    """`expected` describes `printed`: `...` is anything, a number is any number, runs of spaces are one."""
+    """`expected` describes `printed`: `...` is anything, a number is any number, ms are s, runs of spaces are one."""
     pattern = re.escape(" ".join(expected.split()))
     pattern = re.sub(r"(?:\\-)?\d+(?:,\d{3})*(?:\\\.\d+)?(?:e\\?-?\d+)?", lambda _: _NUMBER, pattern)
+    pattern = re.sub(re.escape(_NUMBER + r"\ ") + r"m?s(?![A-Za-z])", lambda _: _NUMBER + r"\ m?s", pattern)
     pattern = pattern.replace(re.escape("..."), ".*?")
     flat = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", printed).split())
     assert re.fullmatch(pattern, flat, re.S), f"{where}: expected\n{expected}\nbut it printed\n{printed}"
