@@ -58,7 +58,7 @@ def build_report(summary: RunSummary) -> dict[str, Any]:
         "ledger": [dict(row) for row in summary.ledger],
         "oom": None,
         "killed": None,
-        "advice": [],
+        "advice": [dict(entry) for entry in summary.advice],
         "overhead": {
             "seconds": summary.self_s,
             "share_of_run": summary.self_s / wall_s if wall_s > 0 else 0.0,

@@ -89,6 +89,7 @@ class RunSummary:
         findings: The first `MAX_FINDINGS` findings.
         cleanup_calls: Everybody's clean-up calls, as they were told last.
         leak: The verdict about leaks as the report has it, None where nobody judged.
+        advice: What to change, or what would still fit, as the report has it.
         ledger: One row a kind of action, as plain dicts.
         switched_off: Rules the fence turned off, one sentence each; also what sinks had to drop.
     """
@@ -111,6 +112,7 @@ class RunSummary:
         self.cleanup_calls: list[dict[str, Any]] = []
         self.ledger: list[dict[str, Any]] = []
         self.leak: dict[str, Any] | None = None
+        self.advice: list[dict[str, Any]] = []
         self.switched_off: list[str] = []
 
     @property
@@ -169,6 +171,8 @@ class RunSummary:
             self.cleanup_calls = list(finding.data.get("calls", ()))
         elif finding.kind == "leak" and "verdict" in finding.data:
             self.leak = dict(finding.data)
+        elif finding.kind == "advice":
+            self.advice = list(finding.data.get("advice", ()))
         elif len(self.findings) < MAX_FINDINGS:
             self.findings.append(finding)
 

@@ -59,6 +59,7 @@ class Failure:
         frames: The names of the functions on the traceback, outermost first.
         predictions: How many batches this evaluation had done.
         workers_bytes: What the data workers hold together.
+        heap_free_bytes: What the C library keeps of freed host memory.
         leak: What to do about the leak that has filled memory; None when nothing leaks.
         first_optimizer_step: Whether the optimizer had no state yet.
     """
@@ -76,6 +77,7 @@ class Failure:
     frames: Sequence[str] = ()
     predictions: int | None = None
     workers_bytes: int | None = None
+    heap_free_bytes: int | None = None
     leak: str | None = None
     first_optimizer_step: bool = False
 
