@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from forgather_mem.diagnose.batches import KEPT_FREE_FRAC, Batches
 from forgather_mem.diagnose.case import Failure, Settings
+from forgather_mem.diagnose.changes import Change, allocator_changes, checkpointing_name, step_changes
+from forgather_mem.diagnose.fit import PhaseFit, binding, fits_of, largest
+from forgather_mem.diagnose.phase_changes import BY_PHASE
 from forgather_mem.diagnose.step_use import StepUse
+from forgather_mem.units import format_bytes
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One thing to change.
-
-    Attributes:
-        text: What to do, as a person would type it.
-        set: The same by names of `TrainingArguments`, to be applied as it is; empty when it is not theirs.
-        in_script: The same for what the script itself decides: "max_length", "dtype", ...
-        predicted_bytes: The highest use with it, in the measure of `StepUse.phases`; None where nothing tells.
-        note: What else to know; None for nothing.
-    """
-
-    text: str
-    set: Mapping[str, Any] = field(default_factory=dict)
-    in_script: Mapping[str, Any] = field(default_factory=dict)
-    predicted_bytes: int | None = None
-    note: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """An entry of the report's `advice`."""
-        entry: dict[str, Any] = {"text": self.text, "set": dict(self.set), "predicted_bytes": self.predicted_bytes}
-        if self.in_script:
-            entry["in_script"] = dict(self.in_script)
-        if self.note:
-            entry["note"] = self.note
-        return entry
+# A line is not believed beyond so many times the largest batch that was seen.
+_FARTHEST = 4
+_FEWEST_ALIKE = 5
+_TRAINS = ("data", "forward", "backward", "optimizer")
+_NO_BATCH = {
+    "startup": "a smaller batch (there is none yet)",
+    "resume": "a smaller batch (there is none yet)",
+    "optimizer": "a smaller batch (what it needs is gone by then)",
+    "save": "a smaller batch (a checkpoint holds none)",
+    "evaluate": "per_device_train_batch_size (evaluations have their own)",
+    "generate": "per_device_train_batch_size (generation has its own)",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +34,7 @@ class Advice:
 
     Attributes:
         changes: The first is the one to try.
-        fit: What the sizes are taken from, for `oom.fit`; None when nothing was fitted.
+        fit: What the sizes are taken from, for `oom.fit`.
         no_help: What would not have helped, and why, for `oom.no_help`; None when there is nothing to say.
     """
 
@@ -60,23 +50,126 @@ class Advice:
 def advise(failure: Failure, settings: Settings, uses: Sequence[StepUse] = ()) -> Advice:
     """What would have made this run finish.
 
+    Sizes are predicted only where a fit or known sizes give them; else the change is named without one.
+
+    >>> settings = Settings(arguments={"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1})
+    >>> advise(Failure(where="device", phase="forward", step=1, rows=8, length=512), settings).changes[0].text
+    'per_device_train_batch_size=2, gradient_accumulation_steps=4'
+
     Args:
         failure: Where memory ran out.
         settings: What the run was set to.
-        uses: What its steps took, by the shapes of their batches.
+        uses: What its steps took, by the shapes of their batches; of those before the failure.
     """
-    return Advice()
+    batches = Batches(failure, settings, uses)
+    changes = BY_PHASE.get(failure.phase, step_changes)(failure, settings, batches)
+    if changes and failure.phase not in BY_PHASE:
+        changes[0] = _with_room_for_the_optimizer(changes[0], failure, settings)
+    changes[1:1] = allocator_changes(failure, settings)
+    if failure.leak:
+        changes.insert(0, Change(text=failure.leak, note="what grows at each step fills any memory"))
+    no_help = ", ".join(_no_help(failure, settings))
+    return Advice(changes=tuple(changes), fit=batches.basis(), no_help=f"{no_help}." if no_help else None)
 
 
 def room(
-    settings: Settings, uses: Sequence[StepUse], capacity_bytes: int, held_bytes: int | None = None
+    settings: Settings,
+    uses: Sequence[StepUse],
+    capacity_bytes: int,
+    held_bytes: int | None = None,
+    *,
+    retains: bool = False,
 ) -> Change | None:
     """The largest batch that would still fit in a run that went well; None without a basis to say so.
+
+    From batches of different shapes a line is fitted, and the longest samples seen are taken. From batches of one
+    shape only, everything but `held_bytes` is taken to grow with the batch: it grows more slowly, so that at least the
+    batch named would fit. More than four times the largest batch seen is not predicted.
 
     Args:
         settings: What the run was set to.
         uses: What its steps took.
         capacity_bytes: All that there is, in the measure of `StepUse.phases`.
         held_bytes: Parameters, gradients and the optimizer's state, which no batch changes; None where not known.
+        retains: As for `fits_of`: whether memory that was given back still counts.
     """
-    return None
+    training = [use for use in uses if any(phase in use.phases for phase in ("forward", "backward"))]
+    rows = int(settings.arguments.get("per_device_train_batch_size") or 0)
+    if not training or rows < 1:
+        return None
+    length = max((use.length for use in training if use.length is not None), default=None)
+    fits = {name: fit for name, fit in fits_of(training, retains=retains).items() if name in _TRAINS}
+    if not any(name != "optimizer" and fit.per_token_bytes > 0 for name, fit in fits.items()):
+        fits = dict(_lines_from_one_shape(training, held_bytes))
+    if not fits:
+        return None
+    most = (1 - KEPT_FREE_FRAC) * capacity_bytes
+
+    def use_of(count: int, size: str) -> float:
+        bound = binding(fits, count, length)
+        assert bound is not None
+        return float(getattr(bound[1], size))
+
+    farthest = int(_FARTHEST * max(fit.most_tokens for fit in fits.values()) // (length or 1))
+    count = largest(lambda count: use_of(count, "high") <= most, farthest)
+    bound = binding(fits, count, length)
+    if count <= rows or bound is None:
+        return None
+    text = f"batch {count}{' or more' * (count == farthest)} would still fit (now {rows}), bound by {bound[0]}"
+    return Change(
+        text=text,
+        set={"per_device_train_batch_size": count},
+        predicted_bytes=round(bound[1].bytes),
+        interval=(count, largest(lambda count: use_of(count, "low") <= most, farthest)),
+        binds=bound[0],
+    )
+
+
+# ---- inside ----
+
+
+def _lines_from_one_shape(uses: Sequence[StepUse], held_bytes: int | None) -> Iterator[tuple[str, PhaseFit]]:
+    """From what is there without a batch to what was there with this one."""
+    shapes = {(use.rows, use.length) for use in uses}
+    later = sorted(uses, key=lambda use: use.step)[1:]  # the optimizer had no state in the first
+    if held_bytes is None or len(shapes) != 1 or len(later) < _FEWEST_ALIKE:
+        return
+    rows, length = shapes.pop()
+    tokens = rows * (length or 1)
+    for phase in ("forward", "backward"):
+        sizes = [use.phases[phase] for use in later if phase in use.phases]
+        if sizes and max(sizes) > held_bytes:
+            slope = (max(sizes) - held_bytes) / tokens
+            yield phase, PhaseFit.through(phase, held_bytes, slope, num_steps=len(sizes), most_tokens=tokens)
+
+
+def _with_room_for_the_optimizer(change: Change, failure: Failure, settings: Settings) -> Change:
+    """Memory that runs out before the optimizer has made its state will do so again when that does not fit either."""
+    state = 2 * (settings.trained_bytes or 0)
+    activations, capacity = failure.parts.get("activations"), failure.capacity_bytes
+    adam = str(settings.arguments.get("optim", "")).startswith("adamw_torch")
+    if not (failure.first_optimizer_step and adam and state) or activations is None or not capacity:
+        return change
+    assert failure.used_bytes is not None
+    gradients = max(0, state // 2 - failure.parts.get("gradients", 0))
+    if failure.used_bytes - activations + gradients + state <= (1 - KEPT_FREE_FRAC) * capacity:
+        return change
+    note = f"AdamW's state, {format_bytes(state)}, would not fit next"
+    return replace(
+        change, text=f"{change.text}, optim='adafactor'", set={**change.set, "optim": "adafactor"}, note=note
+    )
+
+
+def _no_help(failure: Failure, settings: Settings) -> Iterator[str]:
+    if failure.phase in _NO_BATCH:
+        yield _NO_BATCH[failure.phase]
+    elif settings.arguments.get(checkpointing_name(settings)):
+        yield f"{checkpointing_name(settings)} (it is on)"
+    elif failure.phase in ("forward", "backward") and not settings.can_checkpoint:
+        yield f"{checkpointing_name(settings)} (this model has none)"
+    if failure.where == "host":
+        yield "empty_cache, expandable_segments (this is the host's memory)"
+    elif failure.reserved_unused_bytes is not None and not any(allocator_changes(failure, settings)):
+        unused = failure.reserved_unused_bytes
+        what = f"only {format_bytes(unused)}" if unused else "nothing"
+        yield f"empty_cache, expandable_segments ({what} to give back)"

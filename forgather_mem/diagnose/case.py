@@ -13,7 +13,7 @@ ARGUMENTS = (
     "activation_checkpointing", "gradient_checkpointing", "optim", "bf16", "fp16", "prediction_loss_only",
     "eval_accumulation_steps", "batch_eval_metrics", "predict_with_generate", "generation_num_beams",
     "generation_max_length", "dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory",
-    "save_only_model", "save_safetensors", "save_steps", "max_length", "max_seq_length",
+    "save_only_model", "save_strategy", "save_safetensors", "max_length", "max_seq_length",
 )  # fmt: skip
 
 
@@ -27,6 +27,7 @@ class Settings:
         filters_logits: Whether these are made smaller first (`preprocess_logits_for_metrics`).
         can_checkpoint: Whether the model can recompute activations instead of keeping them.
         trained_numbers: How many numbers are trained.
+        trained_bytes: What these take.
         largest_trained: How many of them the largest tensor has.
         adafactor_bytes: What Adafactor's state for these tensors takes.
         allocator_conf: `PYTORCH_CUDA_ALLOC_CONF` or `PYTORCH_ALLOC_CONF`.
@@ -37,6 +38,7 @@ class Settings:
     filters_logits: bool = False
     can_checkpoint: bool = False
     trained_numbers: int | None = None
+    trained_bytes: int | None = None
     largest_trained: int | None = None
     adafactor_bytes: int | None = None
     allocator_conf: str = ""
@@ -96,7 +98,7 @@ def settings_of(args: Any, model: Any = None, trainer: Any = None) -> Settings:
         trainer: The trainer, where a link to it exists: it knows whether metrics are computed.
     """
     shapes = [
-        (parameter.numel(), tuple(parameter.shape))
+        (parameter.numel(), tuple(parameter.shape), parameter.numel() * parameter.element_size())
         for parameter in (model.parameters() if hasattr(model, "parameters") else ())
         if parameter.requires_grad
     ]
@@ -105,9 +107,10 @@ def settings_of(args: Any, model: Any = None, trainer: Any = None) -> Settings:
         has_metrics=getattr(trainer, "compute_metrics", None) is not None,
         filters_logits=getattr(trainer, "preprocess_logits_for_metrics", None) is not None,
         can_checkpoint=bool(getattr(model, "supports_gradient_checkpointing", False)),
-        trained_numbers=sum(count for count, _ in shapes) if shapes else None,
-        largest_trained=max((count for count, _ in shapes), default=None),
-        adafactor_bytes=sum(_adafactor_bytes(shape) for _, shape in shapes) if shapes else None,
+        trained_numbers=sum(count for count, _, _ in shapes) if shapes else None,
+        trained_bytes=sum(size for _, _, size in shapes) if shapes else None,
+        largest_trained=max((count for count, _, _ in shapes), default=None),
+        adafactor_bytes=sum(_adafactor_bytes(shape) for _, shape, _ in shapes) if shapes else None,
         allocator_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or "",
     )
 

@@ -1,0 +1,147 @@
+"""Which batch would have fitted, by what the steps took, or where they tell nothing by what was in memory?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from forgather_mem.diagnose.case import Failure, Settings
+from forgather_mem.diagnose.fit import Estimate, PhaseFit, binding, fits_of
+from forgather_mem.diagnose.step_use import StepUse
+
+KEPT_FREE_FRAC = 0.02
+# What a batch takes in these phases decides whether it fits; later ones only hold what the step leaves.
+_OF_A_BATCH = frozenset({"data", "forward", "backward", "optimizer"})
+# How much more than it had when it failed a phase takes until its end: nobody has seen it.
+_UNSEEN = {"forward": 2.0, "backward": 1.25}
+_UNSEEN_ELSE = 1.5
+_EVALUATION = frozenset({"evaluate"})
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A micro-batch, and how many of them make a step."""
+
+    rows: int
+    length: int | None
+    accumulation: int = 1
+
+    @property
+    def tokens(self) -> int:
+        return self.rows * (self.length or 1)
+
+    @property
+    def squares(self) -> int:
+        return self.tokens * (self.length or 1)
+
+
+class Batches:
+    """What batches take in this run.
+
+    Attributes:
+        fits: A line for each phase that could be fitted.
+        capacity_bytes: All that there is; None where not known.
+        known: Whether a prediction rests on a fit.
+    """
+
+    def __init__(self, failure: Failure, settings: Settings, uses: Sequence[StepUse]) -> None:
+        self._failure = failure
+        wanted = _EVALUATION if failure.phase == "evaluate" else _OF_A_BATCH
+        measured = fits_of(uses, retains=failure.where == "host")
+        self.fits: Mapping[str, PhaseFit] = {name: fit for name, fit in measured.items() if name in wanted}
+        self.known = any(name != "optimizer" for name in self.fits)
+        self.num_shapes = len({(use.rows, use.length) for use in uses})
+        self.num_steps = len(uses)
+        self.capacity_bytes = failure.capacity_bytes
+        self._uses = [use for use in uses if not wanted.isdisjoint(use.phases)]
+        arguments = settings.arguments
+        self._accumulation = int(arguments.get("gradient_accumulation_steps") or 1)
+        parts = failure.parts
+        self._gradient_bytes = settings.trained_bytes or parts.get("gradients") or parts.get("parameters") or 0
+        self._unseen_bytes = self._not_in_the_fit()
+
+    def failed_shape(self, rows: int | None) -> Shape | None:
+        """The micro-batch that did not fit."""
+        rows = self._failure.rows or rows
+        return None if not rows else Shape(rows, self._failure.length, self._accumulation)
+
+    def predicted(self, shape: Shape) -> Estimate | None:
+        """The highest use with such batches; None where nothing tells."""
+        if not self.known:
+            return None
+        bound = binding(self.fits, shape.rows, shape.length)
+        assert bound is not None
+        more = self._kept_gradients(shape)
+        failed = self.failed_shape(None)
+        if failed is not None and failed.tokens:
+            more += self._unseen_bytes * shape.tokens / failed.tokens
+        estimate = bound[1]
+        return Estimate(bytes=estimate.bytes + more, low=estimate.low + more, high=estimate.high + more)
+
+    def fits_in(self, shape: Shape) -> bool | None:
+        """Whether it fits with 2 % kept free; None where not even an estimate exists."""
+        estimate = self.predicted(shape)
+        if estimate is not None and self.capacity_bytes is not None:
+            return estimate.high <= (1 - KEPT_FREE_FRAC) * self.capacity_bytes
+        if self._seen(shape):
+            return True
+        least = self._least(shape)
+        if least is None or self.capacity_bytes is None:
+            return None
+        return least <= (1 - KEPT_FREE_FRAC) * self.capacity_bytes
+
+    def smaller(self, rows: int) -> Iterator[Shape]:
+        """The same step in smaller micro-batches, the largest first."""
+        length, whole = self._failure.length, rows * self._accumulation
+        step = rows
+        while step > 1:
+            step -= 1
+            if whole % step == 0 and (rows % step == 0 or rows & (rows - 1)):
+                yield Shape(step, length, whole // step)
+
+    def basis(self) -> str:
+        """What the numbers are taken from, for people."""
+        if not self.known:
+            shapes = f"{self.num_shapes} batch shape{'s' * (self.num_shapes != 1)}"
+            return f"not measured: {shapes} in {self.num_steps:,} steps" if self.num_steps else "not measured"
+        fit = next(fit for name, fit in self.fits.items() if name != "optimizer")
+        line = "curve" if any(fit.per_square_bytes for fit in self.fits.values()) else "line"
+        return f"{line} fitted to {fit.num_steps:,} steps, {fit.num_shapes:,} batch shapes; keeps 2 % free"
+
+    # ---- inside ----
+
+    def _not_in_the_fit(self) -> float:
+        """What the failing batch must have taken above the fit: what comes and goes inside a phase."""
+        failed = self.failed_shape(None)
+        if not self.known or failed is None or self._failure.used_bytes is None:
+            return 0.0
+        bound = binding(self.fits, failed.rows, failed.length)
+        assert bound is not None
+        return max(0.0, self._failure.used_bytes + (self._failure.requested_bytes or 0) - bound[1].bytes)
+
+    def _kept_gradients(self, shape: Shape) -> int:
+        """From the second micro-batch on the gradients of the first are there."""
+        return self._gradient_bytes if self._begins_to_accumulate(shape) else 0
+
+    def _begins_to_accumulate(self, shape: Shape) -> bool:
+        return self._failure.phase != "evaluate" and self._accumulation == 1 and shape.accumulation > 1
+
+    def _seen(self, shape: Shape) -> bool:
+        """Whether batches at least as large have gone through."""
+        if self._begins_to_accumulate(shape):
+            return False
+        fitted = [Shape(use.rows, use.length) for use in self._uses if use.step != self._failure.step]
+        return any(done.tokens >= shape.tokens and done.squares >= shape.squares for done in fitted)
+
+    def _least(self, shape: Shape) -> float | None:
+        """What it takes at least, from what was in memory at the failure; the rest of the phase is guessed."""
+        failure, failed = self._failure, self.failed_shape(shape.rows)
+        activations = failure.parts.get("activations")
+        if failure.used_bytes is None or failed is None or not failed.tokens or not activations:
+            return None
+        unseen = _UNSEEN.get(failure.phase, _UNSEEN_ELSE)
+        needed = unseen * (activations + (failure.requested_bytes or 0)) * shape.tokens / failed.tokens
+        coming = 0
+        if failure.phase in ("forward", "backward", "data"):
+            coming = max(0, self._gradient_bytes - failure.parts.get("gradients", 0))
+        return failure.used_bytes - activations + coming + needed

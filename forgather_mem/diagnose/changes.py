@@ -1,0 +1,173 @@
+"""What can be changed so that a training's step takes less? Its batch, its length, what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from forgather_mem.diagnose.batches import KEPT_FREE_FRAC, Batches, Shape
+from forgather_mem.diagnose.case import Failure, Settings
+from forgather_mem.diagnose.fit import binding, largest
+from forgather_mem.units import format_bytes
+
+NOT_MEASURED = "not measured"
+# Kept and unused by the allocator: worth a word from this share of what is there.
+_FRAGMENTED_FRAC = 0.05
+_LENGTHS = ("max_length", "max_seq_length")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing to change.
+
+    Attributes:
+        text: What to do, as a person would type it.
+        set: The same by names of `TrainingArguments`, to be applied as it is; empty when it is not theirs.
+        in_script: The same for what the script itself decides: "max_length", "dtype", ...
+        predicted_bytes: The highest use with it, in the measure of `StepUse.phases`; None where nothing tells.
+        interval: Between which values the largest that fits lies most likely; the text names a safe one.
+        binds: The phase that would run out first beyond it.
+        note: What else to know; None for nothing.
+    """
+
+    text: str
+    set: Mapping[str, Any] = field(default_factory=dict)
+    in_script: Mapping[str, Any] = field(default_factory=dict)
+    predicted_bytes: int | None = None
+    interval: tuple[int, int] | None = None
+    binds: str | None = None
+    note: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """An entry of the report's `advice`."""
+        entry: dict[str, Any] = {"text": self.text, "set": dict(self.set), "predicted_bytes": self.predicted_bytes}
+        more = {"in_script": dict(self.in_script), "interval": self.interval, "binds": self.binds, "note": self.note}
+        return entry | {name: value for name, value in more.items() if value}
+
+
+def step_changes(failure: Failure, settings: Settings, batches: Batches) -> list[Change]:
+    """For a batch that did not fit, best first."""
+    rows = int(settings.arguments.get("per_device_train_batch_size") or failure.rows or 1)
+    smaller = _smaller_batch(failure, settings, batches, rows)
+    shorter = list(_shorter(failure, settings, batches, rows))
+    checkpointing = list(_checkpointing(settings))
+    if smaller is not None:
+        return [smaller, *shorter, *checkpointing]
+    measured = [change for change in shorter if change.predicted_bytes is not None]
+    guessed = [change for change in shorter if change.predicted_bytes is None]
+    return [*measured, *checkpointing, *guessed]
+
+
+def _smaller_batch(failure: Failure, settings: Settings, batches: Batches, rows: int) -> Change | None:
+    """The largest micro-batch that fits, the same number of samples a step; None at batch 1."""
+    shapes = list(batches.smaller(rows))
+    if not shapes:
+        return None
+    shape = next((shape for shape in shapes if batches.fits_in(shape)), None)
+    if shape is None and batches.fits_in(shapes[-1]) is None:
+        shape = _quarter(shapes, rows)  # nothing tells by how much it was too large
+    alone = shape is None
+    shape = shape or shapes[-1]
+    change = _batch_change(shape, batches)
+    if alone and (more := next(_checkpointing(settings), None)) is not None:
+        both = {**change.set, **more.set}
+        return Change(text=_as_text(both), set=both, note="one of them alone is not enough; not measured")
+    return change
+
+
+def _quarter(shapes: list[Shape], rows: int) -> Shape:
+    return next((shape for shape in shapes if shape.rows <= rows / 4), shapes[-1])
+
+
+def _batch_change(shape: Shape, batches: Batches) -> Change:
+    settings = {"per_device_train_batch_size": shape.rows, "gradient_accumulation_steps": shape.accumulation}
+    estimate = batches.predicted(shape)
+    if estimate is None or batches.capacity_bytes is None:
+        return Change(text=_as_text(settings), set=settings, note=f"the same step in smaller parts; {NOT_MEASURED}")
+    most = (1 - KEPT_FREE_FRAC) * batches.capacity_bytes
+
+    def fit(size: str) -> int:
+        def small(rows: int) -> bool:
+            found = batches.predicted(replace(shape, rows=rows))
+            return found is not None and float(getattr(found, size)) <= most
+
+        return largest(small, 64 * shape.rows)
+
+    bound = binding(batches.fits, shape.rows, shape.length)
+    return Change(
+        text=_as_text(settings),
+        set=settings,
+        predicted_bytes=round(estimate.bytes),
+        interval=(fit("high"), fit("low")),
+        binds=bound[0] if bound else None,
+    )
+
+
+def _shorter(failure: Failure, settings: Settings, batches: Batches, rows: int) -> Iterator[Change]:
+    """A bound on the tokens of a sample, at the batch that was asked for."""
+    length = failure.length
+    failed = batches.failed_shape(rows)
+    if length is None or length < 16 or failed is None:
+        return
+    named = next((name for name in _LENGTHS if isinstance(settings.arguments.get(name), int)), None)
+
+    def change(tokens: int, **more: Any) -> Change:
+        tokens -= tokens % 8
+        values = {named or "max_length": tokens}
+        text = f"{named}={tokens}" if named else f"max length {tokens:,} at batch {failed.rows}"
+        return Change(text=text, **({"set": values} if named else {"in_script": values}), **more)
+
+    if not batches.known or batches.capacity_bytes is None:
+        yield change(length // 2, note=f"cuts longer samples; {NOT_MEASURED}")
+        return
+    most = (1 - KEPT_FREE_FRAC) * batches.capacity_bytes
+
+    def fit(size: str) -> int:
+        def small(tokens: int) -> bool:
+            found = batches.predicted(replace(failed, length=tokens))
+            return found is not None and float(getattr(found, size)) <= most
+
+        return largest(small, length)
+
+    safe = fit("high")
+    if safe >= 8:
+        estimate = batches.predicted(replace(failed, length=safe))
+        assert estimate is not None
+        yield change(safe, predicted_bytes=round(estimate.bytes), interval=(safe, fit("low")))
+
+
+def _checkpointing(settings: Settings) -> Iterator[Change]:
+    name = checkpointing_name(settings)
+    if settings.can_checkpoint and not settings.arguments.get(name):
+        yield Change(text=f"{name}=True", set={name: True}, note=f"fewer activations, slower; {NOT_MEASURED}")
+
+
+def checkpointing_name(settings: Settings) -> str:
+    """What the run's version of transformers calls it."""
+    return "activation_checkpointing" if "activation_checkpointing" in settings.arguments else "gradient_checkpointing"
+
+
+def allocator_changes(failure: Failure, settings: Settings) -> Iterator[Change]:
+    """For memory that is there in pieces: only where it would give something."""
+    unused, capacity = failure.reserved_unused_bytes or 0, failure.capacity_bytes or 0
+    requested = failure.requested_bytes or 0
+    if failure.where == "device":
+        worth = unused >= max(requested, 1) and unused >= _FRAGMENTED_FRAC * capacity
+        if worth and "expandable_segments:True" not in settings.allocator_conf:
+            value = ",".join(filter(None, (settings.allocator_conf, "expandable_segments:True")))
+            yield Change(
+                text=f"PYTORCH_CUDA_ALLOC_CONF={value}",
+                in_script={"PYTORCH_CUDA_ALLOC_CONF": value},
+                note=f"{format_bytes(unused)} lie unused in pieces",
+            )
+    elif (failure.heap_free_bytes or 0) >= max(requested, _FRAGMENTED_FRAC * capacity, 1):
+        yield Change(
+            text="forgather_mem.actions.TrimHost at evaluations and saves",
+            in_script={"trim": True},
+            note=f"{format_bytes(failure.heap_free_bytes or 0)} are kept by the C library",
+        )
+
+
+def _as_text(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
