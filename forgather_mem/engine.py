@@ -65,7 +65,7 @@ class Run:
         self._record: Sample | None = None
         self._written = self.step  # the step of the last `step_end` record
         self._written_at = self._began_at = time.perf_counter()
-        self._share = OwnShare()
+        self._share: OwnShare | None = None  # where some rule keeps to a budget
         self._flow_step = -1
         self._flows: dict[str, float] = {}
         self._seen_plans: set[int] = set()
@@ -117,6 +117,8 @@ class Run:
         """
         plans = plans_of(rules, epoch, self._stand_in)
         self._members[id(member)] = plans
+        if self._share is None and any(plan.paced for plan in plans.values()):
+            self._share = OwnShare()
         for sink in sinks:
             self._add_sink(sink)
         for rule in rules:
@@ -162,22 +164,24 @@ class Run:
         now = time.perf_counter()
         self._self_s += now - began
         if plan.flushes and self._record is not None:
-            self.flush()  # what writing takes stands in the next record
+            self.flush(now)  # what writing takes stands in the next record
             self._self_s += time.perf_counter() - now
 
-    def flush(self) -> None:
-        """Write the record that is open, if any."""
+    def flush(self, now: float | None = None) -> None:
+        """Write the record that is open, if any; `now` is the performance counter's, of who has just read it."""
         sample, self._record = self._record, None
         if sample is None or not sample.values:
             return
         if sample.event == "step_end":
             values: dict[str, float] = sample.values  # type: ignore[assignment]  # ours until it is written
-            now, steps = time.perf_counter(), sample.step - self._written
+            now = time.perf_counter() if now is None else now
+            all_s, steps = now - self._written_at, sample.step - self._written
             if steps > 0:
-                values["step/time_s"] = (now - self._written_at) / steps
+                values["step/time_s"] = all_s / steps
             values["step/self_s"] = own_s = self._take_self_s()
-            self.summary.steps_took(own_s, now - self._written_at)
-            self._share.took(own_s, now - self._written_at, self._members.values())
+            self.summary.steps_took(own_s, all_s)
+            if self._share is not None:
+                self._share.took(own_s, all_s, self._members.values())
             self._written, self._written_at = sample.step, now
         self.summary.add(sample)
         for sink in self._sinks:
@@ -245,16 +249,16 @@ class Run:
         return INSIDE_A_STEP | {"step_end"} if record.event == "step_end" else frozenset({record.event})
 
     def _open(self, moment: Moment) -> Sample:
-        if self._record is None:
-            event = "step_end" if moment.event in INSIDE_A_STEP else moment.event
-            self._record = Sample(event, moment.step, moment.epoch, time.time(), {}, self.device)
-        return self._record
+        event = "step_end" if moment.event in INSIDE_A_STEP else moment.event
+        self._record = record = Sample(event, moment.step, moment.epoch, time.time(), {}, self.device)
+        return record
 
     def _do(self, rule: ArmedRule, moment: Moment) -> None:
-        sample = self._open(moment)
+        sample = self._record or self._open(moment)
         if rule.limit is not None and not rule.crosses(self._value(rule.limit.name, moment, sample)):
             return
         done = self._done
+        values: dict[str, float] = sample.values  # type: ignore[assignment]  # ours until it is written
         for work, once, books in rule.works:
             if once:
                 if once in done:
@@ -263,7 +267,9 @@ class Run:
             new = work(moment, sample)
             if not new:
                 continue
-            self._merge(sample, new)
+            values.update(new)
+            if not _FLOWS.isdisjoint(new):
+                self._add_up(sample, new)
             if books:
                 self._book(books, moment, sample, new)
 
@@ -275,12 +281,17 @@ class Run:
     def _merge(self, sample: Sample, new: Mapping[str, float]) -> None:
         values: dict[str, float] = sample.values  # type: ignore[assignment]  # ours until it is written
         values.update(new)
-        if not _FLOWS.isdisjoint(new):  # added up over the step: TensorBoard shows the last value of a (tag, step)
-            if self._flow_step != sample.step:
-                self._flow_step = sample.step
-                self._flows.clear()
-            for name in _FLOWS.intersection(new):
-                values[name] = self._flows[name] = self._flows.get(name, 0.0) + new[name]
+        if not _FLOWS.isdisjoint(new):
+            self._add_up(sample, new)
+
+    def _add_up(self, sample: Sample, new: Mapping[str, float]) -> None:
+        """What flows is added up over the step: TensorBoard shows the last value of a (tag, step)."""
+        values: dict[str, float] = sample.values  # type: ignore[assignment]  # ours until it is written
+        if self._flow_step != sample.step:
+            self._flow_step = sample.step
+            self._flows.clear()
+        for name in _FLOWS.intersection(new):
+            values[name] = self._flows[name] = self._flows.get(name, 0.0) + new[name]
 
     def _value(self, name: str, moment: Moment, sample: Sample) -> float | None:
         """A reading of this moment: from the record, else from the family's probe, which is then asked once."""

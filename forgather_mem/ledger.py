@@ -82,6 +82,9 @@ Level = Callable[[], float | None]
 class Ledger:
     """The rows of one run, and the actions that are followed.
 
+    Attributes:
+        following: Whether some action is still followed, so that `follow` must be called.
+
     >>> ledger = Ledger()
     >>> ledger.book("clear", {"cache/time_s": 0.002, "cache/freed_bytes": 1024.0}, step=1)
     >>> row = ledger.rows()[0]
@@ -90,6 +93,7 @@ class Ledger:
     """
 
     def __init__(self) -> None:
+        self.following = False
         self._rows: dict[str, Row] = {}
         self._open: dict[str, _Booking] = {}
         self._levels: dict[str, Level] = {"collect": _host_bytes, "clear": _reserved_bytes, "trim": _TrimmedLevel()}
@@ -97,11 +101,6 @@ class Ledger:
         self._quiet_s: deque[float] = deque(maxlen=_QUIET_STEPS)  # steps that none of our actions stood before
         self._begun: tuple[int, float] | None = None
         self._ended_step = -1
-
-    @property
-    def following(self) -> bool:
-        """Whether some action is still followed, so that `follow` must be called."""
-        return bool(self._open)
 
     def book(self, what: str, values: Mapping[str, float], *, step: int = 0) -> None:
         """Add one action that returned `values`.
@@ -120,6 +119,7 @@ class Ledger:
         row.objects += int(values.get("collect/objects", 0.0))
         self._close(what)
         self._open[what] = _Booking(step, time_s, freed_bytes, self._levels[what])
+        self.following = True
 
     def follow(self, event: str, step: int, now_s: float) -> None:
         """A step begins ("step_begin") or ends ("step_end"); once or more for each step, counted from 1.
@@ -170,6 +170,7 @@ class Ledger:
 
     def _close(self, what: str) -> None:
         booking = self._open.pop(what, None)
+        self.following = bool(self._open)
         if booking is None:
             return
         outcome = self._outcomes[what] = self._outcome_of(booking)

@@ -89,6 +89,7 @@ class RunSummary:
         findings: The first `MAX_FINDINGS` findings.
         cleanup_calls: Everybody's clean-up calls, as they were told last.
         leak: The verdict about leaks as the report has it, None where nobody judged.
+        oom: What ran out of memory, and why, as the report has it; None when nothing did.
         advice: What to change, or what would still fit, as the report has it.
         ledger: One row a kind of action, as plain dicts.
         switched_off: Rules the fence turned off, one sentence each; also what sinks had to drop.
@@ -112,6 +113,7 @@ class RunSummary:
         self.cleanup_calls: list[dict[str, Any]] = []
         self.ledger: list[dict[str, Any]] = []
         self.leak: dict[str, Any] | None = None
+        self.oom: dict[str, Any] | None = None
         self.advice: list[dict[str, Any]] = []
         self.switched_off: list[str] = []
 
@@ -130,7 +132,8 @@ class RunSummary:
         values, step = sample.values, sample.step
         if self.first_step is None:
             self.begin(step - 1)
-        self.last_step = max(self.last_step, step)
+        if step > self.last_step:
+            self.last_step = step
         if sample.device is not None:
             self.device = sample.device
         num_known = len(self.latest)
@@ -171,6 +174,8 @@ class RunSummary:
             self.cleanup_calls = list(finding.data.get("calls", ()))
         elif finding.kind == "leak" and "verdict" in finding.data:
             self.leak = dict(finding.data)
+        elif finding.kind == "oom" and "phase" in finding.data:
+            self.oom = dict(finding.data)
         elif finding.kind == "advice":
             self.advice = list(finding.data.get("advice", ()))
         elif len(self.findings) < MAX_FINDINGS:

@@ -52,6 +52,12 @@ def current_allocator() -> Allocator | None:
     return _allocator(kind, _current_index(torch, kind))
 
 
+def has_accelerator() -> bool:
+    """Whether this torch was built for an accelerator; True, too, as long as torch is not imported."""
+    torch = sys.modules.get("torch")
+    return torch is None or not hasattr(torch, "accelerator") or _accelerator_kind(torch) is not None
+
+
 @functools.cache  # asked at each step, also of a training without a device
 def _accelerator_kind(torch: Any) -> str | None:
     """The accelerator this torch was built for ("cuda", "xpu", ...), whether or not one is there."""

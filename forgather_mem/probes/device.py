@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
-from forgather_mem.probes.allocator import Allocator, Nested, current_allocator, driver_memory, gauge
+from forgather_mem.probes.allocator import Allocator, Nested, current_allocator, driver_memory, gauge, has_accelerator
 from forgather_mem.probes.marks import DeviceMark
 from forgather_mem.probes.nvml import other_processes_bytes
 from forgather_mem.probes.pace import BUDGET_FRAC, Pace
@@ -54,10 +54,12 @@ class DeviceProbe:
         self.budget_frac = budget_frac
         self.reading: Hashable = (type(self), reset_peaks, headroom, others, budget_frac)
         self._live: _Live | None = None
+        self._never = False
 
     def begin(self, run: RunInfo) -> None:
         self._stop()
         self._start()
+        self._never = not has_accelerator()
 
     def end(self, run: RunInfo) -> None:
         if self._live is not None:
@@ -65,7 +67,7 @@ class DeviceProbe:
         self._stop()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        live = self._live or self._start()
+        live = self._live or (None if self._never else self._start())
         if live is None:
             return {}
         with live.held():
@@ -86,7 +88,7 @@ class DeviceProbe:
             self._live = None
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_live": None}
+        return {**self.__dict__, "_live": None, "_never": False}
 
 
 class _Live:

@@ -85,13 +85,13 @@ class HostProbe:
         with live.peaks.held():
             fields = live.statm.read(128).split()
             rss = int(fields[1]) * PAGE_BYTES
-            peak = live.window.look((rss, live.peaks.mark.peak_bytes(rss)))
+            live.peaks.fold((rss, live.peaks.mark.peak_bytes(rss)))
         if live.window.closed:  # in a forked child: its memory is another's
             self._stop()
             return self(moment, sample)
         values: dict[str, float] = {
             "host/rss_bytes": rss,
-            "host/rss_peak_bytes": peak,
+            "host/rss_peak_bytes": live.window.seen_bytes,
             "host/anon_bytes": rss - int(fields[2]) * PAGE_BYTES,
         }
         if time.perf_counter() >= live.next_s:

@@ -49,13 +49,13 @@ class PeakWindows(Generic[M]):
                 `exact` only if memory rises above the older mark while it is open.
         """
         with self.held():
-            return self._open(self._fold(None), reset)
+            return self._open(self.fold(None), reset)
 
     @property
     def highest_bytes(self) -> int:
         """The highest that was seen in this process, whatever was reset: by us, or by others after a look."""
         with self.held():
-            self._fold(None)
+            self.fold(None)
             return self._highest_bytes
 
     def held(self) -> AbstractContextManager[bool]:
@@ -68,7 +68,7 @@ class PeakWindows(Generic[M]):
         self._pid = os.getpid()
         self._lock = threading.RLock()
         for window in self._windows:
-            window._owner = None
+            window._end()
         self._windows = []
         self._seen_bytes = self._highest_bytes = 0
 
@@ -86,12 +86,12 @@ class PeakWindows(Generic[M]):
             for other in self._windows:
                 other._older_mark_bytes = -1
         older_mark = peak if peak > current + self.mark.slack_bytes else -1
-        window.start_bytes = window._peak_bytes = current
+        window.start_bytes = window.seen_bytes = current
         window._older_mark_bytes = window._unknown_bytes = older_mark
         window._disturbed = False
 
-    def _fold(self, reading: Reading | None) -> Reading:
-        """Read the mark (unless the caller just did) and give what it says to every open window."""
+    def fold(self, reading: Reading | None) -> Reading:
+        """Read the mark (unless the caller just did) and give what it says to every open window; while `held`."""
         current, peak = self.mark.read() if reading is None else reading
         if peak < self._seen_bytes - self.mark.slack_bytes:  # somebody else reset it
             for window in self._windows:
@@ -102,12 +102,12 @@ class PeakWindows(Generic[M]):
             self._highest_bytes = peak
         for window in tuple(self._windows):  # a window that the collector finalises now leaves the list
             seen = peak if peak > window._older_mark_bytes else current
-            if seen > window._peak_bytes:
-                window._peak_bytes = seen
+            if seen > window.seen_bytes:
+                window.seen_bytes = seen
         return current, peak
 
     def _close(self, window: PeakWindow) -> None:
-        window._owner = None
+        window._end()
         self._windows.remove(window)
         if not self._windows:
             self.mark.rest()
@@ -118,22 +118,26 @@ class PeakWindow:
 
     Attributes:
         start_bytes: Memory when it was opened.
+        seen_bytes: The highest as the last look at the mark has shown it, by whomever.
+        closed: Whether it has ended, by `close()` or because this is a forked child.
     """
 
     __slots__ = (
         "_disturbed",
         "_older_mark_bytes",  # a mark this low says nothing about this window
         "_owner",
-        "_peak_bytes",
         "_resets",
         "_unknown_bytes",  # a peak this low may have been missed
+        "closed",
+        "seen_bytes",
         "start_bytes",
     )
 
     def __init__(self, owner: PeakWindows[Mark], resets: bool) -> None:
         self._owner: PeakWindows[Mark] | None = owner
         self._resets = resets
-        self.start_bytes = self._peak_bytes = 0
+        self.start_bytes = self.seen_bytes = 0
+        self.closed = False
         self._older_mark_bytes = self._unknown_bytes = -1
         self._disturbed = False
 
@@ -146,19 +150,14 @@ class PeakWindow:
         return self.look()
 
     @property
-    def closed(self) -> bool:
-        """Whether it has ended, by `close()` or because this is a forked child."""
-        return self._owner is None
-
-    @property
     def risen(self) -> bool:
         """Whether the mark says something about this window: it rose in it, or was reset."""
-        return self._peak_bytes > self._unknown_bytes
+        return self.seen_bytes > self._unknown_bytes
 
     @property
     def exact(self) -> bool:
         """Whether `peak_bytes` is the peak, and not only a lower bound of it."""
-        return not self._disturbed and self._peak_bytes > self._unknown_bytes
+        return not self._disturbed and self.seen_bytes > self._unknown_bytes
 
     def look(self, reading: Reading | None = None) -> int:
         """The peak so far.
@@ -169,11 +168,11 @@ class PeakWindow:
         owner = self._owner
         if owner is not None:
             if reading is not None:
-                owner._fold(reading)
+                owner.fold(reading)
             else:
                 with owner.held():
-                    owner._fold(None)
-        return self._peak_bytes
+                    owner.fold(None)
+        return self.seen_bytes
 
     def restart(self, reading: Reading | None = None) -> None:
         """Begin anew at this instant, as if closed and opened again.
@@ -187,17 +186,20 @@ class PeakWindow:
                 owner._start(self, reading)
             else:
                 with owner.held():
-                    owner._start(self, owner._fold(None))
+                    owner._start(self, owner.fold(None))
 
     def close(self) -> int:
         """Ends the window and gives its peak in bytes. Closing twice is harmless."""
         owner = self._owner
         if owner is not None:
             with owner.held():
-                owner._fold(None)
+                owner.fold(None)
                 if self._owner is not None:  # another thread may have closed it, or this is a forked child
                     owner._close(self)
-        return self._peak_bytes
+        return self.seen_bytes
+
+    def _end(self) -> None:
+        self._owner, self.closed = None, True
 
     def __enter__(self) -> PeakWindow:
         return self
