@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from forgather_mem.diagnose.batches import KEPT_FREE_FRAC, Batches
@@ -63,8 +63,6 @@ def advise(failure: Failure, settings: Settings, uses: Sequence[StepUse] = ()) -
     """
     batches = Batches(failure, settings, uses)
     changes = BY_PHASE.get(failure.phase, step_changes)(failure, settings, batches)
-    if changes and failure.phase not in BY_PHASE:
-        changes[0] = _with_room_for_the_optimizer(changes[0], failure, settings)
     changes[1:1] = allocator_changes(failure, settings)
     if failure.leak:
         changes.insert(0, Change(text=failure.leak, note="what grows at each step fills any memory"))
@@ -141,23 +139,6 @@ def _lines_from_one_shape(uses: Sequence[StepUse], held_bytes: int | None) -> It
         if sizes and max(sizes) > held_bytes:
             slope = (max(sizes) - held_bytes) / tokens
             yield phase, PhaseFit.through(phase, held_bytes, slope, num_steps=len(sizes), most_tokens=tokens)
-
-
-def _with_room_for_the_optimizer(change: Change, failure: Failure, settings: Settings) -> Change:
-    """Memory that runs out before the optimizer has made its state will do so again when that does not fit either."""
-    state = 2 * (settings.trained_bytes or 0)
-    activations, capacity = failure.parts.get("activations"), failure.capacity_bytes
-    adam = str(settings.arguments.get("optim", "")).startswith("adamw_torch")
-    if not (failure.first_optimizer_step and adam and state) or activations is None or not capacity:
-        return change
-    assert failure.used_bytes is not None
-    gradients = max(0, state // 2 - failure.parts.get("gradients", 0))
-    if failure.used_bytes - activations + gradients + state <= (1 - KEPT_FREE_FRAC) * capacity:
-        return change
-    note = f"AdamW's state, {format_bytes(state)}, would not fit next"
-    return replace(
-        change, text=f"{change.text}, optim='adafactor'", set={**change.set, "optim": "adafactor"}, note=note
-    )
 
 
 def _no_help(failure: Failure, settings: Settings) -> Iterator[str]:

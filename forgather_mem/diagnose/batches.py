@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -58,6 +59,9 @@ class Batches:
         self._accumulation = int(arguments.get("gradient_accumulation_steps") or 1)
         parts = failure.parts
         self._gradient_bytes = settings.trained_bytes or parts.get("gradients") or parts.get("parameters") or 0
+        adam = str(arguments.get("optim") or "").startswith("adamw_torch")
+        self._optimizer_bytes = 2 * (settings.trained_bytes or 0) if adam else 0
+        self._saved_bytes = 0
         self._unseen_bytes = self._not_in_the_fit()
 
     def failed_shape(self, rows: int | None) -> Shape | None:
@@ -71,7 +75,7 @@ class Batches:
             return None
         bound = binding(self.fits, shape.rows, shape.length)
         assert bound is not None
-        more = self._kept_gradients(shape)
+        more: float = self._kept_gradients(shape) - self._saved_bytes
         failed = self.failed_shape(None)
         if failed is not None and failed.tokens:
             more += self._unseen_bytes * shape.tokens / failed.tokens
@@ -90,6 +94,13 @@ class Batches:
             return None
         return least <= (1 - KEPT_FREE_FRAC) * self.capacity_bytes
 
+    def without_state(self, state_bytes: int) -> Batches:
+        """The same with an optimizer whose state takes only so much."""
+        other = copy.copy(self)
+        had = self._failure.parts.get("optimizer")
+        other._saved_bytes = (had or self._optimizer_bytes) - state_bytes
+        return other
+
     def smaller(self, rows: int) -> Iterator[Shape]:
         """The same step in smaller micro-batches, the largest first."""
         length, whole = self._failure.length, rows * self._accumulation
@@ -103,7 +114,8 @@ class Batches:
         """What the numbers are taken from, for people."""
         if not self.known:
             shapes = f"{self.num_shapes} batch shape{'s' * (self.num_shapes != 1)}"
-            return f"not measured: {shapes} in {self.num_steps:,} steps" if self.num_steps else "not measured"
+            steps = f"{self.num_steps:,} step{'s' * (self.num_steps != 1)}"
+            return f"not measured: {shapes} in {steps}" if self.num_steps else "not measured"
         fit = next(fit for name, fit in self.fits.items() if name != "optimizer")
         line = "curve" if any(fit.per_square_bytes for fit in self.fits.values()) else "line"
         return f"{line} fitted to {fit.num_steps:,} steps, {fit.num_shapes:,} batch shapes; keeps 2 % free"
@@ -130,18 +142,24 @@ class Batches:
         """Whether batches at least as large have gone through."""
         if self._begins_to_accumulate(shape):
             return False
-        fitted = [Shape(use.rows, use.length) for use in self._uses if use.step != self._failure.step]
+        first = min((use.step for use in self._uses), default=0)  # the optimizer had no state in it
+        fitted = [Shape(use.rows, use.length) for use in self._uses if first < use.step != self._failure.step]
         return any(done.tokens >= shape.tokens and done.squares >= shape.squares for done in fitted)
 
     def _least(self, shape: Shape) -> float | None:
         """What it takes at least, from what was in memory at the failure; the rest of the phase is guessed."""
         failure, failed = self._failure, self.failed_shape(shape.rows)
-        activations = failure.parts.get("activations")
+        activations = failure.parts.get("activations", failure.parts.get("evaluation"))
         if failure.used_bytes is None or failed is None or not failed.tokens or not activations:
             return None
         unseen = _UNSEEN.get(failure.phase, _UNSEEN_ELSE)
         needed = unseen * (activations + (failure.requested_bytes or 0)) * shape.tokens / failed.tokens
-        coming = 0
-        if failure.phase in ("forward", "backward", "data"):
-            coming = max(0, self._gradient_bytes - failure.parts.get("gradients", 0))
-        return failure.used_bytes - activations + coming + needed
+        return failure.used_bytes - activations + self._still_to_come() - self._saved_bytes + needed
+
+    def _still_to_come(self) -> int:
+        """What will be there beside the activations of a later step: gradients, and the optimizer's state."""
+        failure = self._failure
+        if failure.phase not in ("forward", "backward", "data"):
+            return 0
+        missing = max(0, self._gradient_bytes - failure.parts.get("gradients", 0))
+        return missing + (0 if failure.parts.get("optimizer") else self._optimizer_bytes)

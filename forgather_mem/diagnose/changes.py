@@ -60,20 +60,29 @@ def step_changes(failure: Failure, settings: Settings, batches: Batches) -> list
 
 
 def _smaller_batch(failure: Failure, settings: Settings, batches: Batches, rows: int) -> Change | None:
-    """The largest micro-batch that fits, the same number of samples a step; None at batch 1."""
+    """The largest micro-batch that fits, the same number of samples a step; None at batch 1.
+
+    Where none fits, with what else takes less.
+    """
     shapes = list(batches.smaller(rows))
     if not shapes:
         return None
     shape = next((shape for shape in shapes if batches.fits_in(shape)), None)
-    if shape is None and batches.fits_in(shapes[-1]) is None:
-        shape = _quarter(shapes, rows)  # nothing tells by how much it was too large
-    alone = shape is None
-    shape = shape or shapes[-1]
-    change = _batch_change(shape, batches)
-    if alone and (more := next(_checkpointing(settings), None)) is not None:
-        both = {**change.set, **more.set}
-        return Change(text=_as_text(both), set=both, note="one of them alone is not enough; not measured")
-    return change
+    if shape is not None:
+        return _batch_change(shape, batches)
+    if batches.fits_in(shapes[-1]) is None:  # nothing tells by how much it was too large
+        return _batch_change(_quarter(shapes, rows), batches)
+    change = _batch_change(shapes[-1], batches)
+    more = [more.set for more in (*_checkpointing(settings), *_less_state(settings))]
+    if not more:
+        return change
+    together = {name: value for part in (change.set, *more) for name, value in part.items()}
+    return Change(text=_as_text(together), set=together, note=f"each alone is not enough; {NOT_MEASURED}")
+
+
+def _less_state(settings: Settings) -> Iterator[Change]:
+    if str(settings.arguments.get("optim") or "").startswith("adamw_torch") and settings.adafactor_bytes is not None:
+        yield Change(text="optim=adafactor", set={"optim": "adafactor"})
 
 
 def _quarter(shapes: list[Shape], rows: int) -> Shape:

@@ -56,7 +56,7 @@ def optimizer_changes(failure: Failure, settings: Settings, batches: Batches) ->
     optim = str(settings.arguments.get("optim") or "")
     changes = sorted(_other_optimizers(failure, settings, optim), key=lambda change: not _is_enough(change, failure))
     if not failure.first_optimizer_step and optim == "adamw_torch":
-        changes.insert(0, _set(f"no copies of all tensors at once; {NOT_MEASURED}", optim="adamw_torch_fused"))
+        changes.insert(1, _set(f"no copies of all tensors at once; {NOT_MEASURED}", optim="adamw_torch_fused"))
     half = Change(
         text="the weights in bfloat16: from_pretrained(..., dtype=torch.bfloat16)",
         in_script={"dtype": "bfloat16"},
