@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from forgather_mem.sample import PhaseWatcher
 
@@ -15,6 +17,8 @@ class PhaseStack:
 
     Attributes:
         failed: The phase that an exception has left last, until another phase begins.
+        on_batch: Called with the arguments and keywords of what trains on a micro-batch, before it begins.
+        on_failure: Called with the error that ends the run, while its frames are alive; nothing of it is kept.
         watched_s: Seconds that the watchers took so far.
 
     >>> phases = PhaseStack()
@@ -22,11 +26,13 @@ class PhaseStack:
     (True, False, 'evaluate')
     """
 
-    __slots__ = ("_stack", "_watchers", "failed", "watched_s")
+    __slots__ = ("_stack", "_watchers", "failed", "on_batch", "on_failure", "watched_s")
 
     def __init__(self) -> None:
         self.failed: str | None = None
         self.watched_s = 0.0
+        self.on_batch: list[Callable[[Sequence[Any], Mapping[str, Any]], object]] = []
+        self.on_failure: list[Callable[[BaseException], object]] = []
         self._stack: list[str] = []
         self._watchers: list[PhaseWatcher] = []
 
@@ -75,7 +81,9 @@ class PhaseStack:
             self.failed = self.current
 
     def close(self) -> None:
-        """End all phases and forget the watchers."""
+        """End all phases and forget the watchers and listeners."""
         while self._stack:
             self.leave(self._stack[-1])
         self._watchers.clear()
+        self.on_batch.clear()
+        self.on_failure.clear()

@@ -56,7 +56,7 @@ def build_report(summary: RunSummary) -> dict[str, Any]:
         "cleanup_calls": [dict(row) for row in summary.cleanup_calls],
         "leak": dict(summary.leak) if summary.leak else _leak_not_judged(),
         "ledger": [dict(row) for row in summary.ledger],
-        "oom": None,
+        "oom": dict(summary.oom) if summary.oom else None,
         "killed": None,
         "advice": [dict(entry) for entry in summary.advice],
         "overhead": {

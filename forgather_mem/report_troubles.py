@@ -50,7 +50,7 @@ def leak_lines(report: Report, width: int) -> list[str]:
 def oom_lines(report: Report, width: int) -> list[str]:
     """Where memory ran out, why then, what was in it, and what would have fitted."""
     oom = report["oom"]
-    at = format_peak({"step": oom["step"], "phase": oom["phase"]})
+    at = format_peak({"step": oom["step"], "phase": oom["phase"]}) if oom["step"] else oom["phase"]
     in_layer = f", in {oom['layer']}" if oom["layer"] else ""
     place = _device_place(report) if oom["where"] == "device" else "host"
     lines = [f"OUT OF MEMORY   {place}, {at}{escape_controls(in_layer)}"[:width]]
@@ -58,9 +58,11 @@ def oom_lines(report: Report, width: int) -> list[str]:
     if oom["requested_bytes"] is not None:
         wanted.append(f"Wanted {_exactly(oom['requested_bytes'])}")
     if oom["free_bytes"] is not None:
-        limit_bytes = _limit_bytes(report, oom["where"])
+        limit_bytes = oom.get("limit_bytes") or _limit_bytes(report, oom["where"])
+        whose = f" ({oom['limit']})" if oom.get("limit") and oom["where"] == "host" else ""
+        whose = whose.replace(" (RLIMIT", ", RLIMIT").replace("))", ")")
         wanted.append(
-            f"free {format_bytes(oom['free_bytes'])}" + (f" of {format_bytes(limit_bytes)}" * bool(limit_bytes))
+            f"free {format_bytes(oom['free_bytes'])}" + (f" of {format_bytes(limit_bytes)}{whose}" * bool(limit_bytes))
         )
     if wanted:
         lines += _indented(", ".join(wanted) + ".", width)
@@ -70,8 +72,13 @@ def oom_lines(report: Report, width: int) -> list[str]:
         lines += _indented(" ".join(f"{reason}." for reason in oom["not_because"]), width)
     if oom["in_use"]:
         sizes = sorted(oom["in_use"].items(), key=lambda part: (part[0] == "other", -part[1]))
-        parts = ", ".join(f"{part} {size / GIB:,.1f}" for part, size in sizes)
-        lines += _indented(f"In use {format_gib(sum(oom['in_use'].values()))}: {parts}", width, hanging=17)
+        total = sum(oom["in_use"].values())
+        unit, decimals = (GIB, 1) if total >= 4 * GIB else (MIB, 0)
+        parts = ", ".join(
+            f"{part} {size / unit:,.{decimals}f}" for part, size in sizes if size >= unit * 0.5 / 10**decimals
+        )
+        whole = format_gib(total) if unit == GIB else f"{total / MIB:,.0f} MiB"
+        lines += _indented(f"In use {whole}: {parts}", width, hanging=17)
     return [*lines, *_advice_lines(report, width)]
 
 

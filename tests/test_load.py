@@ -96,7 +96,7 @@ def test_attached_twice_the_same_handle_comes_back(tmp_path: Path, caplog: pytes
     before = methods(trainer), len(trainer.callback_handler.callbacks)
     handle = attach(trainer)
     assert attach(trainer) is handle
-    assert len(trainer.callback_handler.callbacks) == before[1] + 2
+    assert len(trainer.callback_handler.callbacks) == before[1] + 3
     assert not caplog.records
     assert attach(trainer, logging_dir="elsewhere") is handle
     assert "detach() it to change its options" in caplog.text

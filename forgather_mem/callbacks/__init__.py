@@ -18,6 +18,7 @@ _MODULE_OF = {
     "LeakDetector": "leak_detector",
     "MemoryCallback": "memory_callback",
     "MinimumMemory": "minimum_memory",
+    "OOMReporter": "oom_reporter",
     "PeakMemory": "memory_loggers",
     "ProgressCallback": "progress_callback",
     "ScheduledGarbageCollector": "gc_governor",
@@ -37,6 +38,7 @@ __all__ = [
     "LeakDetector",
     "MemoryCallback",
     "MinimumMemory",
+    "OOMReporter",
     "PeakMemory",
     "ProgressCallback",
     "ScheduledGarbageCollector",
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from forgather_mem.callbacks.memory_loggers import TBMemoryLogger as TBMemoryLogger
     from forgather_mem.callbacks.minimum_memory import MinimumMemory as MinimumMemory
     from forgather_mem.callbacks.minimum_memory import estimate_minimum as estimate_minimum
+    from forgather_mem.callbacks.oom_reporter import OOMReporter as OOMReporter
     from forgather_mem.callbacks.progress_callback import ProgressCallback as ProgressCallback
     from forgather_mem.callbacks.tb_logger import TBLogger as TBLogger
     from forgather_mem.callbacks.textgen_callback import TextgenCallback as TextgenCallback

@@ -18,7 +18,7 @@ from typing import Any
 
 from forgather_mem.callbacks.trainer_phases import wrap_phases
 from forgather_mem.callbacks.wrapping import Around, Wrapper, Wrappers
-from forgather_mem.diagnose.oom import recognise
+from forgather_mem.diagnose.failing import close_failed
 from forgather_mem.engine import Run
 
 # Where the link hangs on the trainer, so that several callbacks share one.
@@ -158,7 +158,7 @@ class Link:
     def fail_run(self, error: BaseException) -> None:
         """The training that is running has ended by this error."""
         if self._run is not None:
-            self._run.close("oom" if self._run.fence.call("oom", recognise, error) is not None else "exception")
+            close_failed(self._run, error)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _nothing, ()  # a pickled or copied trainer is a trainer without us

@@ -26,7 +26,8 @@ def wrap_phases(wrapped: Wrappers, trainer: Any, run: Run) -> None:
     """Tell the run of this trainer's phases, as long as the methods stay wrapped."""
     run.phases.enter("startup")
     for name, phase in (PHASE_OF_METHOD | PHASE_OF_FORGATHERS).items():
-        wrapped.wrap(trainer, name, functools.partial(_phase, run, phase))
+        around = _forward if phase == "forward" else _phase
+        wrapped.wrap(trainer, name, functools.partial(around, run, phase))
     handler = getattr(trainer, "callback_handler", None)
     if handler is None:
         _wrap_forgathers(wrapped, trainer, run)
@@ -63,6 +64,14 @@ def _phase(run: Run, phase: str, call: Callable[..., Any], arguments: tuple[Any,
     finally:
         if entered:
             run.phases.leave(phase)
+
+
+def _forward(
+    run: Run, phase: str, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> Any:
+    for see in run.phases.on_batch:
+        run.fence.call("batch", see, arguments, keywords)
+    return _phase(run, phase, call, arguments, keywords)
 
 
 def _batches(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Any]:

@@ -1,0 +1,188 @@
+"""What do the steps take, by the shapes of their batches? Read at the ends of phases, as often as it stays cheap."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from forgather_mem.diagnose.step_use import StepUse
+from forgather_mem.probes.allocator import current_allocator, gauge
+from forgather_mem.probes.procfs import PAGE_BYTES, KernelFile
+from forgather_mem.probes.room import host_rooms
+
+MAX_STEPS = 512
+BUDGET_FRAC = 0.001
+_ALWAYS_STEPS = 16
+_MAX_DEPTH = 3
+Measure = Literal["address space", "data", "anonymous"]
+# Where /proc/self/statm says it.
+_FIELDS: dict[Measure, tuple[int, int | None]] = {"address space": (0, None), "data": (5, None), "anonymous": (1, 2)}
+
+
+class Batch(NamedTuple):
+    """The shape of a micro-batch: samples, and tokens a sample (padding included) where it has such."""
+
+    rows: int
+    length: int | None
+
+    @property
+    def size(self) -> int:
+        return self.rows * (self.length or 1)
+
+
+def batch_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Batch | None:
+    """The shape of the batch among these arguments of a call; None when there is no tensor.
+
+    Tokens are counted in the first tensor of whole numbers with two dimensions; without one, rows in the first
+    tensor of at least one.
+
+    >>> import torch
+    >>> batch_of([], {"pixels": torch.zeros(4, 3, 8, 8), "input_ids": torch.zeros(4, 17, dtype=torch.long)})
+    Batch(rows=4, length=17)
+    """
+    rows: int | None = None
+    for tensor in _tensors((*arguments, keywords), 0):
+        shape = tensor.shape
+        if len(shape) == 2 and not tensor.is_floating_point():
+            return Batch(shape[0], shape[1])
+        if rows is None and shape:
+            rows = shape[0]
+    return None if rows is None else Batch(rows, None)
+
+
+class HostMeasure:
+    """Host memory of this process in the measure that the tightest limit is in.
+
+    Attributes:
+        name: Which measure: what a limit set in the process counts, else anonymous memory.
+    """
+
+    def __init__(self) -> None:
+        rooms = host_rooms()
+        tightest = rooms[0].limit if rooms else ""
+        self.name: Measure = (
+            "address space" if "RLIMIT_AS" in tightest else "data" if "RLIMIT_DATA" in tightest else "anonymous"
+        )
+        self._statm = KernelFile("/proc/self/statm")
+
+    def read(self) -> int:
+        """Bytes now: 2 us."""
+        field, less = _FIELDS[self.name]
+        sizes = self._statm.read(128).split()
+        return (int(sizes[field]) - (int(sizes[less]) if less is not None else 0)) * PAGE_BYTES
+
+    def close(self) -> None:
+        self._statm.close()
+
+
+class BatchUses:
+    """The uses of one run's steps; at most `MAX_STEPS` of them, spread over the run, the largest batch among them.
+
+    Reading takes at most 0.1 % of the time after the first steps; a batch that is larger than all before is always
+    read.
+
+    Attributes:
+        batch: The micro-batch that is being worked on, or was last.
+        largest: The largest batch of the steps that have ended; None before one has.
+        ended: The phases that have ended in this run, with how often.
+        between_bytes: What was in use at the end of the last step that was read.
+    """
+
+    def __init__(self) -> None:
+        self.uses: list[StepUse] = []
+        self.batch: Batch | None = None
+        self.largest: Batch | None = None
+        self.ended: dict[str, int] = {}
+        self.between_bytes: int | None = None
+        self.host = HostMeasure()
+        self._on_device = False
+        self._step_batch: Batch | None = None
+        self._phases: dict[str, int] = {}
+        self._reading = True
+        self._num_steps = 0
+        self._every = 1
+        self._cost_s = 0.0
+        self._began_s = time.perf_counter()
+
+    def see(self, batch: Batch | None) -> None:
+        """A micro-batch begins."""
+        self.batch = batch
+        if batch is None:
+            return
+        if self._step_batch is None or batch.size > self._step_batch.size:
+            self._step_batch = batch
+            if self.largest is None or batch.size > self.largest.size:
+                self._reading = True
+
+    def phase_ended(self, phase: str) -> None:
+        """A phase has ended: what is in use now counts for it."""
+        ended = self.ended
+        ended[phase] = ended.get(phase, 0) + 1
+        if self._reading and phase != "data":
+            size = self.read()
+            if size is not None and size > self._phases.get(phase, -1):
+                self._phases[phase] = size
+
+    def step_ended(self, step: int, peaks: Mapping[str, float]) -> None:
+        """A step has ended; `peaks` are the record's, where they tell a phase's own peak it counts."""
+        batch, self._step_batch = self._step_batch, None
+        self._num_steps += 1
+        if batch is not None and (self.largest is None or batch.size > self.largest.size):
+            self.largest = batch
+        if self._reading:
+            self.between_bytes = self.read()
+            if batch is not None:
+                self._add(StepUse(step=step, rows=batch.rows, length=batch.length, phases=self._with(peaks)))
+            self._phases = {}
+        spent = self._cost_s <= BUDGET_FRAC * (time.perf_counter() - self._began_s)
+        self._reading = self._num_steps < _ALWAYS_STEPS or (spent and not self._num_steps % self._every)
+
+    def read(self) -> int | None:
+        """What is in use of the memory that is the scarce one: the device's, where there is one."""
+        began_s = time.perf_counter()
+        allocator = current_allocator()
+        size = gauge(allocator.stats(), "allocated_bytes") if allocator is not None else None
+        self._on_device = size is not None
+        if size is None:
+            try:
+                size = self.host.read()
+            except OSError:  # no /proc
+                size = None
+        self._cost_s += time.perf_counter() - began_s
+        return size
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self.host.close()
+
+    def peak_of(self, batch: Batch) -> int | None:
+        """The highest use of the steps with this batch; None when none was read."""
+        return max(
+            (size for use in self.uses if (use.rows, use.length) == batch for size in use.phases.values()), default=None
+        )
+
+    def _with(self, peaks: Mapping[str, float]) -> Mapping[str, int]:
+        if self._on_device:
+            for phase in self._phases:
+                peak = peaks.get(f"phase/device/{phase}_peak_bytes")
+                if peak is not None and peak > self._phases[phase]:
+                    self._phases[phase] = int(peak)
+        return self._phases
+
+    def _add(self, use: StepUse) -> None:
+        uses = self.uses
+        uses.append(use)
+        if len(uses) >= MAX_STEPS:
+            largest = max(uses, key=lambda use: use.rows * (use.length or 1))
+            uses[:] = [use for position, use in enumerate(uses) if not position % 2 or use is largest]
+            self._every *= 2
+
+
+def _tensors(values: Any, depth: int) -> Iterator[Any]:
+    """The tensors among these, also in the containers among these."""
+    for value in values.values() if isinstance(values, Mapping) else values:
+        if hasattr(value, "is_floating_point") and hasattr(value, "shape"):
+            yield value
+        elif depth < _MAX_DEPTH and isinstance(value, Mapping | list | tuple):
+            yield from _tensors(value, depth + 1)

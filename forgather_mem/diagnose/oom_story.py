@@ -1,0 +1,162 @@
+"""Why did memory run out just then, and what was not the reason? The report's `oom`, and its sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from forgather_mem.diagnose.batch_uses import Batch
+from forgather_mem.diagnose.oom import OutOfMemory
+from forgather_mem.diagnose.oom_memory import MemoryThen
+from forgather_mem.units import MIB, format_bytes
+
+INSIDE_A_STEP = frozenset({"data", "forward", "backward", "optimizer"})
+_NEIGHBOUR_FRAC = 0.1
+_LEAK_FRAC = 0.1
+_FIRST = {
+    "evaluate": "the first evaluation",
+    "save": "the first checkpoint",
+    "generate": "the first generation",
+    "resume": "a checkpoint was being loaded",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """What is known of a failure; plain data.
+
+    Attributes:
+        found: What the error says.
+        phase: One of `metrics.PHASES`.
+        step: The step that was being made, else the last that was done.
+        rank: This process's number.
+        layer: The module whose forward pass was running.
+        functions: The names of the functions on the traceback, outermost first.
+        memory: What was in use, and what was left.
+        batch: The micro-batch that was worked on.
+        largest: The largest batch before it; None before the first step has ended.
+        largest_bytes: What that used at most.
+        is_first: Whether this phase had never ended before.
+        predictions: Batches that the evaluation had done.
+        steps_done: Steps of this run that were done.
+        in_training: Whether a training was watched, so that what went before is known.
+    """
+
+    found: OutOfMemory
+    phase: str
+    step: int = 0
+    rank: int = 0
+    layer: str | None = None
+    functions: tuple[str, ...] = ()
+    memory: MemoryThen = field(default_factory=MemoryThen)
+    batch: Batch | None = None
+    largest: Batch | None = None
+    largest_bytes: int | None = None
+    is_first: bool = False
+    predictions: int | None = None
+    steps_done: int = 0
+    in_training: bool = False
+
+
+def sentence(story: Story) -> str:
+    """One line for a log."""
+    where = f", in {story.layer}" if story.layer else ""
+    return f"out of memory in {story.phase}{where}: {story.found}"
+
+
+def as_dict(story: Story, leak: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The report's `oom`, without advice.
+
+    Args:
+        story: What is known.
+        leak: The report's `leak`, where somebody has judged.
+    """
+    found, memory = story.found, story.memory
+    return {
+        "where": found.where,
+        "step": story.step,
+        "phase": story.phase,
+        "rank": story.rank,
+        "layer": story.layer if story.phase not in ("data", "save", "resume", "startup") else None,
+        "requested_bytes": found.requested_bytes,
+        "free_bytes": memory.free_bytes,
+        "limit_bytes": memory.limit_bytes,
+        "limit": memory.limit,
+        "reserved_unused_bytes": memory.reserved_unused_bytes,
+        "others_bytes": memory.others_bytes,
+        "in_use": dict(memory.in_use),
+        "batch": None if story.batch is None else story.batch._asdict(),
+        "why_now": why_now(story, leak),
+        "not_because": not_because(story, leak),
+        "advice": [],
+        "kind": found.kind,
+        "error_type": found.error_type,
+        "message": found.message,
+    }
+
+
+def why_now(story: Story, leak: Mapping[str, Any] | None) -> str | None:
+    """The reason that best explains why it did not run out before; None when nothing tells."""
+    if _is_leak(story, leak):
+        assert leak is not None
+        grows = f"a leak: {format_bytes(leak['bytes_per_step'])} more at each step since step {leak['since_step']:,}"
+        held = next((suspect["held_by"] for suspect in leak["suspects"] if suspect["held_by"]), None)
+        return f"{grows}, held by {held}." if held else f"{grows}."
+    others, limit = story.memory.others_bytes, story.memory.limit_bytes
+    if story.found.where == "device" and others and limit and others > _NEIGHBOUR_FRAC * limit:
+        return f"other processes have {format_bytes(others)} of this device."
+    if story.phase in ("forward", "backward"):
+        return _of_batch(story)
+    if story.phase == "optimizer" and story.is_first:
+        return _first_optimizer_step(story)
+    if story.phase == "startup":
+        return "before the first step: it does not fit without any batch." if story.in_training else None
+    if story.phase in _FIRST and (story.is_first or story.phase == "resume") and story.in_training:
+        done = story.predictions if story.phase == "evaluate" else None
+        return _FIRST[story.phase] + (f", in its batch {done + 1:,}." if done is not None else ".")
+    return None
+
+
+def not_because(story: Story, leak: Mapping[str, Any] | None) -> list[str]:
+    """What one would look for and need not."""
+    reasons = []
+    if leak is not None and leak["verdict"] == "no leak":
+        reasons.append(f"Not a leak (under {format_bytes(leak['bytes_per_step_high'])} a step)")
+    unused, wanted = story.memory.reserved_unused_bytes, story.found.requested_bytes
+    if story.found.where == "device" and unused is not None and unused < (wanted or 256 * MIB):
+        reasons.append(f"Not fragmentation ({format_bytes(unused)} kept unused)")
+    return reasons
+
+
+def _is_leak(story: Story, leak: Mapping[str, Any] | None) -> bool:
+    if leak is None or leak["verdict"] != "leak" or (leak["where"] == "device") != (story.found.where == "device"):
+        return False
+    leaked = leak["bytes_per_step"] * max(0, story.step - leak["since_step"])
+    used = story.memory.used_bytes or sum(story.memory.in_use.values())
+    return bool(leaked > _LEAK_FRAC * used)
+
+
+def _of_batch(story: Story) -> str | None:
+    batch, largest = story.batch, story.largest
+    if not story.in_training or batch is None:
+        return None
+    if largest is None:
+        return f"the first batch, {_shape(batch)}; nothing went before it."
+    if batch.size <= largest.size:
+        return None
+    peak = f", peak {format_bytes(story.largest_bytes)}" if story.largest_bytes is not None else ""
+    longest = "longest" if batch.length is not None and batch.rows <= largest.rows else "largest"
+    return f"the {longest} batch so far, {_shape(batch)}; until then at most {_shape(largest, brief=True)}{peak}."
+
+
+def _shape(batch: Batch, brief: bool = False) -> str:
+    if batch.length is None:
+        return f"{batch.rows:,}" if brief else f"{batch.rows:,} rows"
+    return f"{batch.rows:,} x {batch.length:,}" + ("" if brief else " tokens")
+
+
+def _first_optimizer_step(story: Story) -> str:
+    parameters = story.memory.in_use.get("parameters")
+    beside = f", beside {format_bytes(parameters)} of parameters" if parameters else ""
+    return f"the first optimizer step: only then the optimizer makes its state{beside}."

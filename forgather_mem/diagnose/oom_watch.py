@@ -1,0 +1,249 @@
+"""What does a run write down of itself, so that it can say why memory ran out, and say it when there is none left?"""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from forgather_mem.diagnose.advice import advise
+from forgather_mem.diagnose.batch_uses import BatchUses, batch_of
+from forgather_mem.diagnose.case import Failure, Settings, settings_of
+from forgather_mem.diagnose.oom import recognise
+from forgather_mem.diagnose.oom_memory import memory_then
+from forgather_mem.diagnose.oom_place import Place, is_before_any_training, place_of
+from forgather_mem.diagnose.oom_story import INSIDE_A_STEP, Story, as_dict, sentence
+from forgather_mem.diagnose.snapshot import Snapshot
+from forgather_mem.engine import Run
+from forgather_mem.probes.procfs import own_memory
+from forgather_mem.sample import Finding, Moment, RunInfo, Sample
+from forgather_mem.units import MIB
+
+NOTHING: Mapping[str, float] = {}
+# Addresses without memory behind them, given back when memory has run out, for what is said then.
+RESERVE_BYTES = 16 * MIB
+# What runs inside these is theirs, whatever the traceback shows.
+_OPAQUE = frozenset({"evaluate", "save", "resume", "generate"})
+
+
+class OutOfMemoryWatch:
+    """The work of `OOMReporter`: state of one training, made in `begin` and dropped in `end`.
+
+    Args:
+        snapshot: Record the device's allocations, and write them down when memory runs out.
+
+    Attributes:
+        trainer: Gives the trainer, where a link to it exists.
+    """
+
+    def __init__(self, snapshot: Snapshot | None = None) -> None:
+        self.reading = (type(self), snapshot)  # two of them in a training are one
+        self.snapshot = snapshot
+        self.trainer: Callable[[], Any] = _nothing
+        self._forget()
+
+    def _forget(self) -> None:
+        self._run: Run | None = None
+        self._uses: BatchUses | None = None
+        self._reserve: mmap.mmap | None = None
+        self._model = self._optimizer = _nothing
+        self._settings: Settings | None = None
+        self._story: Story | None = None
+        self._predictions = self._first_step = 0
+        self._before_bytes: int | None = None
+        self._snapshot_path: str | None = None
+
+    def begin(self, run: RunInfo) -> None:
+        self._forget()
+        if not isinstance(run, Run):
+            return
+        self._run = run
+        self._uses = BatchUses()
+        self._reserve = reserve()
+        self._first_step = run.step
+        self._before_bytes = own_memory().anonymous_bytes
+        run.watch_phases(self)
+        run.phases.on_batch.append(self._see)
+        run.phases.on_failure.append(self._failed)
+        run.on_close.append(self._tell)
+        if self.snapshot is not None:
+            self.snapshot.start()
+
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        if self._uses is None:
+            return NOTHING
+        if moment.event == "prediction_step":
+            self._predictions += 1
+            return NOTHING
+        if self._settings is None:
+            self._look_at(moment)
+        if moment.event == "step_end":
+            self._uses.step_ended(moment.step, sample.values)
+        return NOTHING
+
+    def phase_begin(self, phase: str) -> None:
+        if phase == "evaluate":
+            self._predictions = 0
+
+    def phase_end(self, phase: str) -> None:
+        # A phase that an exception leaves has not been done
+        if self._uses is not None and self._run is not None and self._run.phases.failed is None:
+            self._uses.phase_ended(phase)
+
+    def end(self, run: RunInfo) -> None:
+        if self._reserve is not None:
+            self._reserve.close()
+        if self.snapshot is not None:
+            self.snapshot.stop()
+
+    # ---- inside ----
+
+    def _look_at(self, moment: Moment) -> None:
+        model, optimizer = moment.objects.get("model"), moment.objects.get("optimizer")
+        self._model, self._optimizer = _weakly(model), _weakly(optimizer)
+        self._settings = settings_of(moment.args, model, self.trainer())
+
+    def _see(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+        if self._uses is not None:
+            self._uses.see(batch_of(arguments, keywords))
+
+    def _failed(self, error: BaseException) -> None:
+        """An error ends the training: note all that can be known while its frames are alive."""
+        if self._reserve is not None:
+            self._reserve.close()
+        run, uses, found = self._run, self._uses, recognise(error)
+        if run is None or uses is None or found is None:
+            return
+        model = self._model()
+        place = place_of(error, model)
+        phase = _phase_of(place, run.phases.failed or run.phases.current)
+        inside = phase in INSIDE_A_STEP
+        memory = memory_then(
+            found,
+            phase,
+            model,
+            self._optimizer(),
+            before_bytes=self._before_bytes,
+            between_bytes=uses.between_bytes,
+            workers_bytes=_whole(run.summary.latest.get("host/children_pss_bytes")),
+        )
+        self._story = Story(
+            found=found,
+            phase=phase,
+            step=run.step + inside,
+            rank=run.rank,
+            layer=place.layer,
+            functions=place.functions,
+            memory=memory,
+            batch=uses.batch if inside else None,
+            largest=uses.largest,
+            largest_bytes=uses.peak_of(uses.largest) if uses.largest is not None else None,
+            is_first=phase not in uses.ended,
+            predictions=self._predictions if phase == "evaluate" else None,
+            steps_done=run.step - self._first_step,
+            in_training=True,
+        )
+        if self.snapshot is not None and found.where == "device" and run.folder is not None:
+            self._snapshot_path = self.snapshot.write(run.folder, run.rank)
+
+    def _tell(self) -> None:
+        """All works have ended, so that a verdict about leaks is there."""
+        run, uses, story = self._run, self._uses, self._story
+        if run is not None and uses is not None:
+            uses.close()
+            if story is not None:
+                run.summary.last_step = max(run.summary.last_step, run.step)
+                oom, advice = explained(story, run.summary.leak, self._settings, uses, run)
+                oom["snapshot"] = self._snapshot_path
+                run.tell(Finding(kind="oom", step=story.step, text=sentence(story), data=oom))
+                run.tell(Finding(kind="advice", step=story.step, text="", data={"advice": advice}))
+        self._forget()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"snapshot": self.snapshot}
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        self.__dict__.update(vars(OutOfMemoryWatch(kept["snapshot"])))
+
+
+def reserve() -> mmap.mmap:
+    """Addresses that are given back when memory has run out; nothing is stored in them, so they take no memory."""
+    return mmap.mmap(-1, RESERVE_BYTES)
+
+
+def story_outside(error: BaseException, rank: int = 0) -> Story | None:
+    """What can be known of an error that no training has seen; None when it is not about memory."""
+    found = recognise(error)
+    if found is None:
+        return None
+    place = place_of(error)
+    phase = place.phase or ("startup" if is_before_any_training(error) else "other")
+    return Story(
+        found=found,
+        phase=phase,
+        rank=rank,
+        layer=place.layer,
+        functions=place.functions,
+        memory=memory_then(found, phase),
+    )
+
+
+def explained(
+    story: Story,
+    leak: Mapping[str, Any] | None = None,
+    settings: Settings | None = None,
+    uses: BatchUses | None = None,
+    run: Run | None = None,
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The report's `oom` and `advice`."""
+    oom = as_dict(story, leak)
+    memory, leaks = story.memory, oom["why_now"] is not None and oom["why_now"].startswith("a leak")
+    failure = Failure(
+        where=story.found.where,
+        phase=story.phase,
+        step=story.step,
+        used_bytes=memory.used_bytes,
+        free_bytes=memory.free_bytes,
+        requested_bytes=story.found.requested_bytes,
+        reserved_unused_bytes=memory.reserved_unused_bytes,
+        rows=story.batch.rows if story.batch is not None else None,
+        length=story.batch.length if story.batch is not None else None,
+        parts=memory.in_use,
+        frames=story.functions,
+        predictions=story.predictions,
+        workers_bytes=memory.in_use.get("data workers"),
+        leak=_cure(leak) if leaks and leak is not None else None,
+        first_optimizer_step=story.phase == "optimizer" and story.is_first,
+    )
+    advice = advise(failure, settings or Settings(), uses.uses if uses is not None else ())
+    entries = advice.as_dicts()
+    oom |= {"advice": [entry["text"] for entry in entries], "fit": advice.fit, "no_help": advice.no_help}
+    return oom, entries
+
+
+def _cure(leak: Mapping[str, Any]) -> str:
+    suspect = next(iter(leak["suspects"]), None)
+    if suspect is None:
+        return "find what grows at each step"
+    return suspect["cure"] or f"keep less in {suspect['held_by']}"
+
+
+def _phase_of(place: Place, told: str) -> str:
+    """What the training has told is coarse between the steps and at the start; the traceback is finer there."""
+    return told if told in _OPAQUE or place.phase is None else place.phase
+
+
+def _weakly(value: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(value) if value is not None else _nothing
+    except TypeError:
+        return _nothing
+
+
+def _whole(number: float | None) -> int | None:
+    return None if number is None else int(number)
+
+
+def _nothing() -> None:
+    return None
