@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from transformers import TrainerCallback, TrainingArguments
-from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback, TrainerControl, TrainerState
+from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback, TrainerControl
 
+from forgather_mem.diagnose.failing import close_failed
 from forgather_mem.engine import RUN_ATTRIBUTE, Run
+from forgather_mem.loop_state import NoFlow, default_arguments, new_state
 
 
 class TrainingLoop:
@@ -54,10 +54,10 @@ class TrainingLoop:
     ) -> None:
         self.model = model
         self.optimizer = optimizer
-        self.args = args if args is not None else _arguments()
-        self.state = _new_state(self.args)
+        self.args = args if args is not None else default_arguments()
+        self.state = new_state(self.args)
         self.control = TrainerControl()
-        flow = DefaultFlowCallback() if isinstance(self.args, TrainingArguments) else _NoFlow()
+        flow = DefaultFlowCallback() if isinstance(self.args, TrainingArguments) else NoFlow()
         self.callback_handler = CallbackHandler([flow, *callbacks], model, None, optimizer, None)
         self._training = self._optimizer_stepped = False
         self._hooks = ExitStack()
@@ -96,8 +96,8 @@ class TrainingLoop:
         except (KeyboardInterrupt, SystemExit):
             self._end("interrupted")
             raise
-        except BaseException:
-            self._end("exception")
+        except BaseException as error:
+            self._end("exception", error)
             raise
         self._fire("train_end")
         self._end("finished")
@@ -212,7 +212,7 @@ class TrainingLoop:
     def _begin(self, epoch: int = 0) -> None:
         if self._training:
             raise RuntimeError("TrainingLoop.train(): a training is running already; leave its `with` block first")
-        self.state = _new_state(self.args)
+        self.state = new_state(self.args)
         self.state.epoch = float(epoch)
         if isinstance(self.args, TrainingArguments):
             self.state.max_steps = self.args.max_steps if self.args.max_steps > 0 else sys.maxsize
@@ -225,22 +225,24 @@ class TrainingLoop:
         self._hooks = self._set_hooks()
         try:
             self._fire("train_begin")
-        except BaseException:
-            self._end("exception")
+        except BaseException as error:
+            self._end("exception", error)
             raise
 
-    def _end(self, end: str) -> None:
+    def _end(self, end: str, error: BaseException | None = None) -> None:
         self._training = False
         self._hooks.close()
         run = self._run()
-        if run is not None:
+        if run is not None and error is not None:
+            close_failed(run, error)
+        elif run is not None:
             run.close(end)
 
     def _set_hooks(self) -> ExitStack:
         hooks = ExitStack()
         if hasattr(self.model, "register_forward_pre_hook"):
-            begins = self.model.register_forward_pre_hook(lambda *_: self._enter("forward"))
-            ends = self.model.register_forward_hook(lambda *_: self._forward_ends(), always_call=True)
+            begins = self.model.register_forward_pre_hook(self._forward_begins, with_kwargs=True)
+            ends = self.model.register_forward_hook(lambda *given: self._forward_ends(given[-1]), always_call=True)
             hooks.callback(begins.remove)
             hooks.callback(ends.remove)
         if hasattr(self.optimizer, "register_step_pre_hook"):
@@ -250,9 +252,18 @@ class TrainingLoop:
             hooks.callback(ends.remove)
         return hooks
 
-    def _forward_ends(self) -> None:
+    def _forward_begins(self, model: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        self._enter("forward")
         run = self._run()
-        if run is not None and run.phases.current == "forward":
+        if run is not None:
+            for see in run.phases.on_batch:
+                run.fence.call("batch", see, arguments, keywords)
+
+    def _forward_ends(self, outputs: Any) -> None:
+        run = self._run()
+        if run is not None and outputs is None and sys.exc_info()[0] is not None:
+            run.phases.fail()
+        elif run is not None and run.phases.current == "forward":
             run.phases.leave("forward")
             run.phases.enter("backward")
 
@@ -288,33 +299,16 @@ class TrainingLoop:
     @contextmanager
     def _phase(self, phase: str) -> Iterator[None]:
         self._enter(phase)
+        run = self._run()
         try:
             yield
+        except BaseException:
+            if run is not None:
+                run.phases.fail()
+            raise
         finally:
             self._leave(phase)
 
     def _need_training(self, what: str) -> None:
         if not self._training:
             raise RuntimeError(f"TrainingLoop.{what}(): there is no training; put it inside `with loop.train():`")
-
-
-class _NoFlow(DefaultFlowCallback):
-    """A loop's own code decides when to log, evaluate and save; transformers warns when nobody does."""
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None: ...
-
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None: ...
-
-
-def _new_state(args: Any) -> TrainerState:
-    """With what a callback of anybody's asks before it prints: am I the first process?"""
-    rank = getattr(args, "process_index", os.environ.get("RANK"))
-    local_rank = getattr(args, "local_process_index", os.environ.get("LOCAL_RANK", rank))
-    return TrainerState(is_world_process_zero=not int(rank or 0), is_local_process_zero=not int(local_rank or 0))
-
-
-def _arguments() -> Any:
-    """What callbacks may ask of a loop without arguments: no folder, and the ranks that a launcher has set."""
-    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    local_rank = int(os.environ.get("LOCAL_RANK", rank))
-    return SimpleNamespace(output_dir=None, process_index=rank, world_size=world_size, local_rank=local_rank)
