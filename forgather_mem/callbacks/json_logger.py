@@ -32,7 +32,8 @@ _MAX_META_CHARS = 4_096
 class JsonLogger(RuleCallback):
     """Writes every log line, evaluation, checkpoint, epoch and a training's two ends to `trainer_logs.json`.
 
-    The file is a JSON array, valid after every record, also when the process is killed. It stands in the run's
+    The file is a JSON array, valid after every record, also when the process is killed between two of them; what a
+    kill in the middle of a write tears is cut off by the training that goes on with the file. It stands in the run's
     TensorBoard folder; a training that resumes goes on in the file it began. Rank 0 only. A record is
 
         {"event": "on_log", "timestamp": "2024-01-01T12:00:00.000+00:00", "global_step": 100, "epoch": 0.5,

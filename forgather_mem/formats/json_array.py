@@ -2,9 +2,9 @@
 
 One element a line. Space is taken first, as blanks behind the closing bracket, where JSON allows them; then
 one `pwrite` puts element and bracket over the old bracket. A full disk refuses the blanks, and the array is
-as it was. The kernel looks for a SIGKILL between two pages of 4 KiB: of a larger element, written at that very
-moment, a part may stay (2 of 150 kills of a process that did nothing but write 9 KB elements); the next process
-that goes on with the file cuts it off.
+as it was. Between two pages of 4 KiB the kernel looks for a SIGKILL: of an element that lies across their border and is
+being written at that very moment a part may stay (1 of 100 kills of a process that did nothing but write); the next
+process that goes on with the file cuts it off. Nothing better is possible: JSON has no way to hide what is not whole.
 """
 
 from __future__ import annotations
