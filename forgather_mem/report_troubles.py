@@ -65,7 +65,8 @@ def oom_lines(report: Report, width: int) -> list[str]:
             f"free {format_bytes(oom['free_bytes'])}" + (f" of {format_bytes(limit_bytes)}{whose}" * bool(limit_bytes))
         )
     if wanted:
-        lines += _indented(", ".join(wanted) + ".", width)
+        text = ", ".join(wanted)
+        lines += _indented(f"{text[0].upper()}{text[1:]}.", width)
     if oom["why_now"]:
         lines += _indented(f"Why now: {oom['why_now']}", width, hanging=9)
     if oom["not_because"]:

@@ -16,6 +16,7 @@ FOLDER = "FORGATHER_MEM_SESSION"
 TEMPLATE, SETTINGS, ALLOW = "FORGATHER_MEM_TEMPLATE", "FORGATHER_MEM_SET", "FORGATHER_MEM_RUN_ALLOW"
 SWITCH = "FORGATHER_MEM"
 TRAININGS, WAITING_RING = "trainings", "ring.rank0"
+LAST_ERROR = "oom.rank{rank}.json"
 
 
 def is_off(environment: Mapping[str, str] = os.environ) -> bool:

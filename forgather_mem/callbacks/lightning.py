@@ -12,6 +12,7 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback, TrainerControl, TrainerState
 
+from forgather_mem.diagnose.failing import close_failed
 from forgather_mem.engine import RUN_ATTRIBUTE, Run
 
 try:
@@ -126,7 +127,10 @@ class LightningCallbacks(Callback):
         self._close("finished")
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        self._close("interrupted" if isinstance(exception, KeyboardInterrupt | SystemExit) else "exception")
+        run = self._run()
+        if run is not None and not isinstance(exception, KeyboardInterrupt | SystemExit):
+            close_failed(run, exception)
+        self._close("interrupted")
 
     # ---- inside ----
 

@@ -50,6 +50,7 @@ def memory_then(
     before_bytes: int | None = None,
     between_bytes: int | None = None,
     workers_bytes: int | None = None,
+    reserve_bytes: int = 0,
 ) -> MemoryThen:
     """What is in memory now, while the failed call's frames still hold it.
 
@@ -60,11 +61,12 @@ def memory_then(
         before_bytes: Anonymous host memory before the first step.
         between_bytes: What was in use at the end of the last step.
         workers_bytes: What the data workers hold.
+        reserve_bytes: Addresses of ours that were not free when it happened, and now are.
     """
     tensors = _tensors_of(found, model, optimizer)
     if found.where == "device":
         return _on_device(found, phase, tensors, between_bytes)
-    return _on_host(phase, tensors, before_bytes, workers_bytes or 0)
+    return _on_host(phase, tensors, before_bytes, workers_bytes or 0, reserve_bytes)
 
 
 def _tensors_of(found: OutOfMemory, model: Any, optimizer: Any) -> dict[str, int]:
@@ -76,7 +78,9 @@ def _tensors_of(found: OutOfMemory, model: Any, optimizer: Any) -> dict[str, int
     return {name: int(size) for name in _TENSORS if (size := sizes.get(f"tensors/{name}_bytes"))}
 
 
-def _on_host(phase: str, tensors: dict[str, int], before_bytes: int | None, workers_bytes: int) -> MemoryThen:
+def _on_host(
+    phase: str, tensors: dict[str, int], before_bytes: int | None, workers_bytes: int, reserve_bytes: int
+) -> MemoryThen:
     rooms = host_rooms()
     if not rooms:
         return MemoryThen(in_use=tensors)
@@ -86,6 +90,9 @@ def _on_host(phase: str, tensors: dict[str, int], before_bytes: int | None, work
     measure.close()
     anonymous_bytes = own_memory().anonymous_bytes
     whole = measure.name != "anonymous"  # the limit counts this process alone
+    if not whole:
+        reserve_bytes = 0  # there was no memory behind it
+    used_bytes += reserve_bytes
     rest = max(0, anonymous_bytes - sum(tensors.values()))
     in_use = dict(tensors)
     name = _OF_PHASE.get(phase)
@@ -99,7 +106,7 @@ def _on_host(phase: str, tensors: dict[str, int], before_bytes: int | None, work
     in_use["other"] = rest
     return MemoryThen(
         used_bytes=used_bytes,
-        free_bytes=room.free_bytes,
+        free_bytes=max(0, room.free_bytes - reserve_bytes),
         limit_bytes=room.used_bytes + room.free_bytes,
         limit=room.limit,
         others_bytes=None if whole else max(0, room.used_bytes - anonymous_bytes - workers_bytes),

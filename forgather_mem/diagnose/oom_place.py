@@ -108,6 +108,25 @@ def is_before_any_training(error: BaseException) -> bool:
     return not any(_may_train(frame) for frame in _frames(error) if _is_users(frame.f_code.co_filename))
 
 
+def trained_by(error: BaseException) -> tuple[Any, Any]:
+    """The largest model and the largest optimizer among the variables of the script's functions on the way."""
+    torch = sys.modules.get("torch")
+    models: dict[int, Any] = {}
+    optimizers: dict[int, Any] = {}
+    for frame in _frames(error) if torch is not None else ():
+        if not _is_users(frame.f_code.co_filename):
+            continue
+        own = frame.f_locals
+        for value in (*frame.f_globals.values(), *own.values()):
+            if _is_module(value):
+                models[sum(parameter.numel() for parameter in value.parameters())] = value
+            elif _is_optimizer(value):
+                optimizers[sum(len(group["params"]) for group in value.param_groups)] = value
+        if isinstance(own, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            own.clear()  # as in `_self_of`
+    return models[max(models)] if models else None, optimizers[max(optimizers)] if optimizers else None
+
+
 def _frames(error: BaseException) -> Iterator[FrameType]:
     """All frames on the way, outermost first: the error's own, then of those that it was raised from."""
     count = 0
@@ -165,6 +184,11 @@ def _plain_name(name: str) -> str:
 def _is_module(value: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def _is_optimizer(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.optim.Optimizer)
 
 
 def _self_of(frame: FrameType) -> Any:

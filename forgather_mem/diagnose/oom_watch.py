@@ -7,13 +7,13 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from forgather_mem.diagnose.advice import advise
 from forgather_mem.diagnose.batch_uses import BatchUses, batch_of
-from forgather_mem.diagnose.case import Failure, Settings, settings_of
+from forgather_mem.diagnose.case import Settings, settings_of
 from forgather_mem.diagnose.oom import recognise
+from forgather_mem.diagnose.oom_explained import explained
 from forgather_mem.diagnose.oom_memory import memory_then
-from forgather_mem.diagnose.oom_place import Place, is_before_any_training, place_of
-from forgather_mem.diagnose.oom_story import INSIDE_A_STEP, Story, as_dict, sentence
+from forgather_mem.diagnose.oom_place import Place, place_of
+from forgather_mem.diagnose.oom_story import INSIDE_A_STEP, Story, sentence
 from forgather_mem.diagnose.snapshot import Snapshot
 from forgather_mem.engine import Run
 from forgather_mem.probes.procfs import own_memory
@@ -22,7 +22,7 @@ from forgather_mem.units import MIB
 
 NOTHING: Mapping[str, float] = {}
 # Addresses without memory behind them, given back when memory has run out, for what is said then.
-RESERVE_BYTES = 16 * MIB
+RESERVE_BYTES = 8 * MIB
 # What runs inside these is theirs, whatever the traceback shows.
 _OPAQUE = frozenset({"evaluate", "save", "resume", "generate"})
 
@@ -127,6 +127,7 @@ class OutOfMemoryWatch:
             before_bytes=self._before_bytes,
             between_bytes=uses.between_bytes,
             workers_bytes=_whole(run.summary.latest.get("host/children_pss_bytes")),
+            reserve_bytes=RESERVE_BYTES,
         )
         self._story = Story(
             found=found,
@@ -154,7 +155,7 @@ class OutOfMemoryWatch:
             uses.close()
             if story is not None:
                 run.summary.last_step = max(run.summary.last_step, run.step)
-                oom, advice = explained(story, run.summary.leak, self._settings, uses, run)
+                oom, advice = explained(story, run.summary.leak, self._settings, uses.uses)
                 oom["snapshot"] = self._snapshot_path
                 run.tell(Finding(kind="oom", step=story.step, text=sentence(story), data=oom))
                 run.tell(Finding(kind="advice", step=story.step, text="", data={"advice": advice}))
@@ -170,63 +171,6 @@ class OutOfMemoryWatch:
 def reserve() -> mmap.mmap:
     """Addresses that are given back when memory has run out; nothing is stored in them, so they take no memory."""
     return mmap.mmap(-1, RESERVE_BYTES)
-
-
-def story_outside(error: BaseException, rank: int = 0) -> Story | None:
-    """What can be known of an error that no training has seen; None when it is not about memory."""
-    found = recognise(error)
-    if found is None:
-        return None
-    place = place_of(error)
-    phase = place.phase or ("startup" if is_before_any_training(error) else "other")
-    return Story(
-        found=found,
-        phase=phase,
-        rank=rank,
-        layer=place.layer,
-        functions=place.functions,
-        memory=memory_then(found, phase),
-    )
-
-
-def explained(
-    story: Story,
-    leak: Mapping[str, Any] | None = None,
-    settings: Settings | None = None,
-    uses: BatchUses | None = None,
-    run: Run | None = None,
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The report's `oom` and `advice`."""
-    oom = as_dict(story, leak)
-    memory, leaks = story.memory, oom["why_now"] is not None and oom["why_now"].startswith("a leak")
-    failure = Failure(
-        where=story.found.where,
-        phase=story.phase,
-        step=story.step,
-        used_bytes=memory.used_bytes,
-        free_bytes=memory.free_bytes,
-        requested_bytes=story.found.requested_bytes,
-        reserved_unused_bytes=memory.reserved_unused_bytes,
-        rows=story.batch.rows if story.batch is not None else None,
-        length=story.batch.length if story.batch is not None else None,
-        parts=memory.in_use,
-        frames=story.functions,
-        predictions=story.predictions,
-        workers_bytes=memory.in_use.get("data workers"),
-        leak=_cure(leak) if leaks and leak is not None else None,
-        first_optimizer_step=story.phase == "optimizer" and story.is_first,
-    )
-    advice = advise(failure, settings or Settings(), uses.uses if uses is not None else ())
-    entries = advice.as_dicts()
-    oom |= {"advice": [entry["text"] for entry in entries], "fit": advice.fit, "no_help": advice.no_help}
-    return oom, entries
-
-
-def _cure(leak: Mapping[str, Any]) -> str:
-    suspect = next(iter(leak["suspects"]), None)
-    if suspect is None:
-        return "find what grows at each step"
-    return suspect["cure"] or f"keep less in {suspect['held_by']}"
 
 
 def _phase_of(place: Place, told: str) -> str:

@@ -12,21 +12,38 @@ import sys
 import time
 
 from forgather_mem import session
+from forgather_mem.launch.last_error import tell_last_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import mmap
+
     from forgather_mem.sample import Sample
 
 
+_RESERVE_BYTES = 16 << 20
+
+
 def watch_process() -> None:
-    """At the end of this process write its report, if it has loaded torch and nothing better is there."""
-    atexit.register(_ends, os.getpid(), time.time())
+    """At the end of this process tell what has ended it; write its report, if nothing better is there."""
+    import mmap
+
+    try:  # addresses without memory behind them, given back for what is said at a memory limit
+        reserve = [mmap.mmap(-1, _RESERVE_BYTES)]
+    except OSError:
+        reserve = []
+    atexit.register(_ends, os.getpid(), time.time(), reserve)
 
 
-def _ends(pid: int, began_s: float) -> None:
+def _ends(pid: int, began_s: float, reserve: list[mmap.mmap]) -> None:
     folder = os.environ.get(session.FOLDER, "")
-    if "torch" not in sys.modules or os.getpid() != pid or session.registered(folder) or not os.path.isdir(folder):
+    if os.getpid() != pid or not os.path.isdir(folder):
         return  # the last: the command has ended before us, and taken its folder away
+    reserve_bytes = _RESERVE_BYTES * len(reserve)
+    reserve.clear()
+    tell_last_error(folder, reserve_bytes)
+    if "torch" not in sys.modules or session.registered(folder):
+        return
     from forgather_mem.fence import Fence
 
     Fence().call("run", _write, folder, began_s)

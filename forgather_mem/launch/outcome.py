@@ -17,6 +17,7 @@ from forgather_mem.errors import ForgatherMemError
 from forgather_mem.fence import Fence
 from forgather_mem.formats.ring import read_ring
 from forgather_mem.launch.arguments import Arguments, Command
+from forgather_mem.launch.last_error import add_last_error
 from forgather_mem.launch.waiting import Ended
 from forgather_mem.report import build_report, write_report
 from forgather_mem.report_table import format_place
@@ -46,6 +47,8 @@ def _tell(folder: str, arguments: Arguments, command: Command, ended: Ended) -> 
     if not trainings:
         reports = [_finished(Path(folder), command, ended, True)]
         _seen_from_outside(reports[0], Path(folder), ended)
+    if ended.code != 0:
+        reports[-1] = add_last_error(reports[-1], folder)
     for report in reports:
         with contextlib.suppress(OSError):
             write_report(report, report["run"]["folder"])
@@ -137,7 +140,7 @@ def _remove(folder: str) -> None:
     """Take away the folder that no training needed, and the one above it where it is empty now."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
-            if name in (session.TRAININGS, session.WAITING_RING) or name.startswith("report."):
+            if name in (session.TRAININGS, session.WAITING_RING) or name.startswith(("report.", "oom.")):
                 os.unlink(os.path.join(folder, name))
         os.rmdir(folder)
         os.rmdir(os.path.dirname(folder))

@@ -1,0 +1,77 @@
+"""Has memory that ran out ended this process, and what can be told of it? Written into the session's folder.
+
+Looked at when the interpreter ends: Python has then printed the error's traceback, and keeps it as `sys.last_value`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from forgather_mem import session
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+# Errors of these types are never about memory, and not worth an import.
+_NEVER = (KeyboardInterrupt, SystemExit, AssertionError, AttributeError, LookupError, NameError, TypeError, SyntaxError)
+
+
+def tell_last_error(folder: str, reserve_bytes: int) -> None:
+    """Write what is known of the out-of-memory error that has ended this process, if one has.
+
+    `reserve_bytes` were taken by us until just now.
+    """
+    error = getattr(sys, "last_value", None)
+    if error is None or (isinstance(error, _NEVER) and error.__cause__ is None and error.__context__ is None):
+        return
+    from forgather_mem.fence import Fence
+
+    Fence().call("run", _tell, folder, error, reserve_bytes)
+
+
+def _tell(folder: str, error: BaseException, reserve_bytes: int) -> None:
+    import json
+
+    from forgather_mem.actions.frames import drop_frames
+    from forgather_mem.diagnose.oom_explained import explained, story_outside
+
+    rank = int(os.environ.get("RANK") or 0)
+    story = story_outside(error, rank, reserve_bytes)
+    if story is None:
+        return
+    drop_frames(error)  # nobody looks at the frames any more, and writing takes some of what they hold
+    oom, advice = explained(story)
+    path = os.path.join(folder, session.LAST_ERROR.format(rank=rank))
+    draft = f"{path}.{os.getpid()}"
+    with open(draft, "w") as file:
+        json.dump({"oom": oom, "advice": advice}, file)
+    os.replace(draft, path)
+
+
+def add_last_error(report: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """The report of a command that has ended, with the error that ended it, where a process has told of one."""
+    if report["oom"] is not None or report.get("killed"):
+        return dict(report)
+    told = _read(folder)
+    if told is None:
+        return dict(report)
+    run = {**report["run"], "end": "oom"}
+    return {**report, "run": run, "oom": told["oom"], "advice": told["advice"]}
+
+
+def _read(folder: str) -> dict[str, Any] | None:
+    """Of several ranks the one that has failed first."""
+    import json
+
+    head, _, tail = session.LAST_ERROR.partition("{rank}")
+    try:
+        names = [name for name in os.listdir(folder) if name.startswith(head) and name.endswith(tail)]
+        paths = sorted((os.path.join(folder, name) for name in names), key=os.path.getmtime)
+        with open(paths[0]) as file:
+            told: dict[str, Any] = json.load(file)
+        return told
+    except (OSError, ValueError, IndexError):
+        return None
