@@ -7,10 +7,12 @@ import tracemalloc
 from collections import Counter
 from typing import Any
 
-from forgather_mem.diagnose.cures import CURES, is_tensor
+from forgather_mem.diagnose.alike import as_one
+from forgather_mem.diagnose.cures import CURES
 from forgather_mem.diagnose.garbage import Mark, garbage_among
-from forgather_mem.diagnose.growth import Grown, deep_bytes, grown, look, newest
+from forgather_mem.diagnose.growth import Grown, chains, grown, look, newest
 from forgather_mem.diagnose.owners import find_owners
+from forgather_mem.diagnose.pieces import deep_bytes, has_graph, is_tensor
 from forgather_mem.diagnose.suspects import MAX_SUSPECTS, Suspect, cycle_suspects, suspect_of, traced
 from forgather_mem.diagnose.walk import Walk
 
@@ -44,9 +46,10 @@ class CloserLook:
         """
         walk = Walk()
         try:
-            found = [one for one in grown(self._look, walk, step) if _tells(one, rate)]
-            if any(one.kind != "chain" and one.bytes_per_step > _HELD_FRAC * rate for one in found):
-                found = [one for one in found if one.kind != "chain"]  # they are the pieces of what is held
+            found = [one for one in as_one(grown(self._look, walk, step), walk) if _tells(one, rate)]
+            if not any(one.bytes_per_step > _HELD_FRAC * rate for one in found):  # else they are the pieces of those
+                found += [one for one in chains(self._look, walk, step) if _tells(one, rate)]
+                found.sort(key=lambda one: -one.bytes_per_step)
             found = found[:MAX_SUSPECTS]
             pairs = [(one, suspect_of(one, walk), walk.nodes[one.position]) for one in found]
             suspects = [suspect for _, suspect, _ in pairs]
@@ -60,9 +63,7 @@ class CloserLook:
         finally:
             walk.forget()
             self._mark.drop()
-        for one in suspects:
-            if one.kind == "graph":  # what a graph keeps is C++'s: nobody can ask for its size
-                one.bytes_per_step = max(one.bytes_per_step, rate)
+        _give_rest_to_graph(suspects, rate)
         suspects.sort(key=lambda one: -one.bytes_per_step)
         return [one for one in suspects if not _is_part(one, suspects)][:MAX_SUSPECTS]
 
@@ -134,7 +135,17 @@ def _far(young: list[Any], near: set[int], steps: int) -> list[Suspect]:
 
 def _tells(one: Suspect | Grown, rate: float) -> bool:
     """Whether it is large enough to be the leak, or a part of it."""
-    return one.kind == "graph" or one.bytes_per_step >= 0.05 * rate
+    if one.kind == "graph" or (isinstance(one, Grown) and one.kind == "items" and has_graph(one.samples)):
+        return True
+    return one.bytes_per_step >= 0.05 * rate
+
+
+def _give_rest_to_graph(suspects: list[Suspect], rate: float) -> None:
+    """What a graph keeps is C++'s, nobody can ask for its size: it is what the others do not explain."""
+    graphs = [one for one in suspects if one.kind == "graph"]
+    rest = rate - sum(one.bytes_per_step for one in suspects)
+    for one in graphs[:1]:
+        one.bytes_per_step += max(0.0, rest)
 
 
 def _is_part(one: Suspect, suspects: list[Suspect]) -> bool:

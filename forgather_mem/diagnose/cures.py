@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 import threading
-from collections.abc import Iterator, Mapping
 from functools import partial
 from types import FunctionType, MethodType, TracebackType
 from typing import Any
 
-from forgather_mem.diagnose.growth import Grown, big_bytes
-from forgather_mem.diagnose.walk import LRU_CACHE
+from forgather_mem.diagnose.growth import Grown
+from forgather_mem.diagnose.pieces import LRU_CACHE, big_bytes, inside, is_tensor
 
 _HOOKS = re.compile(r"\._(?:\w+_)?hooks\w*(?:\b|$)|_hooks$")
 CURES = {
@@ -85,21 +83,6 @@ def _of_part(part: Any) -> str | None:
     return None
 
 
-def inside(samples: list[Any]) -> Iterator[Any]:
-    """The samples, what they hold and what that holds, a hundred things at most."""
-    todo: list[Any] = list(samples[:2])
-    for part in todo:
-        yield part
-        if len(todo) > 100:
-            continue
-        if isinstance(part, Mapping):
-            todo += list(part.values())[:8]
-        elif isinstance(part, list | tuple):
-            todo += part[:8]
-        elif not is_tensor(part) and not isinstance(part, type | FunctionType | BaseException):
-            todo += list(getattr(part, "__dict__", {}).values())[:8]
-
-
 def signature_of(one: Grown) -> str:
     """What one new piece is: "Tensor [8, 128, 800] float32 on cuda:0", "dict of 5", "Record"."""
     if one.kind == "graph":
@@ -127,8 +110,3 @@ def _shape(thing: Any) -> str:
     if isinstance(thing, str | bytes | bytearray):
         return f"{type(thing).__name__} of {len(thing):,}"
     return type(thing).__name__
-
-
-def is_tensor(thing: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and issubclass(type(thing), torch.Tensor)

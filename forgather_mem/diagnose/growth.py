@@ -4,32 +4,43 @@ from __future__ import annotations
 
 import gc
 import itertools
-import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import Any
 
-from forgather_mem.diagnose.walk import LRU_CACHE, Walk
-from forgather_mem.probes.tensors import storages_of
+from forgather_mem.diagnose.graph_age import number_of, reaches_back
+from forgather_mem.diagnose.pieces import (
+    CONTAINER,
+    LRU_CACHE,
+    NOT_ASKED,
+    TENSOR,
+    TUPLE,
+    Sorts,
+    deep_bytes,
+    is_tensor,
+    largest,
+)
+from forgather_mem.diagnose.walk import Walk
 
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 _SAMPLES = 6
-_MOST_INSIDE = 3_000
 _BIG_BYTES = 2048
-_MOST_GRAPH_NODES = 4_000
-_SHARED = (type, ModuleType, CodeType, str, int, float, bool, type(None))
+_MANY = 64  # items; of something longer the length tells, not what it holds
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Numbers only, nothing alive: how long, how big and how deep the things near were at a step."""
+    """Numbers only, nothing alive: how long and how big the things near were at a step.
+
+    `below` has the longest container of a class under one holder: for what is made anew at every step, and longer.
+    """
 
     step: int
     lengths: dict[int, int]
+    below: dict[tuple[int, type], int]
     sizes: dict[int, int]
-    graphs: dict[int, int]
+    newest_operation: int | None
     types: Counter[str]
     known: set[int]
 
@@ -46,6 +57,7 @@ class Grown:
         count: Items in it now.
         samples: Some new items.
         bound: How many items it will have at most, where it says so.
+        name: What holds it, in people's words; "" asks the walk. Set where several are told as one.
     """
 
     position: int
@@ -55,6 +67,7 @@ class Grown:
     count: int
     samples: list[Any] = field(default_factory=list)
     bound: int | None = None
+    name: str = ""
 
     @property
     def bytes_per_step(self) -> float:
@@ -64,23 +77,38 @@ class Grown:
 def look(walk: Walk, step: int) -> Look:
     """What there is now."""
     lengths: dict[int, int] = {}
+    below: dict[tuple[int, type], int] = {}
     sizes: dict[int, int] = {}
-    graphs: dict[int, int] = {}
-    types: Counter[str] = Counter()
-    for node in walk.nodes:
+    newest_operation: int | None = None
+    types: Counter[type] = Counter()
+    sorts = Sorts()
+    for position, node in enumerate(walk.nodes):
         kind = type(node)
-        length = length_of(node)
-        if length is not None:
-            lengths[id(node)] = length
-        if kind not in _CONTAINERS and kind is not tuple:
-            types[kind.__qualname__] += 1
-        if getattr(node, "grad_fn", None) is not None and _is_tensor(node):
-            graphs[id(node)] = graph_nodes(node)
-    for node in walk.nodes:
-        size = _own_bytes(node)  # not by asking for `__dict__`, which would make one
-        if size:
-            sizes[id(node)] = size
-    return Look(step, lengths, sizes, graphs, types, walk.ids())
+        sort = sorts[kind]
+        if sort == TENSOR:
+            types[kind] += 1
+            number = number_of(node.grad_fn)
+            if number is not None:
+                newest_operation = max(number, newest_operation or 0)
+            continue
+        length = None
+        if sort in (CONTAINER, TUPLE):
+            length = length_of(node) if sort == CONTAINER else len(node)
+            if length is not None:
+                place = (walk.above(position), kind)
+                below[place] = max(below.get(place, 0), length)
+                if sort == CONTAINER:
+                    lengths[id(node)] = length
+        else:
+            types[kind] += 1
+        if sort != NOT_ASKED and (length is None or length <= _MANY):
+            size = sorts.own_bytes(node)  # not by asking for `__dict__`, which would make one
+            if size:
+                sizes[id(node)] = size
+    names: Counter[str] = Counter()
+    for cls, count in types.items():
+        names[cls.__qualname__] += count
+    return Look(step, lengths, below, sizes, newest_operation, names, walk.ids())
 
 
 def grown(before: Look, walk: Walk, step: int) -> list[Grown]:
@@ -88,53 +116,70 @@ def grown(before: Look, walk: Walk, step: int) -> list[Grown]:
     steps = max(1, step - before.step)
     found: list[Grown] = []
     counted: set[tuple[object, int]] = set()
+    sorts = Sorts()
     for position, node in enumerate(walk.nodes):
-        then, now = before.lengths.get(id(node)), length_of(node)
+        then = before.lengths.get(id(node))
+        now = length_of(node) if then is not None else None
         if then is not None and now is not None and now > then:
             samples = newest(node, min(now - then, _SAMPLES))
             each = sum(deep_bytes(sample, before.known, counted) for sample in samples) / max(1, len(samples))
             each += 8 if type(node) in (list, deque) else 100
-            grown_here = Grown(position, "items", (now - then) / steps, each, now, samples, bound_of(node))
-            found.append(grown_here)
+            found.append(Grown(position, "items", (now - then) / steps, each, now, samples, bound_of(node)))
         elif now == then and id(node) in before.sizes:
-            more = _own_bytes(node) - before.sizes[id(node)]
+            more = sorts.own_bytes(node) - before.sizes[id(node)]
             if more > _BIG_BYTES:
-                found.append(Grown(position, "size", 1.0, more / steps, 1, _largest(node)))
-    found += _graphs(before, walk, steps)
-    found += _replaced(before, walk, steps, found)
+                found.append(Grown(position, "size", 1.0, more / steps, 1, largest(node)))
+    found += _rebuilt(before, walk, steps, counted)
+    found += _graphs(before, walk)
     return sorted(found, key=lambda one: -one.bytes_per_step)
 
 
-def _graphs(before: Look, walk: Walk, steps: int) -> Iterator[Grown]:
-    """Tensors with a graph behind them that is longer than any was before: a sum of losses that are not detached."""
-    longest = max(before.graphs.values(), default=0)
+def chains(before: Look, walk: Walk, step: int) -> list[Grown]:
+    """Objects that hang on each other: ever more of a class, in no container that has grown. The largest first."""
+    steps = max(1, step - before.step)
+    new: dict[str, list[int]] = {}
+    types: Counter[str] = Counter()
     for position, node in enumerate(walk.nodes):
-        if _is_tensor(node) and node.grad_fn is not None:
-            now = graph_nodes(node)
-            if now > longest + steps / 2 and now > 1.02 * longest:
-                yield Grown(position, "graph", 1.0, 0.0, now, [node])
-                longest = now
-
-
-def _replaced(before: Look, walk: Walk, steps: int, found: list[Grown]) -> Iterator[Grown]:
-    """Objects that hang on each other: ever more of a class, and no container that has grown by them."""
-    types = Counter(type(node).__qualname__ for node in walk.nodes)
-    listed = Counter(type(sample).__qualname__ for one in found for sample in one.samples)
-    for name, now in types.items():
-        more = now - before.types.get(name, 0)
-        if more < max(4, 0.5 * steps) or listed[name]:
-            continue
-        at = [
-            number
-            for number, node in enumerate(walk.nodes)
-            if type(node).__qualname__ == name and id(node) not in before.known
-        ]
-        if not at or type(walk.nodes[at[0]]).__module__ == "builtins":
+        name = type(node).__qualname__
+        types[name] += 1
+        if id(node) not in before.known:
+            new.setdefault(name, []).append(position)
+    found = []
+    for name, at in new.items():
+        more = types[name] - before.types[name]
+        if more < max(4, 0.5 * steps) or type(walk.nodes[at[0]]).__module__ == "builtins":
             continue
         samples = [walk.nodes[number] for number in at[: _SAMPLES // 2]]
         known = before.known | {id(walk.nodes[number]) for number in at}
         each = sum(deep_bytes(sample, known - {id(sample)}, set()) for sample in samples) / len(samples)
-        yield Grown(at[0], "chain", more / steps, each, now, samples)
+        found.append(Grown(at[0], "chain", more / steps, each, types[name], samples))
+    return sorted(found, key=lambda one: -one.bytes_per_step)
+
+
+def _rebuilt(before: Look, walk: Walk, steps: int, counted: set[tuple[object, int]]) -> Iterator[Grown]:
+    """Containers made anew, each longer than the one before: `self.kept = self.kept + [x]`."""
+    for position, node in enumerate(walk.nodes):
+        kind = type(node)
+        if id(node) in before.known or (kind is not tuple and length_of(node) is None):
+            continue
+        then = before.below.get((walk.above(position), kind), 0)
+        more = len(node) - then if kind is not LRU_CACHE else 0
+        if then and more >= max(4, steps / 2):
+            samples = newest(node, _SAMPLES)
+            each = sum(deep_bytes(sample, before.known, counted) for sample in samples) / len(samples)
+            yield Grown(position, "items", more / steps, each, len(node), samples)
+
+
+def _graphs(before: Look, walk: Walk) -> Iterator[Grown]:
+    """Tensors made since whose graph reaches back to before: a sum of losses that are not detached."""
+    if before.newest_operation is None:
+        return
+    tensors = [number for number, node in enumerate(walk.nodes) if is_tensor(node) and node.grad_fn is not None]
+    seen: set[Any] = set()
+    for position in tensors:
+        grad_fn = walk.nodes[position].grad_fn
+        if grad_fn not in seen and reaches_back(grad_fn, before.newest_operation, seen):
+            yield Grown(position, "graph", 1.0, 0.0, 1, [walk.nodes[position]])
 
 
 def length_of(node: Any) -> int | None:
@@ -173,82 +218,6 @@ def newest(node: Any, count: int) -> list[Any]:
         keys = list(itertools.islice(reversed(node), count))
         # A weak dictionary's values are references
         return [(key, dict.get(node, key)) for key in keys]
-    if issubclass(type(node), list | deque):
+    if issubclass(type(node), list | deque | tuple):
         return list(itertools.islice(reversed(node), count))
     return list(itertools.islice(iter(node), count))
-
-
-def deep_bytes(thing: Any, known: set[int], counted: set[tuple[object, int]]) -> float:
-    """What goes when this goes: itself and what it alone leads to. `known` was there before; storages count once."""
-    total = 0.0
-    seen: set[int] = set()
-    todo = [thing]
-    while todo and len(seen) < _MOST_INSIDE:
-        part = todo.pop()
-        if id(part) in seen or id(part) in known or isinstance(part, type | ModuleType | CodeType):
-            continue
-        seen.add(id(part))
-        kind = type(part)
-        if kind is int and -6 < part < 257:
-            continue
-        if _is_tensor(part):
-            total += 200.0
-            for key, size in storages_of(part):
-                if key not in counted:
-                    counted.add(key)
-                    total += size
-            continue
-        total += array_bytes(part) or sys.getsizeof(part, 64)
-        if kind is FunctionType:
-            todo += list(part.__closure__ or ())
-            todo += [part.__defaults__]
-        elif kind not in _SHARED:
-            todo += gc.get_referents(part)
-    return total
-
-
-def array_bytes(part: Any) -> int:
-    """Bytes of an array, with what it is a view of; 0 for what is none."""
-    if type(part).__module__.partition(".")[0] not in ("numpy", "pandas", "array", "mmap"):
-        return 0
-    base = getattr(part, "base", None)
-    size = getattr(base if hasattr(base, "nbytes") else part, "nbytes", 0)
-    return size if isinstance(size, int) else 0
-
-
-def graph_nodes(tensor: Any) -> int:
-    """How many operations the tensor's graph has, 4 000 at most."""
-    seen: set[Any] = set()
-    todo = [tensor.grad_fn]
-    while todo and len(seen) < _MOST_GRAPH_NODES:
-        node = todo.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            todo += [below for below, _ in node.next_functions]
-    return len(seen)
-
-
-def big_bytes(thing: Any) -> int:
-    """Bytes of a tensor's storages, an array, a text."""
-    if _is_tensor(thing):
-        return sum(size for _, size in storages_of(thing))
-    if type(thing) in (bytes, str, bytearray):
-        return sys.getsizeof(thing)
-    return array_bytes(thing)
-
-
-def _own_bytes(node: Any) -> int:
-    """Of tensors, arrays and texts held directly; of a long container nothing, since its length tells."""
-    length = length_of(node)
-    if (length or 0) > 64 or type(node) in (FrameType, TracebackType, MethodType) or _is_tensor(node):
-        return 0
-    return sum(map(big_bytes, gc.get_referents(node)))
-
-
-def _largest(node: Any) -> list[Any]:
-    return sorted(gc.get_referents(node), key=big_bytes)[-1:]
-
-
-def _is_tensor(thing: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and issubclass(type(thing), torch.Tensor)

@@ -23,6 +23,11 @@ def running_frames() -> Iterator[FrameType]:
             yield frame
 
 
+def is_running(frame: FrameType) -> bool:
+    """Whether this function has not returned yet."""
+    return any(other is frame for other in _all_frames())
+
+
 def running_namespaces() -> Iterator[dict[str, Any]]:
     """The global names that the code sees that runs: of modules, and of what `exec` was given."""
     for frame in _all_frames():

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass
 from types import FunctionType, MethodType, TracebackType
 from typing import Any
 
-from forgather_mem.diagnose.cures import CURES, inside, is_tensor, kind_of, signature_of
-from forgather_mem.diagnose.growth import Grown, deep_bytes
+from forgather_mem.diagnose.cures import CURES, kind_of, signature_of
+from forgather_mem.diagnose.growth import Grown
 from forgather_mem.diagnose.owner_paths import attributes_of
+from forgather_mem.diagnose.pieces import LRU_CACHE, deep_bytes, inside, is_tensor
 from forgather_mem.diagnose.user_code import (
     bounds,
     files_of,
@@ -23,7 +24,7 @@ from forgather_mem.diagnose.user_code import (
     place_of_code,
     source_line,
 )
-from forgather_mem.diagnose.walk import LRU_CACHE, Walk
+from forgather_mem.diagnose.walk import Walk
 
 MAX_SUSPECTS = 5
 _LAST_NAME = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\]|\(.*\)|\{\.\.\.\})*$")
@@ -67,7 +68,7 @@ class Suspect:
 def suspect_of(one: Grown, walk: Walk) -> Suspect:
     """Something that has grown, with its name, line and cure."""
     container = walk.nodes[one.position]
-    path = walk.holder(one.position)
+    path = one.name or walk.holder(one.position)
     owner = walk.owner(one.position)
     if type(container) is LRU_CACHE:
         path = f"{getattr(container, '__module__', '')}.{container.__qualname__}"
@@ -201,8 +202,10 @@ def _raised(samples: Sequence[Any]) -> tuple[str, int] | None:
 
 
 def _name_in(path: str) -> str | None:
-    found = _VARIABLE.search(path) if path.startswith(("local ", "variable ")) else None
-    found = found or _LAST_NAME.search(re.sub(r"\[[^\]]*\]", "", path))
+    variables = _VARIABLE.findall(path)
+    if variables and not re.search(r"\)\.\w+", path):
+        return str(variables[-1])
+    found = _LAST_NAME.search(re.sub(r"\[[^\]]*\]", "", path))
     return found[1] if found else None
 
 

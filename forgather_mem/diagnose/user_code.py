@@ -21,6 +21,7 @@ _GROWS = (
     r"\b{name}\b\s*=.*\b{name}\b",
     r"\b{name}\b(?:\[[^\]]*\])*\s*=.*\b(?:cat|stack|concatenate|append|vstack|hstack)\s*\(",
 )
+_HEAD = re.compile(r"^(?:async )?(?:def|class)\b.*?(?:\)|\w)(?:\s*->[^:]*)?:(?=\s)")
 _MOST_LINES = 20_000
 
 
@@ -46,7 +47,12 @@ def is_user_module(module: object) -> bool:
     """Whether this module is the user's, `__main__` too."""
     if not isinstance(module, ModuleType):
         return False
-    return module.__name__ == "__main__" or is_user_file(getattr(module, "__file__", None) or "")
+    name = module.__name__
+    if name == "__main__":
+        return True
+    # Some modules have names of files that lead nowhere, e.g. torch.ops: then it is as its package
+    package = sys.modules.get(name.partition(".")[0]) if isinstance(name, str) else None
+    return all(is_user_file(getattr(part, "__file__", None) or "") for part in {module, package or module})
 
 
 def is_user_class(cls: type) -> bool:
@@ -76,14 +82,19 @@ def files_of(classes: Iterable[type]) -> list[str]:
             file = getattr(module, "__file__", None)
             if file and is_user_file(file):
                 found.setdefault(file)
-    found.update(dict.fromkeys(_user_files(len(sys.modules))))
+    found.update(dict.fromkeys(_user_files()))
     return list(found)
 
 
 @functools.lru_cache(maxsize=1)
-def _user_files(num_modules: int) -> tuple[str, ...]:
-    modules = [module for module in list(sys.modules.values()) if is_user_module(module)]
-    return tuple(str(module.__file__) for module in modules if getattr(module, "__file__", None))
+def user_modules(num_modules: int) -> tuple[str, ...]:
+    """The names of the user's modules; remembered for as long as there are so many modules in all."""
+    return tuple(name for name, module in list(sys.modules.items()) if is_user_module(module))
+
+
+def _user_files() -> list[str]:
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in user_modules(len(sys.modules))]
+    return [str(file) for file in files if file]
 
 
 def growing_line(name: str, files: Iterable[str]) -> tuple[str, int] | None:
@@ -121,7 +132,10 @@ def place_of_code(code: CodeType) -> tuple[str, int] | None:
 
 def _lines(file: str) -> Iterator[tuple[int, str]]:
     for number, text in enumerate(linecache.getlines(file)[:_MOST_LINES], 1):
-        if not text.lstrip().startswith(("#", "def ", "class ")):
+        text = text.lstrip()
+        if text.startswith(("def ", "class ", "async def ")):
+            text = _HEAD.sub("", text)  # what stands behind it on the same line counts
+        if text and not text.startswith("#"):
             yield number, text.partition("  #")[0]
 
 

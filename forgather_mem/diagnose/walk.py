@@ -7,7 +7,6 @@ that nobody's `gc.freeze()` hides anything, and the way down is the name.
 
 from __future__ import annotations
 
-import functools
 import gc
 import itertools
 import sys
@@ -28,17 +27,17 @@ from typing import Any
 
 from forgather_mem.actions.variables import variables_of
 from forgather_mem.diagnose.owner_paths import attributes_of, place_of, write_path
+from forgather_mem.diagnose.pieces import LRU_CACHE
 from forgather_mem.diagnose.running import running_frames
-from forgather_mem.diagnose.user_code import is_our_class, is_user_class, is_user_module
+from forgather_mem.diagnose.user_code import is_our_class, is_user_class, user_modules
 
-MAX_NODES = 60_000
+MAX_NODES = 40_000
 # Of something with more items only the first and last few are looked into: what is new stands last.
 _MANY, _FIRST, _LAST = 400, 8, 24
 _ATOMS = frozenset((
     int, float, complex, bool, str, bytes, type(None), CodeType, ModuleType, BuiltinFunctionType, FrameType,
     GetSetDescriptorType, MemberDescriptorType, WrapperDescriptorType, property, range, slice,
 ))  # fmt: skip
-LRU_CACHE = type(functools.lru_cache(len))
 _CONTAINERS = (list, dict, set, deque, LRU_CACHE)
 # Modules of libraries that keep what users give them.
 _KEEPERS = (("logging", "root"), ("threading", "_active"), ("matplotlib._pylab_helpers", "Gcf.figs"), ("gc", "garbage"))
@@ -50,19 +49,20 @@ class Walk:
     Attributes:
         nodes: What was met.
         complete: Whether all that is near was seen.
-        took_s: Seconds.
+        took_s: Seconds of this thread's processor time, as `budget_s`.
     """
 
-    def __init__(self, budget_s: float = 0.3) -> None:
-        began_s = time.perf_counter()
+    def __init__(self, budget_s: float = 0.15) -> None:
+        began_s = time.thread_time()
         self.nodes: list[Any] = []
         self.complete = True
         self._above: list[int] = []
         self._labels: dict[int, str] = {}
         self._kinds: dict[type, bool] = {}
         self._seen: dict[int, int] = {}
-        self._ours = {id(self), id(self.__dict__), *map(id, vars(self).values())}
         self._until_s = began_s + budget_s
+        ours = dict.fromkeys([id(self), id(self.__dict__), *map(id, vars(self).values())], -1)
+        self._seen.update(ours)  # met, and not looked into
         # What a function's variable alone leads to comes last: an attribute names it better
         plain: list[tuple[str, Any]] = []
         for label, thing in _variables():
@@ -76,7 +76,9 @@ class Walk:
         for label, thing in plain:
             self._root(label, thing)
         self._descend(position)
-        self.took_s = time.perf_counter() - began_s
+        for key in ours:
+            del self._seen[key]
+        self.took_s = time.thread_time() - began_s
 
     def __contains__(self, key: int) -> bool:
         return key in self._seen
@@ -92,6 +94,11 @@ class Walk:
             found.append(self.nodes[position])
             position = self._above[position]
         return found[::-1]
+
+    def above(self, position: int) -> int:
+        """The number (`id`) of what led to this node; 0 at a root."""
+        above = self._above[position]
+        return id(self.nodes[above]) if above >= 0 else 0
 
     def path(self, position: int) -> str:
         """The name of the whole way, e.g. "__main__.CACHE['rows']"."""
@@ -133,28 +140,29 @@ class Walk:
             self._labels[len(self.nodes) - 1] = label
 
     def _descend(self, position: int) -> int:
-        while position < len(self.nodes):
-            late = not position % 500 and time.perf_counter() > self._until_s
-            if late or len(self.nodes) > MAX_NODES:
+        nodes, above, seen, kinds = self.nodes, self._above, self._seen, self._kinds
+        while position < len(nodes):
+            late = not position % 500 and time.thread_time() > self._until_s
+            if late or len(nodes) > MAX_NODES:
                 self.complete = False
                 break
-            for held in _held_by(self.nodes[position]):
-                if type(held) not in _ATOMS:
-                    self._add(held, position)
+            for held in _held_by(nodes[position]):
+                kind = type(held)
+                counts = kinds.get(kind)
+                if counts is None:
+                    counts = kinds[kind] = _counts(kind)
+                if counts and id(held) not in seen and (not issubclass(kind, type) or is_user_class(held)):
+                    seen[id(held)] = len(nodes)
+                    nodes.append(held)
+                    above.append(position)
             position += 1
         return position
 
     def _add(self, thing: Any, above: int) -> bool:
-        key = id(thing)
-        if key in self._seen or key in self._ours:
-            return False
         kind = type(thing)
-        counts = self._kinds.get(kind)
-        if counts is None:
-            counts = self._kinds[kind] = _counts(kind)
-        if not counts or (issubclass(kind, type) and not is_user_class(thing)):
+        if id(thing) in self._seen or not _counts(kind) or (issubclass(kind, type) and not is_user_class(thing)):
             return False
-        self._seen[key] = len(self.nodes)
+        self._seen[id(thing)] = len(self.nodes)
         self.nodes.append(thing)
         self._above.append(above)
         return True
@@ -168,9 +176,8 @@ def _variables() -> Iterator[tuple[str, Any]]:
 
 
 def _namespaces() -> Iterator[tuple[str, Any]]:
-    modules = [(name, module) for name, module in list(sys.modules.items()) if is_user_module(module)]
-    for name, module in sorted(modules, key=lambda pair: pair[0] != "__main__"):
-        yield name, vars(module)
+    for name in sorted(user_modules(len(sys.modules)), key=lambda name: name != "__main__"):
+        yield name, vars(sys.modules[name])
     for name, attribute in _KEEPERS:
         keeper: Any = sys.modules.get(name)
         for part in attribute.split("."):

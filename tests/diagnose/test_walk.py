@@ -12,7 +12,8 @@ import torch
 
 from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.diagnose.garbage import Mark, garbage_among
-from forgather_mem.diagnose.growth import deep_bytes, grown, length_of, look
+from forgather_mem.diagnose.growth import chains, grown, length_of, look
+from forgather_mem.diagnose.pieces import deep_bytes
 from forgather_mem.diagnose.suspects import Suspect, suspect_of
 from forgather_mem.diagnose.walk import Walk
 
@@ -46,7 +47,10 @@ def suspects_after(grow: Any, steps: int = 10) -> list[Suspect]:
     for step in range(steps):
         grow(step)
     walk = Walk(budget_s=10.0)
-    return [suspect_of(one, walk) for one in grown(before, walk, steps)[:3]]
+    found = grown(before, walk, steps)
+    if not any(one.bytes_per_step > 1_000 for one in found):
+        found += chains(before, walk, steps)
+    return [suspect_of(one, walk) for one in found[:3]]
 
 
 # ---- names ----

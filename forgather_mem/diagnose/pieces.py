@@ -1,0 +1,142 @@
+"""What is one new piece of something that grows, what does it hold, and how many bytes go when it goes?"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
+from typing import Any
+
+from forgather_mem.diagnose.running import is_running
+from forgather_mem.probes.tensors import storages_of
+
+_MOST_INSIDE = 3_000
+OTHER, NOT_ASKED, TUPLE, CONTAINER, TEXT, ARRAY, TENSOR = range(7)
+LRU_CACHE = type(lru_cache(len))
+_SHARED = (type, ModuleType, CodeType, str, int, float, bool, type(None))
+
+
+def is_tensor(thing: Any) -> bool:
+    """Whether it is a tensor; asked of the class, which runs no code of the user's."""
+    return is_tensor_class(type(thing))
+
+
+def is_tensor_class(kind: type) -> bool:
+    """Whether this is a class of tensors."""
+    torch = sys.modules.get("torch")
+    return torch is not None and issubclass(kind, torch.Tensor)
+
+
+def inside(samples: list[Any]) -> Iterator[Any]:
+    """The samples, what they hold and what that holds, a hundred things at most."""
+    todo: list[Any] = list(samples[:2])
+    for part in todo:
+        yield part
+        if len(todo) > 100:
+            continue
+        if isinstance(part, Mapping):
+            todo += list(part.values())[:8]
+        elif isinstance(part, list | tuple):
+            todo += part[:8]
+        elif not is_tensor(part) and not isinstance(part, type | FunctionType | BaseException | ModuleType):
+            attributes = getattr(part, "__dict__", None)
+            held = gc.get_referents(part) if attributes is None else attributes.values()  # slots, sets, queues
+            todo += itertools.islice(held, 8)
+
+
+def deep_bytes(thing: Any, known: set[int], counted: set[tuple[object, int]]) -> float:
+    """What goes when this goes: itself and what it alone leads to. `known` was there before; storages count once."""
+    total = 0.0
+    seen: set[int] = set()
+    todo = [thing]
+    while todo and len(seen) < _MOST_INSIDE:
+        part = todo.pop()
+        if id(part) in seen or id(part) in known or isinstance(part, type | ModuleType | CodeType):
+            continue
+        seen.add(id(part))
+        kind = type(part)
+        if (kind is int and -6 < part < 257) or (kind is FrameType and is_running(part)):
+            continue
+        if is_tensor(part):
+            total += 200.0
+            for key, size in storages_of(part):
+                if key not in counted:
+                    counted.add(key)
+                    total += size
+            continue
+        total += array_bytes(part) or sys.getsizeof(part, 64)
+        if kind is FunctionType:
+            todo += list(part.__closure__ or ())
+            todo += [part.__defaults__]
+        elif kind not in _SHARED:
+            todo += gc.get_referents(part)
+    return total
+
+
+class Sorts(dict[type, int]):
+    """What things of a class are, found once for each class. What is above `CONTAINER` has bytes of its own."""
+
+    def __missing__(self, kind: type) -> int:
+        sort = self[kind] = _sort_of(kind)
+        return sort
+
+    def own_bytes(self, node: Any) -> int:
+        """Of the tensors, arrays and texts that it holds directly."""
+        total = 0
+        for held in gc.get_referents(node):
+            sort = self[type(held)]
+            if sort > CONTAINER:
+                total += _bytes_of(held, sort)
+        return total
+
+
+def largest(node: Any) -> list[Any]:
+    """The largest of what `own_bytes` counts."""
+    return sorted(gc.get_referents(node), key=big_bytes)[-1:]
+
+
+def big_bytes(thing: Any) -> int:
+    """Bytes of a tensor's storages, an array, a text; 0 for others."""
+    return _bytes_of(thing, _sort_of(type(thing)))
+
+
+def has_graph(samples: list[Any]) -> bool:
+    """Whether a piece is a tensor, or holds one, that keeps the graph it was computed by."""
+    return any(is_tensor(part) and part.grad_fn is not None for part in inside(samples))
+
+
+def array_bytes(part: Any) -> int:
+    """Bytes of an array, with what it is a view of; 0 for what is none."""
+    if not _is_array_class(type(part)):
+        return 0
+    base = getattr(part, "base", None)
+    size = getattr(base if hasattr(base, "nbytes") else part, "nbytes", 0)
+    return size if isinstance(size, int) else 0
+
+
+def _bytes_of(thing: Any, sort: int) -> int:
+    if sort == TEXT:
+        return sys.getsizeof(thing)
+    if sort == TENSOR:
+        return sum(size for _, size in storages_of(thing))
+    return array_bytes(thing)
+
+
+def _sort_of(kind: type) -> int:
+    if is_tensor_class(kind):
+        return TENSOR
+    if kind in (bytes, str, bytearray):
+        return TEXT
+    if kind is LRU_CACHE or issubclass(kind, dict | list | set | deque):
+        return CONTAINER
+    if kind in (FrameType, TracebackType, MethodType):
+        return NOT_ASKED
+    return ARRAY if _is_array_class(kind) else TUPLE if kind is tuple else OTHER
+
+
+def _is_array_class(kind: type) -> bool:
+    return str(kind.__module__).partition(".")[0] in ("numpy", "pandas", "array", "mmap")
