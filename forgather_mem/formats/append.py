@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from forgather_mem.forks import FORKS
 from forgather_mem.units import format_duration
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class AppendFile:
     def __init__(self, open_next: Callable[[], tuple[Path, bytes]], *, always_new: bool) -> None:
         self._open_next = open_next
         self._always_new = always_new
-        self._pid = os.getpid()
+        self._forks = FORKS.number
         self._fd = -1
         self._fine_until = self._retry_at = self._rest_until = 0.0
         self._retry_s = FIRST_RETRY_S
@@ -55,7 +56,7 @@ class AppendFile:
 
     def ready(self) -> bool:
         """Whether a record is worth building now; counts it as dropped where not. Opens the file when due."""
-        if os.getpid() != self._pid:
+        if self._forks != FORKS.number:
             return False
         now = time.monotonic()
         if now < self._fine_until:
@@ -94,7 +95,7 @@ class AppendFile:
 
     def close(self) -> None:
         """Write what waits and close the file; the next `ready()` opens the next one."""
-        if os.getpid() == self._pid and self._fd >= 0 and self._still_there(time.monotonic()):
+        if self._forks == FORKS.number and self._fd >= 0 and self._still_there(time.monotonic()):
             self._flush()
         self._let_go()
 

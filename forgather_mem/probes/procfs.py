@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import psutil
 
+from forgather_mem.forks import FORKS
+
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -25,23 +27,23 @@ class KernelFile:
         OSError: from `read` and `write`, where the kernel has no such file or forbids it.
     """
 
-    __slots__ = ("_fd", "_pid", "_write", "path")
+    __slots__ = ("_fd", "_forks", "_write", "path")
 
     def __init__(self, path: str | Path, *, write: bool = False) -> None:
         self.path = str(path)
         self._write = write
         self._fd = -1
-        self._pid = -1
+        self._forks = -1
 
     def read(self, max_bytes: int = 4096) -> bytes:
         """The file's text now."""
-        if self._pid != os.getpid():
+        if self._forks != FORKS.number:
             self._open()
         return os.pread(self._fd, max_bytes, 0)
 
     def write(self, data: bytes) -> None:
         """Write to the file, from its start."""
-        if self._pid != os.getpid():
+        if self._forks != FORKS.number:
             self._open()
         os.pwrite(self._fd, data, 0)
 
@@ -49,12 +51,12 @@ class KernelFile:
         """Give the descriptor back; the next `read` opens it again."""
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd = self._pid = -1
+        self._fd = self._forks = -1
 
     def _open(self) -> None:
         self.close()  # after a fork this closes the child's copy of the parent's descriptor
         self._fd = os.open(self.path, (os.O_WRONLY if self._write else os.O_RDONLY) | os.O_CLOEXEC)
-        self._pid = os.getpid()
+        self._forks = FORKS.number
 
 
 def resident_bytes(statm: KernelFile) -> int:

@@ -17,12 +17,12 @@ else shows only when the mark is then lower than before; the open windows are th
 from __future__ import annotations
 
 import functools
-import os
 import threading
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Generic, TypeVar
 
+from forgather_mem.forks import FORKS
 from forgather_mem.probes.allocator import Allocator, current_allocator
 from forgather_mem.probes.marks import DeviceMark, HostMark, Mark, Reading
 
@@ -60,12 +60,12 @@ class PeakWindows(Generic[M]):
 
     def held(self) -> AbstractContextManager[bool]:
         """The lock, for `with`: no window of this owner begins or ends meanwhile."""
-        if self._pid != os.getpid():
+        if self._forks != FORKS.number:
             self._begin_process()  # in a forked child: other memory, a lock that nobody holds, no windows
         return self._lock
 
     def _begin_process(self) -> None:
-        self._pid = os.getpid()
+        self._forks = FORKS.number
         self._lock = threading.RLock()
         for window in self._windows:
             window._end()
