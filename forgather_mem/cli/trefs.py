@@ -14,7 +14,12 @@ def register(app: typer.Typer, panel: str) -> None:
 
 
 def trefs(template: Template, settings: Settings = None, searchpath: Searchpath = None) -> None:
-    """Show the templates that a template extends, includes and imports, as a tree, with their files."""
+    """Show the templates that a template extends, includes and imports, as a tree, with their files.
+
+    When one is missing or has an error, the tree has what was found so far, and the error follows.
+    """
     environment, name = environment_of(template, searchpath)
-    found = environment.find_referenced_templates(name, **variables_of(settings))
+    variables = variables_of(settings)
+    found = environment.find_referenced_templates(name, **variables)
     print_rows([("    " * level + name, file) for level, name, file in found], ("bold", "dim"))
+    environment.preprocess(name, **variables)  # says what is missing

@@ -275,6 +275,14 @@ def test_trefs_is_a_tree_of_files(cli, here):
     assert out.splitlines()[1].startswith("    base.yaml")
 
 
+def test_trefs_says_which_template_is_missing(cli, here):
+    (here / "child.yaml").write_text('-- extends "bse.yaml"\n-- include "base.yaml"\n')
+    code, out, err = cli("trefs", "child.yaml")
+    assert code == 1
+    assert [line.split()[0] for line in out.splitlines()] == ["child.yaml", "base.yaml"]
+    assert "child.yaml:1:1: template 'bse.yaml' not found" in err
+
+
 def test_ls_lists_templates_with_their_first_comment(cli):
     code, out, _ = cli("ls")
     assert code == 0
