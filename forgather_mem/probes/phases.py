@@ -85,7 +85,7 @@ class PhaseProbe:
 
     def phase_begin(self, phase: str) -> None:
         if not self._measuring and phase in _OF_EVERY_STEP:
-            self._open.append(_Phase(phase, None, None))
+            self._open.append(_NOT_MEASURED[phase])
             return
         began_s = time.perf_counter()
         host = host_peaks()
@@ -100,6 +100,9 @@ class PhaseProbe:
         self._cost_s += time.perf_counter() - began_s
 
     def phase_end(self, phase: str) -> None:
+        if self._open and self._open[-1] is _NOT_MEASURED.get(phase):
+            self._open.pop()
+            return
         if all(entry.name != phase for entry in self._open):
             return  # it began before this run did
         began_s = time.perf_counter()
@@ -147,3 +150,6 @@ class _Phase:
     name: str
     host: PeakWindow | None
     device: PeakWindow | None
+
+
+_NOT_MEASURED = {phase: _Phase(phase, None, None) for phase in _OF_EVERY_STEP}
