@@ -114,14 +114,18 @@ def payloads(data: bytes) -> Iterator[tuple[int, bytes]]:
     A payload whose own checksum is wrong is passed over when the length before it is sound.
     """
     checksum = crc32c()
+    head, tail = _FRAME.unpack_from, _CRC.unpack_from
     position, size = 0, len(data)
     while position + _OVERHEAD_BYTES <= size:
-        length, length_crc = _FRAME.unpack_from(data, position)
+        length, length_crc = head(data, position)
         end = position + length + _OVERHEAD_BYTES
         if end > size:
             return
-        payload = data[position + _FRAME.size : end - _CRC.size]
-        if checksum is None or _masked(checksum(payload)) == _CRC.unpack_from(data, end - _CRC.size)[0]:
+        payload = data[position + 12 : end - 4]
+        if checksum is not None:
+            crc = checksum(payload)
+            masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF  # `_masked`, without its call
+        if checksum is None or masked == tail(data, end - 4)[0]:
             yield end, payload
         elif _masked(checksum(data[position : position + 8])) != length_crc:
             return
