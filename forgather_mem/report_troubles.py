@@ -192,12 +192,13 @@ def _suspect_lines(suspect: Mapping[str, Any], width: int) -> Iterator[str]:
     if suspect.get("bytes"):
         held.append(format_bytes(suspect["bytes"]))
     each = suspect["bytes_per_step"] / suspect["count_per_step"] if suspect["count_per_step"] else 0.0
-    size = f", {format_bytes(each)}" if each and suspect["signature"] else ""
+    piece = suspect.get("each", "")
+    size = f", {format_bytes(each)}" if each and piece else ""
     rows = (
         ("held by", f"{suspect['held_by'] or 'nobody that Python knows':<25} {', '.join(held)}"),
         ("made at", f"{suspect['allocated_at']}{library}" if suspect["allocated_at"] else ""),
         ("", suspect["source_line"].strip()),
-        ("each is", f"{suspect['signature']}{size}" if suspect["signature"] else ""),
+        ("each is", f"{piece}{size}" if piece else ""),
         ("try", suspect["cure"] or ""),
     )
     for label, text in rows:

@@ -78,7 +78,7 @@ def leaking() -> dict[str, Any]:
         "held_by": "Trainer.kept_logits",
         "allocated_at": "train.py:41",
         "source_line": "self.kept_logits.append(outputs.logits.detach())",
-        "signature": "Tensor [8, 128, 800] float32 on cuda:0",
+        "each": "Tensor [8, 128, 800] float32 on cuda:0",
         "whose": "user",
         "cure": "keep less, and off the GPU: outputs.logits.argmax(-1).cpu()",
     }

@@ -4,38 +4,46 @@ which new objects know where they were made."""
 from __future__ import annotations
 
 import tracemalloc
-from collections import Counter
 from typing import Any
 
 from forgather_mem.diagnose.alike import as_one
-from forgather_mem.diagnose.cures import CURES
+from forgather_mem.diagnose.far import LibraryContainers, far_holder
 from forgather_mem.diagnose.garbage import Mark, garbage_among
 from forgather_mem.diagnose.growth import Grown, chains, grown, look, newest
-from forgather_mem.diagnose.owners import find_owners
-from forgather_mem.diagnose.pieces import deep_bytes, has_graph, is_tensor
-from forgather_mem.diagnose.suspects import MAX_SUSPECTS, Suspect, cycle_suspects, suspect_of, traced
+from forgather_mem.diagnose.leak_sizes import native_bytes
+from forgather_mem.diagnose.native_lines import NativeLines
+from forgather_mem.diagnose.pieces import has_graph
+from forgather_mem.diagnose.suspects import MAX_SUSPECTS, Suspect, cycle_suspects, native_suspect, suspect_of, traced
 from forgather_mem.diagnose.walk import Walk
 
 LOOK_STEPS = 10
 _FRAMES = 12
-_OWNERS_BUDGET_S = 0.5
 # Of all growth, what the things near must explain; else what was made lately is looked through.
 _EXPLAINED_FRAC = 0.5
+_LEAST_FRAC = 0.05
 _HELD_FRAC = 0.15  # of it, what a container must explain to be preferred to the pieces themselves
 
 
 class CloserLook:
     """The first of two looks; `finish` is the second. Between them nothing is kept but numbers."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, far: bool = False) -> None:
+        """Look for the first time.
+
+        Args:
+            step: The step that has just ended.
+            far: Look at what libraries hold, too.
+        """
         self.step = step
         walk = Walk()
         self._look = look(walk, step)
+        self._far = LibraryContainers(walk.ids()) if far else None
         walk.forget()
         self._mark = Mark()
         # Holders that nobody names a line for; kept for some steps, for others hold them anyway
         self._lineless: list[tuple[Suspect, Any]] = []
         self._tracing = False
+        self._native: NativeLines | None = None
 
     def finish(self, step: int, rate: float) -> list[Suspect]:
         """What has grown since, the most likely first.
@@ -67,77 +75,65 @@ class CloserLook:
         suspects.sort(key=lambda one: -one.bytes_per_step)
         return [one for one in suspects if not _is_part(one, suspects)][:MAX_SUSPECTS]
 
-    def open_window(self) -> bool:
-        """From now on new objects know their line; whether there is a holder whose line is not known."""
+    def open_window(self, nothing_found: bool) -> bool:
+        """From now on new objects know their line; whether there is a line to be found.
+
+        Args:
+            nothing_found: Nobody holds what grows, as far as anybody knows: look for lines that take native memory.
+        """
         if self._lineless and not tracemalloc.is_tracing():
             tracemalloc.start(_FRAMES)
             self._tracing = True
-        return bool(self._lineless)
+        if nothing_found and self._far is not None:
+            lines = NativeLines(native_bytes)
+            self._native = lines if lines.start() else None
+        return bool(self._lineless) or self._native is not None
 
-    def close_window(self) -> None:
-        """The suspects get the lines at which their newest pieces were made. Lets go of everything."""
+    def close_window(self, rate: float) -> list[Suspect]:
+        """The suspects get the lines at which their newest pieces were made; more of them. Lets go of everything."""
+        found = []
+        if self._native is not None:
+            self._native.stop()
+            found = [native_suspect(code, line, rate) for code, line in filter(None, [self._native.found()])]
         for suspect, holder in self._lineless:
             trace = traced(newest(holder, 3))
             if trace:
                 suspect.set_line(trace)
         self.drop()
+        return found
+
+    def window_told(self) -> bool:
+        """Whether the window has seen what it was opened for."""
+        return self._native is None and all(traced(newest(holder, 3)) for _, holder in self._lineless)
 
     def drop(self) -> None:
         """Let go of everything."""
         self._lineless = []
         self._mark.drop()
+        if self._native is not None:
+            self._native.stop()
+            self._native = None
         if self._tracing:
             self._tracing = False
             tracemalloc.stop()
 
     def _among_the_young(self, near: set[int], step: int, rate: float) -> list[Suspect]:
         """What was made since the first look and is near nobody: garbage, or held by something far away."""
+        steps = max(1, step - self.step)
+        if self._far is not None and (found := [one for one in self._far.grown(near, steps) if _tells(one, rate)]):
+            return found
         young = self._mark.younger()
         if young is None:
             return []
-        steps = max(1, step - self.step)
         suspects = [one for one in cycle_suspects(garbage_among(young), steps) if _tells(one, rate)]
-        return suspects or [one for one in _far(young, near, steps) if _tells(one, rate)]
-
-
-def _far(young: list[Any], near: set[int], steps: int) -> list[Suspect]:
-    """The class of which most bytes are new, and who holds one of them."""
-    sizes: Counter[str] = Counter()
-    counts: Counter[str] = Counter()
-    samples: dict[str, Any] = {}
-    for thing in young:
-        if id(thing) not in near:
-            name = type(thing).__qualname__
-            counts[name] += 1
-            sizes[name] += int(deep_bytes(thing, near, set())) if is_tensor(thing) else 100
-            samples[name] = thing
-    found = []
-    for name, size in sizes.most_common(1):
-        if counts[name] < max(2, steps / 4):
-            continue
-        owners = find_owners([samples[name]], max_owners=1, budget_s=_OWNERS_BUDGET_S, ignore=[young, samples]).found
-        if owners:
-            kind = "tensor" if is_tensor(samples[name]) else "list"
-            found.append(
-                Suspect(
-                    type=name,
-                    bytes_per_step=size / steps,
-                    count_per_step=counts[name] / steps,
-                    held_by=owners[0].holder,
-                    signature=name,
-                    cure=CURES[kind],
-                    kind=kind,
-                    where="tensors" if kind == "tensor" else "python",
-                )
-            )
-    return found
+        return suspects or far_holder(young, near, steps, _LEAST_FRAC * rate)
 
 
 def _tells(one: Suspect | Grown, rate: float) -> bool:
     """Whether it is large enough to be the leak, or a part of it."""
     if one.kind == "graph" or (isinstance(one, Grown) and one.kind == "items" and has_graph(one.samples)):
         return True
-    return one.bytes_per_step >= 0.05 * rate
+    return one.bytes_per_step >= _LEAST_FRAC * rate
 
 
 def _give_rest_to_graph(suspects: list[Suspect], rate: float) -> None:

@@ -32,9 +32,10 @@ CURES = {
     "size": "it is made longer at every step: keep a bounded part of it, or write it out",
     "chain": "each holds the one before: keep the last, without its link to those before",
     "cycle": "break the cycle (a weakref for the way back), or collect: SimpleGarbageCollector",
-    "native": "call malloc_trim first (actions.TrimHost): what stays is kept by C or C++ code",
-    "workers": "let the workers keep nothing: a dataset's attributes grow in every worker; or new "
-    "workers each epoch (persistent_workers=False)",
+    "native": "malloc_trim first (actions.TrimHost); what stays is kept by C or C++ code: heaptrack, or "
+    "memray run --native, names the function",
+    "workers": "keep nothing in the workers, and rows as one array or Arrow table; until then new "
+    "workers each epoch: persistent_workers=False",
 }
 
 

@@ -164,9 +164,13 @@ def _mallinfo2() -> Callable[[], _Mallinfo] | None:
     return call  # type: ignore[no-any-return]
 
 
-def allocated_bytes() -> float:
-    """All that is given out now: by the C library, to Python's small objects, on the accelerator."""
+def native_bytes() -> float:
+    """What the C library has given out now; 0 where it does not tell."""
     account = _mallinfo2()
     found = account() if account is not None else None
-    native = 0 if found is None else found.uordblks + found.hblkhd
-    return native + sys.getallocatedblocks() * USUAL_BLOCK_BYTES + sum(_device().values())
+    return 0.0 if found is None else float(found.uordblks + found.hblkhd)
+
+
+def allocated_bytes() -> float:
+    """All that is given out now: by the C library, to Python's small objects, on the accelerator."""
+    return native_bytes() + sys.getallocatedblocks() * USUAL_BLOCK_BYTES + sum(_device().values())

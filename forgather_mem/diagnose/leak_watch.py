@@ -11,21 +11,16 @@ from typing import Any
 from forgather_mem.diagnose.closer_look import LOOK_STEPS, CloserLook
 from forgather_mem.diagnose.growth import length_of
 from forgather_mem.diagnose.leak_sizes import LeakSizes
+from forgather_mem.diagnose.leak_verdict import floor_of, full_at, label_of, verdict_of, whole_of
 from forgather_mem.diagnose.suspects import Suspect
-from forgather_mem.diagnose.trend import FLOOR_BYTES, Series, Trend
+from forgather_mem.diagnose.trend import Series, Trend
 from forgather_mem.diagnose.walk import Walk
 from forgather_mem.diagnose.worker_code import worker_suspects
-from forgather_mem.probes.allocator import current_allocator, driver_memory
-from forgather_mem.probes.limits import MemoryLimit
 from forgather_mem.sample import Finding, Moment, RunInfo, Sample
 from forgather_mem.units import format_bytes, format_duration
 
 NOTHING: Mapping[str, float] = {}
-# What may come a step without a word. Arenas and maps come in pieces of a MiB.
-_FLOORS = {"mapped": 4 * FLOOR_BYTES, "workers": 2 * FLOOR_BYTES}
-_RARE = ("objects", "workers")
 _JUDGED_EVERY = 4  # readings
-_SURE_STEPS = 100
 
 
 class LeakWatch:
@@ -87,25 +82,25 @@ class LeakWatch:
         growing = {
             name: trend
             for name, series in self._series.items()
-            if series.may_grow(_floor(name)) and (trend := series.judge(_floor(name))).kind == "leak"
+            if series.may_grow(floor_of(name)) and (trend := series.judge(floor_of(name))).kind == "leak"
         }
         self._alarms = self._alarms + 1 if growing else 0
         if self._alarms < 2:  # once may be chance
             return
         self._alarms = 0
-        trend = _whole(growing)
+        trend = whole_of(growing)
         if not self._looks:
             self._say_suspicion(moment, growing, trend)
         self._looks += 1
         if self._look_closer and set(growing) != {"workers"}:
-            self._look, self._finished = CloserLook(moment.step), False
+            self._look, self._finished = CloserLook(moment.step, far=self._looks == 2), False
             self._at_look = {name: series.points[-1][1] for name, series in self._series.items()}
             self._rate = trend.per_step
 
     def _look_again(self, moment: Moment, values: Mapping[str, float]) -> None:
         assert self._look is not None
         if self._window_step is not None:
-            if moment.step - self._window_step >= LOOK_STEPS:
+            if moment.step - self._window_step >= LOOK_STEPS or self._look.window_told():
                 self._end_look(moment.run)
             return
         grown = sum(max(0.0, value - self._at_look.get(name, value)) for name, value in values.items())
@@ -113,7 +108,7 @@ class LeakWatch:
             return
         self._suspects = self._look.finish(moment.step, self._rate) or self._suspects
         self._finished = True
-        if self._look.open_window():
+        if self._look.open_window(nothing_found=not self._suspects):
             self._window_step = moment.step
         else:
             self._end_look(moment.run)
@@ -122,13 +117,13 @@ class LeakWatch:
         look, self._look = self._look, None
         assert look is not None
         if self._window_step is not None:
-            look.close_window()
+            self._suspects += look.close_window(self._rate)
         elif not self._finished and run.step > look.step:  # the training ends before all was seen
             self._suspects = look.finish(run.step, self._rate) or self._suspects
         look.drop()
-        if self._window_step is None and not self._suspects:
-            return
         self._window_step = None
+        if not self._suspects:
+            return
         top = self._suspects[0]
         made = f", made at {top.allocated_at}" if top.allocated_at else ""
         many = f", {top.count_per_step:+,.3g} a step" if top.count_per_step else ""
@@ -137,8 +132,8 @@ class LeakWatch:
         _say(run, f"held by {top.held_by}{many}{made}" + (f"; {top.bounded}: no leak then" if top.bounded else ""))
 
     def _say_suspicion(self, moment: Moment, growing: Mapping[str, Trend], trend: Trend) -> None:
-        full = _full_at(moment.step, trend.per_step, "device" in growing)
-        text = f"{_label(growing)} grows {format_bytes(trend.per_step)} a step"
+        full = full_at(moment.step, trend.per_step, "device" in growing)
+        text = f"{label_of(growing)} grows {format_bytes(trend.per_step)} a step"
         if full is not None and full < 1e9:
             step_s = (time.perf_counter() - self._began_s) / max(1, moment.step - self._first_step)
             text += f", full near step {full:,} (in {format_duration((full - moment.step) * step_s)})"
@@ -149,35 +144,13 @@ class LeakWatch:
     # ---- in the end ----
 
     def _verdict(self, run: RunInfo) -> dict[str, Any]:
-        trends = {name: series.judge(_floor(name)) for name, series in self._series.items()}
-        growing = {name: trend for name, trend in trends.items() if trend.kind == "leak"}
-        if not growing:
-            return _no_leak(trends)
-        trend = _whole(growing)
+        trends = {name: series.judge(floor_of(name)) for name, series in self._series.items()}
+        workers = trends.get("workers")
         loader = self._loader() if self._loader is not None else None
-        if "workers" in growing and loader is not None:
-            self._suspects += worker_suspects(loader, growing["workers"].per_step)
-        suspects = [one for one in self._suspects if one.bytes_per_step >= 0.05 * trend.per_step]
-        bounded = next((one.bounded for one in suspects[:1] if one.bounded), None)
-        if bounded:
-            unknown = _no_leak({**trends, **dict.fromkeys(growing, Trend(kind="not enough data"))})
-            return {**unknown, "why": f"it grows, but {bounded}", "suspects": [one.as_dict() for one in suspects]}
-        explained = sum(one.bytes_per_step for one in suspects)
-        seen = run.step - trend.since_step
-        sure = "not yet"
-        if seen >= _SURE_STEPS:
-            sure = "yes" if 0.4 * trend.per_step <= explained <= 2.5 * trend.per_step else "likely"
-        return {
-            "verdict": "leak",
-            "where": _where(growing, suspects),
-            "bytes_per_step": trend.per_step,
-            "bytes_per_step_low": trend.low,
-            "bytes_per_step_high": trend.high,
-            "since_step": trend.since_step,
-            "full_at_step": _full_at(run.step, trend.per_step, "device" in growing),
-            "suspects": [one.as_dict() for one in suspects],
-            "sure": sure,
-        }
+        if workers is not None and workers.kind == "leak" and loader is not None:
+            self._suspects = [one for one in self._suspects if one.kind != "workers"]
+            self._suspects += worker_suspects(loader, workers.per_step)
+        return verdict_of(trends, self._suspects, run.step)
 
     def __getstate__(self) -> dict[str, object]:
         return {"_look_closer": self._look_closer, "_sizes": None}
@@ -187,7 +160,9 @@ def _sentence(leak: Mapping[str, Any]) -> str:
     """The verdict for a text page."""
     if leak["verdict"] != "leak":
         return f"{leak['verdict']}: under {format_bytes(leak['bytes_per_step_high'])} a step"
-    holders = [f"held by {one['held_by']}, made at {one['allocated_at']}" for one in leak["suspects"][:3]]
+    holders = [
+        f"held by {one['held_by']}, made at {one['allocated_at']}" for one in leak["suspects"][:3] if one["held_by"]
+    ]
     return "\n".join([f"leak: {format_bytes(leak['bytes_per_step'])} a step", *holders])
 
 
@@ -199,90 +174,15 @@ def _say(run: RunInfo, text: str) -> None:
 
 def _count_again(suspects: list[Suspect]) -> None:
     """How much the holders hold now."""
-    counted = {one.held_by: one for one in suspects if one.count is not None and one.bytes is not None}
+    counted = [one for one in suspects if one.count and one.bytes is not None]
     if not counted:
         return
-    least = min(one.count or 0 for one in counted.values())
     walk = Walk()
-    for position, node in enumerate(walk.nodes):
-        length = length_of(node)
-        if length is not None and length >= least:
-            one = counted.get(walk.holder(position))
-            if one is not None and one.count and one.bytes:
-                one.bytes = round(one.bytes / one.count * length)
-                one.count = length
+    for one in counted:
+        position = walk.position(one.key)
+        length = length_of(walk.nodes[position]) if position is not None else None
+        if length is None or one.bytes is None or not one.count:
+            one.bytes = one.count = None  # it is gone, or another by now
+        else:
+            one.bytes, one.count = round(one.bytes / one.count * length), length
     walk.forget()
-
-
-def _floor(name: str) -> float:
-    return _FLOORS.get(name, FLOOR_BYTES)
-
-
-def _whole(growing: Mapping[str, Trend]) -> Trend:
-    """The device's growth alone, else that of all that grows on the host; Python's arenas count once."""
-    for name in ("device", "pinned"):
-        if name in growing:
-            return growing[name]
-    parts = [growing[name] for name in ("native", "workers") if name in growing]
-    small = [growing[name] for name in ("mapped", "objects") if name in growing]
-    parts += small[:1]
-    return Trend(
-        kind="leak",
-        per_step=sum(part.per_step for part in parts),
-        low=sum(part.low for part in parts),
-        high=sum(part.high for part in parts),
-        since_step=min(part.since_step for part in parts),
-        steps=max(part.steps for part in parts),
-    )
-
-
-def _where(growing: Mapping[str, Trend], suspects: list[Suspect]) -> str:
-    if "device" in growing:
-        return "device"
-    if set(growing) == {"workers"}:
-        return "workers"
-    if suspects:
-        return suspects[0].where
-    return "python" if "objects" in growing and "native" not in growing else "native"
-
-
-def _label(growing: Mapping[str, Trend]) -> str:
-    allocator = current_allocator()
-    if "device" in growing and allocator is not None:
-        return f"GPU {allocator.index}"
-    return "the data workers' memory" if set(growing) == {"workers"} else "host memory"
-
-
-def _no_leak(trends: Mapping[str, Trend]) -> dict[str, Any]:
-    known = [trend for trend in trends.values() if trend.kind == "no leak"]
-    # A size that is read rarely, of objects or of workers, may have too few readings: the others tell enough
-    open_ = any(trend.kind != "no leak" for name, trend in trends.items() if name not in _RARE or trend.high)
-    high = max((trend.high for name, trend in trends.items() if name not in _FLOORS), default=0.0)
-    return {
-        "verdict": "not enough data" if open_ or not known else "no leak",
-        "where": None,
-        "bytes_per_step": 0.0,
-        "bytes_per_step_low": 0.0,
-        "bytes_per_step_high": high,
-        "since_step": 0,
-        "full_at_step": None,
-        "suspects": [],
-        "sure": "not yet" if open_ or not known else "yes",
-    }
-
-
-def _full_at(step: int, rate: float, on_device: bool) -> int | None:
-    """The step at which no more is left, at this rate."""
-    if rate <= 0:
-        return None
-    allocator = current_allocator()
-    if on_device:
-        memory = None if allocator is None else driver_memory(allocator)
-        left = None if memory is None else memory[0]
-    else:
-        limit = MemoryLimit("/proc", "/sys/fs/cgroup")
-        try:
-            left = limit.limit_bytes - limit.used_bytes()
-        finally:
-            limit.close()
-    return None if left is None else step + max(0, round(left / rate))

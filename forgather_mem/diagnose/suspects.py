@@ -6,7 +6,7 @@ import re
 import tracemalloc
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from types import FunctionType, MethodType, TracebackType
+from types import CodeType, FunctionType, MethodType, TracebackType
 from typing import Any
 
 from forgather_mem.diagnose.cures import CURES, kind_of, signature_of
@@ -29,14 +29,18 @@ from forgather_mem.diagnose.walk import Walk
 MAX_SUSPECTS = 5
 _LAST_NAME = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\]|\(.*\)|\{\.\.\.\})*$")
 _VARIABLE = re.compile(r"(?:local|variable) '(\w+)'")
+# What changes from run to run in the name of a holder: keys, and the line at which a function happens to be
+_INDICES, _LINES = re.compile(r"\[[^\]]*\]"), re.compile(r"(\([^():]*):\d+(?=\))")
 _ADDS_HOOK = [r"\.register_\w*hook\w*\("]
 
 
 @dataclass(slots=True)
 class Suspect:
-    """One thing that grows; the fields of the report's schema, and `bounded`: it will stop by itself, or may.
+    """One thing that grows; the fields of the report's schema, and some for us.
 
-    `kind` is a key of `CURES`.
+    `kind` is a key of `CURES`; `each` is what one new piece is. `signature` is the same in any two runs in which the
+    same code keeps the same kind of thing in the same place, whatever its size. `bounded`: it will stop by itself, or
+    may. `key`: the container's number (`id`).
     """
 
     type: str
@@ -45,14 +49,15 @@ class Suspect:
     held_by: str | None
     allocated_at: str | None = None
     source_line: str = ""
-    signature: str = ""
     whose: str = "user"
     cure: str | None = None
     count: int | None = None
     bytes: int | None = None
     kind: str = ""
+    each: str = ""
     where: str = "python"
     bounded: str | None = None
+    key: int = 0
 
     def set_line(self, found: tuple[str, int]) -> None:
         """Where it is made."""
@@ -62,7 +67,9 @@ class Suspect:
 
     def as_dict(self) -> dict[str, Any]:
         """For the report."""
-        return {name: value for name, value in asdict(self).items() if name not in ("where", "bounded")}
+        fields = {name: value for name, value in asdict(self).items() if name not in ("where", "bounded", "key")}
+        holder = _INDICES.sub("[...]", _LINES.sub(r"\1", self.held_by or "nobody"))
+        return {**fields, "signature": " ".join(filter(None, [self.kind, "in", holder, self.source_line]))}
 
 
 def suspect_of(one: Grown, walk: Walk) -> Suspect:
@@ -85,7 +92,7 @@ def suspect_of(one: Grown, walk: Walk) -> Suspect:
         held_by=path,
         allocated_at=place(file, line) if file else None,
         source_line=source_line(file, line) if file else "",
-        signature=signature_of(one),
+        each=signature_of(one),
         whose="user" if file is None or is_user_file(file) else "library",
         cure=CURES[kind],
         count=one.count if one.kind == "items" else None,
@@ -93,6 +100,7 @@ def suspect_of(one: Grown, walk: Walk) -> Suspect:
         kind=kind,
         where="tensors" if tensors else "python",
         bounded=_bounded(one, container, path, owner),
+        key=id(container) if one.kind == "items" and not one.name else 0,
     )
 
 
@@ -124,13 +132,29 @@ def cycle_suspects(garbage: list[Any], steps: int) -> list[Suspect]:
             held_by=f"{telling.__name__}, in a reference cycle",
             allocated_at=place(file, line) if file else None,
             source_line=source_line(file, line) if file else "",
-            signature=", ".join(cls.__name__ for cls in ordered[:3]),
+            each=", ".join(cls.__name__ for cls in ordered[:3]),
             whose="user" if file is None or is_user_file(file) else "library",
             cure=CURES["cycle"],
             kind="cycle",
             where="tensors" if tensors else "python",
         )
     ]
+
+
+def native_suspect(code: CodeType | None, line: int, bytes_per_step: float) -> Suspect:
+    """Memory that no object of Python's holds, and the line at which C or C++ code takes it, if that was seen."""
+    suspect = Suspect(
+        type="native memory",
+        bytes_per_step=bytes_per_step,
+        count_per_step=0.0,
+        held_by=f"C or C++ code that {code.co_qualname} calls" if code else None,
+        cure=CURES["native"],
+        kind="native",
+        where="native",
+    )
+    if code:
+        suspect.set_line((code.co_filename, line))
+    return suspect
 
 
 # ---- lines ----

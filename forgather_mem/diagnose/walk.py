@@ -87,6 +87,10 @@ class Walk:
         """The numbers (`id`) of all that was met."""
         return set(self._seen)
 
+    def position(self, key: int) -> int | None:
+        """The place of the node of this number (`id`)."""
+        return self._seen.get(key)
+
     def way(self, position: int) -> list[Any]:
         """From a root down to this node."""
         found = []

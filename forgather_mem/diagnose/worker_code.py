@@ -25,7 +25,7 @@ def worker_suspects(loader: Any, bytes_per_step: float) -> list[Suspect]:
         functions = _functions(part)
         for function in functions:
             found += _in_function(part, function, bytes_per_step)
-    return found[:3]
+    return list({(one.held_by, one.allocated_at): one for one in found}.values())[:3]
 
 
 def _functions(part: Any) -> list[Any]:
@@ -60,7 +60,7 @@ def _in_function(part: Any, function: Any, bytes_per_step: float) -> list[Suspec
                 held_by=f"{owner}.{name}",
                 allocated_at=place(file, number),
                 source_line=text,
-                signature="in each data worker",
+                each="in each data worker",
                 cure=CURES["workers"],
                 kind="workers",
                 where="workers",

@@ -47,7 +47,7 @@ def test_a_tensor_kept_at_each_step_is_named_with_its_bytes_and_line(tmp_path: P
     assert top["held_by"] == "Keeps.kept"
     assert top["source_line"] == "self.kept.append(torch.zeros(LEAK_BYTES // 4))"
     assert top["allocated_at"].startswith("test_leak_detector.py:")
-    assert top["signature"] == "Tensor [50000] float32 on cpu"
+    assert top["each"] == "Tensor [50000] float32 on cpu"
     assert top["count_per_step"] == pytest.approx(1, rel=0.2)
     assert top["whose"] == "user"
     assert leak["full_at_step"] > 160

@@ -1,0 +1,126 @@
+"""What grows far from the user's variables: in a library's module or class, or behind things that no walk has met?"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from forgather_mem.diagnose.cures import CURES, signature_of
+from forgather_mem.diagnose.growth import Grown, bound_of, length_of, newest
+from forgather_mem.diagnose.owner_paths import attributes_of
+from forgather_mem.diagnose.owners import find_owners
+from forgather_mem.diagnose.pieces import CONTAINER, Sorts, deep_bytes, is_tensor
+from forgather_mem.diagnose.suspects import Suspect
+from forgather_mem.diagnose.user_code import is_our_class, user_modules
+
+# Half a second for a million objects, as a heap of this size takes.
+_OWNERS_S_PER_OBJECT = 0.5e-6
+_LEAST_OWNERS_S = 0.15
+_SAMPLES = 6
+
+
+class LibraryContainers:
+    """The lengths of all containers that libraries' modules, their classes and their objects hold. Keeps numbers."""
+
+    def __init__(self, near: set[int]) -> None:
+        self._lengths = {
+            id(held): length
+            for _, held in _containers()
+            if id(held) not in near and (length := length_of(held)) is not None
+        }
+
+    def grown(self, near: set[int], steps: int) -> list[Suspect]:
+        """Those that are longer now."""
+        found = []
+        for name, held in _containers():
+            then, now = self._lengths.get(id(held)), length_of(held)
+            if then is None or now is None or now <= then or id(held) in near:
+                continue
+            samples = newest(held, min(now - then, _SAMPLES))
+            each = sum(deep_bytes(sample, near, set()) for sample in samples) / max(1, len(samples))
+            one = Grown(0, "items", (now - then) / steps, each, now, samples, bound_of(held))
+            kind = "tensor" if any(map(is_tensor, samples)) else "dict" if isinstance(held, dict) else "list"
+            found.append(
+                Suspect(
+                    type=type(held).__name__,
+                    bytes_per_step=one.bytes_per_step,
+                    count_per_step=one.count_per_step,
+                    held_by=name,
+                    each=signature_of(one),
+                    whose="library",
+                    cure=CURES[kind],
+                    count=now,
+                    bytes=int(now * each),
+                    kind=kind,
+                    where="tensors" if kind == "tensor" else "python",
+                    bounded=None if one.bound is None else f"{name} holds {one.bound:,} at most",
+                )
+            )
+        return found
+
+
+def _containers() -> Iterator[tuple[str, Any]]:
+    """Name and container, two steps below a library's module at most."""
+    sorts = Sorts()
+    users = set(user_modules(len(sys.modules)))
+    for name, module in list(sys.modules.items()):
+        if name in users or not isinstance(module, ModuleType) or name.startswith("forgather_mem"):
+            continue
+        for attribute, held in list(vars(module).items()):
+            kind = type(held)
+            if sorts[kind] == CONTAINER:
+                yield f"{name}.{attribute}", held
+            elif issubclass(kind, type):
+                if held.__dict__.get("__module__") == name:
+                    yield from _attributes(f"{name}.{attribute}", dict(vars(held)), sorts)
+            elif kind.__module__ != "builtins" and not is_our_class(kind):
+                yield from _attributes(f"{name}.{attribute}", attributes_of(held) or {}, sorts)
+
+
+def _attributes(name: str, attributes: dict[str, Any], sorts: Sorts) -> Iterator[tuple[str, Any]]:
+    for attribute, held in list(attributes.items()):
+        if sorts[type(held)] == CONTAINER and attribute != "__dict__":
+            yield f"{name}.{attribute}", held
+
+
+def far_holder(young: list[Any], near: set[int], steps: int, least_bytes: float) -> list[Suspect]:
+    """The class of which most bytes are new, and who holds one of them.
+
+    Args:
+        young: What was made lately.
+        near: What the walk has met.
+        steps: In so many steps.
+        least_bytes: What it must bring a step to be worth the search.
+    """
+    sizes: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    samples: dict[str, Any] = {}
+    for thing in young:
+        if id(thing) not in near:
+            name = type(thing).__qualname__
+            counts[name] += 1
+            sizes[name] += int(deep_bytes(thing, near, set())) if is_tensor(thing) else 100
+            samples[name] = thing
+    name, size = next(iter(sizes.most_common(1)), ("", 0))
+    if not name or size / steps < least_bytes or counts[name] < max(2, steps / 4):
+        return []
+    budget_s = max(_LEAST_OWNERS_S, _OWNERS_S_PER_OBJECT * (len(gc.get_objects()) + gc.get_freeze_count()))
+    owners = find_owners([samples[name]], max_owners=1, budget_s=budget_s, ignore=[young, samples]).found
+    kind = "tensor" if is_tensor(samples[name]) else "list"
+    return [
+        Suspect(
+            type=name,
+            bytes_per_step=size / steps,
+            count_per_step=counts[name] / steps,
+            held_by=owner.holder,
+            each=name,
+            cure=CURES[kind],
+            kind=kind,
+            where="tensors" if kind == "tensor" else "python",
+        )
+        for owner in owners
+    ]
