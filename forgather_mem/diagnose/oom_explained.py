@@ -12,7 +12,7 @@ from forgather_mem.diagnose.advice import advise
 from forgather_mem.diagnose.case import Failure, Settings
 from forgather_mem.diagnose.oom import recognise
 from forgather_mem.diagnose.oom_memory import memory_then
-from forgather_mem.diagnose.oom_place import is_before_any_training, place_of, trained_by
+from forgather_mem.diagnose.oom_place import batch_on_the_way, is_before_any_training, place_of, trained_by
 from forgather_mem.diagnose.oom_story import Story, as_dict
 from forgather_mem.diagnose.step_use import StepUse
 
@@ -31,6 +31,7 @@ def story_outside(error: BaseException, rank: int = 0, reserve_bytes: int = 0) -
         rank=rank,
         layer=place.layer,
         functions=place.functions,
+        batch=batch_on_the_way(error),
         memory=memory_then(found, phase, model, optimizer, reserve_bytes=reserve_bytes),
     )
 

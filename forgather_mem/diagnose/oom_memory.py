@@ -92,7 +92,8 @@ def _on_host(
     whole = measure.name != "anonymous"  # the limit counts this process alone
     if not whole:
         reserve_bytes = 0  # there was no memory behind it
-    used_bytes += reserve_bytes
+    limit_bytes = room.used_bytes + room.free_bytes
+    used_bytes = min(used_bytes + reserve_bytes, limit_bytes)
     rest = max(0, anonymous_bytes - sum(tensors.values()))
     in_use = dict(tensors)
     name = _OF_PHASE.get(phase)
@@ -107,7 +108,7 @@ def _on_host(
     return MemoryThen(
         used_bytes=used_bytes,
         free_bytes=max(0, room.free_bytes - reserve_bytes),
-        limit_bytes=room.used_bytes + room.free_bytes,
+        limit_bytes=limit_bytes,
         limit=room.limit,
         others_bytes=None if whole else max(0, room.used_bytes - anonymous_bytes - workers_bytes),
         in_use={part: size for part, size in in_use.items() if size},

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from forgather_mem.actions.frames import chain
+from forgather_mem.diagnose.batch_uses import Batch, batch_of
 
 MAX_FRAMES = 2000
 _MODULE_FILE = "torch/nn/modules/module.py"
@@ -127,6 +128,18 @@ def trained_by(error: BaseException) -> tuple[Any, Any]:
     return models[max(models)] if models else None, optimizers[max(optimizers)] if optimizers else None
 
 
+def batch_on_the_way(error: BaseException) -> Batch | None:
+    """The shape of what the outermost module was called with; None outside modules."""
+    for frame in _frames(error):
+        if frame.f_code.co_name in _CALLS and _file(frame).endswith(_MODULE_FILE):
+            variables = frame.f_locals
+            batch = batch_of(variables.get("args", ()), variables.get("kwargs", {}))
+            if isinstance(variables, dict):
+                variables.clear()  # as in `_self_of`
+            return batch
+    return None
+
+
 def _frames(error: BaseException) -> Iterator[FrameType]:
     """All frames on the way, outermost first: the error's own, then of those that it was raised from."""
     count = 0
@@ -141,7 +154,7 @@ def _phase(frames: list[FrameType]) -> str | None:
     for table in (_PHASES, _ELSE):
         for frame in frames:
             code = frame.f_code
-            file, name = code.co_filename.replace(os.sep, "/"), code.co_name
+            file, name = _file(frame), code.co_name
             for end, names, phase in table:
                 if (name in names or not names) and file.endswith(end):
                     return phase
@@ -153,7 +166,7 @@ def _phase(frames: list[FrameType]) -> str | None:
 def _layer(frames: list[FrameType], model: Any) -> str | None:
     outermost = innermost = None
     for frame in frames:
-        file = frame.f_code.co_filename.replace(os.sep, "/")
+        file = _file(frame)
         if frame.f_code.co_name in _CALLS and file.endswith(_MODULE_FILE):
             innermost = _self_of(frame)
             outermost = innermost if outermost is None else outermost
@@ -165,7 +178,7 @@ def _layer(frames: list[FrameType], model: Any) -> str | None:
         if root is not None and hasattr(root, "named_modules"):
             for name, module in root.named_modules():
                 if module is innermost:
-                    return _plain_name(name) or type(innermost).__name__
+                    return _named(_plain_name(name), type(innermost).__name__)
     return type(innermost).__name__
 
 
@@ -179,6 +192,19 @@ def _plain_name(name: str) -> str:
     while parts and parts[0] in ("module", "_orig_mod", "_fsdp_wrapped_module"):
         parts.pop(0)
     return ".".join(parts)
+
+
+def _file(frame: FrameType) -> str:
+    return frame.f_code.co_filename.replace(os.sep, "/")
+
+
+def _named(name: str, kind: str) -> str:
+    """A number alone says little.
+
+    >>> _named("model.lm_head", "Linear"), _named("2", "Linear"), _named("", "Net")
+    ('model.lm_head', '2 (Linear)', 'Net')
+    """
+    return f"{name} ({kind})" if name.isdecimal() else name or kind
 
 
 def _is_module(value: Any) -> bool:

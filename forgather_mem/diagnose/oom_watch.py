@@ -44,6 +44,7 @@ class OutOfMemoryWatch:
         self._forget()
 
     def _forget(self) -> None:
+        self.listens = True  # to the phases of every step
         self._run: Run | None = None
         self._uses: BatchUses | None = None
         self._reserve: mmap.mmap | None = None
@@ -80,6 +81,7 @@ class OutOfMemoryWatch:
             self._look_at(moment)
         if moment.event == "step_end":
             self._uses.step_ended(moment.step, sample.values)
+            self.listens = self._uses.reading
         return NOTHING
 
     def phase_begin(self, phase: str) -> None:
@@ -107,6 +109,7 @@ class OutOfMemoryWatch:
     def _see(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         if self._uses is not None:
             self._uses.see(batch_of(arguments, keywords))
+            self.listens = self._uses.reading
 
     def _failed(self, error: BaseException) -> None:
         """An error ends the training: note all that can be known while its frames are alive."""
