@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from forgather_mem.sample import PhaseWatcher
+from forgather_mem.sample import STEP_PHASES, PhaseWatcher
 
 # What runs inside these is theirs: the forward pass of an evaluation is evaluation.
 _OPAQUE = frozenset({"evaluate", "save", "resume", "generate"})
@@ -58,7 +58,8 @@ class PhaseStack:
         if self._watchers:
             began_s = time.perf_counter()
             for watcher in self._watchers:
-                watcher.phase_begin(phase)
+                if getattr(watcher, "listens", True) or phase not in STEP_PHASES:
+                    watcher.phase_begin(phase)
             self.watched_s += time.perf_counter() - began_s
         return True
 
@@ -70,7 +71,8 @@ class PhaseStack:
         while True:
             last = self._stack.pop()
             for watcher in self._watchers:
-                watcher.phase_end(last)
+                if getattr(watcher, "listens", True) or last not in STEP_PHASES:
+                    watcher.phase_end(last)
             if last == phase:
                 break
         self.watched_s += time.perf_counter() - began_s

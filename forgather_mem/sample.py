@@ -16,6 +16,8 @@ EVENTS = (
     "pre_optimizer_step", "optimizer_step", "step_end", "evaluate", "predict", "save", "log",
     "prediction_step", "push_begin",
 )  # fmt: skip
+# The phases that each step has.
+STEP_PHASES = frozenset({"data", "forward", "backward", "optimizer"})
 # The share of a run's time that our readings may take; over it the dear ones become rarer, and the report says so.
 OWN_BUDGET_FRAC = 0.005
 
@@ -122,7 +124,10 @@ class RunInfo(Protocol):
 
 
 class PhaseWatcher(Protocol):
-    """Somebody who measures phases: `begin` and `end` come in pairs and nest like the phases do."""
+    """Somebody who measures phases: `begin` and `end` come in pairs and nest like the phases do.
+
+    With an attribute `listens` that is False at the time it is not told of `STEP_PHASES`: each step has four of them.
+    """
 
     def phase_begin(self, phase: str) -> None: ...
 

@@ -87,6 +87,7 @@ class BatchUses:
         largest: The largest batch of the steps that have ended; None before one has.
         ended: The phases that have ended in this run, with how often.
         between_bytes: What was in use at the end of the last step that was read.
+        reading: Whether what is in use is read in this step.
     """
 
     def __init__(self) -> None:
@@ -99,7 +100,7 @@ class BatchUses:
         self._on_device = False
         self._step_batch: Batch | None = None
         self._phases: dict[str, int] = {}
-        self._reading = True
+        self.reading = True
         self._num_steps = 0
         self._every = 1
         self._cost_s = 0.0
@@ -113,13 +114,13 @@ class BatchUses:
         if self._step_batch is None or batch.size > self._step_batch.size:
             self._step_batch = batch
             if self.largest is None or batch.size > self.largest.size:
-                self._reading = True
+                self.reading = True
 
     def phase_ended(self, phase: str) -> None:
         """A phase has ended: what is in use now counts for it."""
         ended = self.ended
         ended[phase] = ended.get(phase, 0) + 1
-        if self._reading and phase != "data":
+        if self.reading and phase != "data":
             size = self.read()
             if size is not None and size > self._phases.get(phase, -1):
                 self._phases[phase] = size
@@ -130,13 +131,13 @@ class BatchUses:
         self._num_steps += 1
         if batch is not None and (self.largest is None or batch.size > self.largest.size):
             self.largest = batch
-        if self._reading:
+        if self.reading:
             self.between_bytes = self.read()
             if batch is not None:
                 self._add(StepUse(step=step, rows=batch.rows, length=batch.length, phases=self._with(peaks)))
             self._phases = {}
         spent = self._cost_s <= BUDGET_FRAC * (time.perf_counter() - self._began_s)
-        self._reading = self._num_steps < _ALWAYS_STEPS or (spent and not self._num_steps % self._every)
+        self.reading = self._num_steps < _ALWAYS_STEPS or (spent and not self._num_steps % self._every)
 
     def read(self) -> int | None:
         """What is in use of the memory that is the scarce one: the device's, where there is one."""

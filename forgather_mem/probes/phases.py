@@ -11,9 +11,6 @@ from forgather_mem.probes.windows import PeakWindow, device_peaks, host_peaks
 from forgather_mem.sample import OWN_BUDGET_FRAC, Moment, RunInfo, Sample
 from forgather_mem.units import format_duration, format_share
 
-# Phases that come in every step; the others are rare and always measured.
-_OF_EVERY_STEP = frozenset({"data", "forward", "backward", "optimizer"})
-
 
 class PhaseProbe:
     """Peaks per phase from the kernel's and the allocator's own high-water marks: exact, without a thread.
@@ -61,7 +58,7 @@ class PhaseProbe:
         self._open: list[_Phase] = []
         self._peaks: dict[str, float] = {}
         self._whole_run: PeakWindow | None = None
-        self._measuring = True
+        self.listens = True
         self._began_s = time.perf_counter()
         self._cost_s = 0.0
         self._num_calls = self._num_left_out = 0
@@ -84,9 +81,6 @@ class PhaseProbe:
         self._close()
 
     def phase_begin(self, phase: str) -> None:
-        if not self._measuring and phase in _OF_EVERY_STEP:
-            self._open.append(_NOT_MEASURED[phase])
-            return
         began_s = time.perf_counter()
         host = host_peaks()
         device = device_peaks() if self.device else None
@@ -100,9 +94,6 @@ class PhaseProbe:
         self._cost_s += time.perf_counter() - began_s
 
     def phase_end(self, phase: str) -> None:
-        if self._open and self._open[-1] is _NOT_MEASURED.get(phase):
-            self._open.pop()
-            return
         if all(entry.name != phase for entry in self._open):
             return  # it began before this run did
         began_s = time.perf_counter()
@@ -122,8 +113,8 @@ class PhaseProbe:
     def _keep_to_the_budget(self) -> None:
         """Whether to measure until the next call: what measuring has cost must be paid for by the time gone by."""
         self._num_calls += 1
-        self._num_left_out += not self._measuring
-        self._measuring = time.perf_counter() >= self._began_s + self._cost_s / self.budget_frac
+        self._num_left_out += not self.listens
+        self.listens = time.perf_counter() >= self._began_s + self._cost_s / self.budget_frac
 
     def _keep(self, name: str, window: PeakWindow | None) -> None:
         if window is None:
@@ -150,6 +141,3 @@ class _Phase:
     name: str
     host: PeakWindow | None
     device: PeakWindow | None
-
-
-_NOT_MEASURED = {phase: _Phase(phase, None, None) for phase in _OF_EVERY_STEP}

@@ -12,12 +12,12 @@ from typing import Any
 from forgather_mem.cgroups import kill_counter
 from forgather_mem.formats.ring_writer import RingWriter, ring_name
 from forgather_mem.probes.limits import MemoryLimit
-from forgather_mem.sample import Finding, RunInfo, Sample
+from forgather_mem.sample import STEP_PHASES, Finding, RunInfo, Sample
 from forgather_mem.session import register
 
 # The next phase or the step's record comes soon after these: their end is not worth what a store costs just then,
 # when the pass that has ended has left nothing of ours in the processor's caches.
-_SHORT = frozenset({"data", "forward", "backward", "optimizer"})
+_SHORT = STEP_PHASES
 
 
 class BlackBoxSink:
