@@ -16,6 +16,7 @@ _MODULE_OF = {
     "JsonLogger": "json_logger",
     "JsonMemoryLogger": "memory_loggers",
     "LeakDetector": "leak_detector",
+    "MemoryAlert": "memory_alert",
     "MemoryCallback": "memory_callback",
     "MinimumMemory": "minimum_memory",
     "OOMReporter": "oom_reporter",
@@ -36,6 +37,7 @@ __all__ = [
     "JsonLogger",
     "JsonMemoryLogger",
     "LeakDetector",
+    "MemoryAlert",
     "MemoryCallback",
     "MinimumMemory",
     "OOMReporter",
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from forgather_mem.callbacks.info_callback import InfoCallback as InfoCallback
     from forgather_mem.callbacks.json_logger import JsonLogger as JsonLogger
     from forgather_mem.callbacks.leak_detector import LeakDetector as LeakDetector
+    from forgather_mem.callbacks.memory_alert import MemoryAlert as MemoryAlert
     from forgather_mem.callbacks.memory_callback import MemoryCallback as MemoryCallback
     from forgather_mem.callbacks.memory_loggers import JsonMemoryLogger as JsonMemoryLogger
     from forgather_mem.callbacks.memory_loggers import PeakMemory as PeakMemory

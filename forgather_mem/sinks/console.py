@@ -18,8 +18,8 @@ _SHOWN = (
     ("device/reserved_bytes", "reserved"),
     ("device/step_peak_bytes", "peak"),
 )
-# These stand in the run's report, which is printed by itself.
-_NOT_PRINTED = ("verdict", "backed_off", "cleanup_calls")
+# These stand in the run's report, which is printed by itself; an alert has printed its line.
+_NOT_PRINTED = ("verdict", "backed_off", "cleanup_calls", "advice", "alert")
 # A failing rank prints too, with its number.
 _FROM_EVERY_RANK = ("oom", "exception")
 

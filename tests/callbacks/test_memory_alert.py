@@ -1,0 +1,219 @@
+"""Alerts in real trainings: a memory that fills, limits that are crossed, checkpoints and stops in time."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from forgather_mem import load_callbacks
+from forgather_mem.callbacks import MemoryAlert, MemoryCallback
+from forgather_mem.callbacks.memory_alert import Alert
+from forgather_mem.diagnose.time_to_full import Filling
+from forgather_mem.sinks import Capture
+from tests.training import fingerprint, make_trainer
+
+ROOT = Path(__file__).parent.parent.parent
+CAPACITY = 64e9
+
+
+class Grows(TrainerCallback):
+    """Keeps `num_bytes` more at each step, touched so that they count."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.num_bytes = num_bytes
+        self.kept: list[torch.Tensor] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self.kept.append(torch.ones(self.num_bytes // 4))
+
+
+def fill(sizes: Iterator[float] | list[float], within_steps: int = 200) -> list[tuple[int, Any]]:
+    """The forecasts of a series, at each fourth step as in a training, with their steps."""
+    filling, told = Filling(within_steps), []
+    for step, size in enumerate(sizes, 1):
+        filling.add(step, size)
+        found = filling.forecast(CAPACITY) if not step % 4 else None
+        if found is not None:
+            told.append((step, found))
+    return told
+
+
+# ---- the logic, on series ----
+
+
+@pytest.mark.parametrize("begins_at", [0, 700])
+@pytest.mark.parametrize("steps", [80, 300, 2500])
+def test_linear_growth_is_forecast_within_a_tenth_at_20_steps_ahead(steps: int, begins_at: int) -> None:
+    rng = random.Random(steps)
+    full, slope = begins_at + steps, 0.8 * CAPACITY / steps
+    spikes = [0.0, 0.1 * CAPACITY]
+    sizes = [
+        0.2 * CAPACITY + slope * max(0, step - begins_at) + rng.gauss(0, slope) + rng.choices(spikes, [0.97, 0.03])[0]
+        for step in range(1, full - 19)
+    ]
+    told = fill(sizes)
+    step, last = told[-1]
+    assert step > full - 24
+    assert last.steps_left == pytest.approx(full - step, abs=2)
+    assert last.low_step - 1 <= full <= last.high_step + 1
+    assert full - told[0][0] >= min(190, steps / 4), "and it was told in time"
+
+
+def steady(rng: random.Random) -> list[float]:
+    level, noise = rng.uniform(0.3, 0.95), rng.choice([0, 0.001, 0.01])
+    return [CAPACITY * (level + rng.gauss(0, noise)) for _ in range(10_000)]
+
+
+def sawtooth(rng: random.Random) -> list[float]:
+    base, height, period = rng.uniform(0.2, 0.6), rng.uniform(0.05, 0.3), rng.choice([7, 20, 50, 100, 200, 500, 1500])
+    return [CAPACITY * (base + height * (step % period) / period + rng.gauss(0, 0.002)) for step in range(10_000)]
+
+
+def spiky(rng: random.Random) -> list[float]:
+    base, often, height = rng.uniform(0.3, 0.8), rng.choice([0.001, 0.01, 0.05]), rng.uniform(0.05, 0.18)
+    return [
+        CAPACITY * (base + (height * rng.random() if rng.random() < often else 0) + abs(rng.gauss(0, 0.002)))
+        for _ in range(10_000)
+    ]
+
+
+def filling_cache(rng: random.Random) -> list[float]:
+    return [CAPACITY * (0.3 + 0.5 * (1 - 2 ** (-step / 300)) + rng.gauss(0, 0.002)) for step in range(10_000)]
+
+
+@pytest.mark.parametrize("series", [steady, sawtooth, spiky, filling_cache])
+def test_ten_thousand_steps_that_only_move_raise_no_alert(series: Any) -> None:
+    for seed in range(3):
+        assert fill(series(random.Random(seed))) == []
+
+
+# ---- real trainings ----
+
+
+@pytest.mark.fresh
+def test_a_training_that_fills_its_memory_is_stopped_with_a_checkpoint_before_the_wall(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import resource
+
+    alerts: list[Alert] = []
+    trainer = make_trainer(
+        tmp_path,
+        [Grows(8 << 20), MemoryAlert({}, {}, 60, call=alerts.append, save=True, stop=True, strict=True)],
+        max_steps=200,
+        rows=64,
+        logging_steps=500,
+    )
+    used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + 150 * (8 << 20), resource.RLIM_INFINITY))
+    trainer.train()  # would raise a MemoryError near step 150
+    assert len(alerts) == 1
+    alert = alerts[0]
+    assert (alert.name, alert.rank, trainer.state.global_step) == ("host", 0, alert.step)
+    assert alert.value == pytest.approx(8 << 20, rel=0.1)
+    assert alert.full_at_step == pytest.approx(150, rel=0.1)
+    assert 1 <= alert.full_at_step - alert.step <= 60
+    assert (tmp_path / f"checkpoint-{alert.step}" / "trainer_state.json").exists()
+    lines = capfd.readouterr().err.splitlines()
+    said = next(number for number, line in enumerate(lines) if line.startswith("forgather-mem: step"))
+    assert "address space (RLIMIT_AS) is full near step" in " ".join(" ".join(lines[said : said + 3]).split())
+    assert max(map(len, lines[said : said + 3])) <= 80
+
+
+def test_a_limit_is_told_once_a_rise_to_console_records_and_trackers(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[str, str]] = []
+    active = types.SimpleNamespace(alert=lambda title, text: sent.append((title, text)))
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(run=active))
+    capture = Capture()
+    make_trainer(
+        tmp_path,
+        [
+            MemoryAlert({"host/rss_bytes": "1MiB"}, {"host/rss_bytes": "1TiB"}, None, strict=True),
+            MemoryCallback(sinks=[capture]),
+        ],
+    ).train()
+    told = [finding for finding in capture.findings if finding.kind == "alert"]
+    assert [(finding.step, finding.data["name"]) for finding in told] == [(1, "host/rss_bytes")] * 2
+    assert [text for _, text in sent] == [finding.text for finding in told]
+    said = capfd.readouterr().err
+    assert said.count("host/rss_bytes is") == 2
+    assert "above 1.0 MiB" in said
+    assert "below 1.0 TiB" in said
+
+
+def test_nothing_is_changed_when_nothing_is_near(tmp_path: Path) -> None:
+    plain, watched = make_trainer(tmp_path / "plain"), make_trainer(tmp_path / "watched", [MemoryAlert(strict=True)])
+    plain.train()
+    watched.train()
+    assert fingerprint(watched) == fingerprint(plain)
+
+
+def test_what_a_users_function_raises_is_logged_and_ends_no_training(tmp_path: Path) -> None:
+    def raises(alert: Alert) -> None:
+        raise RuntimeError("the pager is down")
+
+    alert = MemoryAlert({"host/rss_bytes": "1MiB"}, {}, None, call=raises, stop=True)
+    trainer = make_trainer(tmp_path, [alert])
+    trainer.train()
+    assert trainer.state.global_step == 1, "it has stopped all the same"
+
+
+def test_from_a_template(tmp_path: Path) -> None:
+    template = tmp_path / "alert.yaml"
+    template.write_text(
+        "trainer_callbacks: !list:@trainer_callbacks\n"
+        "    - !singleton:forgather_mem.callbacks:MemoryAlert\n"
+        '        above: { host/limit_used_frac: "95%" }\n'
+        "        below: { device/headroom_bytes: 2GiB }\n"
+        "        full_within_steps: 100\n"
+        "        save: true\n"
+    )
+    (alert,) = load_callbacks("alert.yaml", searchpath=tmp_path)
+    make_trainer(tmp_path, [pickle.loads(pickle.dumps(alert))]).train()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"above": {"host/limit_used_frc": "90%"}}, "no sample named 'host/limit_used_frc'; did you mean"),
+        ({"above": {"rss": "90%"}}, "'rss' is no sample name; write one such as"),
+        ({"above": {"host/limit_used_frac": 90}}, "a share is 1 at most"),
+        ({"below": {"device/headroom_bytes": "1GB"}}, "unknown unit 'GB'; write 1GiB"),
+        ({"below": "1GiB"}, r"MemoryAlert\(below='1GiB'\): give sample names and limits"),
+        ({"full_within_steps": 0}, "a period is 1 step or more"),
+        ({"above": {}, "below": {}, "full_within_steps": None}, "nothing is left to watch"),
+        ({"stop": "yes"}, "stop is true or false"),
+        ({"call": "print"}, "give a function that takes an Alert"),
+    ],
+)
+def test_a_wrong_argument_is_named_at_construction(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MemoryAlert(**arguments)
+
+
+def test_two_ranks_stop_and_save_at_the_same_step_when_one_is_near_its_wall(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command += [str(ROOT / "tests/callbacks/alert_on_two_ranks.py"), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "FORGATHER_MEM_STRICT": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    assert ranks[0] == {"alerts": [], "stopped_at": ranks[1]["stopped_at"]}
+    assert [alert["rank"] for alert in ranks[1]["alerts"]] == [1]
+    assert ranks[1]["alerts"][0]["step"] < ranks[1]["stopped_at"] < 40
+    assert (tmp_path / f"checkpoint-{ranks[1]['stopped_at']}").exists()
+    assert "rank 1, step" in done.stderr
