@@ -74,7 +74,7 @@ def _body(report: Report, width: int) -> list[str]:
         return oom_lines(report, width)
     if report.get("killed"):
         lines = [*killed_lines(report, width), *_section("RANKS", _ranks(report), width)]
-        return lines if was_out_of_memory(report["killed"]) else [*lines, *table_lines(report)]
+        return lines if was_out_of_memory(report["killed"]) else [*lines, *table_lines(report), *_end(report)]
     return _short(report, width) if _all_well(report) else _long(report, width)
 
 
@@ -113,19 +113,21 @@ def _short(report: Report, width: int) -> list[str]:
 
 
 def _long(report: Report, width: int) -> list[str]:
-    pointers = _pointers(report)
-    end = ["", *pointers] if pointers else []
+    end = _end(report)
     leaks = report["leak"]["verdict"] == "leak"
     for lines_a_text in (4, 2, 1):  # when all that happened is too much, shorter
         lines = leak_lines(report, width) if leaks else []
         if report["run"]["end"] not in ("finished", None):
             lines.append("The run did not finish; these are the numbers so far.")
+        elif not report["steps"] and report["run"]["end"] is not None:
+            lines.append("No step of a Trainer was seen; this is the process as a whole.")
         lines += table_lines(report)
         lines += _section("RANKS", _ranks(report), width)
         if not leaks:
             lines += _section("PARTS", parts_sentences(report), width)
         lines += _section("CLEAN-UP", cleanup_sentences(report, brief=leaks), width, lines_a_text)
-        lines += _section("OURSELVES", own_sentences(report, brief=leaks), width)
+        if report["steps"] or report["overhead"]["seconds"]:
+            lines += _section("OURSELVES", own_sentences(report, brief=leaks), width)
         lines += _section("OFF", first_sentences(report["switched_off"], _MAX_SWITCHED_OFF), width, lines_a_text)
         if len(lines) + len(end) <= MAX_LINES - 2:
             break
@@ -155,6 +157,9 @@ def _ending(report: Report) -> str:
     if run["end"] is None:
         return f"{done}{took} so far"
     number = (report.get("killed") or {}).get("signal")
+    code = run["exit_code"]
+    if run["end"] == "interrupted" and code is not None and code < 128 and not number:  # sys.exit in the middle
+        return f"exit {code} after {done}{took}"
     how = {
         "exception": "exception",
         "oom": "out of memory",
@@ -210,6 +215,11 @@ def _pointers(report: Report) -> list[str]:
         note = notes[command.split()[0]]
         lines.append(f"{command:<44} {note}" if len(command) < 44 else command)
     return lines
+
+
+def _end(report: Report) -> list[str]:
+    pointers = _pointers(report)
+    return ["", *pointers] if pointers else []
 
 
 def _section(label: str, texts: Iterable[str], width: int, lines_a_text: int = 2) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -40,7 +41,7 @@ def dispatch(argv: Sequence[str]) -> int:
     """Run one command and give its exit code: 2 for wrong usage, 1 for a failure, 0 when all went well."""
     name = argv[0] if argv and not argv[0].startswith("-") else None
     if name is not None and (name := ALIASES.get(name, name)) not in COMMANDS:
-        complain(f"there is no command {name!r}", did_you_mean(name, [*COMMANDS, *ALIASES]) or _see_help())
+        complain(f"there is no command {name!r}", _meant(name))
         return USAGE
     app = build([name] if name else list(COMMANDS))
     try:
@@ -80,8 +81,10 @@ def complain(message: str, hint: str | None = None) -> None:
     print("forgather-mem: " + escape_controls(text, keep="\n"), file=sys.stderr)
 
 
-def _see_help() -> str:
-    return "`forgather-mem --help` lists them"
+def _meant(name: str) -> str:
+    if name.endswith(".py") or os.path.isfile(name):
+        return f"to watch it: forgather-mem run {shlex.quote(name)}"
+    return did_you_mean(name, [*COMMANDS, *ALIASES]) or "`forgather-mem --help` lists them"
 
 
 def _show_version(asked: bool) -> None:

@@ -10,7 +10,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 VERDICTS = ("leak",)
 _WITH_VALUE = {
@@ -21,6 +21,9 @@ _WITH_VALUE = {
     "--fail-on": "leak",
     "--max-peak": "host=SIZE or gpu0=SIZE",
 }
+
+
+_OF_PYTHON = ("-m", "-c", "-")  # these begin a command
 
 
 class UsageError(Exception):
@@ -75,13 +78,13 @@ class Arguments:
         self.fail_on: list[str] = []
         self.max_peaks: list[tuple[str, str]] = []
         rest = list(words)
-        while rest and rest[0].startswith("-") and rest[0] != "-m":
+        while rest and rest[0].startswith("-") and rest[0] not in _OF_PYTHON:
             word = rest.pop(0)
             if word == "--":
                 break
             name, equals, value = word.partition("=")
             if name not in _WITH_VALUE:
-                raise UsageError(f"run: there is no option {name!r}", _options_hint())
+                raise UsageError(f"run: there is no option {name!r}", _meant(name, _WITH_VALUE) or _options_hint())
             if not equals:
                 if not rest:
                     raise UsageError(f"run: {name} needs a value: {name} {_WITH_VALUE[name]}")
@@ -131,9 +134,15 @@ def command_of(words: Sequence[str]) -> Command:
         if not rest:
             raise UsageError("run: -m needs the name of a module")
         return Command([*python, "-m", *rest], rest[0], rest[1:])
+    if first == "-c" and not rest:
+        raise UsageError("run: -c needs a program")
+    if first in _OF_PYTHON:
+        return Command([*python, first, *rest], first, rest)
     if first.endswith((".py", ".pyc", ".pyz")) or os.path.isfile(os.path.join(first, "__main__.py")):
         if not os.path.exists(first):
-            raise UsageError(f"run: there is no file {first!r}", f"in {os.getcwd()}")
+            raise UsageError(
+                f"run: there is no file {first!r}", _meant(first, _scripts_beside(first)) or f"in {os.getcwd()}"
+            )
         return Command([*python, first, *rest], first, rest)
     executable = _executable(first)
     if executable is not None:
@@ -163,6 +172,20 @@ def _interpreter_options() -> list[str]:
     options = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv[1:])]
     options = options[:-1]  # our script, or the name of our module
     return options[:-1] if options and options[-1] == "-m" else options
+
+
+def _meant(word: str, known: Iterable[str]) -> str | None:
+    from forgather_mem.errors import did_you_mean  # of use to who has made a mistake only
+
+    return did_you_mean(word, known)
+
+
+def _scripts_beside(path: str) -> list[str]:
+    folder = os.path.dirname(path)
+    try:
+        return [os.path.join(folder, name) for name in os.listdir(folder or ".") if name.endswith(".py")]
+    except OSError:
+        return []
 
 
 def _options_hint() -> str:

@@ -14,7 +14,7 @@ from forgather_mem import session
 from forgather_mem.cgroups import kill_counter
 from forgather_mem.formats.ring_writer import RingWriter
 from forgather_mem.launch.arguments import Arguments, Command, UsageError, command_of
-from forgather_mem.launch.waiting import Child, Ended, end_like, execute
+from forgather_mem.launch.waiting import Child, Ended, end_like, execute_or_tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def run(words: Sequence[str]) -> int:
         _say(f"forgather-mem: {error}" + (f"\n  {error.hint}" if error.hint else ""))
         return USAGE
     if session.is_off():
-        execute(command.argv, os.environ)
+        return execute_or_tell(command.argv, os.environ)
     code = _check(arguments)
     if code:
         return code

@@ -110,6 +110,15 @@ def execute(argv: Sequence[str], environment: Mapping[str, str]) -> None:
     os.execve(argv[0], list(argv), dict(environment))
 
 
+def execute_or_tell(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Become this program; where that can't be, say why, and give the exit code that shells have for it."""
+    try:
+        execute(argv, environment)
+    except OSError as error:
+        os.write(2, os.fsencode(f"forgather-mem: can't run {argv[0]}: {error.strerror}\n"))
+    return _FOUND_BUT_NOT_RUN
+
+
 def _become(argv: Sequence[str], environment: Mapping[str, str], parent: int, mask: Iterable[int]) -> None:
     """In the child: end when the parent is killed, as the script alone would have been, and become the program."""
     try:
@@ -120,9 +129,9 @@ def _become(argv: Sequence[str], environment: Mapping[str, str], parent: int, ma
             os._exit(128 + signal.SIGKILL)
     except (ImportError, OSError, AttributeError):
         pass  # a system without it: then it lives on
+    code = _FOUND_BUT_NOT_RUN
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        execute(argv, environment)
-    except OSError as error:
-        os.write(2, os.fsencode(f"forgather-mem: can't run {argv[0]}: {error.strerror}\n"))
-    os._exit(_FOUND_BUT_NOT_RUN)
+        code = execute_or_tell(argv, environment)
+    finally:
+        os._exit(code)

@@ -61,6 +61,40 @@ def test_a_module_and_the_options_of_python_are_passed_on(folder: Path) -> None:
     assert watched(["tool", "x"], folder).plain == run(python("tool", "x"), folder)
 
 
+@pytest.mark.parametrize("words", [["-c", "import sys; print(sys.argv, sys.path[0]); sys.exit(7)", "x"], ["-", "x"]])
+def test_a_program_that_is_no_file_runs(folder: Path, words: list[str]) -> None:
+    stdin = "import sys; print(sys.argv, sys.path[0]); sys.exit(7)\n"
+    plain = run(python(*words), folder, stdin=stdin)
+    assert plain.code == 7
+    assert taken_apart(run([*RUN, *words], folder, stdin=stdin)).plain == plain
+
+
+def test_what_cannot_be_executed_is_said_also_when_switched_off(folder: Path) -> None:
+    (folder / "no_shebang").write_text("echo never\n")
+    (folder / "no_shebang").chmod(0o755)
+    said = "forgather-mem: can't run ./no_shebang: Exec format error\n"
+    assert watched(["./no_shebang"], folder).plain == Result(126, "", said)
+    assert run([*RUN, "./no_shebang"], folder, FORGATHER_MEM="0") == Result(126, "", said)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [(["run", "trian.py"], "did you mean 'train.py'?"), (["run", "--templat", "x"], "did you mean '--template'?"),
+     (["train.py"], "to watch it: forgather-mem run train.py")],
+)  # fmt: skip
+def test_a_mistyped_command_line_names_what_was_meant(folder: Path, words: list[str], hint: str) -> None:
+    (folder / "train.py").touch()
+    result = run([*RUN[:-1], *words], folder)
+    assert result.code == 2
+    assert result.err.endswith(f"\n  {hint}\n")
+
+
+def test_without_a_step_it_says_so(folder: Path) -> None:
+    report = watched([script(folder, "exits with 3")], folder).report
+    assert "\nNo step of a Trainer was seen; this is the process as a whole.\n" in report
+    assert "OURSELVES" not in report
+
+
 def test_any_command_runs_and_its_pythons_are_met(folder: Path) -> None:
     name = script(folder, "exits with 3")
     (folder / "start.sh").write_text(f'#!/bin/sh\n"{sys.executable}" {name}\ncode=$?\necho "it was $code"\nexit 7\n')

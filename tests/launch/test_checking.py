@@ -1,0 +1,39 @@
+"""What the user asked for is looked at before the command begins, and quickly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.launch.commands import ROOT, python, run
+
+_CHECK = """
+import json, sys
+from forgather_mem.launch.arguments import Arguments
+from forgather_mem.launch.checking import check
+codes = []
+for words in json.loads(sys.argv[1]):
+    codes.append((check(Arguments([*words, "train.py"])), "torch" in sys.modules))
+print(json.dumps(codes))
+"""
+MISTAKE = """-- extends "callbacks/memory.yaml"
+
+[callback_list]
+    == super()
+    gc: !singleton:forgather_mem.callbacks:SimpleGarbageCollector
+        collect_freq_epoc: 2
+"""
+
+
+def test_a_template_of_ours_is_checked_without_torch_and_a_mistake_in_one_is_found(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(MISTAKE)
+    shipped = sorted(path.name for path in (ROOT / "templates" / "callbacks").glob("*.yaml"))
+    wordings = [["--template", f"callbacks/{name}"] for name in shipped]
+    wordings += [["--max-peak", "host=8GiB"], ["--max-peak", "host=lots"], ["--template", "mine.yaml"]]
+    done = run(python("-c", _CHECK, json.dumps(wordings)), tmp_path)
+    assert done.code == 0, done.err
+    codes = json.loads(done.out)
+    assert len(shipped) > 5
+    assert codes[:-2] == [[0, False]] * (len(shipped) + 1)
+    assert codes[-2:] == [[2, False], [1, True]], "only the one with a mistake is looked at with torch"
+    assert "did you mean 'collect_freq_epoch'?" in done.err
