@@ -21,6 +21,7 @@ _MODULE_OF = {
     "MinimumMemory": "minimum_memory",
     "OOMReporter": "oom_reporter",
     "PeakMemory": "memory_loggers",
+    "ProfileMemory": "profile_memory",
     "ProgressCallback": "progress_callback",
     "ScheduledGarbageCollector": "gc_governor",
     "SimpleGarbageCollector": "collectors",
@@ -42,6 +43,7 @@ __all__ = [
     "MinimumMemory",
     "OOMReporter",
     "PeakMemory",
+    "ProfileMemory",
     "ProgressCallback",
     "ScheduledGarbageCollector",
     "SimpleGarbageCollector",
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from forgather_mem.callbacks.minimum_memory import MinimumMemory as MinimumMemory
     from forgather_mem.callbacks.minimum_memory import estimate_minimum as estimate_minimum
     from forgather_mem.callbacks.oom_reporter import OOMReporter as OOMReporter
+    from forgather_mem.callbacks.profile_memory import ProfileMemory as ProfileMemory
     from forgather_mem.callbacks.progress_callback import ProgressCallback as ProgressCallback
     from forgather_mem.callbacks.tb_logger import TBLogger as TBLogger
     from forgather_mem.callbacks.textgen_callback import TextgenCallback as TextgenCallback

@@ -1,0 +1,179 @@
+"""Which callback records a few steps with PyTorch's profiler, each allocation by its operator?"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from forgather_mem.callbacks.rule_callback import RuleCallback
+from forgather_mem.diagnose.snapshot import Snapshot
+from forgather_mem.plan import Rule
+from forgather_mem.probes.allocator import current_allocator
+from forgather_mem.sample import Finding, Moment, RunInfo, Sample
+from forgather_mem.triggers import AtEvent, Every, check_period
+from forgather_mem.units import MIB, format_bytes
+
+logger = logging.getLogger(__name__)
+
+NOTHING: Mapping[str, float] = {}
+VIEWER = "https://ui.perfetto.dev"
+
+
+class ProfileMemory(RuleCallback):
+    """Records a few steps with `torch.profiler`: time and memory of each operator, as a trace for a viewer.
+
+    On rank 0, `profile/trace.rank0.json.gz` is written into the run's folder, and on a CUDA device the allocator's
+    history beside it, `profile/snapshot.rank0.pickle`. A line says how to look at them. The training learns the same
+    with and without; the steps that are recorded take longer. While another profiler is active, nothing is recorded,
+    and a line says so. After an error in a recorded step the profiler is stopped and nothing is written.
+
+    Args:
+        start_step: The first step that is recorded, counted from 1 like the trainer's. Let the first few pass: they
+            compile and fill caches.
+        steps: How many are recorded.
+        max_entries: Allocations and frees that the device's history remembers.
+        max_mb: A larger file is not left behind.
+        enabled: False makes it do nothing.
+        strict: Let a failure of our own end the training instead of logging it once.
+
+    >>> ProfileMemory(steps=0)
+    Traceback (most recent call last):
+    ...
+    ValueError: ProfileMemory(steps=0): a period is 1 step or more
+
+    Raises:
+        ValueError: for a number below 1, or a switch that is neither true nor false.
+    """
+
+    def __init__(
+        self,
+        start_step: int = 10,
+        steps: int = 3,
+        *,
+        max_entries: int = 100_000,
+        max_mb: int = 200,
+        enabled: bool = True,
+        strict: bool = False,
+    ) -> None:
+        for name, number in (("start_step", start_step), ("steps", steps)):
+            check_period("ProfileMemory", name, "step", number, needed=True)
+        for name, number in (("max_entries", max_entries), ("max_mb", max_mb)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise ValueError(f"ProfileMemory({name}={number!r}): give a whole number of 1 or more")
+        self.start_step, self.steps = start_step, steps
+        recorder = _Recorder(start_step, steps, Snapshot(max_entries=max_entries, max_mb=max_mb))
+        rules = [
+            Rule(when=Every(steps=1, at="step_begin"), do=[recorder], name="ProfileMemory"),
+            Rule(when=AtEvent("step_end", "train_end"), do=[recorder], name="ProfileMemory"),
+        ]
+        super().__init__(rules, enabled=enabled, strict=strict)
+
+
+class _Recorder:
+    """The work of the callback: state of one training, made in `begin` and dropped in `end`."""
+
+    def __init__(self, start_step: int, steps: int, snapshot: Snapshot) -> None:
+        self._start_step, self._steps = start_step, steps
+        self._snapshot = snapshot
+        self._profiler: Any = None
+        self._over = True
+
+    def begin(self, run: RunInfo) -> None:
+        self._stop()
+        self._over = run.rank != 0
+        self._first = max(self._start_step, run.step + 1)  # a resumed run may have gone past it
+
+    def end(self, run: RunInfo) -> None:
+        self._stop()
+        self._over = True
+
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        if self._over:
+            return NOTHING
+        if self._profiler is None:
+            if moment.event == "step_begin" and moment.step >= self._first:
+                self._start(moment)
+            elif moment.event == "train_end":
+                self._over = True
+                why = f"the training ended before step {self._first:,}"
+                moment.run.say(f"forgather-mem: step {moment.step:,}: nothing was profiled: {why}")
+        elif moment.event == "train_end" or (
+            moment.event == "step_end" and moment.step >= self._first + self._steps - 1
+        ):
+            self._finish(moment)
+        return NOTHING
+
+    # ---- inside ----
+
+    def _start(self, moment: Moment) -> None:
+        self._first = moment.step
+        if moment.run.folder is None or torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+            self._over = True
+            why = "another profiler is active" if moment.run.folder is not None else "there is no folder for files"
+            moment.run.say(f"forgather-mem: step {moment.step:,}: nothing is profiled: {why}")
+            return
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        allocator = current_allocator()
+        if allocator is not None and allocator.kind == "cuda":
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self._profiler = torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True)
+        self._snapshot.start()
+        self._profiler.start()
+
+    def _finish(self, moment: Moment) -> None:
+        profiler, folder = self._profiler, moment.run.folder
+        assert folder is not None
+        written = []
+        folder = folder / "profile"
+        snapshot = self._snapshot.write(folder, 0)
+        self._stop()
+        self._over = True
+        trace = folder / "trace.rank0.json.gz"
+        problem = self._write(profiler, trace)
+        path = shlex.quote(_from_here(trace))
+        if problem is None:
+            written.append(f"python -m webbrowser {VIEWER}  # open {path} there")
+        if snapshot is not None:
+            shown = shlex.quote(_from_here(Path(snapshot)))
+            written.append(f"python -m torch.cuda._memory_viz trace_plot {shown} -o snapshot.html")
+        last = moment.step
+        steps = f"steps {self._first:,} to {last:,}" if last > self._first else f"step {last:,}"
+        text = f"profiled {steps}: " + (" ; ".join(written) if written else str(problem))
+        data = {"trace": str(trace) if problem is None else None, "snapshot": snapshot}
+        moment.run.tell(Finding(kind="profile", step=last, text="", data={**data, "first": self._first, "last": last}))
+        moment.run.say(f"forgather-mem: {text}")
+
+    def _write(self, profiler: Any, trace: Path) -> str | None:
+        """What kept the trace from being written; None when it was."""
+        try:
+            trace.parent.mkdir(parents=True, exist_ok=True)
+            profiler.export_chrome_trace(str(trace))
+            size = trace.stat().st_size
+        except (OSError, RuntimeError) as error:
+            return f"no trace could be written: {error}"
+        if size > self._snapshot.max_mb * MIB:
+            trace.unlink()
+            return f"the trace took {format_bytes(size)}, more than max_mb={self._snapshot.max_mb}; record fewer steps"
+        return None
+
+    def _stop(self) -> None:
+        profiler, self._profiler = self._profiler, None
+        if profiler is not None:
+            with contextlib.suppress(RuntimeError):  # somebody else has stopped it
+                profiler.stop()
+            self._snapshot.stop()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_profiler": None, "_over": True}
+
+
+def _from_here(path: Path) -> str:
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
