@@ -71,8 +71,11 @@ class Wrapper:
         self.replaced = name in owner.__dict__
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        # As `original`, without its call: after a pass, with cold caches, each costs some 3 us
+        owner = self._owner() if self._owner is not None else None
+        call = self._function if owner is None else MethodType(self._function, owner)
         try:
-            return self.around(self.original(), arguments, keywords)
+            return self.around(call, arguments, keywords)
         except BaseException as error:
             # A bare `raise` adds no entry for this frame again: the traceback is as without us
             error.__traceback__ = _without_ours(error.__traceback__)

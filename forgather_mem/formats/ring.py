@@ -10,8 +10,9 @@ The file, `ring.rank{r}` in a run's folder, has four parts, all numbers little-e
 - The header, JSON of `HEADER_BYTES` at most, written once. Its keys, each of which may lack: `rank`, `world_size`,
   `pid`, `script`, `argv`, `started_s`, `versions`, `limit_bytes`, `limit_kind`, `step` (steps done at the
   beginning), `kills` (the kernel's counter of out-of-memory kills at the beginning, see `cgroups.kill_counter`).
-- The state, written at each change of phase: the last sign of life, if no record is newer. Its `end` is "running"
-  until the run closes in order; in a file that nobody writes any more that means: killed.
+- The state, written at each step and at each rare phase, with one byte changed at each phase of a step: the last
+  sign of life, if no record is newer. Its `end` is "running" until the run closes in order; in a file that nobody
+  writes any more that means: killed.
 - `NUM_SAMPLES` records of one step or event each, with the sizes named in `NAMES`; a size that is not read at
   every step stands in each record as it was read last.
 - `NUM_NOTES` findings, their text cut to `NOTE_BYTES`.

@@ -1,7 +1,6 @@
 """How does a process write its ring, the file that tells of it when it was killed? The format: `formats.ring`.
 
-Nothing of this package is imported here, and little else: the waiting parent of `forgather-mem run` has to stay
-small.
+Next to nothing is imported here: the waiting parent of `forgather-mem run` has to stay small.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ import os
 import struct
 import time
 import zlib
+
+from forgather_mem.forks import FORKS
 
 TYPE_CHECKING = False  # importing typing would cost the parent a megabyte and 4 ms
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ HEADER_BYTES, NUM_SAMPLES, NUM_NOTES, NOTE_BYTES = 16384, 512, 16, 1000
 MAGIC = b"FGMRING1"
 HEAD = struct.Struct("<8sII")  # magic, length and CRC of the JSON that follows
 STATE = struct.Struct("<QdqiiQ")  # number, time_s, step, phase, end, number
+_PHASE_IN_STATE = 24  # its lowest byte, alone enough for all phases
 SAMPLE = struct.Struct(f"<Qdqdii{len(NAMES)}dQ")  # number, time_s, step, epoch, event, device, values, number
 NOTE = struct.Struct("<QII")  # number, length and CRC of the JSON that follows
 CELL_BYTES, NOTE_STRIDE = 64, NOTE.size + NOTE_BYTES
@@ -54,7 +56,7 @@ _NAN = float("nan")
 _PHASE, _EVENT, _END = ({name: number for number, name in enumerate(names)} for names in (PHASES, EVENTS, ENDS))
 # Looked up once: each record takes under a microsecond, and a training writes some at every step.
 _put_state, _put_sample = STATE.pack_into, SAMPLE.pack_into
-_getpid, _time = os.getpid, time.time
+_time = time.time
 
 
 def ring_name(rank: int) -> str:
@@ -80,13 +82,14 @@ class RingWriter:
             store into a page for which there is no room would end the process.
     """
 
-    __slots__ = ("_file", "_map", "_notes", "_pid", "_samples", "_states", "_values", "step")
+    __slots__ = ("_file", "_forks", "_map", "_notes", "_phase_at", "_samples", "_states", "_values", "step")
 
     def __init__(self, path: str | Path, header: Mapping[str, Any], *, mapped: bool | None = None) -> None:
-        self.step = int(header.get("step", 0))
+        self.step = int(header.get("step", 0))  # of the state that was written last
+        self._phase_at = 0
         self._states = self._samples = self._notes = 0
         self._values: tuple[float, ...] = (_NAN,) * len(NAMES)
-        self._pid = _getpid()
+        self._forks = FORKS.number
         self._file, self._map = _new_file(
             str(path), _header_bytes(header), _is_local(path) if mapped is None else mapped
         )
@@ -94,13 +97,21 @@ class RingWriter:
 
     def state(self, step: int, phase: str, end: str = "running") -> None:
         """A sign of life: steps done, the phase that begins now, and at last how the run ended."""
-        if self._pid == _getpid():
+        if self._forks == FORKS.number:
             self.step = step
             self._states = number = self._states + 1
             at = STATE_AT + (number & 1) * CELL_BYTES
+            self._phase_at = at + _PHASE_IN_STATE
             _put_state(self._map, at, number, _time(), step, _PHASE.get(phase, 0), _END.get(end, 0), number)
             if self._file >= 0:
                 self._store(at, STATE.size)
+
+    def phase(self, phase: str) -> None:
+        """Another phase begins in the same step: one byte of the state changes, its time stays."""
+        if self._forks == FORKS.number:
+            self._map[self._phase_at] = _PHASE.get(phase, 0)
+            if self._file >= 0:
+                self._store(self._phase_at, 1)
 
     def sample(
         self,
@@ -113,9 +124,8 @@ class RingWriter:
         device: int | None = None,
     ) -> None:
         """A record. A size that `values` does not have keeps the last value that was written for it."""
-        if self._pid != _getpid():
+        if self._forks != FORKS.number:
             return
-        self.step = step
         self._samples = number = self._samples + 1
         self._values = known = tuple(map(values.get, NAMES, self._values))
         at = SAMPLES_AT + number % NUM_SAMPLES * SAMPLE.size
@@ -136,7 +146,7 @@ class RingWriter:
 
     def note(self, kind: str, step: int, text: str) -> None:
         """A finding. Of a long text the beginning is kept."""
-        if self._pid != _getpid():
+        if self._forks != FORKS.number:
             return
         data = b""
         for size in (NOTE_BYTES, NOTE_BYTES // 16):  # a character takes up to twelve bytes
@@ -152,7 +162,7 @@ class RingWriter:
 
     def close(self) -> None:
         """Let go of the file; what was written stays."""
-        self._pid = -1
+        self._forks = -1
         file, self._file = self._file, -1
         if file >= 0:
             try:

@@ -15,10 +15,6 @@ from forgather_mem.probes.limits import MemoryLimit
 from forgather_mem.sample import STEP_PHASES, Finding, RunInfo, Sample
 from forgather_mem.session import register
 
-# The next phase or the step's record comes soon after these: their end is not worth what a store costs just then,
-# when the pass that has ended has left nothing of ours in the processor's caches.
-_SHORT = STEP_PHASES
-
 
 class BlackBoxSink:
     """Notes each change of phase, each record and each finding in `ring.rank{r}`, in the run's folder.
@@ -55,11 +51,17 @@ class BlackBoxSink:
         run.watch_phases(self)
 
     def phase_begin(self, phase: str) -> None:
-        if self._ring is not None and self._run is not None:
-            self._ring.state(self._run.step, phase)
+        ring, run = self._ring, self._run
+        if ring is None or run is None:
+            return
+        if run.step == ring.step and phase in STEP_PHASES:
+            ring.phase(phase)
+        else:
+            ring.state(run.step, phase)
 
     def phase_end(self, phase: str) -> None:
-        if phase not in _SHORT and self._ring is not None and self._run is not None:
+        # After a step's phase another or the step's record comes soon
+        if phase not in STEP_PHASES and self._ring is not None and self._run is not None:
             self._ring.state(self._run.step, self._run.phase)
 
     def write(self, sample: Sample) -> None:

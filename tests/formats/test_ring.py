@@ -35,6 +35,9 @@ def test_what_was_written_is_read_back(tmp_path: Path, mapped: bool) -> None:
     ]
     assert [(finding.kind, finding.step, finding.text) for finding in read.findings] == [("leak", 42, "the host grows")]
     assert read.torn == 0
+    for phase in layout.PHASES:
+        ring.phase(phase)
+        assert read_ring(path).state == read.state._replace(phase=phase)
     ring.state(42, "other", "finished")
     assert read_ring(path).state.end == "finished"
     ring.close()
@@ -164,8 +167,9 @@ from forgather_mem.formats.ring_writer import RingWriter
 ring = RingWriter(sys.argv[1], {"rank": 0})
 values = {"host/rss_bytes": 0.0}
 for step in range(1, 10**9):
-    for phase in ("forward", "backward", "save"):
-        ring.state(step - 1, phase)
+    ring.state(step - 1, "forward")
+    ring.phase("backward")
+    ring.state(step - 1, "save")
     values["host/rss_bytes"] = float(step)
     ring.sample(step, values)
     if step % 1000 == 0:
