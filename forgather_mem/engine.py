@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from forgather_mem.fence import Fence
 from forgather_mem.ledger import Ledger
 from forgather_mem.metrics import FLOW, METRICS
 from forgather_mem.phase_stack import PhaseStack
-from forgather_mem.plan import INSIDE_A_STEP, ArmedRule, OwnShare, Plan, Rule, plans_of
+from forgather_mem.plan import INSIDE_A_STEP, ArmedRule, OwnShare, Plan, Rule, plans_of, settle_who_flushes
 from forgather_mem.run_facts import current_device, facts_of, finish_facts, run_folder, sizes_now
 from forgather_mem.sample import Finding, Moment, Outcome, PhaseWatcher, Sample, Sink
 from forgather_mem.sinks import ConsoleSink
@@ -23,6 +23,7 @@ __all__ = ["RUN_ATTRIBUTE", "Rule", "Run"]
 # The run hangs on the trainer's state: a new state object at each `train()`, seen by all callbacks of
 # that training, and ignored when the state is written to a checkpoint.
 RUN_ATTRIBUTE = "_forgather_mem_run"
+_OF_A_STEP = INSIDE_A_STEP | {"step_end"}
 _FLOWS = frozenset(metric.name for metric in METRICS if metric.kind == FLOW)
 Verdict = Callable[[RunSummary], tuple[str, dict[str, Any]]]  # text and data of the finding that closes a run
 _PROBE_OF = {"host": "HostProbe", "device": "DeviceProbe", "gc": "PythonProbe", "workers": "WorkerProbe"}
@@ -70,8 +71,7 @@ class Run:
         self._flows: dict[str, float] = {}
         self._seen_plans: set[int] = set()
         self._done: set[int] = set()
-        self._event = ""
-        self._self_s = 0.0
+        self._event, self._self_s = "", 0.0
         atexit.register(self.close, "interrupted")
 
     # ---- what probes, actions and sinks see (sample.RunInfo) ----
@@ -124,12 +124,12 @@ class Run:
         for rule in rules:
             for work in rule.do:
                 self._begin(self._stand_in(work))
-        self._settle_who_flushes(plans)
+        settle_who_flushes(plans, self._members.values())
         return plans
 
     def leave(self, member: object) -> None:
         """A callback was taken out; its works end with the run, its share of the record is written."""
-        self._settle_who_flushes(self._members.pop(id(member), {}))
+        settle_who_flushes(self._members.pop(id(member), {}), self._members.values())
 
     # ---- events ----
 
@@ -140,14 +140,15 @@ class Run:
         if plan.event == "epoch_end":
             plan.epochs += 1
         due = not step % plan.period
-        if not due and not (plan.flushes and self._record is not None) and not self.ledger.following:
+        higher = not due and bool(plan.paced) and plan.rose(step)
+        if not (due or higher) and not (plan.flushes and self._record is not None) and not self.ledger.following:
             return
         began = time.perf_counter()
         if self.ledger.following:
             self.ledger.follow(plan.event, step, began)
-        if self._record is not None and (self._record.step != step or plan.event not in self._joins(self._record)):
+        if self._record is not None and (self._record.step != step or plan.event not in _joins(self._record)):
             self.flush()
-        if due and not (plan.event == "step_end" and plan.seen_step == step):
+        if (due or higher) and not (plan.event == "step_end" and plan.seen_step == step):
             plan.seen_step = step
             if id(plan) in self._seen_plans or plan.event != self._event:
                 self._seen_plans.clear()
@@ -156,7 +157,7 @@ class Run:
             self._seen_plans.add(id(plan))
             moment = Moment(plan.event, step, state.epoch, args, state, control, objects, self)
             for rule in plan.rules:
-                if rule.off or step % rule.every_steps:
+                if rule.off or (step % rule.every_steps and not (higher and rule.budget_frac)):
                     continue
                 if rule.every_epochs and plan.epochs % rule.every_epochs:
                     continue
@@ -204,11 +205,7 @@ class Run:
         self.ledger.close()
         summary.ledger = [row.as_dict() for row in self.ledger.rows()]
         finish_facts(self.facts, end, exit_code, time.perf_counter() - self._began_at, self.device)
-        for sink in self._sinks:
-            problem = getattr(sink, "problems", lambda: None)()
-            if problem:
-                summary.switched_off.append(problem)
-            self.facts.event_folder = getattr(sink, "folder", None) or self.facts.event_folder
+        summary.ask(self._sinks)
         summary.switched_off += self.fence.switched_off
         found = self.fence.call("verdict", self._verdict, summary)
         if found:
@@ -230,23 +227,12 @@ class Run:
 
     # ---- inside ----
 
-    def _settle_who_flushes(self, events: Iterable[str]) -> None:
-        """The last of ours that looks at an event writes the record."""
-        for event in events:
-            hooking = [other[event] for other in self._members.values() if event in other and other[event].rules]
-            for plan in hooking:
-                plan.flushes = plan is hooking[-1] and event not in INSIDE_A_STEP
-
     def _take_self_s(self) -> float:
         """Our own seconds since the last call: in events, and in measuring phases."""
         spent_s, self._self_s = self._self_s + self.phases.watched_s, 0.0
         self.phases.watched_s = 0.0
         self.summary.self_s += spent_s
         return spent_s
-
-    def _joins(self, record: Sample) -> frozenset[str]:
-        """Events whose readings stand in this record: a step's record gathers until `step_end`."""
-        return INSIDE_A_STEP | {"step_end"} if record.event == "step_end" else frozenset({record.event})
 
     def _open(self, moment: Moment) -> Sample:
         event = "step_end" if moment.event in INSIDE_A_STEP else moment.event
@@ -327,3 +313,8 @@ class Run:
                 return
         self._sinks.append(sink)
         self.fence.call_part(sink, "begin", self)
+
+
+def _joins(record: Sample) -> frozenset[str]:
+    """Events whose readings stand in this record: a step's record gathers until `step_end`."""
+    return _OF_A_STEP if record.event == "step_end" else frozenset({record.event})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from forgather_mem.sample import Moment, Sample, Work
@@ -77,6 +77,7 @@ class ArmedRule:
         "limit",
         "name",
         "off",
+        "rising",
         "stretch",
         "strikes",
         "works",
@@ -97,6 +98,8 @@ class ArmedRule:
             (work, id(work) if getattr(work, "reading", None) is not None else 0, getattr(work, "books", ""))
             for work in map(stand_in, rule.do)
         ]
+        rising = [getattr(work, "rose", None) for work, _, _ in self.works]
+        self.rising: list[Callable[[], bool]] = [rose for rose in rising if rose is not None]
 
     def keep_to_budget(self, share: float) -> None:
         """All of ours takes this share of the time: look more rarely, or more often again."""
@@ -107,6 +110,11 @@ class ArmedRule:
         if stretch == self.stretch > 1 and share < self.budget_frac / 4:
             stretch //= 2
         self.every_steps, self.stretch = self.every_steps // self.stretch * stretch, stretch
+
+    def rose(self, step: int) -> bool:
+        """Whether something has risen higher than ever in a step that the budget leaves out."""
+        usual_steps = self.every_steps // self.stretch
+        return self.stretch > 1 and not step % usual_steps and any(rose() for rose in self.rising)
 
     def crosses(self, value: float | None) -> bool:
         """Whether the value has just risen above the limit."""
@@ -154,6 +162,10 @@ class Plan:
         if self.paced:
             self._find_period()
 
+    def rose(self, step: int) -> bool:
+        """Whether a step that the budget leaves out is to be looked at: something is higher than ever."""
+        return any(rule.rose(step) for rule in self.paced)
+
     def _find_period(self) -> None:
         self.period = math.gcd(*(rule.every_steps for rule in self.rules)) or _NEVER
 
@@ -200,3 +212,11 @@ def plans_of(rules: Sequence[Rule], epoch: float | None, stand_in: Callable[[Wor
         for event in rule.when.events:
             by_event[event].append(armed)
     return {event: Plan(event, armed_rules, epoch) for event, armed_rules in by_event.items()}
+
+
+def settle_who_flushes(events: Iterable[str], members: Collection[Mapping[str, Plan]]) -> None:
+    """The last of ours that looks at an event writes the record."""
+    for event in events:
+        hooking = [plans[event] for plans in members if event in plans and plans[event].rules]
+        for plan in hooking:
+            plan.flushes = plan is hooking[-1] and event not in INSIDE_A_STEP

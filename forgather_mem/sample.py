@@ -18,6 +18,8 @@ EVENTS = (
 )  # fmt: skip
 # The phases that each step has.
 STEP_PHASES = frozenset({"data", "forward", "backward", "optimizer"})
+# A peak is worth a record of its own step when it is so many times the last.
+RISEN = 1.01
 # The share of a run's time that our readings may take; over it the dear ones become rarer, and the report says so.
 OWN_BUDGET_FRAC = 0.005
 
@@ -169,6 +171,8 @@ class Work(Protocol):
     - `reading: Hashable`: two works with an equal `reading` give the same numbers, so that one moment
       calls only the first.
     - `books: str`: "collect", "clear" or "trim"; what it returns is then booked in the ledger.
+    - `rose() -> bool`: whether what it reads is higher than it ever read it, found cheaply: asked in the steps that
+      a rule's budget leaves out, so that a peak stands in its own step's record.
     - `names: Sequence[str]`: names (or prefixes ending in "/") of what it can give.
     """
 

@@ -6,10 +6,11 @@ only, a few hundred bytes however long the run is.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from forgather_mem.sample import Finding, Sample
+from forgather_mem.sample import Finding, Sample, Sink
 
 MAX_FINDINGS = 200
 # Gauges whose first, last and highest value the report tells.
@@ -152,6 +153,14 @@ class RunSummary:
         for peak, ground, key in self._rising:
             if peak in values and ground in values:
                 self.rises[key] = max(self.rises.get(key, 0.0), values[peak] - values[ground])
+
+    def ask(self, sinks: Iterable[Sink]) -> None:
+        """What these could not write, and where TensorBoard finds what they wrote."""
+        for sink in sinks:
+            problem = getattr(sink, "problems", lambda: None)()
+            if problem:
+                self.switched_off.append(problem)
+            self.facts.event_folder = getattr(sink, "folder", None) or self.facts.event_folder
 
     def steps_took(self, own_s: float, all_s: float) -> None:
         """The steps of one record: our own time in them, and how long they took."""

@@ -6,11 +6,16 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from forgather_mem.engine import Run
 from forgather_mem.plan import MAX_STRETCH, SHARE_RECORDS, OwnShare, Plan, Rule, plans_of
+from forgather_mem.probes import HostProbe
+from forgather_mem.probes.procfs import own_memory
+from forgather_mem.sinks import Capture
 from forgather_mem.triggers import AtEvent, Every
+from forgather_mem.units import MIB
 
 
 def nothing(moment: Any, sample: Any) -> dict[str, float]:
@@ -75,6 +80,26 @@ def test_in_a_run_readings_that_take_all_the_time_become_rare(tmp_path: Any) -> 
     run.close()
     assert steps[: SHARE_RECORDS + 1] == list(range(1, SHARE_RECORDS + 2))
     assert [step for step in steps if step > 20] == [32, 48, 64, 80, 96]
+
+
+def test_a_peak_stands_in_the_record_of_its_own_step_however_rare_the_readings_are(tmp_path: Any) -> None:
+    capture, slow = Capture(), Rule(when=Every(steps=1), do=[lambda moment, sample: time.sleep(0.001) or {}])
+    watched = Rule(when=Every(steps=1), do=[HostProbe(limits=False, pss=False)], budget_frac=0.001)
+    state = SimpleNamespace(global_step=0, epoch=0.0)
+    run = Run(SimpleNamespace(output_dir=str(tmp_path)), state, strict=True)
+    plan, other = (run.join(object(), [rule], [capture], 0.0)["step_end"] for rule in (watched, slow))
+    ballast = own_memory().resident_bytes // MIB
+    for step in range(1, 101):
+        if step == 70:
+            block = np.ones((ballast // 4 + 64) * MIB, dtype=np.uint8)
+            del block
+        state.global_step = step
+        for of_a_callback in (plan, other):
+            run.handle(of_a_callback, None, state, None, {})
+    run.close()
+    read = [sample.step for sample in capture.samples if "host/rss_bytes" in sample.values and sample.step > 32]
+    assert read == [48, 64, 70, 80, 96]
+    assert run.summary.spans["host/rss_peak_bytes"].step == 70
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from forgather_mem.probes.marks import DeviceMark
 from forgather_mem.probes.nvml import other_processes_bytes
 from forgather_mem.probes.pace import BUDGET_FRAC, Pace
 from forgather_mem.probes.windows import PeakWindows, device_peaks
-from forgather_mem.sample import Moment, RunInfo, Sample
+from forgather_mem.sample import RISEN, Moment, RunInfo, Sample
 
 HEADROOM_EVERY_S = 1.0
 
@@ -77,6 +77,14 @@ class DeviceProbe:
             values |= live.rare_values(stats)
         return values
 
+    def rose(self) -> bool:
+        """Whether more is allocated than ever when this was read: one nested reading."""
+        live = self._live
+        if live is None:
+            return False
+        peak = gauge(live.allocator.stats(), "allocated_bytes", "peak")
+        return peak is not None and live.risen(peak)
+
     def _start(self) -> _Live | None:
         allocator = current_allocator()
         self._live = None if allocator is None else _Live(self, allocator, device_peaks())
@@ -138,6 +146,10 @@ class _Live:
             values["device/alloc_retries"] = stats["num_alloc_retries"]
             values["device/ooms"] = stats["num_ooms"]
         return values
+
+    def risen(self, peak_bytes: int) -> bool:
+        """Whether this peak is above all that was seen."""
+        return self._window is not None and peak_bytes > RISEN * self._window.seen_bytes
 
     def rare_values(self, stats: Nested) -> dict[str, float]:
         """The answers of the driver that are due."""

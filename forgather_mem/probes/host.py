@@ -14,7 +14,7 @@ from forgather_mem.probes.marks import HostMark
 from forgather_mem.probes.pace import BUDGET_FRAC, Pace, backed_off
 from forgather_mem.probes.procfs import PAGE_BYTES, KernelFile, kib_fields, own_memory, resident_bytes
 from forgather_mem.probes.windows import PeakWindows, host_peaks
-from forgather_mem.sample import Moment, RunInfo, Sample
+from forgather_mem.sample import RISEN, Moment, RunInfo, Sample
 from forgather_mem.units import format_bytes, format_duration
 
 LIMIT_EVERY_S = 1.0
@@ -97,6 +97,14 @@ class HostProbe:
         if time.perf_counter() >= live.next_s:
             values |= live.rare_values()
         return values
+
+    def rose(self) -> bool:
+        """Whether the process is larger than it ever was when this was read (1 us)."""
+        live = self._live
+        if live is None:
+            return False
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return peak > RISEN * live.window.seen_bytes and live.peaks.mark.peak_bytes(0) == peak
 
     def _start(self) -> _Live | None:
         peaks = host_peaks()
