@@ -22,6 +22,11 @@ def nothing(moment: Any, sample: Any) -> dict[str, float]:
     return {}
 
 
+def slowly(moment: Any, sample: Any) -> dict[str, float]:
+    time.sleep(0.001)
+    return {}
+
+
 def plan_of(*rules: Rule) -> Plan:
     return plans_of(rules, None, lambda work: work)["step_end"]
 
@@ -83,7 +88,7 @@ def test_in_a_run_readings_that_take_all_the_time_become_rare(tmp_path: Any) -> 
 
 
 def test_a_peak_stands_in_the_record_of_its_own_step_however_rare_the_readings_are(tmp_path: Any) -> None:
-    capture, slow = Capture(), Rule(when=Every(steps=1), do=[lambda moment, sample: time.sleep(0.001) or {}])
+    capture, slow = Capture(), Rule(when=Every(steps=1), do=[slowly])
     watched = Rule(when=Every(steps=1), do=[HostProbe(limits=False, pss=False)], budget_frac=0.001)
     state = SimpleNamespace(global_step=0, epoch=0.0)
     run = Run(SimpleNamespace(output_dir=str(tmp_path)), state, strict=True)
