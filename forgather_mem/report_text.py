@@ -27,7 +27,7 @@ MAX_LINES = 25
 _MAX_SWITCHED_OFF = 3
 _INDENT = 10
 _LABELS = (
-    "MEMORY", "PARTS", "CLEAN-UP", "OURSELVES", "OFF", "RANKS", "LEAK", "OUT OF MEMORY", "WOULD HAVE FIT",
+    "MEMORY", "PARTS", "ROOM", "CLEAN-UP", "OURSELVES", "OFF", "RANKS", "LEAK", "OUT OF MEMORY", "WOULD HAVE FIT",
     "KILLED BY THE KERNEL", "MOST LIKELY KILLED", "KILLED", "ENDED",
 )  # fmt: skip
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
@@ -98,9 +98,7 @@ def _short(report: Report, width: int) -> list[str]:
     said = [f"No leak (under {under} a step over {report['steps']:,} steps)."]
     if peaks:
         said.append(f"Peak {'; '.join(peaks)}.")
-    room = next((advice["text"] for advice in report["advice"] if "per_device_train_batch_size" in advice["set"]), None)
-    if room:
-        said.append(f"Room: {escape_controls(room)}.")
+    said += [f"Room: {room}" for room in _room(report)]
     rarer = len(rarer_readings(report))
     noted = f", {rarer} reading{'s' * (rarer != 1)} taken more rarely" if rarer else ""
     said.append(f"Ourselves {format_share(report['overhead']['share_of_run'])}{noted}.")
@@ -125,6 +123,7 @@ def _long(report: Report, width: int) -> list[str]:
         lines += _section("RANKS", _ranks(report), width)
         if not leaks:
             lines += _section("PARTS", parts_sentences(report), width)
+            lines += _section("ROOM", _room(report), width)
         lines += _section("CLEAN-UP", cleanup_sentences(report, brief=leaks), width, lines_a_text)
         if report["steps"] or report["overhead"]["seconds"]:
             lines += _section("OURSELVES", own_sentences(report, brief=leaks), width)
@@ -174,6 +173,12 @@ def _script(report: Report) -> str:
     if name == "__main__.py":  # python -m package
         name = os.path.basename(folder)
     return escape_controls(name) or "training"
+
+
+def _room(report: Report) -> list[str]:
+    """Which batch would still have fitted, as a sentence."""
+    rooms = [advice["text"] for advice in report["advice"] if "per_device_train_batch_size" in advice["set"]]
+    return [f"{escape_controls(room)}." for room in rooms[:1]]
 
 
 def _ranks(report: Report) -> Iterator[str]:

@@ -76,6 +76,7 @@ def room(
     capacity_bytes: int,
     held_bytes: int | None = None,
     *,
+    unseen_bytes: int = 0,
     retains: bool = False,
 ) -> Change | None:
     """The largest batch that would still fit in a run that went well; None without a basis to say so.
@@ -89,6 +90,7 @@ def room(
         uses: What its steps took.
         capacity_bytes: All that there is, in the measure of `StepUse.phases`.
         held_bytes: Parameters, gradients and the optimizer's state, which no batch changes; None where not known.
+        unseen_bytes: By how much the run's peak was above what any step's phases show; taken to grow with the batch.
         retains: As for `fits_of`: whether memory that was given back still counts.
     """
     training = [use for use in uses if any(phase in use.phases for phase in ("forward", "backward"))]
@@ -106,9 +108,10 @@ def room(
     def use_of(count: int, size: str) -> float:
         bound = binding(fits, count, length)
         assert bound is not None
-        return float(getattr(bound[1], size))
+        return float(getattr(bound[1], size)) + unseen_bytes * max(1.0, count * (length or 1) / seen_tokens)
 
-    farthest = int(_FARTHEST * max(fit.most_tokens for fit in fits.values()) // (length or 1))
+    seen_tokens = max(fit.most_tokens for fit in fits.values())
+    farthest = int(_FARTHEST * seen_tokens // (length or 1))
     count = largest(lambda count: use_of(count, "high") <= most, farthest)
     bound = binding(fits, count, length)
     if count <= rows or bound is None:
@@ -117,7 +120,7 @@ def room(
     return Change(
         text=text,
         set={"per_device_train_batch_size": count},
-        predicted_bytes=round(bound[1].bytes),
+        predicted_bytes=round(use_of(count, "bytes")),
         interval=(count, largest(lambda count: use_of(count, "low") <= most, farthest)),
         binds=bound[0],
     )

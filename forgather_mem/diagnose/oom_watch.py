@@ -14,6 +14,7 @@ from forgather_mem.diagnose.oom_explained import explained
 from forgather_mem.diagnose.oom_memory import memory_then
 from forgather_mem.diagnose.oom_place import Place, place_of
 from forgather_mem.diagnose.oom_story import INSIDE_A_STEP, Story, sentence
+from forgather_mem.diagnose.room_left import room_left
 from forgather_mem.diagnose.snapshot import Snapshot
 from forgather_mem.engine import Run
 from forgather_mem.probes.procfs import own_memory
@@ -53,6 +54,7 @@ class OutOfMemoryWatch:
         self._story: Story | None = None
         self._predictions = self._first_step = 0
         self._before_bytes: int | None = None
+        self._began_bytes: int | None = None
         self._snapshot_path: str | None = None
 
     def begin(self, run: RunInfo) -> None:
@@ -64,6 +66,7 @@ class OutOfMemoryWatch:
         self._reserve = reserve()
         self._first_step = run.step
         self._before_bytes = own_memory().anonymous_bytes
+        self._began_bytes = self._uses.read()
         run.watch_phases(self)
         run.phases.on_batch.append(self._see)
         run.phases.on_failure.append(self._failed)
@@ -155,13 +158,17 @@ class OutOfMemoryWatch:
         """All works have ended, so that a verdict about leaks is there."""
         run, uses, story = self._run, self._uses, self._story
         if run is not None and uses is not None:
-            uses.close()
             if story is not None:
                 run.summary.last_step = max(run.summary.last_step, run.step)
                 oom, advice = explained(story, run.summary.leak, self._settings, uses.uses)
                 oom["snapshot"] = self._snapshot_path
                 run.tell(Finding(kind="oom", step=story.step, text=sentence(story), data=oom))
                 run.tell(Finding(kind="advice", step=story.step, text="", data={"advice": advice}))
+            elif self._settings is not None and (run.summary.leak or {}).get("verdict") != "leak":
+                left = room_left(uses, self._settings, self._began_bytes, self._model(), self._optimizer())
+                if left is not None:
+                    run.tell(Finding(kind="advice", step=run.step, text="", data={"advice": [left.as_dict()]}))
+            uses.close()
         self._forget()
 
     def __getstate__(self) -> dict[str, object]:
