@@ -108,6 +108,7 @@ class _Live:
         self.held: Callable[[], AbstractContextManager[object]] = nullcontext if peaks is None else peaks.held
         self._reset = probe.reset_peaks
         self._window = None if peaks is None else peaks.open(reset=probe.reset_peaks)
+        self._told_bytes = 0  # the highest peak that was seen here
         driver = driver_memory(allocator)
         self._total_bytes = 0 if driver is None else driver[1]
         self._rare = []
@@ -134,6 +135,7 @@ class _Live:
         if window is not None:
             reading = (allocated, of_tensors["peak"])
             peak = window.look(reading)
+            self._told_bytes = max(self._told_bytes, of_tensors["peak"])
             if window.exact or (window.risen and not self._reset):
                 values["device/step_peak_bytes"] = peak
             if self._reset:
@@ -149,7 +151,7 @@ class _Live:
 
     def risen(self, peak_bytes: int) -> bool:
         """Whether this peak is above all that was seen."""
-        return self._window is not None and peak_bytes > RISEN * self._window.seen_bytes
+        return self._window is not None and peak_bytes > RISEN * self._told_bytes
 
     def rare_values(self, stats: Nested) -> dict[str, float]:
         """The answers of the driver that are due."""

@@ -89,9 +89,10 @@ class HostProbe:
         if live.window.closed:  # in a forked child: its memory is another's
             self._stop()
             return self(moment, sample)
+        live.told_bytes = peak = live.window.seen_bytes
         values: dict[str, float] = {
             "host/rss_bytes": rss,
-            "host/rss_peak_bytes": live.window.seen_bytes,
+            "host/rss_peak_bytes": peak,
             "host/anon_bytes": rss - int(fields[2]) * PAGE_BYTES,
         }
         if time.perf_counter() >= live.next_s:
@@ -104,7 +105,7 @@ class HostProbe:
         if live is None:
             return False
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return peak > RISEN * live.window.seen_bytes and live.peaks.mark.peak_bytes(0) == peak
+        return peak > RISEN * live.told_bytes and live.peaks.mark.peak_bytes(0) == peak
 
     def _start(self) -> _Live | None:
         peaks = host_peaks()
@@ -129,6 +130,7 @@ class _Live:
         self.peaks = peaks
         self.window = peaks.open(reset=False)
         self.next_s = 0.0
+        self.told_bytes = 0  # the peak that was given last
         self._status = KernelFile(own / "status")
         self._rollup = KernelFile(own / "smaps_rollup")
         self._limit = MemoryLimit(probe.proc_root, probe.cgroup_root)
