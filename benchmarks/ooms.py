@@ -106,7 +106,7 @@ def _run(words: list[str], folder: Path) -> tuple[int, str]:
     """Exit code, and the traceback on stderr."""
     folder.mkdir()
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FORGATHER_MEM")}
-    environment = {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "MALLOC_ARENA_MAX": "2"}
+    environment = {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     text = _SPEED.sub("", done.stderr)
     return done.returncode, text[text.find("Traceback (most") :] if "Traceback (most" in text else ""

@@ -57,13 +57,12 @@ def oom_lines(report: Report, width: int) -> list[str]:
     wanted = []
     if oom["requested_bytes"] is not None:
         wanted.append(f"Wanted {_exactly(oom['requested_bytes'])}")
+    limit_bytes = oom.get("limit_bytes") or _limit_bytes(report, oom["where"])
+    of = f" of {format_bytes(limit_bytes)}{_whose(oom)}" if limit_bytes else ""
     if oom["free_bytes"] is not None:
-        limit_bytes = oom.get("limit_bytes") or _limit_bytes(report, oom["where"])
-        whose = f" ({oom['limit']})" if oom.get("limit") and oom["where"] == "host" else ""
-        whose = whose.replace(" (RLIMIT", ", RLIMIT").replace("))", ")")
-        wanted.append(
-            f"free {format_bytes(oom['free_bytes'])}" + (f" of {format_bytes(limit_bytes)}{whose}" * bool(limit_bytes))
-        )
+        wanted.append(f"free {format_bytes(oom['free_bytes'])}{of}")
+    elif wanted and of:
+        wanted.append(f"less was free{of}")
     if wanted:
         text = ", ".join(wanted)
         lines += _indented(f"{text[0].upper()}{text[1:]}.", width)
@@ -216,7 +215,7 @@ def _advice_lines(report: Report, width: int) -> Iterator[str]:
         yield f"WOULD HAVE FIT  ({escape_controls(oom['fit'])})"[:width] if oom.get("fit") else "WOULD HAVE FIT"
     for number, advice in enumerate(report["advice"][:_MAX_ADVICE], 1):
         predicted = advice["predicted_bytes"]
-        note = f"about {predicted / GIB:,.0f} GiB" if predicted is not None else ""
+        note = f"about {_roughly(predicted)}" if predicted is not None else ""
         text, note = escape_controls(advice["text"]), escape_controls(advice.get("note") or note)
         room = width - len(note) - len(f"  {number}  ") - 3
         if len(text) <= room:
@@ -227,6 +226,12 @@ def _advice_lines(report: Report, width: int) -> Iterator[str]:
             )
     if oom.get("no_help"):
         yield from _indented(f"No help here: {oom['no_help']}", width, hanging=2)
+
+
+def _whose(oom: Mapping[str, Any]) -> str:
+    """Whose limit it was, where the host has several."""
+    limit = oom.get("limit") if oom["where"] == "host" else None
+    return f" ({limit.replace(' (', ', ').rstrip(')')})" if limit else ""
 
 
 def _device_place(report: Report) -> str:
@@ -257,6 +262,10 @@ def _in_one_unit(size: float, low: float, high: float) -> tuple[str, str, str]:
     unit = format_bytes(size).split()[1]
     known = unit if low or high else ""
     return f"{low / _UNITS[unit]:,.1f}", f"{high / _UNITS[unit]:,.1f}", known
+
+
+def _roughly(size: int) -> str:
+    return f"{size / GIB:,.0f} GiB" if size >= 4 * GIB else f"{size / MIB:,.0f} MiB"
 
 
 def _exactly(size: int) -> str:

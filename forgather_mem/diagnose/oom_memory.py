@@ -24,7 +24,8 @@ class MemoryThen:
 
     Attributes:
         used_bytes: In use by this process, in the measure of `StepUse.phases`.
-        free_bytes: What it could still have taken.
+        free_bytes: What it could take when the error had passed.
+        freed_bytes: At least so much of that has become free only when the failed call was left.
         limit_bytes: All that there is.
         limit: Whose limit that is: "address space (RLIMIT_AS)", "container", "host", "GPU 0".
         reserved_unused_bytes: Kept by the device's allocator and in no tensor.
@@ -34,6 +35,7 @@ class MemoryThen:
 
     used_bytes: int | None = None
     free_bytes: int | None = None
+    freed_bytes: int = 0
     limit_bytes: int | None = None
     limit: str | None = None
     reserved_unused_bytes: int | None = None
@@ -66,7 +68,7 @@ def memory_then(
     tensors = _tensors_of(found, model, optimizer)
     if found.where == "device":
         return _on_device(found, phase, tensors, between_bytes)
-    return _on_host(phase, tensors, before_bytes, workers_bytes or 0, reserve_bytes)
+    return _on_host(found, phase, tensors, before_bytes, workers_bytes or 0, reserve_bytes)
 
 
 def _tensors_of(found: OutOfMemory, model: Any, optimizer: Any) -> dict[str, int]:
@@ -79,7 +81,12 @@ def _tensors_of(found: OutOfMemory, model: Any, optimizer: Any) -> dict[str, int
 
 
 def _on_host(
-    phase: str, tensors: dict[str, int], before_bytes: int | None, workers_bytes: int, reserve_bytes: int
+    found: OutOfMemory,
+    phase: str,
+    tensors: dict[str, int],
+    before_bytes: int | None,
+    workers_bytes: int,
+    reserve_bytes: int,
 ) -> MemoryThen:
     rooms = host_rooms()
     if not rooms:
@@ -100,6 +107,10 @@ def _on_host(
     if name is not None and before_bytes is not None:
         other = min(rest, max(0, before_bytes - tensors.get("parameters", 0)))
         in_use[name], rest = rest - other, other
+    free_bytes = max(0, room.free_bytes - reserve_bytes)
+    freed_bytes = max(0, free_bytes - found.requested_bytes) if found.requested_bytes is not None else 0
+    if freed_bytes:  # the temporaries of a pass go with its C++ functions
+        in_use[name or "temporary"] = in_use.get(name or "temporary", 0) + freed_bytes
     if workers_bytes and not whole:
         in_use["data workers"] = workers_bytes
     if whole and used_bytes > anonymous_bytes:
@@ -107,7 +118,8 @@ def _on_host(
     in_use["other"] = rest
     return MemoryThen(
         used_bytes=used_bytes,
-        free_bytes=max(0, room.free_bytes - reserve_bytes),
+        free_bytes=free_bytes,
+        freed_bytes=freed_bytes,
         limit_bytes=limit_bytes,
         limit=room.limit,
         others_bytes=None if whole else max(0, room.used_bytes - anonymous_bytes - workers_bytes),

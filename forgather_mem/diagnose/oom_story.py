@@ -80,7 +80,7 @@ def as_dict(story: Story, leak: Mapping[str, Any] | None = None) -> dict[str, An
         "rank": story.rank,
         "layer": story.layer if story.phase not in ("data", "save", "resume", "startup") else None,
         "requested_bytes": found.requested_bytes,
-        "free_bytes": memory.free_bytes,
+        "free_bytes": None if memory.freed_bytes else memory.free_bytes,
         "limit_bytes": memory.limit_bytes,
         "limit": memory.limit,
         "reserved_unused_bytes": memory.reserved_unused_bytes,

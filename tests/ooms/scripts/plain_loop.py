@@ -15,7 +15,7 @@ net = torch.nn.Sequential(torch.nn.Linear(512, 2048), *middle, torch.nn.Linear(2
 optimizer = torch.optim.AdamW(net.parameters())
 data = torch.randn(4096, 512)
 pages = int(Path("/proc/self/statm").read_text().split()[5])
-limit = pages * resource.getpagesize() + 140 * 2**20
+limit = pages * resource.getpagesize() + 160 * 2**20
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 for _ in range(3):
     for part in data.split(own.per_device_train_batch_size)[: own.gradient_accumulation_steps]:
