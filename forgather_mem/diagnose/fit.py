@@ -99,13 +99,15 @@ def fits_of(uses: Sequence[StepUse], *, retains: bool) -> dict[str, PhaseFit]:
             than all before them tell what they take.
     """
     ordered = sorted(uses, key=lambda use: use.step)
-    if len(ordered) > FEWEST_POINTS:
-        ordered = [use for use in ordered if use.step != ordered[0].step]  # the optimizer had no state in it
     phases = {phase for use in ordered for phase in use.phases}
     fits = {}
     for phase in sorted(phases):
-        points = [(use.rows, use.length, float(use.phases[phase])) for use in ordered if phase in use.phases]
-        found = fit_phase(phase, _records(points) if retains else points, fewest=3 if retains else FEWEST_POINTS)
+        having = [use for use in ordered if phase in use.phases]
+        kept = _records(having) if retains else having
+        if len(having) > FEWEST_POINTS:
+            kept = [use for use in kept if use is not ordered[0]]  # the optimizer had no state in it
+        points = [(use.rows, use.length, float(use.phases[phase])) for use in kept]
+        found = fit_phase(phase, points, fewest=FEWEST_SHAPES if retains else FEWEST_POINTS)
         if found is not None:
             fits[phase] = found
     return fits
@@ -204,14 +206,14 @@ def _terms(rows: float, length: float | None, count: int) -> list[float]:
     return [1.0, tokens, tokens * (length or 1)][:count]
 
 
-def _records(points: Sequence[tuple[int, int | None, float]]) -> list[tuple[int, int | None, float]]:
-    """The points with more tokens than all before them."""
+def _records(uses: Sequence[StepUse]) -> list[StepUse]:
+    """Those with more tokens than all before them."""
     records = []
     most = 0.0
-    for rows, length, size in points:
-        if _tokens(rows, length) > most:
-            most = _tokens(rows, length)
-            records.append((rows, length, size))
+    for use in uses:
+        if _tokens(use.rows, use.length) > most:
+            most = _tokens(use.rows, use.length)
+            records.append(use)
     return records
 
 
