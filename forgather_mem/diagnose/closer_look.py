@@ -71,6 +71,9 @@ class CloserLook:
         finally:
             walk.forget()
             self._mark.drop()
+        for one in suspects:
+            if one.kind == "chain":  # whoever hangs on each other is counted once for each
+                one.bytes_per_step = min(one.bytes_per_step, rate)
         _give_rest_to_graph(suspects, rate)
         suspects.sort(key=lambda one: -one.bytes_per_step)
         return [one for one in suspects if not _is_part(one, suspects)][:MAX_SUSPECTS]

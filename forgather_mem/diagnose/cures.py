@@ -59,7 +59,7 @@ def kind_of(one: Grown, container: Any, path: str) -> str:
             return "size" if one.kind == "size" and kind in ("tensor", "view") else kind
     if one.kind == "size":
         return "size"
-    return "dict" if issubclass(type(container), dict) else "list"
+    return "dict" if issubclass(type(container), dict | set) else "list"
 
 
 def _of_part(part: Any) -> str | None:

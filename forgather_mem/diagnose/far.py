@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -17,9 +16,7 @@ from forgather_mem.diagnose.pieces import CONTAINER, Sorts, deep_bytes, is_tenso
 from forgather_mem.diagnose.suspects import Suspect
 from forgather_mem.diagnose.user_code import is_our_class, user_modules
 
-# Half a second for a million objects, as a heap of this size takes.
-_OWNERS_S_PER_OBJECT = 0.5e-6
-_LEAST_OWNERS_S = 0.15
+_OWNERS_S = 0.2  # half a second for a million objects; an HF process has 0.4 million
 _SAMPLES = 6
 
 
@@ -108,8 +105,7 @@ def far_holder(young: list[Any], near: set[int], steps: int, least_bytes: float)
     name, size = next(iter(sizes.most_common(1)), ("", 0))
     if not name or size / steps < least_bytes or counts[name] < max(2, steps / 4):
         return []
-    budget_s = max(_LEAST_OWNERS_S, _OWNERS_S_PER_OBJECT * (len(gc.get_objects()) + gc.get_freeze_count()))
-    owners = find_owners([samples[name]], max_owners=1, budget_s=budget_s, ignore=[young, samples]).found
+    owners = find_owners([samples[name]], max_owners=1, budget_s=_OWNERS_S, ignore=[young, samples]).found
     kind = "tensor" if is_tensor(samples[name]) else "list"
     return [
         Suspect(

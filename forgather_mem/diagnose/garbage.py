@@ -17,25 +17,25 @@ class Mark:
         self._mark: list[Any] = []
         self._mark.append(self._mark)  # tracked for as long as it lives; the cycle ends in `drop`
         self._full = _full_collections()
-        self._frozen = gc.get_freeze_count()
 
     def younger(self) -> list[Any] | None:
-        """What was made since; None when it can't be told any more, after a full collection."""
+        """What was made since; None when it can't be told any more, after a full collection.
+
+        A `gc.freeze()` has taken the mark out of the collector's lists: what they hold is younger than the freeze.
+        """
         # No closure in here: its cell would stand in the list that it holds
         found: list[Any] = []
-        frozen = gc.get_freeze_count() > self._frozen  # the mark, too: all that the generations hold is younger
         for generation in (0, 1, 2):
-            if generation == 2 and not frozen and _full_collections() != self._full:
-                return None
             objects = gc.get_objects(generation)
             at = _last_place(self._mark, objects)
-            if at is not None or generation < 2 or frozen:
-                found += objects[0 if at is None else at + 1 :]
-            if at is not None or (frozen and generation == 2):
-                kept = _without(found, found)
-                found.clear()  # it holds itself
-                return kept[:MAX_YOUNG]
-        return None
+            if at is not None and generation == 2 and _full_collections() != self._full:
+                return None  # such a collection has mixed them
+            found += objects[0 if at is None else at + 1 :]
+            if at is not None or generation == 2:
+                break
+        kept = _without(found, found)
+        found.clear()  # it holds itself
+        return kept[:MAX_YOUNG]
 
     def drop(self) -> None:
         self._mark.clear()

@@ -16,10 +16,11 @@ from forgather_mem.probes.procfs import PAGE_BYTES, KernelFile
 # What is dear waits until the resident size, which takes 2 us, has grown: the C library's account takes 20 us and,
 # from memory that is in no cache, 200; counting Python's objects as much. While nothing grows they are asked at every
 # so many calls, and the longer a run the more rarely.
-_ASKED_EVERY, _COUNTED_EVERY, _WORKERS_EVERY = 4, 16, 2
-_STRETCHED_AFTER = 100  # calls
-_GROWS_BYTES = 4096.0  # a call
-_DEAR_S = 2e-3
+_ASKED_EVERY, _COUNTED_EVERY, _WORKERS_EVERY = 4, 32, 2
+_STRETCHED_AFTER = 60  # calls
+_JUDGED_BY = 60  # calls; up to then what grows is read at each
+_GROWS_BYTES = 2500.0  # a step: less than a leak that is told, more than logs and histories take
+_SPENT_FRAC = 0.005  # of the time; above it they are asked three times as rarely
 # Small Python objects, until a look at the growing ones tells better.
 USUAL_BLOCK_BYTES = 80.0
 
@@ -48,16 +49,17 @@ class LeakSizes:
     def __init__(self) -> None:
         self._statm = KernelFile("/proc/self/statm")
         self._mallinfo = _mallinfo2()
-        self._calls = 0
+        self._calls = self._step = 0
         self._first: tuple[int, int] | None = None
         self._workers: tuple[int, ...] = ()
         self.workers_changed = False
-        self._dear = 0  # times that the account took long
+        self._began_s, self._spent_s = time.perf_counter(), 0.0
         self._asked = _Last()
         self._counted = _Last()
 
-    def read(self) -> dict[str, float]:
-        """The sizes that are due at this call."""
+    def read(self, step: int) -> dict[str, float]:
+        """The sizes that are due at this call, after so many steps."""
+        growth, self._step = _GROWS_BYTES * max(1, step - self._step), step
         calls = self._calls
         self._calls = calls + 1
         values: dict[str, float] = {}
@@ -68,13 +70,19 @@ class LeakSizes:
             fields = []
         if fields:
             addresses, anonymous = int(fields[0]) * PAGE_BYTES, (int(fields[1]) - int(fields[2])) * PAGE_BYTES
-            every = longer * _ASKED_EVERY * (8 if self._dear >= 3 else 1)
-            if self._asked.due(calls, every, anonymous):
+            began_s = time.perf_counter()
+            dear = calls > _JUDGED_BY and self._spent_s > _SPENT_FRAC * (began_s - self._began_s)
+            often = 3 if dear else 1
+            asks = self._asked.due(calls, longer * _ASKED_EVERY, anonymous, growth, often)
+            counts = self._counted.due(calls, longer * _COUNTED_EVERY, anonymous, growth, 2 * often)
+            if asks:
                 values = self._account(addresses, anonymous)
-                self._asked.took(calls, anonymous, values.get("native", 0.0))
-            if self._counted.due(calls, longer * _COUNTED_EVERY, anonymous):
+                self._asked.took(calls, anonymous, growth, values.get("native", 0.0))
+            if counts:
                 values["objects"] = sys.getallocatedblocks() * USUAL_BLOCK_BYTES
-                self._counted.took(calls, anonymous, values["objects"])
+                self._counted.took(calls, anonymous, growth, values["objects"])
+            if asks or counts:
+                self._spent_s += time.perf_counter() - began_s
         if not calls % _WORKERS_EVERY:
             values.update(self._of_workers())
         if current_allocator() is not None:
@@ -88,10 +96,7 @@ class LeakSizes:
     def _account(self, addresses: int, anonymous: int) -> dict[str, float]:
         native = {}
         if self._mallinfo is not None:
-            began_s = time.perf_counter()
             found = self._mallinfo()
-            # once may be a busy processor
-            self._dear = self._dear + 1 if time.perf_counter() - began_s > _DEAR_S else 0
             native["native"] = float(found.uordblks + found.hblkhd)
             addresses -= found.arena + found.hblkhd
             anonymous -= found.arena + found.hblkhd
@@ -122,18 +127,20 @@ class _Last:
 
     def __init__(self) -> None:
         self._call = -1
-        self._resident = self._value = 0.0
+        self._resident = self._value = 0.0  # the highest so far: what only moves up and down does not grow
         self._grows = True
 
-    def due(self, call: int, every: int, resident: float) -> bool:
+    def due(self, call: int, every: int, resident: float, growth: float, often: int) -> bool:
+        """Whether to read: at every so many calls, or `often` while it grows."""
         passed = call - self._call
-        if self._grows or resident - self._resident > _GROWS_BYTES * passed:
-            return passed >= 1 if every < _COUNTED_EVERY else passed >= 2
-        return passed >= every
+        if passed < often:
+            return False
+        return passed >= every or self._grows or resident - self._resident > growth * passed
 
-    def took(self, call: int, resident: float, value: float) -> None:
-        self._grows = value - self._value > _GROWS_BYTES * (call - self._call)
-        self._call, self._resident, self._value = call, resident, value
+    def took(self, call: int, resident: float, growth: float, value: float) -> None:
+        self._grows = value - self._value > growth * (call - self._call)
+        self._call = call
+        self._resident, self._value = max(self._resident, resident), max(self._value, value)
 
 
 def _device() -> dict[str, float]:

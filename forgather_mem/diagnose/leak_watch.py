@@ -49,7 +49,7 @@ class LeakWatch:
             return NOTHING
         if self._loader is None and (loader := moment.objects.get("train_dataloader")) is not None:
             self._loader = weakref.ref(loader)
-        values = self._sizes.read()
+        values = self._sizes.read(moment.step)
         if self._sizes.workers_changed:
             self._series.pop("workers", None)  # other processes: what they hold does not go on
         for name, value in values.items():

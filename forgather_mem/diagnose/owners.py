@@ -78,7 +78,7 @@ def find_owners(
         budget_s: Seconds after which the search ends with what it has.
         ignore: Holders that do not count: these objects themselves, not what holds them.
     """
-    search = _Search(objects, ignore, budget_s)
+    search = _Search(objects, ignore, budget_s, stop_at_first=max_owners == 1)
     try:
         search.run()
         return search.owners(max_owners)
@@ -93,6 +93,7 @@ class _Search:
     objects: Sequence[object]
     ignore: Iterable[object]
     budget_s: float
+    stop_at_first: bool = False
     began_s: float = field(default_factory=time.perf_counter)
     complete: bool = True
     seen: dict[int, object] = field(default_factory=dict)
@@ -157,6 +158,8 @@ class _Search:
         heap: list[Any] = []
         came_from: dict[int, object] = {}
         self.passed_over |= {id(heap), id(came_from)}
+        came_from |= dict.fromkeys(self.passed_over)  # as if met already
+        here = {id(thing) for thing in self.objects}
         batch: Iterable[Any] = itertools.chain(
             (value for frame in running_frames() for value in variables_of(frame).values()),
             (namespace for _, namespace in self.namespaces.values()),
@@ -165,10 +168,13 @@ class _Search:
         position = 0
         while True:
             for held in batch:
-                if id(held) not in came_from and gc.is_tracked(held) and self._counts(held):
+                if id(held) not in came_from and gc.is_tracked(held):
                     came_from[id(held)] = holder
-                    heap.append(held)
+                    if not (type(held) is FrameType and is_ours(held)):
+                        heap.append(held)
             if position == len(heap):
+                break
+            if position % _CHUNK == 0 and self.stop_at_first and not here.isdisjoint(came_from):
                 break
             if position % _CHUNK == 0 and self._late():
                 self.complete = False
@@ -176,7 +182,6 @@ class _Search:
             holder = heap[position]
             batch = gc.get_referents(holder)
             position += 1
-        here = {id(thing) for thing in self.objects}
         for direct in _holding(heap, here):
             self._add(direct, here)
             below = direct

@@ -12,6 +12,7 @@ from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, Tra
 from typing import Any
 
 from forgather_mem.diagnose.running import is_running
+from forgather_mem.diagnose.user_code import is_our_class
 from forgather_mem.probes.tensors import storages_of
 
 _MOST_INSIDE = 3_000
@@ -59,6 +60,8 @@ def deep_bytes(thing: Any, known: set[int], counted: set[tuple[object, int]]) ->
             continue
         seen.add(id(part))
         kind = type(part)
+        if is_our_class(kind):  # met through the frames that an exception keeps
+            continue
         if (kind is int and -6 < part < 257) or (kind is FrameType and is_running(part)):
             continue
         if is_tensor(part):

@@ -31,6 +31,7 @@ _LAST_NAME = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\]|\(.*\)|\{\.\.\.\})*$")
 _VARIABLE = re.compile(r"(?:local|variable) '(\w+)'")
 # What changes from run to run in the name of a holder: keys, and the line at which a function happens to be
 _INDICES, _LINES = re.compile(r"\[[^\]]*\]"), re.compile(r"(\([^():]*):\d+(?=\))")
+_MODULE_PARTS = re.compile(r"\._(?:modules|parameters|buffers)\.")
 _ADDS_HOOK = [r"\.register_\w*hook\w*\("]
 
 
@@ -83,6 +84,7 @@ def suspect_of(one: Grown, walk: Walk) -> Suspect:
     if one.kind == "size" and one.samples:
         instance = attributes_of(container) is not None and type(container).__module__ != "builtins"
         path = (type(container).__name__ if instance else path) + _slot(container, one.samples[0])
+        path = _MODULE_PARTS.sub(".", path)
     file, line = _place(one, kind, container, path, owner) or (None, 0)
     tensors = any(is_tensor(part) for part in inside(one.samples)) or kind == "graph"
     return Suspect(
@@ -166,17 +168,18 @@ def _place(one: Grown, kind: str, container: Any, path: str, owner: Any) -> tupl
     seen = traced(one.samples)
     if seen and name and re.search(rf"\b{name}\b", source_line(*seen)):
         return seen
-    if kind in ("hooks", "closure"):
-        of_function = _function_place(one.samples)
-        hook = matching_line(_ADDS_HOOK, files_of([])) if kind == "hooks" else None
-        if hook or of_function:
-            return hook or of_function
+    if kind == "hooks" and (hook := matching_line(_ADDS_HOOK, files_of([])) or _function_place(one.samples)):
+        return hook
     if type(container) is LRU_CACHE:
         return place_of_code(container.__wrapped__.__code__) if hasattr(container.__wrapped__, "__code__") else None
     if kind == "param_groups":
         return matching_line([r"\.add_param_group\("], files_of([])) or seen
     cls = owner if isinstance(owner, type) else type(owner)
     found = growing_line(name, files_of([cls])) if name else None
+    if found is None and name and kind in ("chain", "size", "graph"):
+        found = matching_line([rf"\.{re.escape(name)}\s*=[^=]", rf"^\s*{re.escape(name)}\s*=[^=]"], files_of([cls]))
+    if found is None and kind == "closure":
+        found = _function_place(one.samples)
     if found is None and kind == "exceptions":
         found = _raised(one.samples)
     if found is None and kind in ("threads", "queue"):

@@ -245,6 +245,8 @@ def _not_growing(points: Sequence[Point], floor: float, steps: int) -> Trend:
     if len(edges) < 4:
         return Trend(kind="not enough data", steps=steps)
     rate, _, _ = rate_of(edges)
+    if rate > floor and len(points) - int(len(points) * _STARTS[0]) < _FEWEST_POINTS:
+        return Trend(kind="not enough data", steps=steps, high=rate)  # too few to tell growth from a curve
     rises = [after[1] - before[1] for before, after in itertools.pairwise(edges)]
     grown, last = edges[-1][1] - edges[0][1], rises[-1] + rises[-2]
     scatter = statistics.median(abs(rise) for rise in rises)
