@@ -10,6 +10,7 @@ from forgather_mem.diagnose.case import Failure, Settings
 from forgather_mem.diagnose.fit import Estimate, PhaseFit, binding, fits_of
 from forgather_mem.diagnose.step_use import StepUse
 
+_MOST_PARTS = 4096
 KEPT_FREE_FRAC = 0.02
 # What a batch takes in these phases decides whether it fits; later ones only hold what the step leaves.
 _OF_A_BATCH = frozenset({"data", "forward", "backward", "optimizer"})
@@ -104,11 +105,10 @@ class Batches:
     def smaller(self, rows: int) -> Iterator[Shape]:
         """The same step in smaller micro-batches, the largest first."""
         length, whole = self._failure.length, rows * self._accumulation
-        step = rows
-        while step > 1:
-            step -= 1
-            if whole % step == 0 and (rows % step == 0 or rows & (rows - 1)):
-                yield Shape(step, length, whole // step)
+        for accumulation in range(self._accumulation + 1, min(whole, _MOST_PARTS) + 1):
+            step = whole // accumulation
+            if whole % accumulation == 0 and (rows % step == 0 or rows & (rows - 1)):
+                yield Shape(step, length, accumulation)
 
     def basis(self) -> str:
         """What the numbers are taken from, for people."""
