@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from forgather_mem.sample import Finding, Sample, Sink
+from forgather_mem.sample import RISEN, Finding, Sample, Sink
 
 MAX_FINDINGS = 200
 # Gauges whose first, last and highest value the report tells.
@@ -34,13 +34,24 @@ _PHASE_HEADS = (("phase/host/", "host"), ("phase/device/", "device"))
 
 @dataclass(slots=True)
 class Span:
-    """A gauge over a run: first, last and highest value, and the step and phase of the highest."""
+    """A gauge over a run: first, last and highest value, and the step and phase of the highest.
+
+    Where a record follows steps without one, a rise of less than 1 % does not say in which of them it was: the step
+    stays that of the last clear rise, to the value `placed`.
+    """
 
     first: float
     last: float
     highest: float
     step: int
     phase: str | None = None
+    placed: float = 0.0
+
+    def rise(self, value: float, step: int, phase: str | None, certain: bool) -> None:
+        """A value above all before."""
+        self.highest = value
+        if certain or value > RISEN * self.placed:
+            self.step, self.phase, self.placed = step, phase, value
 
 
 @dataclass(slots=True)
@@ -133,6 +144,7 @@ class RunSummary:
         values, step = sample.values, sample.step
         if self.first_step is None:
             self.begin(step - 1)
+        certain = step <= self.last_step + 1
         if step > self.last_step:
             self.last_step = step
         if sample.device is not None:
@@ -146,7 +158,7 @@ class RunSummary:
             if value is not None:
                 span.last = value
                 if value > span.highest:
-                    span.highest, span.step, span.phase = value, step, phase
+                    span.rise(value, step, phase, certain)
         anon_bytes = values.get("host/anon_bytes") if sample.event == "step_end" else None
         if anon_bytes is not None and (self.least_anon_bytes is None or anon_bytes < self.least_anon_bytes):
             self.least_anon_bytes = anon_bytes
@@ -172,7 +184,7 @@ class RunSummary:
     def _look_for_new(self, sample: Sample, phase: str | None) -> None:
         for name, value in sample.values.items():
             if name not in self.spans and (name in _REPORTED or name.startswith("phase/")):
-                self.spans[name] = Span(value, value, value, sample.step, phase)
+                self.spans[name] = Span(value, value, value, sample.step, phase, value)
                 for head, where in _PHASE_HEADS:
                     if name.startswith(head):
                         self._rising.append((name, _GROUND[where], (where, _phase_of(name, head))))

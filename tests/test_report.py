@@ -493,3 +493,12 @@ def test_reading_a_report_needs_no_torch() -> None:
     code = "import sys, forgather_mem.report; print(sorted({'torch', 'transformers', 'yaml'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("steps", "told"), [((1, 2, 3, 4), 4), ((1, 2, 19, 80), 19), ((1, 2, 19, 20), 20)])
+def test_a_peak_is_told_at_the_step_that_is_known_to_have_it(steps: tuple[int, ...], told: int) -> None:
+    summary = RunSummary()
+    for step, size in zip(steps, (100.0, 100.0, 1658.0, 1670.0), strict=True):
+        summary.add(Sample("step_end", step, 0.1, 0.0, {"host/rss_peak_bytes": size * MIB}))
+    peak = build_report(summary)["peaks"][0]
+    assert (peak["bytes"], peak["step"]) == (1670 * MIB, told)
