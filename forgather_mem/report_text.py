@@ -113,11 +113,12 @@ def _short(report: Report, width: int) -> list[str]:
 def _long(report: Report, width: int) -> list[str]:
     end = _end(report)
     leaks = report["leak"]["verdict"] == "leak"
+    trained = report["steps"] or report["run"]["end"] != "finished"
     for lines_a_text in (4, 2, 1):  # when all that happened is too much, shorter
         lines = leak_lines(report, width) if leaks else []
         if report["run"]["end"] not in ("finished", None):
             lines.append("The run did not finish; these are the numbers so far.")
-        elif not report["steps"] and report["run"]["end"] is not None:
+        elif not trained:
             lines.append("No step of a Trainer was seen; this is the process as a whole.")
         lines += table_lines(report)
         lines += _section("RANKS", _ranks(report), width)
@@ -125,7 +126,7 @@ def _long(report: Report, width: int) -> list[str]:
             lines += _section("PARTS", parts_sentences(report), width)
             lines += _section("ROOM", _room(report), width)
         lines += _section("CLEAN-UP", cleanup_sentences(report, brief=leaks), width, lines_a_text)
-        if report["steps"] or report["overhead"]["seconds"]:
+        if trained:
             lines += _section("OURSELVES", own_sentences(report, brief=leaks), width)
         lines += _section("OFF", first_sentences(report["switched_off"], _MAX_SWITCHED_OFF), width, lines_a_text)
         if len(lines) + len(end) <= MAX_LINES - 2:

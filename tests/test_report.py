@@ -201,6 +201,7 @@ tensorboard --logdir out                     tags mem_*
 NOTHING_READ = """\
 == forgather-mem == training == 0.0 ms so far ==================================
 MEMORY  nothing was read
+OURSELVES 0.0 % of the run (0.0 ms)
 ================================================================================"""
 
 
