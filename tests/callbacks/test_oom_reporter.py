@@ -1,0 +1,376 @@
+"""Real errors in every phase of real trainings: allocations that no machine can make."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Trainer, TrainerCallback
+
+from forgather_mem import TrainingLoop, attach
+from forgather_mem.callbacks import OOMReporter
+from forgather_mem.diagnose import snapshot
+from forgather_mem.diagnose.snapshot import Snapshot
+from forgather_mem.report import build_report
+from forgather_mem.report_text import report_text
+from forgather_mem.units import MIB
+from tests.simulated_device import TOTAL_MIB, simulated_device
+from tests.training import fingerprint, make_trainer, tiny_model
+
+TOO_MANY = 2**50  # numbers, of four bytes each
+PHASES = ("data", "forward", "backward", "optimizer", "evaluate", "save", "generate", "startup")
+
+
+def too_much(*_: Any, **__: Any) -> Any:
+    return torch.empty(TOO_MANY)
+
+
+class Greedy(Trainer):
+    """Asks for too much in one phase, in the third step or after it."""
+
+    phase = ""
+
+    def _when(self, phase: str) -> None:
+        if self.phase == phase and self.state.global_step >= 2:
+            too_much()
+
+    def get_batch_samples(self, *arguments: Any, **keywords: Any) -> Any:
+        self._when("data")
+        return super().get_batch_samples(*arguments, **keywords)
+
+    def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **keywords: Any) -> Any:
+        self._when("forward" if model.training else "evaluate")
+        loss = super().compute_loss(model, inputs, *arguments, **keywords)
+        if self.phase == "backward" and self.state.global_step >= 2:
+            loss.register_hook(too_much)
+        return loss
+
+    def _save(self, *arguments: Any, **keywords: Any) -> None:
+        self._when("save")
+        super()._save(*arguments, **keywords)
+
+    def create_optimizer(self, *arguments: Any, **keywords: Any) -> Any:
+        optimizer = super().create_optimizer(*arguments, **keywords)
+        if self.phase == "optimizer":
+            optimizer.register_step_pre_hook(lambda *_: self._when("optimizer"))
+        return optimizer
+
+
+class Between(TrainerCallback):
+    """Generates between the steps, or begins with something that does not fit."""
+
+    def __init__(self, phase: str) -> None:
+        self.phase = phase
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **objects: Any) -> None:
+        if self.phase == "generate" and state.global_step == 2:
+            model.lm_head.forward = too_much
+            model.generate(torch.ones(1, 4, dtype=torch.long), max_new_tokens=2, pad_token_id=0)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if self.phase == "startup":
+            too_much()
+
+
+def failed(folder: Path, phase: str, *, reporter: OOMReporter | None = None, **arguments: Any) -> dict[str, Any]:
+    """The report of a training that runs out of memory in this phase."""
+    reporter = reporter or OOMReporter(strict=True)
+    settings = {"save_strategy": "steps", "save_steps": 3, "eval_strategy": "steps", "eval_steps": 3, "max_steps": 6}
+    trainer = make_trainer(folder, [reporter, Between(phase)], trainer_class=Greedy, **{**settings, **arguments})
+    trainer.phase = phase
+    with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+        trainer.train()
+    assert reporter.summary is not None
+    return build_report(reporter.summary)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_phase_step_and_size_are_told_in_every_phase(tmp_path: Path, phase: str) -> None:
+    report = failed(tmp_path, phase)
+    oom = report["oom"]
+    after = {"evaluate": 3, "save": 3, "generate": 2, "startup": 0}
+    assert (oom["phase"], oom["step"]) == (phase, after.get(phase, 3))
+    assert (oom["where"], oom["rank"], oom["requested_bytes"]) == ("host", 0, 4 * TOO_MANY)
+    assert report["run"]["end"] == "oom"
+    assert report["steps"] == after.get(phase, 2)
+    assert 0 < sum(oom["in_use"].values()) <= oom["limit_bytes"] + 64 * MIB
+    assert oom["advice"] == [entry["text"] for entry in report["advice"]]
+    json.dumps(report, allow_nan=False)
+    text = report_text(report).splitlines()
+    assert len(text) <= 25
+    assert max(map(len, text)) <= 80
+    step = f"step {oom['step']}, " if oom["step"] else ""
+    assert text[1].startswith(f"OUT OF MEMORY   host, {step}{phase}")
+
+
+def test_what_was_read_before_the_failure_explains_it(tmp_path: Path) -> None:
+    oom = failed(tmp_path, "forward")["oom"]
+    assert oom["batch"] == {"rows": 4, "length": 16}
+    assert oom["why_now"] is None, "all batches are alike"
+    assert failed(tmp_path, "evaluate")["oom"]["why_now"] == "the first evaluation, in its batch 1."
+    first = failed(tmp_path, "optimizer", max_steps=6)
+    assert first["oom"]["why_now"] is None, "it is the third step"
+
+
+class Collator:
+    """One batch is longer than the others; and too long for the layer that gets it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, rows: list[Any]) -> dict[str, torch.Tensor]:
+        self.count += 1
+        length = 16 if self.count != 4 else 40
+        ids = torch.stack([row["input_ids"] for row in rows]).repeat(1, 3)[:, :length]
+        return {"input_ids": ids, "labels": ids}
+
+
+def test_the_longest_batch_and_the_layer_are_named(tmp_path: Path) -> None:
+    reporter = OOMReporter(strict=True)
+    trainer = make_trainer(tmp_path, [reporter])
+    trainer.data_collator = Collator()
+    projection = trainer.model.model.layers[0].mlp.up_proj
+    projection.register_forward_hook(lambda module, inputs, output: too_much() if output.shape[1] > 16 else None)
+    with pytest.raises(RuntimeError):
+        trainer.train()
+    oom = build_report(reporter.summary)["oom"]
+    assert oom["layer"] == "model.layers.0.mlp.up_proj"
+    assert (oom["step"], oom["batch"]) == (4, {"rows": 4, "length": 40})
+    assert oom["why_now"].startswith("the longest batch so far, 4 x 40 tokens; until then at most 4 x 16, peak ")
+
+
+def test_another_error_is_no_story(tmp_path: Path) -> None:
+    reporter = OOMReporter(strict=True)
+    trainer = make_trainer(tmp_path, [reporter], trainer_class=Greedy)
+    trainer.compute_loss = lambda *_, **__: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        trainer.train()
+    report = build_report(reporter.summary)
+    assert (report["oom"], report["run"]["end"]) == (None, "exception")
+
+
+def test_the_error_is_the_users_and_nothing_of_it_is_held(tmp_path: Path) -> None:
+    class Batch(torch.Tensor):
+        pass
+
+    held: list[Any] = []
+
+    class Keeps(Greedy):
+        def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **keywords: Any) -> Any:
+            mine = torch.zeros(3).as_subclass(Batch)
+            held.append(weakref.ref(mine))
+            return too_much(mine)
+
+    traces = []
+    for callbacks in ([], [OOMReporter(strict=True)]):
+        trainer = make_trainer(tmp_path, callbacks, trainer_class=Keeps)
+        try:
+            trainer.train()
+        except RuntimeError as error:
+            trace, lines = error.__traceback__, []
+            while trace is not None:
+                lines.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+                trace = trace.tb_next
+            traces.append((str(error), lines[1:]))
+            del trace
+    assert traces[0] == traces[1]
+    gc.collect()
+    assert [reference() for reference in held] == [None, None]
+
+
+def test_a_training_is_bit_identical_with_and_without(tmp_path: Path) -> None:
+    plain, watched = make_trainer(tmp_path / "plain"), make_trainer(tmp_path / "watched", [OOMReporter(strict=True)])
+    plain.train()
+    watched.train()
+    assert fingerprint(watched) == fingerprint(plain)
+    assert build_report(watched.callback_handler.callbacks[-1].summary)["oom"] is None
+
+
+def test_attached_the_next_training_begins_anew(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, trainer_class=Greedy)
+    handle = attach(trainer)
+    trainer.phase = "forward"
+    with pytest.raises(RuntimeError):
+        trainer.train()
+    assert handle.report()["oom"]["phase"] == "forward"
+    (written,) = (tmp_path / "forgather_mem").glob("*/report.json")
+    assert json.loads(written.read_text())["oom"]["phase"] == "forward"
+    trainer.phase = ""
+    trainer.train()
+    assert handle.report()["oom"] is None
+
+
+def loop_that_fails(at: str, reporter: OOMReporter) -> None:
+    model = tiny_model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    loop = TrainingLoop(model, optimizer, callbacks=[reporter])
+    ids = torch.ones(2, 8, dtype=torch.long)
+    with loop.train(), loop.epoch():
+        for step in range(3):
+            with loop.step():
+                if at == "forward" and step == 2:
+                    model.lm_head.forward = too_much
+                loss = model(input_ids=ids, labels=ids).loss
+                if at == "backward" and step == 2:
+                    loss.register_hook(too_much)
+                loss.backward()
+                if at == "optimizer" and step == 2:
+                    optimizer.register_step_pre_hook(too_much)
+                optimizer.step()
+                optimizer.zero_grad()
+        if at == "evaluate":
+            with loop.evaluation():
+                too_much()
+        if at == "save":
+            with loop.saving():
+                too_much()
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward", "optimizer", "evaluate", "save"])
+def test_a_loop_of_ones_own_is_told_of_too(phase: str) -> None:
+    reporter = OOMReporter(strict=True)
+    with pytest.raises(RuntimeError):
+        loop_that_fails(phase, reporter)
+    assert reporter.summary is not None
+    oom = build_report(reporter.summary)["oom"]
+    assert (oom["phase"], oom["step"]) == (phase, 3)
+    assert oom["layer"] == ("lm_head" if phase == "forward" else None)
+    if phase in ("forward", "backward", "optimizer"):
+        assert oom["batch"] == {"rows": 2, "length": 8}
+
+
+def test_a_reporter_can_be_pickled_and_switched_off(tmp_path: Path) -> None:
+    copy = pickle.loads(pickle.dumps(OOMReporter(snapshot=True)))
+    assert copy.snapshot is True
+    assert failed(tmp_path, "forward", reporter=copy)["oom"]["phase"] == "forward"
+    off = OOMReporter(enabled=False)
+    make_trainer(tmp_path, [off]).train()
+    assert off.summary is None
+
+
+def test_the_text_follows_the_traceback_of_a_script(tmp_path: Path) -> None:
+    script = """
+import sys
+from pathlib import Path
+from tests.callbacks.test_oom_reporter import Greedy, make_trainer
+from forgather_mem.callbacks import OOMReporter
+trainer = make_trainer(Path("out"), [OOMReporter()], trainer_class=Greedy)
+trainer.phase = "forward"
+try:
+    trainer.train()
+except RuntimeError:
+    print("caught", file=sys.stderr, flush=True)
+trainer.train()
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent)}
+    environment.pop("FORGATHER_MEM_SESSION", None)
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    before, _, after = done.stderr.partition("Traceback (most recent call last)")
+    assert before.endswith("caught\n"), "an error that is caught is the script's own business"
+    error, _, text = after.partition("\n== forgather-mem == ")
+    assert "DefaultCPUAllocator" in error.splitlines()[-1]
+    assert "OUT OF MEMORY   host, step 3, forward" in text
+
+
+# ---- a device ----
+
+
+def cuda_error(device: Any) -> torch.OutOfMemoryError:
+    return torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which 1.00 GiB is "
+        "free. Process 77 has 1.50 GiB memory in use. Including non-PyTorch memory, this process has 5.50 GiB memory "
+        "in use. Of the allocated memory 4.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but "
+        "unallocated."
+    )
+
+
+def on_device(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[pytest.MonkeyPatch], None], **arguments: Any
+) -> dict[str, Any]:
+    with simulated_device(monkeypatch) as device:
+        prepare(monkeypatch)
+        device.hold(1024)
+        reporter = OOMReporter(strict=True, **arguments)
+        trainer = make_trainer(folder, [reporter], trainer_class=Greedy)
+
+        def fails(*_: Any, **__: Any) -> None:
+            device.hold(4096)
+            device.reserved = 5120
+            raise cuda_error(device)
+
+        trainer.compute_loss = fails
+        with pytest.raises(torch.OutOfMemoryError):
+            trainer.train()
+        assert reporter.summary is not None
+        return build_report(reporter.summary)
+
+
+def test_a_devices_numbers_are_the_errors_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    oom = on_device(tmp_path, monkeypatch, lambda _: None)["oom"]
+    assert (oom["where"], oom["phase"]) == ("device", "forward")
+    assert oom["requested_bytes"] == 2048 * MIB
+    assert oom["limit_bytes"] == TOTAL_MIB * MIB
+    assert oom["reserved_unused_bytes"] == 1024 * MIB
+    assert oom["in_use"] == {
+        "activations": 4096 * MIB, "kept by the allocator": 1024 * MIB, "CUDA and libraries": 512 * MIB,
+    }  # fmt: skip
+    assert oom["others_bytes"] == 1536 * MIB
+    assert oom["why_now"] == "other processes have 1.5 GiB of this device."
+    assert oom["not_because"] == ["Not fragmentation (1.0 GiB kept unused)"]
+
+
+class Recorder:
+    """torch's recording of allocations, as far as it is asked here."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.on, self.calls = size, False, []  # type: ignore[var-annotated]
+
+    def patch(self, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: self.on, raising=False)
+        patch.setattr(torch.cuda.memory, "_record_memory_history", self.record)
+        patch.setattr(torch.cuda.memory, "_snapshot", lambda: {"segments": [b"x" * 1000] * self.size})
+
+    def record(self, enabled: str | None = "all", **settings: Any) -> None:
+        self.on = enabled is not None
+        self.calls.append((enabled, settings))
+
+
+def test_a_snapshot_is_recorded_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(3)
+    report = on_device(tmp_path, monkeypatch, recorder.patch, snapshot=True)
+    with open(report["oom"]["snapshot"], "rb") as file:
+        assert pickle.load(file) == {"segments": [b"x" * 1000] * 3}
+    assert recorder.calls == [("all", {"max_entries": 100_000, "stacks": "python"}), (None, {})]
+
+
+def test_a_snapshot_that_is_too_large_or_slow_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with simulated_device(monkeypatch):
+        recorder = Recorder(1)
+        recorder.patch(monkeypatch)
+        monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: [bytes([n % 256]) * 70_000 for n in range(100)])
+        for bounds in ({"max_mb": 1}, {"max_s": 0.0}):
+            one = Snapshot(**bounds)  # type: ignore[arg-type]
+            one.start()
+            assert one.write(tmp_path, 0) is None
+            one.stop()
+            assert not list(tmp_path.iterdir())
+        recorder.on, recorder.calls = True, []
+        theirs = Snapshot()
+        theirs.start()
+        theirs.stop()
+        assert recorder.calls == [], "somebody else's recording goes on"
+    assert snapshot.current_allocator() is None
