@@ -134,7 +134,9 @@ class CloserLook:
 
 def _tells(one: Suspect | Grown, rate: float) -> bool:
     """Whether it is large enough to be the leak, or a part of it."""
-    if one.kind == "graph" or (isinstance(one, Grown) and one.kind == "items" and has_graph(one.samples)):
+    if one.kind == "graph" or (
+        isinstance(one, Grown) and one.kind == "items" and one.count_per_step >= 0.5 and has_graph(one.samples)
+    ):
         return True
     return one.bytes_per_step >= _LEAST_FRAC * rate
 
@@ -145,6 +147,8 @@ def _give_rest_to_graph(suspects: list[Suspect], rate: float) -> None:
     rest = rate - sum(one.bytes_per_step for one in suspects)
     for one in graphs[:1]:
         one.bytes_per_step += max(0.0, rest)
+        if one.count and one.count_per_step:
+            one.bytes = round(one.count * one.bytes_per_step / one.count_per_step)
 
 
 def _is_part(one: Suspect, suspects: list[Suspect]) -> bool:

@@ -37,8 +37,8 @@ class Look:
     """
 
     step: int
-    lengths: dict[int, int]
-    below: dict[tuple[int, type], int]
+    lengths: dict[tuple[int, type], int]
+    below: dict[tuple[object, type], int]
     sizes: dict[int, int]
     newest_operation: int | None
     types: Counter[str]
@@ -76,8 +76,8 @@ class Grown:
 
 def look(walk: Walk, step: int) -> Look:
     """What there is now."""
-    lengths: dict[int, int] = {}
-    below: dict[tuple[int, type], int] = {}
+    lengths: dict[tuple[int, type], int] = {}
+    below: dict[tuple[object, type], int] = {}
     sizes: dict[int, int] = {}
     newest_operation: int | None = None
     types: Counter[type] = Counter()
@@ -98,7 +98,7 @@ def look(walk: Walk, step: int) -> Look:
                 place = (walk.above(position), kind)
                 below[place] = max(below.get(place, 0), length)
                 if sort == CONTAINER:
-                    lengths[id(node)] = length
+                    lengths[id(node), kind] = length
         else:
             types[kind] += 1
         if sort != NOT_ASKED and (length is None or length <= _MANY):
@@ -118,7 +118,7 @@ def grown(before: Look, walk: Walk, step: int) -> list[Grown]:
     counted: set[tuple[object, int]] = set()
     sorts = Sorts()
     for position, node in enumerate(walk.nodes):
-        then = before.lengths.get(id(node))
+        then = before.lengths.get((id(node), type(node)))  # a number may be another's by now
         now = length_of(node) if then is not None else None
         if then is not None and now is not None and now > then:
             samples = newest(node, min(now - then, _SAMPLES))
@@ -164,7 +164,7 @@ def _rebuilt(before: Look, walk: Walk, steps: int, counted: set[tuple[object, in
             continue
         then = before.below.get((walk.above(position), kind), 0)
         more = len(node) - then if kind is not LRU_CACHE else 0
-        if then and more >= max(4, steps / 2):
+        if then and more >= max(4, steps / 2) and not walk.is_namespace(position):
             samples = newest(node, _SAMPLES)
             each = sum(deep_bytes(sample, before.known, counted) for sample in samples) / len(samples)
             yield Grown(position, "items", more / steps, each, len(node), samples)

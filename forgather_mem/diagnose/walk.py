@@ -99,10 +99,15 @@ class Walk:
             position = self._above[position]
         return found[::-1]
 
-    def above(self, position: int) -> int:
-        """The number (`id`) of what led to this node; 0 at a root."""
+    def above(self, position: int) -> tuple[object, object]:
+        """What led to this node, by number (`id`) and class; a root by its name."""
         above = self._above[position]
-        return id(self.nodes[above]) if above >= 0 else 0
+        return (self._labels[position], None) if above < 0 else (id(self.nodes[above]), type(self.nodes[above]))
+
+    def is_namespace(self, position: int) -> bool:
+        """Whether this is where an instance keeps its attributes."""
+        above = self._above[position]
+        return above >= 0 and attributes_of(self.nodes[above]) is self.nodes[position]
 
     def path(self, position: int) -> str:
         """The name of the whole way, e.g. "__main__.CACHE['rows']"."""
