@@ -1,0 +1,42 @@
+"""Some of the scripts that run out of memory; all are run by benchmarks/ooms.py and `make soak`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARK = Path(__file__).parent.parent.parent / "benchmarks" / "ooms.py"
+
+
+@pytest.fixture(scope="module")
+def ooms() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("benchmark_of_ooms", BENCHMARK)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["data", "plain_loop"])
+def test_it_is_explained_and_ends_as_alone(ooms: ModuleType, name: str) -> None:
+    found = ooms.outcome_of(name, advice=False)
+    assert found.told in found.phases
+    assert found.requested_is_exact
+    assert found.plain == found.watched, "exit code and traceback"
+    assert found.report["run"]["end"] == "oom"
+    assert found.report["run"]["exit_code"] == 1
+    assert found.report["advice"]
+
+
+@pytest.mark.parametrize("name", ["startup", "optimizer"])
+def test_phase_and_size_are_right_at_a_real_limit(ooms: ModuleType, name: str) -> None:
+    found = ooms.outcome_of(name, plain=False, advice=False)
+    assert found.told in found.phases
+    assert found.requested_is_exact
+    assert found.watched[0] == 1
+    assert found.oom["limit"] in ("data (RLIMIT_DATA)", "address space (RLIMIT_AS)")
