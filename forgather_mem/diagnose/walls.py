@@ -98,6 +98,8 @@ def wall_text(room: Room, forecast: Forecast) -> str:
     """One line for a person."""
     whose = {"container": "the container", "host": "the host"}.get(room.limit, room.limit)
     left = math.ceil(forecast.steps_left)
-    near = f"near step {forecast.at_step:,} ({forecast.low_step:,} to {forecast.high_step:,})"
+    near = f"near step {forecast.at_step:,}"
+    if forecast.low_step < forecast.high_step:
+        near += f" ({forecast.low_step:,} to {forecast.high_step:,})"
     grows = f"it grows {format_bytes(forecast.bytes_per_step)} a step, {format_bytes(room.free_bytes)} are left"
     return f"{whose} is full {near}, in {left:,} step{'s' * (left != 1)}: {grows}"
