@@ -1,0 +1,71 @@
+"""A script without a Trainer runs out of memory: what the process tells at its end, and the parent prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launch.commands import Watched, python, run, watched
+
+LIMIT = """
+import resource
+pages = int(open("/proc/self/statm").read().split()[5])
+limit = pages * resource.getpagesize() + 60 * 2**20
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+"""
+
+
+def outcome(folder: Path, text: str) -> tuple[Watched, dict[str, Any]]:
+    (folder / "script.py").write_text(LIMIT + text)
+    plain = run(python("script.py"), folder)
+    with_us = watched(["script.py"], folder)
+    # With nothing left Python prints what it can of the last line
+    ends = [result.err.replace("MemoryError: \n", "MemoryError\n") for result in (plain, with_us.plain)]
+    assert (with_us.plain.code, with_us.plain.out, ends[1]) == (plain.code, plain.out, ends[0])
+    (report,) = folder.glob("forgather_mem/*/report.json")
+    return with_us, json.loads(report.read_text())
+
+
+def test_memory_that_runs_out_before_anything_is_trained(tmp_path: Path) -> None:
+    result, report = outcome(tmp_path, "rows = bytearray(10**9)\n")
+    assert (report["run"]["end"], report["run"]["exit_code"]) == ("oom", 1)
+    assert (report["oom"]["phase"], report["oom"]["where"], report["oom"]["kind"]) == ("startup", "host", "MemoryError")
+    assert report["oom"]["limit"] == "data (RLIMIT_DATA)"
+    assert 0 < report["oom"]["free_bytes"] <= 60 * 2**20
+    assert "OUT OF MEMORY   host, startup" in result.report
+    assert "out of memory after" in result.report.splitlines()[0]
+
+
+def test_small_things_until_nothing_is_left(tmp_path: Path) -> None:
+    _, report = outcome(tmp_path, "rows = []\nwhile True:\n    rows.append(bytearray(10_000))\n")
+    assert (report["run"]["end"], report["oom"]["phase"]) == ("oom", "other")
+
+
+def test_an_import_that_does_not_fit_is_startup(tmp_path: Path) -> None:
+    (tmp_path / "large.py").write_text("def make():\n    return bytearray(10**9)\n\nROWS = make()\n")
+    _, report = outcome(tmp_path, "import large\n")
+    assert report["oom"]["phase"] == "startup"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "try:\n    bytearray(10**9)\nexcept MemoryError:\n    print('survived')\n",
+        "try:\n    bytearray(10**9)\nexcept MemoryError:\n    pass\nraise ValueError('something else')\n",
+        "try:\n    bytearray(10**9)\nexcept MemoryError:\n    raise SystemExit(3)\n",
+    ],
+    ids=["it ends well", "another error", "it gives up by itself"],
+)
+def test_an_error_that_the_script_survives_is_not_its_end(tmp_path: Path, text: str) -> None:
+    result, report = outcome(tmp_path, text)
+    assert (report["oom"], report["run"]["end"]) == (None, "finished")
+    assert "OUT OF MEMORY" not in result.report
+
+
+def test_a_command_that_went_on_after_one_of_its_processes(tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text(LIMIT + "bytearray(10**9)\n")
+    _, report = outcome(tmp_path, "import subprocess, sys\nsubprocess.run([sys.executable, 'fails.py'])\n")
+    assert report["oom"] is None
