@@ -14,6 +14,9 @@ import typer
 from forgather_mem.cli.app import FAILURE, complain
 
 
+_FILES_OF_A_RUN = ("report.", "memory.rank", "ring.rank", "events.out.", "events.mem.")
+
+
 def register(app: typer.Typer, panel: str) -> None:
     """Add the command to the application."""
     app.command("report", rich_help_panel=panel)(report)
@@ -34,6 +37,8 @@ def report(
     from forgather_mem.report_text import report_text
     from forgather_mem.run_folder import find_run, read_run
 
+    if folder.is_file() and folder.name.startswith(_FILES_OF_A_RUN):
+        folder = folder.parent
     place = find_run(folder)
     found = read_run(place)
     if html is not None:

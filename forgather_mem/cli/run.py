@@ -15,7 +15,8 @@ def register(app: typer.Typer, panel: str) -> None:
 
 def run(
     command: Annotated[
-        list[str], typer.Argument(metavar="COMMAND...", help="A script, -m module, torchrun, accelerate launch, ...")
+        list[str],
+        typer.Argument(metavar="COMMAND...", help="A script, -m module, torchrun, ..., with its own options."),
     ],
     template: str = typer.Option("callbacks/watch.yaml", metavar="NAME", help="The callbacks that watch."),
     settings: Annotated[
@@ -33,7 +34,8 @@ def run(
 ) -> None:
     """Watch any training command, unchanged, and say at its end where the memory went.
 
-    Its exit code, signals and output stay its own. FORGATHER_MEM=0 switches the watching off; FORGATHER_MEM_DIR
-    names the folder for its files.
+    Its exit code, signals and output stay its own. The report goes to stderr.
+
+    FORGATHER_MEM=0 switches the watching off; files go below FORGATHER_MEM_DIR.
     """
     raise AssertionError("__main__ runs this command, before it imports any other")

@@ -36,7 +36,7 @@ def test_the_newest_run_below_the_current_folder_is_shown_plain_in_a_pipe(folder
 
 
 def test_json_is_the_whole_report(folder: Path) -> None:
-    done = report(folder, "out", "--json")
+    done = report(folder, "out/forgather_mem/20261120-120000/report.json", "--json")  # its file means the run
     assert json.loads(done.stdout) == json.loads(json.dumps(all_well()))
 
 
@@ -56,7 +56,7 @@ def test_the_page_is_written_and_standard_output_stays_free(folder: Path) -> Non
         (["nowhere"], 1, "there is no folder 'nowhere'"),
         (["ou"], 1, "did you mean 'out'?"),
         (["empty"], 1, "there is nothing of a run below 'empty': no report, log or event file"),
-        (["out/forgather_mem/20261120-120000/report.json"], 1, "is a file"),
+        (["notes.txt"], 1, "'notes.txt' is a file"),
         (["out", "--html", "no/such/page.html"], 1, "can't write 'no/such/page.html': No such file or directory"),
         (["out", "--htm", "x"], 2, "No such option"),
         (["out", "other"], 2, "unexpected extra argument"),
@@ -64,6 +64,7 @@ def test_the_page_is_written_and_standard_output_stays_free(folder: Path) -> Non
 )
 def test_mistakes_get_one_message_and_no_traceback(folder: Path, arguments: list[str], code: int, message: str) -> None:
     (folder / "empty").mkdir()
+    (folder / "notes.txt").touch()
     done = report(folder, *arguments)
     assert (done.returncode, done.stdout) == (code, "")
     assert message in done.stderr

@@ -203,6 +203,7 @@ def test_killed_is_explained_at_once_and_the_parent_ends_the_same_way(folder: Pa
     assert result.code == -signal.SIGKILL
     report = taken_apart(result).report
     assert "killed (SIGKILL)" in report
+    assert "\nforgather-mem report forgather_mem/" in report
     assert len(report.splitlines()) <= 25
     (path,) = folder.glob("forgather_mem/*/report.json")
     written = json.loads(path.read_text())

@@ -1,0 +1,49 @@
+"""A command that leaks ends with 3 when it was asked for, and is told where native memory is taken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.launch.commands import watched
+
+# A plain model, so that the process has few seconds to run; C's memory, so that no object of Python's holds it
+LEAKS = """\
+import ctypes, sys
+import torch
+from transformers import Trainer, TrainingArguments
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 1)
+
+    def forward(self, x, labels=None):
+        block = libc.malloc(ctypes.c_size_t(60_000))
+        ctypes.memset(block, 1, 60_000)
+        logits = self.layer(x)
+        return {"loss": ((logits - labels) ** 2).mean(), "logits": logits}
+
+
+rows = [{"x": torch.ones(8), "labels": torch.ones(1)} for _ in range(32)]
+settings = dict(max_steps=240, use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True)
+Trainer(Net(), TrainingArguments("out", **settings), train_dataset=rows).train()
+assert sys.gettrace() is None
+"""
+
+
+def test_a_leak_ends_with_3_and_native_memory_has_a_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LEAKS)
+    result = watched(["--fail-on", "leak", "--report", "report.json", "train.py"], tmp_path)
+    assert result.plain.code == 3, result.plain.err
+    leak = json.loads((tmp_path / "report.json").read_text())["leak"]
+    assert (leak["verdict"], leak["where"], leak["sure"]) == ("leak", "native", "likely")
+    assert 0.75 < leak["bytes_per_step"] / 60_000 < 1.25
+    (top,) = leak["suspects"]
+    assert top["held_by"] == "C or C++ code that Net.forward calls"
+    assert top["source_line"] == "block = libc.malloc(ctypes.c_size_t(60_000))"
+    assert "there is a leak, and --fail-on leak was asked for" in " ".join(result.report.split())
