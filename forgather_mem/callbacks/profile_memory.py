@@ -116,7 +116,8 @@ class _Recorder:
         self._first = moment.step
         if moment.run.folder is None or torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
             self._over = True
-            why = "another profiler is active" if moment.run.folder is not None else "there is no folder for files"
+            nowhere = "there is no folder for files: give an output_dir, or set FORGATHER_MEM_DIR"
+            why = "another profiler is active" if moment.run.folder is not None else nowhere
             moment.run.say(f"forgather-mem: step {moment.step:,}: nothing is profiled: {why}")
             return
         activities = [torch.profiler.ProfilerActivity.CPU]

@@ -123,9 +123,10 @@ def _shorter(failure: Failure, settings: Settings, batches: Batches, rows: int) 
 
     def change(tokens: int, **more: Any) -> Change:
         tokens -= tokens % 8
-        values = {named or "max_length": tokens}
-        text = f"{named}={tokens}" if named else f"max length {tokens:,} at batch {failed.rows}"
-        return Change(text=text, **({"set": values} if named else {"in_script": values}), **more)
+        if named is not None:
+            return Change(text=f"{named}={tokens}", set={named: tokens}, **more)
+        text = f"max length {tokens:,} at batch {failed.rows}"
+        return Change(text=text, in_script={"max_length": tokens}, **more)
 
     if not batches.known or batches.capacity_bytes is None:
         yield change(length // 2, note=f"cuts longer samples; {NOT_MEASURED}")
