@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
+
+from tests.fresh import IN_CHILD, FreshProcesses
 
 # Programs that tests start, not tests
 collect_ignore = ["run_child.py", "launch/train.py"]
 
-_IN_CHILD = "FORGATHER_MEM_TEST_CHILD"
+_PROCESSES = FreshProcesses()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -27,13 +27,13 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """A test marked `fresh` looks at this process's heap or peak, which earlier tests have shaped: it runs alone."""
-    if pyfuncitem.get_closest_marker("fresh") is None or os.environ.get(_IN_CHILD):
+    if pyfuncitem.get_closest_marker("fresh") is None or os.environ.get(IN_CHILD):
         return None
-    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:xdist", pyfuncitem.nodeid]
-    environment = {**os.environ, _IN_CHILD: "1"}
-    done = subprocess.run(
-        command, cwd=pyfuncitem.config.rootpath, env=environment, capture_output=True, text=True, timeout=300
-    )
-    if done.returncode:
-        pytest.fail(f"in a process of its own:\n{done.stdout}{done.stderr}", pytrace=False)
+    code, printed = _PROCESSES.run(pyfuncitem.nodeid, pyfuncitem.config.rootpath)
+    if code:
+        pytest.fail(f"in a process of its own:\n{printed}", pytrace=False)
     return True
+
+
+def pytest_unconfigure() -> None:
+    _PROCESSES.close()

@@ -1,0 +1,92 @@
+"""A process that has imported torch and transformers and done nothing else; tests marked `fresh` run in forks of it.
+
+Started as a program by `conftest.py`, which asks in lines of JSON: the test, the environment, the file for what it
+prints. The answer is a line with the exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+TIMEOUT_S = 300
+# A plugin of pytest that transformers has imported is not rewritten: it has no asserts that matter here
+_OPTIONS = ["-q", "--no-header", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+IN_CHILD = "FORGATHER_MEM_TEST_CHILD"
+
+
+class FreshProcesses:
+    """Begins with the first test that asks for one, and ends with `close`."""
+
+    def __init__(self) -> None:
+        self._origin: subprocess.Popen[str] | None = None
+
+    def run(self, test: str, folder: Path) -> tuple[int, str]:
+        """The exit code of pytest for this test, and what it printed."""
+        if self._origin is None or self._origin.poll() is not None:
+            self._origin = subprocess.Popen(
+                [sys.executable, "-P", __file__], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+        origin = self._origin
+        assert origin.stdin is not None
+        assert origin.stdout is not None
+        with tempfile.NamedTemporaryFile("r", errors="replace") as printed:
+            asked = {"test": test, "environment": {**os.environ, IN_CHILD: "1"}, "printed": printed.name}
+            origin.stdin.write(json.dumps(asked) + "\n")
+            origin.stdin.flush()
+            code = origin.stdout.readline()
+            return int(code or -1), printed.read()
+
+    def close(self) -> None:
+        if self._origin is not None:
+            self._origin.communicate()
+            self._origin = None
+
+
+def _serve() -> None:
+    import pytest
+    import torch  # noqa: F401
+    import transformers.trainer  # noqa: F401
+
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        pid = os.fork()
+        if not pid:
+            _become(asked["environment"], asked["printed"])
+            sys.exit(int(pytest.main([*_OPTIONS, asked["test"]])))
+        os.write(answers, f"{_wait(pid)}\n".encode())
+
+
+def _become(environment: dict[str, str], printed: str) -> None:
+    """A process group of its own, nothing to read, and its output in the file."""
+    os.setpgid(0, 0)
+    os.environ.clear()
+    os.environ.update(environment)
+    nothing, file = os.open(os.devnull, os.O_RDONLY), os.open(printed, os.O_WRONLY)
+    for number, target in ((nothing, 0), (file, 1), (file, 2)):
+        os.dup2(number, target)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+
+
+def _wait(pid: int) -> int:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return -signal.SIGALRM
+
+
+if __name__ == "__main__":
+    _serve()
