@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -69,8 +70,11 @@ def _phase(run: Run, phase: str, call: Callable[..., Any], arguments: tuple[Any,
 def _forward(
     run: Run, phase: str, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Any:
-    for see in run.phases.on_batch:
-        run.fence.call("batch", see, arguments, keywords)
+    if run.phases.on_batch:
+        began_s = time.perf_counter()
+        for see in run.phases.on_batch:
+            run.fence.call("batch", see, arguments, keywords)
+        run.phases.watched_s += time.perf_counter() - began_s
     return _phase(run, phase, call, arguments, keywords)
 
 

@@ -51,6 +51,33 @@ def batch_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Batch | N
     return None if rows is None else Batch(rows, None)
 
 
+class BatchFinder:
+    """`batch_of` for calls that are alike: it remembers where it found the tokens, and what their shape was."""
+
+    def __init__(self) -> None:
+        self._at: tuple[int, Any] | None = None
+        self._shape: Any = None
+        self._batch: Batch | None = None
+
+    def __call__(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Batch | None:
+        """The shape of the batch of this call; 1 us when it is that of the last call."""
+        if self._at is not None:
+            position, name = self._at
+            try:
+                shape = arguments[position][name].shape
+            except (IndexError, KeyError, TypeError, AttributeError):
+                shape = None
+            if shape is not None and shape == self._shape:
+                return self._batch
+        self._batch, self._shape = batch_of(arguments, keywords), None
+        for position, argument in enumerate(arguments if self._batch is not None else ()):
+            for name, value in argument.items() if isinstance(argument, Mapping) else ():
+                if self._batch == tuple(getattr(value, "shape", ())):
+                    self._at, self._shape = (position, name), value.shape
+                    return self._batch
+        return self._batch
+
+
 class HostMeasure:
     """Host memory of this process in the measure that the tightest limit is in.
 
@@ -109,11 +136,11 @@ class BatchUses:
     def see(self, batch: Batch | None) -> None:
         """A micro-batch begins."""
         self.batch = batch
-        if batch is None:
+        if batch is None or batch is self._step_batch:
             return
         if self._step_batch is None or batch.size > self._step_batch.size:
             self._step_batch = batch
-            if self.largest is None or batch.size > self.largest.size:
+            if batch is not self.largest and (self.largest is None or batch.size > self.largest.size):
                 self.reading = True
 
     def phase_ended(self, phase: str) -> None:
@@ -129,8 +156,8 @@ class BatchUses:
         """A step has ended; `peaks` are the record's, where they tell a phase's own peak it counts."""
         batch, self._step_batch = self._step_batch, None
         self._num_steps += 1
-        if batch is not None and (self.largest is None or batch.size > self.largest.size):
-            self.largest = batch
+        if batch is not None and batch is not self.largest:
+            self.largest = batch if self.largest is None else max(self.largest, batch, key=_size)
         if self.reading:
             self.between_bytes = self.read()
             if batch is not None:
@@ -178,6 +205,10 @@ class BatchUses:
             largest = max(uses, key=lambda use: use.rows * (use.length or 1))
             uses[:] = [use for position, use in enumerate(uses) if not position % 2 or use is largest]
             self._every *= 2
+
+
+def _size(batch: Batch) -> int:
+    return batch.size
 
 
 def _tensors(values: Any, depth: int) -> Iterator[Any]:

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from forgather_mem.diagnose.batch_uses import BatchUses, batch_of
+from forgather_mem.diagnose.batch_uses import BatchFinder, BatchUses
 from forgather_mem.diagnose.case import Settings, settings_of
 from forgather_mem.diagnose.oom import recognise
 from forgather_mem.diagnose.oom_explained import explained
@@ -48,6 +48,7 @@ class OutOfMemoryWatch:
         self.listens = True  # to the phases of every step
         self._run: Run | None = None
         self._uses: BatchUses | None = None
+        self._batch_of = BatchFinder()
         self._reserve: mmap.mmap | None = None
         self._model = self._optimizer = _nothing
         self._settings: Settings | None = None
@@ -111,7 +112,7 @@ class OutOfMemoryWatch:
 
     def _see(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         if self._uses is not None:
-            self._uses.see(batch_of(arguments, keywords))
+            self._uses.see(self._batch_of(arguments, keywords))
             self.listens = self._uses.reading
 
     def _failed(self, error: BaseException) -> None:

@@ -18,13 +18,12 @@ resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 """
 
 
-def outcome(folder: Path, text: str) -> tuple[Watched, dict[str, Any]]:
+def outcome(folder: Path, text: str, *, exact: bool = True) -> tuple[Watched, dict[str, Any]]:
     (folder / "script.py").write_text(LIMIT + text)
     plain = run(python("script.py"), folder)
     with_us = watched(["script.py"], folder)
-    # With nothing left Python prints what it can of the last line
-    ends = [result.err.replace("MemoryError: \n", "MemoryError\n") for result in (plain, with_us.plain)]
-    assert (with_us.plain.code, with_us.plain.out, ends[1]) == (plain.code, plain.out, ends[0])
+    assert (with_us.plain.code, with_us.plain.out) == (plain.code, plain.out)
+    assert not exact or with_us.plain.err == plain.err
     (report,) = folder.glob("forgather_mem/*/report.json")
     return with_us, json.loads(report.read_text())
 
@@ -40,7 +39,8 @@ def test_memory_that_runs_out_before_anything_is_trained(tmp_path: Path) -> None
 
 
 def test_small_things_until_nothing_is_left(tmp_path: Path) -> None:
-    _, report = outcome(tmp_path, "rows = []\nwhile True:\n    rows.append(bytearray(10_000))\n")
+    # With nothing left Python itself prints of the traceback what it can
+    _, report = outcome(tmp_path, "rows = []\nwhile True:\n    rows.append(bytearray(10_000))\n", exact=False)
     assert (report["run"]["end"], report["oom"]["phase"]) == ("oom", "other")
 
 
