@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import gc
+import linecache
+import sys
 from collections import deque
 from typing import Any
 
@@ -11,8 +13,11 @@ import pytest
 import torch
 
 from forgather_mem.callbacks import MemoryCallback
+from forgather_mem.diagnose.alike import as_one
+from forgather_mem.diagnose.far import LibraryContainers
 from forgather_mem.diagnose.garbage import Mark, garbage_among
 from forgather_mem.diagnose.growth import chains, grown, length_of, look
+from forgather_mem.diagnose.native_lines import NativeLines
 from forgather_mem.diagnose.pieces import deep_bytes
 from forgather_mem.diagnose.suspects import Suspect, suspect_of
 from forgather_mem.diagnose.walk import Walk
@@ -146,6 +151,42 @@ def test_a_sum_of_losses_with_its_graph_is_suspected() -> None:
     assert any((one.kind, one.held_by) == ("graph", "Holder.total") for one in suspects_after(grow))
 
 
+def test_a_sum_too_long_to_be_followed_to_its_beginning_is_suspected() -> None:
+    holder: Any = Holder()
+    weight = torch.ones(3, requires_grad=True)
+    holder.total = weight.sum()
+    for _ in range(30_000):
+        holder.total = holder.total + weight.sum()
+
+    def grow(step: int) -> None:
+        holder.total = holder.total + weight.sum()
+
+    assert any((one.kind, one.held_by) == ("graph", "Holder.total") for one in suspects_after(grow))
+
+
+def test_losses_of_one_step_reach_back_to_no_other() -> None:
+    holder: Any = Holder()
+    weight = torch.ones(3, requires_grad=True)
+    holder.last = weight.sum()
+
+    def grow(step: int) -> None:
+        holder.last = (weight * step).sum().exp()
+
+    assert not any(one.kind == "graph" for one in suspects_after(grow))
+
+
+def test_a_list_made_anew_at_every_step_is_suspected() -> None:
+    holder = Holder()
+    holder.kept = [b"begin"]
+
+    def grow(step: int) -> None:
+        holder.kept = [*holder.kept, bytes(5000)]
+
+    (top, *_) = suspects_after(grow)
+    assert top.held_by == "Holder.kept"
+    assert top.bytes_per_step == pytest.approx(5000, rel=0.1)
+
+
 def test_exceptions_name_the_cure_for_their_frames() -> None:
     holder = Holder()
 
@@ -158,7 +199,62 @@ def test_exceptions_name_the_cure_for_their_frames() -> None:
 
     (top, *_) = suspects_after(grow)
     assert top.kind == "exceptions"
-    assert top.bytes_per_step > 16_000
+    assert top.bytes_per_step == pytest.approx(16_000, rel=0.25)
+
+
+def test_what_differs_by_a_key_is_told_as_one() -> None:
+    holder = Holder()
+    for name in "abcdefghij":
+        holder.by_name[name] = []
+
+    def grow(step: int) -> None:
+        for rows in holder.by_name.values():
+            rows.append(bytes(1000))
+
+    walk = Walk(budget_s=10.0)
+    before = look(walk, 0)
+    walk.forget()
+    for step in range(10):
+        grow(step)
+    walk = Walk(budget_s=10.0)
+    (one, *_) = as_one(grown(before, walk, 10), walk)
+    assert one.name == "Holder.by_name[...]"
+    assert one.count_per_step == 11
+    assert one.bytes_per_step == pytest.approx(11_000, rel=0.1)
+
+
+def test_a_signature_tells_nothing_of_sizes_keys_or_places_in_a_run() -> None:
+    holder = Holder()
+
+    def keep(name: str, size: int) -> Suspect:
+        holder.by_name[name] = []
+
+        def grow(step: int) -> None:
+            holder.by_name[name].append(torch.zeros(size))
+
+        (top, *_) = suspects_after(grow)
+        return top
+
+    first, second = keep("run 1", 5000), keep("run 2", 7000)
+    assert first.each != second.each
+    assert first.held_by != second.held_by
+    assert first.as_dict()["signature"] == second.as_dict()["signature"]
+    assert "Holder.by_name[...]" in first.as_dict()["signature"]
+
+
+def test_what_a_librarys_module_holds_is_found_and_called_the_librarys() -> None:
+    import shlex
+
+    shlex.cache = {"kept": b""}  # type: ignore[attr-defined]
+    try:
+        look_far = LibraryContainers(set())
+        for number in range(10):
+            shlex.cache[number] = bytes(5000)  # type: ignore[attr-defined]
+        (top,) = [one for one in look_far.grown(set(), 10) if one.bytes_per_step > 2000]
+    finally:
+        del shlex.cache  # type: ignore[attr-defined]
+    assert (top.held_by, top.whose, top.count) == ("shlex.cache", "library", 11)
+    assert top.bytes_per_step == pytest.approx(5000, rel=0.1)
 
 
 def test_storages_that_pieces_share_count_once() -> None:
@@ -170,6 +266,44 @@ def test_storages_that_pieces_share_count_once() -> None:
 
 def test_lengths_are_of_containers_only() -> None:
     assert [length_of(thing) for thing in ([1, 2], {1: 2}, deque([1]), "text", 5)] == [2, 1, 1, None, None]
+
+
+# ---- native memory ----
+
+
+def test_the_line_that_takes_native_memory_is_told_from_lines_that_give_it_back() -> None:
+    taken = bytearray()
+    given_out = 0.0
+
+    def take(size: int) -> None:
+        nonlocal given_out
+        given_out += size
+
+    def leaks() -> None:
+        take(1000)
+        take(-1000)
+        taken.extend(b"x")
+        take(500)  # this one stays
+
+    def gives_back() -> None:
+        take(500)
+        take(-500)
+
+    lines = NativeLines(lambda: given_out)
+    if not lines.start():
+        pytest.skip("somebody else traces")
+    try:
+        for _ in range(20):
+            gives_back()
+            leaks()
+    finally:
+        lines.stop()
+    assert sys.gettrace() is None
+    found = lines.found()
+    assert found is not None
+    code, line = found
+    assert code.co_name in ("leaks", "take")
+    assert "leaks" not in code.co_name or "stays" in linecache.getline(__file__, line)
 
 
 # ---- garbage ----
