@@ -181,7 +181,7 @@ class OutOfMemoryWatch:
 
 def reserve() -> mmap.mmap:
     """Addresses that are given back when memory has run out; nothing is stored in them, so they take no memory."""
-    return mmap.mmap(-1, RESERVE_BYTES)
+    return mmap.mmap(-1, RESERVE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def _phase_of(place: Place, told: str) -> str:

@@ -29,7 +29,7 @@ def watch_process() -> None:
     import mmap
 
     try:  # addresses without memory behind them, given back for what is said at a memory limit
-        reserve = [mmap.mmap(-1, _RESERVE_BYTES)]
+        reserve = [mmap.mmap(-1, _RESERVE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)]
     except OSError:
         reserve = []
     atexit.register(_ends, os.getpid(), time.time(), reserve)

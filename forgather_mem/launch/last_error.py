@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 # Errors of these types are never about memory, and not worth an import.
 _NEVER = (KeyboardInterrupt, SystemExit, AssertionError, AttributeError, LookupError, NameError, TypeError, SyntaxError)
 
+# Made now: when it is written there is no memory to make it.
+_NOTHING_MORE = (
+    b'{"oom": {"where": "host", "step": 0, "phase": "other", "rank": 0, "layer": null, "requested_bytes": null, '
+    b'"free_bytes": null, "reserved_unused_bytes": null, "in_use": {}, "why_now": null, "not_because": [], '
+    b'"advice": [], "kind": "MemoryError", "error_type": "MemoryError", "message": ""}, "advice": []}'
+)
+
 
 def tell_last_error(folder: str, reserve_bytes: int) -> None:
     """Write what is known of the out-of-memory error that has ended this process, if one has.
@@ -27,9 +34,14 @@ def tell_last_error(folder: str, reserve_bytes: int) -> None:
     error = getattr(sys, "last_value", None)
     if error is None or (isinstance(error, _NEVER) and error.__cause__ is None and error.__context__ is None):
         return
-    from forgather_mem.fence import Fence
+    try:
+        from forgather_mem.fence import Fence
 
-    Fence().call("run", _tell, folder, error, reserve_bytes)
+        Fence().call("run", _tell, folder, error, reserve_bytes)
+    except MemoryError:  # not even for our own code
+        file = os.open(os.path.join(folder, "oom.rank0.json"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        os.write(file, _NOTHING_MORE)
+        os.close(file)
 
 
 def _tell(folder: str, error: BaseException, reserve_bytes: int) -> None:
