@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from forgather_mem.diagnose.batches import KEPT_FREE_FRAC, Batches
@@ -61,6 +61,8 @@ def advise(failure: Failure, settings: Settings, uses: Sequence[StepUse] = ()) -
         settings: What the run was set to.
         uses: What its steps took, by the shapes of their batches; of those before the failure.
     """
+    if failure.phase == "data":  # nobody has seen the batch that could not be made
+        failure, uses = replace(failure, rows=None, length=None), ()
     batches = Batches(failure, settings, uses)
     changes = BY_PHASE.get(failure.phase, step_changes)(failure, settings, batches)
     changes[1:1] = allocator_changes(failure, settings)

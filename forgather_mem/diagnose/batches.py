@@ -17,6 +17,7 @@ _OF_A_BATCH = frozenset({"data", "forward", "backward", "optimizer"})
 # How much more than it had when it failed a phase takes until its end: nobody has seen it.
 _UNSEEN = {"forward": 2.0, "backward": 1.25}
 _UNSEEN_ELSE = 1.5
+_UNSEEN_DATA = 2.5  # of the array that could not be made: there are others, and copies
 _EVALUATION = frozenset({"evaluate"})
 
 
@@ -150,7 +151,11 @@ class Batches:
         """What it takes at least, from what was in memory at the failure; the rest of the phase is guessed."""
         failure, failed = self._failure, self.failed_shape(shape.rows)
         activations = failure.parts.get("activations", failure.parts.get("evaluation"))
-        if failure.used_bytes is None or failed is None or not failed.tokens or not activations:
+        if failure.used_bytes is None or failed is None or not failed.tokens:
+            return None
+        if failure.phase == "data" and failure.requested_bytes:
+            return failure.used_bytes + _UNSEEN_DATA * failure.requested_bytes * shape.tokens / failed.tokens
+        if not activations:
             return None
         unseen = _UNSEEN.get(failure.phase, _UNSEEN_ELSE)
         needed = unseen * (activations + (failure.requested_bytes or 0)) * shape.tokens / failed.tokens

@@ -74,7 +74,7 @@ def _smaller_batch(failure: Failure, settings: Settings, batches: Batches, rows:
         return _batch_change(_quarter(shapes, rows), batches)
     change = _batch_change(shapes[-1], batches)
     more = [more.set for more in (*_checkpointing(settings), *_less_state(settings))]
-    if not more:
+    if not more or failure.phase == "data":
         return change
     together = {name: value for part in (change.set, *more) for name, value in part.items()}
     return Change(text=_as_text(together), set=together, note=f"each alone is not enough; {NOT_MEASURED}")

@@ -154,8 +154,7 @@ def generate_changes(failure: Failure, settings: Settings, batches: Batches) -> 
             _set(f"keys and values of half as many tokens; {NOT_MEASURED}", generation_max_length=longest // 2)
         )
     else:
-        text = "max_new_tokens half as many"
-        changes.append(Change(text=text, in_script={"max_new_tokens": "half"}, note=NOT_MEASURED))
+        changes.append(Change(text="half as many max_new_tokens", note=NOT_MEASURED))
     return changes
 
 

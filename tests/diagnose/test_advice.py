@@ -279,6 +279,11 @@ def test_evaluations_that_keep_all_predictions_and_those_whose_batch_is_too_larg
             {"dataloader_num_workers": 8},
             {"dataloader_num_workers": 6},
         ),
+        (
+            failed("data", rows=8, length=40, requested_bytes=3 * GIB),  # the shape of the batch before it
+            {},
+            {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8},
+        ),
         (failed("save", frames=("_save_checkpoint",)), {}, {"save_strategy": "no"}),
         (failed("save", frames=("_save_optimizer_and_scheduler",)), {}, {"save_only_model": True}),
         (failed("save", frames=("save_pretrained",)), {"save_safetensors": True}, {"save_safetensors": False}),
