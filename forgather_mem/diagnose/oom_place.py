@@ -171,7 +171,7 @@ def _layer(frames: list[FrameType], model: Any) -> str | None:
             innermost = _self_of(frame)
             outermost = innermost if outermost is None else outermost
         elif any(part in file for part in _COMPILED):
-            return None
+            innermost = None  # unless one is called below
     if innermost is None:
         return None
     for root in (model, outermost):
