@@ -55,10 +55,14 @@ class Outcome:
 
     @property
     def ends_alike(self) -> bool:
-        """The same exit code, and a traceback with no line of ours and the same kind of error."""
+        """The same exit code, and a traceback with no further line of ours and the same kind of error."""
         kinds = [text.strip().splitlines()[-1].partition(":")[0] for _, text in (self.plain, self.watched) if text]
         same = self.plain[0] == self.watched[0] and len(set(kinds)) == 1
-        return same and not any("forgather_mem" in line for line in self.watched[1].splitlines()[:-1] if "File" in line)
+        ours = [
+            sum("forgather_mem" in line for line in text.splitlines() if line.strip().startswith("File "))
+            for _, text in (self.plain, self.watched)
+        ]
+        return same and ours[0] == ours[1]  # a script may use us itself
 
 
 def names() -> list[str]:
