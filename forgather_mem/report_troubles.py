@@ -102,6 +102,10 @@ def killed_lines(report: Report, width: int) -> list[str]:
     if leak["verdict"] == "leak" and leak["suspects"]:
         lines += _cause_lines(leak, width)
     tries = [suspect["cure"] for suspect in leak["suspects"][:1] if suspect["cure"]]
+    if not tries and (killed["workers_bytes_per_step"] or 0) > max(0, killed["process_bytes_per_step"] or 0):
+        cause = "Cause: the workers keep what they read, or copy the pages of Python objects that they only read."
+        lines += _indented(cause, width, hanging=2)
+        tries = ["rows as one array or Arrow table, and nothing kept in the workers"]
     tries += [advice["text"] for advice in report["advice"][:1]]
     if tries:
         lines += _indented(f"Try: {'; '.join(tries)}.", width, hanging=2)
@@ -169,7 +173,9 @@ def _growth(killed: Mapping[str, Any]) -> str:
 def _cause_lines(leak: Mapping[str, Any], width: int) -> Iterator[str]:
     suspect = leak["suspects"][0]
     sure = "" if leak["sure"] == "yes" else f" ({leak['sure']})"
-    if leak["where"] == "workers":
+    if suspect.get("kind") == "workers":
+        cause = f"each worker keeps more by {format_bytes(suspect['bytes_per_step'])} a step in all:"
+    elif leak["where"] == "workers":
         cause = f"workers copy the pages of a Python {suspect['type']} that they only read:"
     else:
         cause = f"this grows by {format_bytes(suspect['bytes_per_step'])} a step:"

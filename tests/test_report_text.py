@@ -138,6 +138,13 @@ def test_a_script_that_does_not_train_has_no_steps_to_speak_of() -> None:
     assert "step" not in text
 
 
+def test_a_script_that_exits_in_the_middle_shows_its_code() -> None:
+    text = report_text(report_of("train.py", 4, 3.0, "interrupted", run={"exit_code": 3}))
+    assert text.startswith("== forgather-mem == train.py == exit 3 after 4 steps, 3.0 s ==")
+    text = report_text(report_of("train.py", 4, 3.0, "interrupted", run={"exit_code": 130}))
+    assert text.startswith("== forgather-mem == train.py == interrupted after 4 steps, 3.0 s ==")
+
+
 def test_growth_is_not_claimed_where_nothing_grew() -> None:
     report = killed()
     report["killed"]["workers_bytes_per_step"] = 0.0
@@ -150,6 +157,14 @@ def test_room_is_spoken_of_only_when_the_advice_does() -> None:
     report = all_well()
     report["advice"] = []
     assert "Room" not in report_text(report)
+
+
+def test_workers_that_grow_without_a_leak_get_a_cause_and_a_cure() -> None:
+    report = killed()
+    report["leak"] = {"verdict": "no leak", "suspects": []}
+    text = " ".join(report_text(report).split())
+    assert "Cause: the workers keep what they read, or copy the pages of Python objects" in text
+    assert "Try: rows as one array or Arrow table" in text
 
 
 def test_a_leak_in_a_library_says_that_it_is_not_the_users() -> None:
