@@ -13,7 +13,6 @@ import typer
 
 from forgather_mem.cli.app import FAILURE, complain
 
-
 _FILES_OF_A_RUN = ("report.", "memory.rank", "ring.rank", "events.out.", "events.mem.")
 
 
