@@ -43,3 +43,10 @@ def test_with_every_callback_rank_0_writes_and_prints_and_every_rank_has_its_own
     assert steps[0][:2] == [2, 4]
     gaps = {later - earlier for earlier, later in zip(steps[0], steps[0][1:], strict=False)}
     assert max(gaps) >= 4, "collections this dear are stretched, on both ranks alike"
+    told = [json.loads((tmp_path / "out" / f"alerts.rank{rank}.json").read_text()) for rank in (0, 1)]
+    stopped_at = told[1]["stopped_at"]
+    assert told[0] == {"alerts": [], "stopped_at": stopped_at}, "rank 1 alone is near its wall, both stop"
+    assert [(alert["rank"], alert["step"]) for alert in told[1]["alerts"]] == [(1, 7)]
+    assert 7 < stopped_at < 40
+    assert (tmp_path / "out" / "alert" / f"checkpoint-{stopped_at}").exists(), "both have saved"
+    assert "rank 1, step 7: mine/level_frac is 95.0 %, above 90.0 %" in said[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import sys
@@ -12,13 +13,17 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from forgather_mem import Every, Rule
 from forgather_mem.callbacks import (
     JsonMemoryLogger,
+    MemoryAlert,
     MemoryCallback,
     ScheduledGarbageCollector,
     SimpleGarbageCollector,
     TBMemoryLogger,
 )
+from forgather_mem.callbacks.memory_alert import Alert
+from forgather_mem.sample import Moment, Sample
 from tests.callbacks.test_built_ins import SETTINGS, TextTrainer, built_ins
 from tests.training import make_trainer
 
@@ -57,6 +62,11 @@ class Collections(TrainerCallback):
         gc.callbacks.remove(self)
 
 
+def level(moment: Moment, sample: Sample) -> Mapping[str, float]:
+    """A reading that rises on rank 1 only."""
+    return {"mine/level_frac": 0.95 if moment.run.rank == 1 and moment.step >= 7 else 0.2}
+
+
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     trainer = make_trainer(
@@ -82,3 +92,10 @@ if __name__ == "__main__":
     )
     trainer.train()
     (folder / f"collections.rank{rank}.json").write_text(json.dumps(collections.steps))
+    alerts: list[Alert] = []
+    alert = MemoryAlert({"mine/level_frac": "90%"}, {}, None, call=alerts.append, save=True, stop=True)
+    readings = MemoryCallback([Rule(when=Every(steps=1), do=[level])])
+    trainer = make_trainer(folder / "alert", [readings, alert], rows=512, max_steps=40, **DISTRIBUTED)
+    trainer.train()
+    told = {"alerts": [dataclasses.asdict(one) for one in alerts], "stopped_at": trainer.state.global_step}
+    (folder / f"alerts.rank{rank}.json").write_text(json.dumps(told))
