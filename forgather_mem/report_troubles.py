@@ -53,6 +53,8 @@ def oom_lines(report: Report, width: int) -> list[str]:
     at = format_peak({"step": oom["step"], "phase": oom["phase"]}) if oom["step"] else oom["phase"]
     in_layer = f", in {oom['layer']}" if oom["layer"] else ""
     place = _device_place(report) if oom["where"] == "device" else "host"
+    if report["run"]["world_size"] > 1:
+        place += f", rank {oom['rank']}"
     lines = [f"OUT OF MEMORY   {place}, {at}{escape_controls(in_layer)}"[:width]]
     wanted = []
     if oom["requested_bytes"] is not None:

@@ -12,7 +12,9 @@ from forgather_mem.diagnose.oom_memory import MemoryThen
 from forgather_mem.units import MIB, format_bytes
 
 INSIDE_A_STEP = frozenset({"data", "forward", "backward", "optimizer"})
-_NEIGHBOUR_FRAC = 0.1
+# What is usual: a device to oneself, a machine with others on it.
+_NEIGHBOUR_FRAC = {"device": 0.1, "host": 0.5}
+_OF_WHAT = {"device": "device", "host": "memory"}
 _LEAK_FRAC = 0.1
 _FIRST = {
     "evaluate": "the first evaluation",
@@ -104,8 +106,8 @@ def why_now(story: Story, leak: Mapping[str, Any] | None) -> str | None:
         held = next((suspect["held_by"] for suspect in leak["suspects"] if suspect["held_by"]), None)
         return f"{grows}, held by {held}." if held else f"{grows}."
     others, limit = story.memory.others_bytes, story.memory.limit_bytes
-    if story.found.where == "device" and others and limit and others > _NEIGHBOUR_FRAC * limit:
-        return f"other processes have {format_bytes(others)} of this device."
+    if others and limit and others > _NEIGHBOUR_FRAC[story.found.where] * limit:
+        return f"other processes have {format_bytes(others)} of this {_OF_WHAT[story.found.where]}."
     if story.phase in ("forward", "backward"):
         return _of_batch(story)
     if story.phase == "optimizer" and story.is_first:
