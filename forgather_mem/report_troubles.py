@@ -223,8 +223,8 @@ def _advice_lines(report: Report, width: int) -> Iterator[str]:
         yield f"WOULD HAVE FIT  ({escape_controls(oom['fit'])})"[:width] if oom.get("fit") else "WOULD HAVE FIT"
     for number, advice in enumerate(report["advice"][:_MAX_ADVICE], 1):
         predicted = advice["predicted_bytes"]
-        note = f"about {_roughly(predicted)}" if predicted is not None else ""
-        text, note = escape_controls(advice["text"]), escape_controls(advice.get("note") or note)
+        notes = ["" if predicted is None else f"about {_roughly(predicted)}", advice.get("note") or ""]
+        text, note = escape_controls(advice["text"]), escape_controls("; ".join(filter(None, notes)))
         room = width - len(note) - len(f"  {number}  ") - 3
         if len(text) <= room:
             yield f"  {number}  {text:<{room}}   {note}".rstrip()
