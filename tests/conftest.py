@@ -10,7 +10,7 @@ import pytest
 from tests.fresh import IN_CHILD, FreshProcesses
 
 # Programs that tests start, not tests
-collect_ignore = ["run_child.py", "launch/train.py"]
+collect_ignore = ["run_child.py", "launch/train.py", "launch/loop.py"]
 
 _PROCESSES = FreshProcesses()
 

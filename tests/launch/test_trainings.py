@@ -21,6 +21,7 @@ from forgather_mem.run_folder import read_run
 from tests.launch.commands import ROOT, RUN, Result, Watched, environment, python, run, taken_apart
 
 SCRIPT = str(ROOT / "tests/launch/train.py")
+LOOP = str(ROOT / "tests/launch/loop.py")
 BIN = Path(sys.executable).parent
 TORCHRUN = [str(BIN / "torchrun"), "--nproc_per_node=2", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0"]
 ACCELERATE = [
@@ -109,7 +110,7 @@ def test_launchers_hand_the_watching_on(tmp_path: Path, launcher: str) -> None:
 
 
 def test_ranks_without_a_trainer_have_reports_too(tmp_path: Path) -> None:
-    result = taken_apart(run([*RUN, *TORCHRUN, SCRIPT, "loop", "."], tmp_path))
+    result = taken_apart(run([*RUN, *TORCHRUN, LOOP], tmp_path))
     assert result.plain.code == 0, result.plain.err
     assert sorted(result.plain.out.split()) == ["0", "1", "rank", "rank"]
     (folder,) = (tmp_path / "forgather_mem").iterdir()

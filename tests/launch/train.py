@@ -93,19 +93,6 @@ def short() -> None:
     print([type(callback).__name__ for callback in trainer.callback_handler.callbacks][2:])
 
 
-def loop() -> None:
-    """No Trainer, on as many ranks as there are."""
-    model = torch.nn.Linear(64, 64)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    torch.manual_seed(0)
-    for _ in range(5):
-        loss = model(torch.randn(8, 64)).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    print("rank", os.environ.get("RANK"))
-
-
 def trl() -> None:
     import pyarrow
     from datasets import Dataset
@@ -134,4 +121,4 @@ def trl() -> None:
 
 
 if __name__ == "__main__":
-    {"raises": trainings, "own": own, "short": short, "ranks": ranks, "long": long, "loop": loop, "trl": trl}[MODE]()
+    {"raises": trainings, "own": own, "short": short, "ranks": ranks, "long": long, "trl": trl}[MODE]()
