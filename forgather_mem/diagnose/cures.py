@@ -18,7 +18,7 @@ CURES = {
     "view": "a view keeps the whole tensor that it is a part of: keep .clone() of it",
     "tensor": "keep a number or a running mean of it, or only the last ones: deque(maxlen=100)",
     "dict": "give it a bound: drop the oldest entry when a new one comes, or clear it every epoch",
-    "lru_cache": "give it a bound: lru_cache(maxsize=1000)",
+    "lru_cache": "give it a bound of what fits in memory: lru_cache(maxsize=32)",
     "hooks": "keep the handle that register_..._hook() returns, and call handle.remove()",
     "closure": "keep the values that it needs, not the function: it holds all its variables",
     "param_groups": "add each parameter once: add_param_group() at every step adds for ever",
@@ -27,7 +27,7 @@ CURES = {
     "figures": "close each figure when it is saved: plt.close(figure)",
     "exceptions": "keep str(error), or traceback.clear_frames(error.__traceback__) before keeping it",
     "threads": "end the threads: let them return, and join() them",
-    "queue": "nobody takes out of it: a bound, Queue(maxsize=...), or a reader that keeps up",
+    "queue": "nobody takes out of it: a reader that keeps up, or drop: put_nowait() into Queue(maxsize=...)",
     "list": "keep a running total, or only the last ones: deque(maxlen=100)",
     "size": "it is made longer at every step: keep a bounded part of it, or write it out",
     "chain": "each holds the one before: keep the last, without its link to those before",
@@ -39,7 +39,7 @@ CURES = {
 }
 
 
-def kind_of(one: Grown, container: Any, path: str) -> str:
+def kind_of(one: Grown, container: Any, path: str, owner: Any) -> str:
     """One of the keys of `CURES`."""
     if one.kind in ("graph", "chain"):
         return one.kind
@@ -49,7 +49,7 @@ def kind_of(one: Grown, container: Any, path: str) -> str:
         return "hooks"
     if ".param_groups" in path:
         return "param_groups"
-    if "Optimizer" in path and ".state" in path:
+    if ".state" in path and any(base.__name__ == "Optimizer" for base in type(owner).__mro__):
         return "optimizer state"
     if path.endswith("Queue.queue"):
         return "queue"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import statistics
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -122,7 +123,7 @@ def grown(before: Look, walk: Walk, step: int) -> list[Grown]:
         now = length_of(node) if then is not None else None
         if then is not None and now is not None and now > then:
             samples = newest(node, min(now - then, _SAMPLES))
-            each = sum(deep_bytes(sample, before.known, counted) for sample in samples) / max(1, len(samples))
+            each = usual_bytes([deep_bytes(sample, before.known, counted) for sample in samples])
             each += 8 if type(node) in (list, deque) else 100
             found.append(Grown(position, "items", (now - then) / steps, each, now, samples, bound_of(node)))
         elif now == then and id(node) in before.sizes:
@@ -166,7 +167,7 @@ def _rebuilt(before: Look, walk: Walk, steps: int, counted: set[tuple[object, in
         more = len(node) - then if kind is not LRU_CACHE else 0
         if then and more >= max(4, steps / 2) and not walk.is_namespace(position):
             samples = newest(node, _SAMPLES)
-            each = sum(deep_bytes(sample, before.known, counted) for sample in samples) / len(samples)
+            each = usual_bytes([deep_bytes(sample, before.known, counted) for sample in samples])
             yield Grown(position, "items", more / steps, each, len(node), samples)
 
 
@@ -180,6 +181,16 @@ def _graphs(before: Look, walk: Walk) -> Iterator[Grown]:
         grad_fn = walk.nodes[position].grad_fn
         if grad_fn not in seen and reaches_back(grad_fn, before.newest_operation, seen):
             yield Grown(position, "graph", 1.0, 0.0, 1, [walk.nodes[position]])
+
+
+def usual_bytes(sizes: list[float]) -> float:
+    """The mean, without the few that seem to take nothing: a new object under the number of an old one.
+
+    >>> usual_bytes([40.0, 40.0, 0.0, 40.0]), usual_bytes([40.0, 0.0, 0.0, 0.0]), usual_bytes([])
+    (40.0, 10.0, 0.0)
+    """
+    some = [size for size in sizes if size > 0.1 * max(sizes)]
+    return statistics.fmean(some if 2 * len(some) > len(sizes) else sizes) if sizes else 0.0
 
 
 def length_of(node: Any) -> int | None:

@@ -80,7 +80,7 @@ def suspect_of(one: Grown, walk: Walk) -> Suspect:
     owner = walk.owner(one.position)
     if type(container) is LRU_CACHE:
         path = f"{getattr(container, '__module__', '')}.{container.__qualname__}"
-    kind = kind_of(one, container, path)
+    kind = kind_of(one, container, path, owner)
     if one.kind == "size" and one.samples:
         instance = attributes_of(container) is not None and type(container).__module__ != "builtins"
         path = (type(container).__name__ if instance else path) + _slot(container, one.samples[0])
@@ -96,7 +96,7 @@ def suspect_of(one: Grown, walk: Walk) -> Suspect:
         source_line=source_line(file, line) if file else "",
         each=signature_of(one),
         whose="user" if file is None or is_user_file(file) else "library",
-        cure=CURES[kind],
+        cure=CURES["dict" if kind == "tensor" and isinstance(container, dict) else kind],
         count=one.count if one.kind == "items" else None,
         bytes=int(one.count * one.each_bytes) if one.kind == "items" else None,
         kind=kind,
