@@ -11,6 +11,9 @@ from forgather_mem.probes.windows import PeakWindow, device_peaks, host_peaks
 from forgather_mem.sample import OWN_BUDGET_FRAC, Moment, RunInfo, Sample
 from forgather_mem.units import format_duration, format_share
 
+# A short run is to have its phases, too: so many readings are taken whatever they cost, 0.1 ms each.
+_ALWAYS = 16
+
 
 class PhaseProbe:
     """Peaks per phase from the kernel's and the allocator's own high-water marks: exact, without a thread.
@@ -114,7 +117,8 @@ class PhaseProbe:
         """Whether to measure until the next call: what measuring has cost must be paid for by the time gone by."""
         self._num_calls += 1
         self._num_left_out += not self.listens
-        self.listens = time.perf_counter() >= self._began_s + self._cost_s / self.budget_frac
+        paid_s = self._began_s + self._cost_s / self.budget_frac
+        self.listens = self._num_calls < _ALWAYS or time.perf_counter() >= paid_s
 
     def _keep(self, name: str, window: PeakWindow | None) -> None:
         if window is None:
