@@ -10,7 +10,7 @@ import inspect
 import linecache
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -118,7 +118,7 @@ def trained_by(error: BaseException) -> tuple[Any, Any]:
         if not _is_users(frame.f_code.co_filename):
             continue
         own = frame.f_locals
-        for value in (*frame.f_globals.values(), *own.values()):
+        for value in _with_theirs((*frame.f_globals.values(), *own.values())):
             if _is_module(value):
                 models[sum(parameter.numel() for parameter in value.parameters())] = value
             elif _is_optimizer(value):
@@ -210,6 +210,14 @@ def _named(name: str, kind: str) -> str:
 def _is_module(value: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def _with_theirs(values: Iterable[Any]) -> Iterator[Any]:
+    """These values, and the model and optimizer of each trainer among them."""
+    for value in values:
+        yield value
+        if any(cls.__name__ == "Trainer" for cls in type(value).__mro__) and hasattr(value, "__dict__"):
+            yield from (vars(value).get("model"), vars(value).get("optimizer"))
 
 
 def _is_optimizer(value: Any) -> bool:
