@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from forgather_mem.callbacks.rule_callback import RuleCallback
 from forgather_mem.diagnose.alert_watch import Alert, AlertWatch, Line
 from forgather_mem.errors import check_flags
-from forgather_mem.metrics import check_name
+from forgather_mem.metrics import METRICS, check_name
 from forgather_mem.plan import Rule
 from forgather_mem.probes import DeviceProbe, HostProbe, PythonProbe, WorkerProbe
 from forgather_mem.triggers import AtEvent, Every, check_period, read_limit
@@ -102,7 +103,17 @@ def _lines(parameter: str, limits: Mapping[str, float | str]) -> list[Line]:
             raise ValueError(f"{owner}: {name!r} is no sample name; write one such as 'host/limit_used_frac'")
         try:
             check_name(name)
+            _check_family(name)
             lines.append(Line(name, read_limit(name, limit), parameter == "above"))
         except ValueError as error:
             raise ValueError(f"{owner}: {error}") from error
     return lines
+
+
+def _check_family(name: str) -> None:
+    """Refuses one of our names in a misspelt family, which would count as a family of the user's own."""
+    family, _, rest = name.partition("/")
+    for metric in METRICS:
+        known, _, known_rest = metric.name.partition("/")
+        if rest == known_rest and family != known and difflib.get_close_matches(family.lower(), [known], cutoff=0.7):
+            raise ValueError(f"there is no sample named {name!r}; did you mean {metric.name!r}?")

@@ -188,6 +188,7 @@ def test_from_a_template(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ({"above": {"host/limit_used_frc": "90%"}}, "no sample named 'host/limit_used_frc'; did you mean"),
+        ({"above": {"hots/rss_bytes": "1GiB"}}, "no sample named 'hots/rss_bytes'; did you mean 'host/rss_bytes'"),
         ({"above": {"rss": "90%"}}, "'rss' is no sample name; write one such as"),
         ({"above": {"host/limit_used_frac": 90}}, "a share is 1 at most"),
         ({"below": {"device/headroom_bytes": "1GB"}}, "unknown unit 'GB'; write 1GiB"),
