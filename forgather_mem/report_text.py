@@ -159,7 +159,7 @@ def _ending(report: Report) -> str:
     number = (report.get("killed") or {}).get("signal")
     code = run["exit_code"]
     if run["end"] == "interrupted" and code is not None and code < 128 and not number:  # sys.exit in the middle
-        return f"exit {code} after {done}{took}"
+        return f"interrupted after {done}{took}, exit {code}"
     how = {
         "exception": "exception",
         "oom": "out of memory",

@@ -140,7 +140,7 @@ def test_a_script_that_does_not_train_has_no_steps_to_speak_of() -> None:
 
 def test_a_script_that_exits_in_the_middle_shows_its_code() -> None:
     text = report_text(report_of("train.py", 4, 3.0, "interrupted", run={"exit_code": 3}))
-    assert text.startswith("== forgather-mem == train.py == exit 3 after 4 steps, 3.0 s ==")
+    assert text.startswith("== forgather-mem == train.py == interrupted after 4 steps, 3.0 s, exit 3 ==")
     text = report_text(report_of("train.py", 4, 3.0, "interrupted", run={"exit_code": 130}))
     assert text.startswith("== forgather-mem == train.py == interrupted after 4 steps, 3.0 s ==")
 
