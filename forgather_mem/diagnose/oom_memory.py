@@ -17,6 +17,9 @@ _TENSORS = ("parameters", "gradients", "optimizer")
 # What a phase adds for its own time, by the name people give it.
 _OF_PHASE = {"forward": "activations", "backward": "activations", "evaluate": "evaluation", "generate": "generation"}
 
+# What was being made and is gone with the error.
+_UNFINISHED = {"startup": "being made", "data": "the batch", "save": "copies", "resume": "copies"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryThen:
@@ -109,8 +112,9 @@ def _on_host(
         in_use[name], rest = rest - other, other
     free_bytes = max(0, room.free_bytes - reserve_bytes)
     freed_bytes = max(0, free_bytes - found.requested_bytes) if found.requested_bytes is not None else 0
-    if freed_bytes:  # the temporaries of a pass go with its C++ functions
-        in_use[name or "temporary"] = in_use.get(name or "temporary", 0) + freed_bytes
+    if freed_bytes:  # the temporaries of a pass go with its C++ functions, a half-made thing with who makes it
+        gone = name or _UNFINISHED.get(phase, "temporary")
+        in_use[gone] = in_use.get(gone, 0) + freed_bytes
     if workers_bytes and not whole:
         in_use["data workers"] = workers_bytes
     if whole and used_bytes > anonymous_bytes:

@@ -87,7 +87,7 @@ def as_dict(story: Story, leak: Mapping[str, Any] | None = None) -> dict[str, An
         "limit": memory.limit,
         "reserved_unused_bytes": memory.reserved_unused_bytes,
         "others_bytes": memory.others_bytes,
-        "in_use": dict(memory.in_use),
+        "in_use": _in_use(story, leak),
         "batch": None if story.batch is None else story.batch._asdict(),
         "why_now": why_now(story, leak),
         "not_because": not_because(story, leak),
@@ -131,12 +131,28 @@ def not_because(story: Story, leak: Mapping[str, Any] | None) -> list[str]:
     return reasons
 
 
+def _in_use(story: Story, leak: Mapping[str, Any] | None) -> dict[str, int]:
+    """What has leaked is told by itself: it would be taken for activations."""
+    in_use = dict(story.memory.in_use)
+    if _is_leak(story, leak):
+        leaked = left = _leaked_bytes(story, leak)
+        for part in ("activations", "evaluation", "generation", "other"):
+            taken = min(left, in_use.get(part, 0))
+            if taken:
+                in_use[part], left = in_use[part] - taken, left - taken
+        in_use["the leak"] = leaked - left
+    return {part: size for part, size in in_use.items() if size}
+
+
+def _leaked_bytes(story: Story, leak: Mapping[str, Any] | None) -> int:
+    return 0 if leak is None else int(leak["bytes_per_step"] * max(0, story.step - leak["since_step"]))
+
+
 def _is_leak(story: Story, leak: Mapping[str, Any] | None) -> bool:
     if leak is None or leak["verdict"] != "leak" or (leak["where"] == "device") != (story.found.where == "device"):
         return False
-    leaked = leak["bytes_per_step"] * max(0, story.step - leak["since_step"])
     used = story.memory.used_bytes or sum(story.memory.in_use.values())
-    return bool(leaked > _LEAK_FRAC * used)
+    return _leaked_bytes(story, leak) > _LEAK_FRAC * used
 
 
 def _of_batch(story: Story) -> str | None:
