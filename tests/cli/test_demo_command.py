@@ -24,7 +24,7 @@ def environment() -> dict[str, str]:
 
 def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*COMMAND, *arguments], cwd=folder, env=environment(), capture_output=True, text=True, timeout=120
+        [*COMMAND, *arguments], cwd=folder, env=environment(), capture_output=True, text=True, timeout=300
     )
 
 
@@ -89,7 +89,7 @@ def test_ctrl_c_ends_the_training_with_the_table_so_far(tmp_path: Path) -> None:
     try:
         wait_for_steps(tmp_path / "events", process)
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=200)
     finally:
         process.kill()
     assert process.returncode == 130
@@ -102,13 +102,13 @@ def test_ctrl_c_ends_the_training_with_the_table_so_far(tmp_path: Path) -> None:
 
 
 def wait_for_steps(folder: Path, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
         if folder.is_dir() and "mem_host/rss_gib" in EventAccumulator(str(folder)).Reload().Tags()["scalars"]:
             return
         time.sleep(0.5)
-    raise AssertionError("no step within a minute")
+    raise AssertionError("no step within four minutes")
 
 
 @pytest.mark.parametrize(
