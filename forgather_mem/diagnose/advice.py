@@ -69,7 +69,9 @@ def advise(failure: Failure, settings: Settings, uses: Sequence[StepUse] = ()) -
     if failure.leak:
         changes.insert(0, Change(text=failure.leak, note="what grows at each step fills any memory"))
     no_help = ", ".join(_no_help(failure, settings))
-    return Advice(changes=tuple(changes), fit=batches.basis(), no_help=f"{no_help}." if no_help else None)
+    return Advice(
+        changes=tuple(changes), fit=_basis(failure, changes, batches), no_help=f"{no_help}." if no_help else None
+    )
 
 
 def room(
@@ -129,6 +131,14 @@ def room(
 
 
 # ---- inside ----
+
+
+def _basis(failure: Failure, changes: Sequence[Change], batches: Batches) -> str:
+    """What the numbers are taken from."""
+    if failure.phase not in _NO_BATCH or failure.phase == "evaluate":
+        return batches.basis()
+    measured = any(change.predicted_bytes is not None for change in changes)
+    return "by the sizes of its tensors; keeps 2 % free" if measured else "not measured"
 
 
 def _lines_from_one_shape(uses: Sequence[StepUse], held_bytes: int | None) -> Iterator[tuple[str, PhaseFit]]:

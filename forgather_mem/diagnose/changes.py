@@ -24,7 +24,9 @@ class Change:
     Attributes:
         text: What to do, as a person would type it.
         set: The same by names of `TrainingArguments`, to be applied as it is; empty when it is not theirs.
-        in_script: The same for what the script itself decides: "max_length", "dtype", ...
+        in_script: The same for what the script itself decides: "max_length" of its samples, "dtype" of the weights,
+            "rows" generated from at once, "resume_from_checkpoint", "preprocess_logits_for_metrics", or a variable of
+            the environment. Empty where it takes more than a value.
         predicted_bytes: The highest use with it, in the measure of `StepUse.phases`; None where nothing tells.
         interval: Between which values the largest that fits lies most likely; the text names a safe one.
         binds: The phase that would run out first beyond it.
@@ -174,7 +176,6 @@ def allocator_changes(failure: Failure, settings: Settings) -> Iterator[Change]:
     elif (failure.heap_free_bytes or 0) >= max(requested, _FRAGMENTED_FRAC * capacity, 1):
         yield Change(
             text="forgather_mem.actions.TrimHost at evaluations and saves",
-            in_script={"trim": True},
             note=f"{format_bytes(failure.heap_free_bytes or 0)} are kept by the C library",
         )
 

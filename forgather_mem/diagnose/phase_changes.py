@@ -65,7 +65,7 @@ def optimizer_changes(failure: Failure, settings: Settings, batches: Batches) ->
     changes.append(half)
     if failure.where == "device":
         note = "the optimizer's state on the host; slower"
-        changes.append(Change(text="DeepSpeed ZeRO or FSDP with offload", in_script={"offload": True}, note=note))
+        changes.append(Change(text="DeepSpeed ZeRO or FSDP with offload", note=note))
     return changes
 
 
@@ -197,7 +197,6 @@ def startup_changes(failure: Failure, settings: Settings, batches: Batches) -> l
     )
     data = Change(
         text="map the data instead of loading it: datasets.load_from_disk, numpy.load(mmap_mode='r')",
-        in_script={"map_data": True},
         note=f"pages are read when they are used; {NOT_MEASURED}",
     )
     return (

@@ -290,7 +290,6 @@ def test_evaluations_that_keep_all_predictions_and_those_whose_batch_is_too_larg
         (failed("resume", frames=("_load_optimizer_and_scheduler",)), {}, {"save_only_model": True}),
         (failed("resume"), {}, {"resume_from_checkpoint": False}),
         (failed("startup", frames=("from_pretrained",)), {}, {"dtype": "bfloat16"}),
-        (failed("startup", frames=("read_csv",)), {}, {"map_data": True}),
         (
             failed("generate"),
             {"predict_with_generate": True, "per_device_eval_batch_size": 8},
@@ -303,6 +302,12 @@ def test_each_phase_has_its_own_first_change(
     failure: Failure, arguments: dict[str, Any], change: dict[str, Any]
 ) -> None:
     assert first(failure, settings(**arguments)) == change
+
+
+def test_data_that_do_not_fit_at_the_start_are_mapped() -> None:
+    advice = advise(failed("startup", frames=("read_csv",)), settings())
+    assert texts(advice)[0].startswith("map the data instead of loading it")
+    assert advice.fit == "not measured"
 
 
 def test_a_leak_comes_before_all_else_and_fragmentation_only_where_it_gives_something() -> None:
