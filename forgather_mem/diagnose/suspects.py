@@ -173,7 +173,8 @@ def _place(one: Grown, kind: str, container: Any, path: str, owner: Any) -> tupl
     if type(container) is LRU_CACHE:
         return place_of_code(container.__wrapped__.__code__) if hasattr(container.__wrapped__, "__code__") else None
     if kind == "param_groups":
-        return matching_line([r"\.add_param_group\("], files_of([])) or seen
+        found = matching_line([r"\.add_param_group\("], files_of([])) or seen
+        return found or growing_line("param_groups", files_of([]))
     cls = owner if isinstance(owner, type) else type(owner)
     found = growing_line(name, files_of([cls])) if name else None
     if found is None and name and kind in ("chain", "size", "graph"):
