@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forgather_mem.diagnose.walls import Wall, wall_text
+from forgather_mem.fence import Fence
 from forgather_mem.metrics import metric_of
 from forgather_mem.sample import Finding, Moment, RunInfo, Sample
 from forgather_mem.store import Agreement, default_store
@@ -116,9 +117,10 @@ class AlertWatch:
             self._tell(moment.run, alert)
         if self._save or self._stop:
             self._ask(moment, bool(alerts))
-        for alert in alerts:  # last: what is raised here must not keep the others from acting
-            if self._call is not None:
-                self._call(alert)
+        fence = getattr(moment.run, "fence", None) or Fence()
+        for alert in alerts:  # last, and each by itself: a tracker that can't be reached keeps nobody from acting
+            fence.call("MemoryAlert to a tracker", _pass_on, "forgather-mem: memory", alert.text)
+            fence.call("MemoryAlert's call", self._call, alert)
         return NOTHING
 
     def end(self, run: RunInfo) -> None:
@@ -163,7 +165,6 @@ class AlertWatch:
             logger.warning("rank %d, step %d: %s", alert.rank, alert.step, alert.text)  # rank 0 alone has a console
         else:
             run.say(textwrap.fill(head + alert.text, 80, subsequent_indent=indent, break_on_hyphens=False))
-        _pass_on("forgather-mem: memory", alert.text)
 
     def _ask(self, moment: Moment, wanted: bool) -> None:
         """All ranks save and stop at the same step: rank 0 says from which one on."""

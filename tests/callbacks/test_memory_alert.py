@@ -7,7 +7,7 @@ import pickle
 import random
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from forgather_mem import load_callbacks
+from forgather_mem import Every, Rule, load_callbacks
 from forgather_mem.callbacks import MemoryAlert, MemoryCallback
 from forgather_mem.callbacks.memory_alert import Alert
 from forgather_mem.diagnose.time_to_full import Filling
+from forgather_mem.sample import Moment, Sample
 from forgather_mem.sinks import Capture
 from tests.training import fingerprint, make_trainer
 
@@ -151,6 +152,39 @@ def test_a_limit_is_told_once_a_rise_to_console_records_and_trackers(
     assert said.count("host/rss_bytes is") == 2
     assert "above 1.0 MiB" in said
     assert "below 1.0 TiB" in said
+
+
+def test_a_value_that_wavers_about_its_limit_is_told_once_until_it_has_gone_back(tmp_path: Path) -> None:
+    levels = [0.5, 0.91, 0.89, 0.92, 0.89, 0.91, 0.84, 0.91, 0.2, 0.99]  # armed again at 0.855
+
+    def level(moment: Moment, sample: Sample) -> Mapping[str, float]:
+        return {"mine/level_frac": levels[moment.step - 1], "mine/left_bytes": 1000 * (1 - levels[moment.step - 1])}
+
+    alerts: list[Alert] = []
+    readings = MemoryCallback([Rule(when=Every(steps=1), do=[level])])
+    alert = MemoryAlert({"mine/level_frac": "90%"}, {"mine/left_bytes": 95}, None, call=alerts.append, strict=True)
+    make_trainer(tmp_path, [readings, alert], max_steps=10).train()
+    assert [(one.step, one.name) for one in alerts] == [
+        (2, "mine/level_frac"),
+        (2, "mine/left_bytes"),
+        (4, "mine/left_bytes"),
+        (6, "mine/left_bytes"),
+        (8, "mine/level_frac"),
+        (8, "mine/left_bytes"),
+        (10, "mine/level_frac"),
+        (10, "mine/left_bytes"),
+    ]
+
+
+def test_a_tracker_that_fails_keeps_nobody_from_acting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(**alert: str) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(run=types.SimpleNamespace(alert=unreachable)))
+    alerts: list[Alert] = []
+    trainer = make_trainer(tmp_path, [MemoryAlert({"host/rss_bytes": "1MiB"}, {}, call=alerts.append, stop=True)])
+    trainer.train()
+    assert (len(alerts), trainer.state.global_step) == (1, 1)
 
 
 def test_nothing_is_changed_when_nothing_is_near(tmp_path: Path) -> None:
