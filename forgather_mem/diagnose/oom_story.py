@@ -16,6 +16,10 @@ INSIDE_A_STEP = frozenset({"data", "forward", "backward", "optimizer"})
 _NEIGHBOUR_FRAC = {"device": 0.1, "host": 0.5}
 _OF_WHAT = {"device": "device", "host": "memory"}
 _LEAK_FRAC = 0.1
+_OF_KIND = {
+    "killed worker": "a data worker was killed, most likely by the kernel, for memory.",
+    "shared memory": "/dev/shm is full, through which data workers hand over batches (docker: --shm-size).",
+}
 _FIRST = {
     "evaluate": "the first evaluation",
     "save": "the first checkpoint",
@@ -105,6 +109,8 @@ def why_now(story: Story, leak: Mapping[str, Any] | None) -> str | None:
         grows = f"a leak: {format_bytes(leak['bytes_per_step'])} more at each step since step {leak['since_step']:,}"
         held = next((suspect["held_by"] for suspect in leak["suspects"] if suspect["held_by"]), None)
         return f"{grows}, held by {held}." if held else f"{grows}."
+    if story.found.kind in _OF_KIND:
+        return _OF_KIND[story.found.kind]
     others, limit = story.memory.others_bytes, story.memory.limit_bytes
     if others and limit and others > _NEIGHBOUR_FRAC[story.found.where] * limit:
         return f"other processes have {format_bytes(others)} of this {_OF_WHAT[story.found.where]}."

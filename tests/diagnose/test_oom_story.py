@@ -57,6 +57,10 @@ def told(leak: dict[str, Any] | None = None, **facts: Any) -> dict[str, Any]:
             "other processes have 2.0 GiB of this device.",
         ),
         ({"memory": replace(MEMORY, others_bytes=2 * GIB)}, None),
+        (
+            {"found": replace(HOST, kind="killed worker"), "phase": "data"},
+            "a data worker was killed, most likely by the kernel, for memory.",
+        ),
         ({"memory": replace(MEMORY, others_bytes=6 * GIB)}, "other processes have 6.0 GiB of this memory."),
     ],
 )
