@@ -78,15 +78,13 @@ def outcome_of(name: str, *, plain: bool = True, advice: bool = True) -> Outcome
         if plain:
             found.plain = _run([sys.executable, str(path)], Path(folder) / "plain")
         report = Path(folder) / "report.json"
-        code, text = _run([*RUN, "--report", str(report), str(path)], Path(folder) / "watched")
-        found.watched = code, text.partition("== forgather-mem == ")[0]
+        found.watched = _run([*RUN, "--report", str(report), str(path)], Path(folder) / "watched")
         if report.exists():
             found.report = json.loads(report.read_text())
         entries = (found.report or {}).get("advice") or []
         if advice and entries:
             found.applied = options_of(entries[0])
-            code, text = _run([sys.executable, str(path), *found.applied], Path(folder) / "helped")
-            found.helped = code == 0
+            found.helped = _run([sys.executable, str(path), *found.applied], Path(folder) / "helped")[0] == 0
     return found
 
 
@@ -112,7 +110,7 @@ def _run(words: list[str], folder: Path) -> tuple[int, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FORGATHER_MEM")}
     environment = {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
-    text = _SPEED.sub("", done.stderr)
+    text = _SPEED.sub("", done.stderr).partition("== forgather-mem == ")[0]
     return done.returncode, text[text.find("Traceback (most") :] if "Traceback (most" in text else ""
 
 
