@@ -12,6 +12,8 @@ from forgather_mem.units import format_bytes, format_duration, format_share
 
 # In fewer steps a single dear reading weighs too much to say anything about the others.
 _STEADY_STEPS = 100
+# What attaching, opening files and the first readings may take; a share of a short run that is worth a word.
+_START_S, _NOTED_FRAC = 1.0, 0.01
 # Of our own collections, clears and trims: from how many on they are judged, the share of what they freed that
 # must stay free, and the share of the run's time that is worth a word.
 _ENOUGH_CALLS = 3
@@ -65,6 +67,9 @@ def own_sentences(report: Report, *, brief: bool = False) -> Iterator[str]:
     ours = report["overhead"]
     spent_s = sum(row["time_s"] for row in report["ledger"])
     actions = f", {format_duration(spent_s)} of it giving memory back" if spent_s else ""
+    if is_mostly_start(report):
+        yield own_share(report)
+        return
     text = f"{format_share(ours['share_of_run'])} of the run"
     if not brief:
         text += f" ({format_duration(ours['seconds'])}{actions})"
@@ -78,6 +83,21 @@ def own_sentences(report: Report, *, brief: bool = False) -> Iterator[str]:
     rarer = rarer_readings(report)
     if rarer and not brief:
         yield f"read more rarely, for what it costs: {escape_controls(', '.join(rarer))}"
+
+
+def is_mostly_start(report: Report) -> bool:
+    """Whether our share of a short run is what we do once, when it begins, and says nothing about a longer one."""
+    ours = report["overhead"]
+    of_step = ours.get("share_of_step", 0.0)
+    return bool(0 < 2 * of_step < ours["share_of_run"] > _NOTED_FRAC and ours["seconds"] < _START_S)
+
+
+def own_share(report: Report) -> str:
+    """Our own cost in a few words."""
+    ours = report["overhead"]
+    if is_mostly_start(report):
+        return f"{format_share(ours['share_of_step'])} of a step, {format_duration(ours['seconds'])} with the start"
+    return format_share(ours["share_of_run"])
 
 
 def rarer_readings(report: Report) -> list[str]:

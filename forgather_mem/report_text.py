@@ -16,6 +16,7 @@ from forgather_mem.report_costs import (
     cleanup_sentences,
     first_sentences,
     own_sentences,
+    own_share,
     parts_sentences,
     rarer_readings,
 )
@@ -101,7 +102,7 @@ def _short(report: Report, width: int) -> list[str]:
     said += [f"Room: {room}" for room in _room(report)]
     rarer = len(rarer_readings(report))
     noted = f", {rarer} reading{'s' * (rarer != 1)} taken more rarely" if rarer else ""
-    said.append(f"Ourselves {format_share(report['overhead']['share_of_run'])}{noted}.")
+    said.append(f"Ourselves {own_share(report)}{noted}.")
     lines = textwrap.wrap(" ".join(said), width)
     lines += _section("RANKS", _ranks(report), width)
     lines += _section("CLEAN-UP", cleanup_sentences(report, brief=True), width)

@@ -147,7 +147,7 @@ def cpu_run(end: str | None = "finished") -> RunSummary:
     summary = RunSummary(facts)
     summary.begin(100)
     read(summary, 100, {"host/rss_bytes": 600 * MIB}, event="train_begin")
-    values = {
+    values: dict[str, float] = {
         "host/rss_bytes": 620 * MIB,
         "host/rss_peak_bytes": 800 * MIB,
         "phase/host/forward_peak_bytes": 770 * MIB,
@@ -503,3 +503,16 @@ def test_a_peak_is_told_at_the_step_that_is_known_to_have_it(steps: tuple[int, .
         summary.add(Sample("step_end", step, 0.1, 0.0, {"host/rss_peak_bytes": size * MIB}))
     peak = build_report(summary)["peaks"][0]
     assert (peak["bytes"], peak["step"]) == (1670 * MIB, told)
+
+
+def test_of_a_short_run_the_cost_of_the_start_is_told_apart_from_what_a_step_costs() -> None:
+    summary = cpu_run()
+    summary.facts.wall_s = 1.2
+    summary.self_s, summary.steady_self_s, summary.steady_s = 0.3, 0.01, 1.0
+    report = build_report(summary)
+    assert "OURSELVES 1.0 % of a step, 300.0 ms with the start\n" in report_text(report)
+    report["leak"].update(verdict="no leak", bytes_per_step_high=4096.0)
+    assert "Ourselves 1.0 % of a step, 300.0 ms with the start" in " ".join(report_text(report).split())
+    assert "OURSELVES 25.0 % of the run (300.0 ms" in report_text(
+        {**report, "overhead": {**report["overhead"], "share_of_step": 0.2}, "leak": build_report(cpu_run())["leak"]}
+    )
