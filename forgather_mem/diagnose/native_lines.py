@@ -23,7 +23,7 @@ Place = tuple[CodeType, int]
 
 
 class NativeLines:
-    """Counts from `start` to `stop`; does nothing where somebody else traces, as debuggers and coverage do.
+    """Counts from `start` to `stop`; does nothing where somebody else traces, or where `torch.compile` is at work.
 
     Args:
         given_out: Bytes that the C library has given out now.
@@ -43,7 +43,7 @@ class NativeLines:
 
     def start(self) -> bool:
         """Whether it counts from now on."""
-        if sys.gettrace() is not None:
+        if sys.gettrace() is not None or _compiles():
             return False
         self._at_start = self._given_out()
         sys.settrace(self._tracer)
@@ -110,3 +110,9 @@ class NativeLines:
             return follow
 
         return follow
+
+
+def _compiles() -> bool:
+    """Whether frames were compiled: nobody promises that those run as before while lines are followed."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    return bool(counters.get("frames"))
