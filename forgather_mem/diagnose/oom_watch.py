@@ -162,7 +162,8 @@ class OutOfMemoryWatch:
             if story is not None:
                 run.summary.last_step = max(run.summary.last_step, run.step)
                 oom, advice = explained(story, run.summary.leak, self._settings, uses.uses)
-                oom["snapshot"] = self._snapshot_path
+                # Of two reporters, a template's and the user's, one may have written it
+                oom["snapshot"] = self._snapshot_path or (run.summary.oom or {}).get("snapshot")
                 run.tell(Finding(kind="oom", step=story.step, text=sentence(story), data=oom))
                 run.tell(Finding(kind="advice", step=story.step, text="", data={"advice": advice}))
             elif self._settings is not None and (run.summary.leak or {}).get("verdict") != "leak":
