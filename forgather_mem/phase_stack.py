@@ -26,7 +26,7 @@ class PhaseStack:
     (True, False, 'evaluate')
     """
 
-    __slots__ = ("_stack", "_watchers", "failed", "on_batch", "on_failure", "watched_s")
+    __slots__ = ("_stack", "_told", "_watchers", "failed", "on_batch", "on_failure", "watched_s")
 
     def __init__(self) -> None:
         self.failed: str | None = None
@@ -34,6 +34,7 @@ class PhaseStack:
         self.on_batch: list[Callable[[Sequence[Any], Mapping[str, Any]], object]] = []
         self.on_failure: list[Callable[[BaseException], object]] = []
         self._stack: list[str] = []
+        self._told: list[list[PhaseWatcher]] = []  # of each open phase those who are to hear of its end
         self._watchers: list[PhaseWatcher] = []
 
     @property
@@ -43,8 +44,9 @@ class PhaseStack:
     def watch(self, watcher: PhaseWatcher) -> None:
         """From now on `watcher` is called at every change; phases already open begin for it now."""
         self._watchers.append(watcher)
-        for phase in self._stack:
+        for phase, told in zip(self._stack, self._told, strict=True):
             watcher.phase_begin(phase)
+            told.append(watcher)
 
     def enter(self, phase: str) -> bool:
         """Begin a phase. False when it belongs to an outer one and is not counted; then don't leave it."""
@@ -54,12 +56,17 @@ class PhaseStack:
                 return False
             if self._stack[-1] == "startup":
                 self.leave("startup")
+        told: list[PhaseWatcher] = []
         self._stack.append(phase)
+        self._told.append(told)
         if self._watchers:
             began_s = time.perf_counter()
+            rare = phase not in STEP_PHASES
             for watcher in self._watchers:
-                if getattr(watcher, "listens", True) or phase not in STEP_PHASES:
+                if rare or getattr(watcher, "listens", True):
                     watcher.phase_begin(phase)
+                    if rare or getattr(watcher, "hears_ends", True):
+                        told.append(watcher)
             self.watched_s += time.perf_counter() - began_s
         return True
 
@@ -67,15 +74,14 @@ class PhaseStack:
         """End a phase, and whatever was left open inside it."""
         if phase not in self._stack:
             return
-        began_s = time.perf_counter()
-        while True:
-            last = self._stack.pop()
-            for watcher in self._watchers:
-                if getattr(watcher, "listens", True) or last not in STEP_PHASES:
+        last = None
+        while last != phase:
+            last, told = self._stack.pop(), self._told.pop()
+            if told:
+                began_s = time.perf_counter()
+                for watcher in told:
                     watcher.phase_end(last)
-            if last == phase:
-                break
-        self.watched_s += time.perf_counter() - began_s
+                self.watched_s += time.perf_counter() - began_s
 
     def fail(self) -> None:
         """An exception leaves the innermost phase; the first to say so is right, outer phases follow."""

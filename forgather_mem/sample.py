@@ -128,7 +128,8 @@ class RunInfo(Protocol):
 class PhaseWatcher(Protocol):
     """Somebody who measures phases: `begin` and `end` come in pairs and nest like the phases do.
 
-    With an attribute `listens` that is False at the time it is not told of `STEP_PHASES`: each step has four of them.
+    Each step has four phases, `STEP_PHASES`. A watcher is not told of them while its attribute `listens` is False, and
+    of their ends where `hears_ends` is False.
     """
 
     def phase_begin(self, phase: str) -> None: ...

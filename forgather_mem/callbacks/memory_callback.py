@@ -89,16 +89,17 @@ class MemoryCallback(RuleCallback):
 
 def watch_rules() -> list[Rule]:
     """What `MemoryCallback()` does: cheap readings only, no peak is reset, no kernel mark is touched."""
-    collector, phases = PythonProbe(), PhaseProbe(host_mark=False, reset_peaks=False, budget_frac=0.002)
+    collector = PythonProbe(tracked_every_s=60.0)
+    phases = PhaseProbe(host_mark=False, reset_peaks=False, budget_frac=0.0005)
     return [
         Rule(
             when=Every(steps=1),
-            do=[HostProbe(), DeviceProbe(reset_peaks=False), collector, phases, CleanupProbe()],
+            do=[HostProbe(slow_every_s=30.0), DeviceProbe(reset_peaks=False), collector, phases, CleanupProbe()],
             name="watch",
             budget_frac=OWN_BUDGET_FRAC,
         ),
         Rule(when=AtEvent(*BETWEEN_STEPS), do=[collector, phases], name="watch between steps"),
-        Rule(when=Every(steps=10, at="pre_optimizer_step"), do=[TensorProbe()], name="watch tensors"),
+        Rule(when=Every(steps=10, at="pre_optimizer_step"), do=[TensorProbe(budget_frac=0.0005)], name="watch tensors"),
     ]
 
 

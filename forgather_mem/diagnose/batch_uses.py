@@ -12,7 +12,7 @@ from forgather_mem.probes.procfs import PAGE_BYTES, KernelFile
 from forgather_mem.probes.room import host_rooms
 
 MAX_STEPS = 512
-BUDGET_FRAC = 0.001
+BUDGET_FRAC = 0.0005
 _ALWAYS_STEPS = 16
 _MAX_DEPTH = 3
 Measure = Literal["address space", "data", "anonymous"]
@@ -106,7 +106,7 @@ class HostMeasure:
 class BatchUses:
     """The uses of one run's steps; at most `MAX_STEPS` of them, spread over the run, the largest batch among them.
 
-    Reading takes at most 0.1 % of the time after the first steps; a batch that is larger than all before is always
+    Reading takes at most 0.05 % of the time after the first steps; a batch that is larger than all before is always
     read.
 
     Attributes:

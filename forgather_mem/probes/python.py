@@ -11,7 +11,7 @@ from forgather_mem.probes.pace import BUDGET_FRAC, Pace
 from forgather_mem.sample import Moment, RunInfo, Sample
 
 FULL_GENERATION = 2
-_COUNTING_S = 0.01  # with the 400 000 objects of a process that has imported torch and transformers
+_COUNTING_S = 0.04  # with the 400 000 objects of a process that has imported torch and transformers
 
 
 class PythonProbe:

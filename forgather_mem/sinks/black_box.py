@@ -24,6 +24,7 @@ class BlackBoxSink:
     """
 
     key = ("black box",)
+    hears_ends = False  # of a step's phases: another, or the step's record, comes soon
 
     def __init__(self) -> None:
         self._ring: RingWriter | None = None
@@ -60,8 +61,7 @@ class BlackBoxSink:
             ring.state(run.step, phase)
 
     def phase_end(self, phase: str) -> None:
-        # After a step's phase another or the step's record comes soon
-        if phase not in STEP_PHASES and self._ring is not None and self._run is not None:
+        if self._ring is not None and self._run is not None:
             self._ring.state(self._run.step, self._run.phase)
 
     def write(self, sample: Sample) -> None:
