@@ -22,7 +22,7 @@ from forgather_mem.report_costs import (
 )
 from forgather_mem.report_table import format_gib, places, table_lines
 from forgather_mem.report_troubles import killed_lines, leak_lines, oom_lines, signal_name, was_out_of_memory
-from forgather_mem.units import GIB, format_bytes, format_duration, format_share
+from forgather_mem.units import GIB, format_bytes, format_duration
 
 MAX_LINES = 25
 _MAX_SWITCHED_OFF = 3
