@@ -54,7 +54,7 @@ def build_report(summary: RunSummary) -> dict[str, Any]:
         },
         "cache": _cache(summary),
         "cleanup_calls": [dict(row) for row in summary.cleanup_calls],
-        "leak": dict(summary.leak) if summary.leak else _leak_not_judged(),
+        "leak": _leak_not_judged() | {"judged": bool(summary.leak)} | dict(summary.leak or {}),
         "ledger": [dict(row) for row in summary.ledger],
         "oom": dict(summary.oom) if summary.oom else None,
         "killed": None,

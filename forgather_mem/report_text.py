@@ -111,6 +111,15 @@ def _short(report: Report, width: int) -> list[str]:
     return [*lines, together] if len(commands) > 1 and len(together) <= width else [*lines, *_pointers(report)]
 
 
+def _no_verdict(report: Report) -> list[str]:
+    """That nobody can tell yet: silence would be taken for "no leak"."""
+    leak, steps = report["leak"], report["steps"]
+    undecided = leak.get("judged") and leak["verdict"] == "not enough data" and steps and not report["oom"]
+    return (
+        [f"Whether something leaks can't be told yet ({steps:,} step{'s' * (steps != 1)} seen)."] if undecided else []
+    )
+
+
 def _long(report: Report, width: int) -> list[str]:
     end = _end(report)
     leaks = report["leak"]["verdict"] == "leak"
@@ -121,6 +130,7 @@ def _long(report: Report, width: int) -> list[str]:
             lines.append("The run did not finish; these are the numbers so far.")
         elif not trained:
             lines.append("No step of a Trainer was seen; this is the process as a whole.")
+        lines += _no_verdict(report)
         lines += table_lines(report)
         lines += _section("RANKS", _ranks(report), width)
         if not leaks:
