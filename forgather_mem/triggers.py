@@ -206,8 +206,10 @@ def read_limit(name: str, limit: float | str) -> float:
     (0.9, 2147483648.0)
 
     Raises:
-        ValueError: for something that is no finite number, or a share above 1.
+        ValueError: for something that is no finite number, a share above 1, or one of a size.
     """
+    if isinstance(limit, str) and "%" in limit and name.endswith("_bytes"):
+        raise ValueError(f"limit {limit!r} of {name!r}: that is a size, no share; write one such as '2GiB'")
     if isinstance(limit, str):
         value = parse_share(limit) if "%" in limit or not name.endswith("_bytes") else float(parse_bytes(limit))
     elif isinstance(limit, bool) or not isinstance(limit, int | float):

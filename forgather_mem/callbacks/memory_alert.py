@@ -18,6 +18,7 @@ __all__ = ["Alert", "MemoryAlert"]
 
 ABOVE = {"host/limit_used_frac": "90%"}
 BELOW = {"device/headroom_bytes": "1GiB"}
+_COLLOQUIAL = {"gpu": "device", "gpu0": "device", "cuda": "device", "vram": "device", "cpu": "host", "ram": "host"}
 _PROBES: Mapping[str, Callable[[], Any]] = {
     "host": HostProbe,
     "device": DeviceProbe,
@@ -115,5 +116,7 @@ def _check_family(name: str) -> None:
     family, _, rest = name.partition("/")
     for metric in METRICS:
         known, _, known_rest = metric.name.partition("/")
-        if rest == known_rest and family != known and difflib.get_close_matches(family.lower(), [known], cutoff=0.7):
+        if rest != known_rest or family == known:
+            continue
+        if _COLLOQUIAL.get(family.lower()) == known or difflib.get_close_matches(family.lower(), [known], cutoff=0.7):
             raise ValueError(f"there is no sample named {name!r}; did you mean {metric.name!r}?")

@@ -19,6 +19,8 @@ _UNSEEN = {"forward": 2.0, "backward": 1.25}
 _UNSEEN_ELSE = 1.5
 _UNSEEN_DATA = 2.5  # of the array that could not be made: there are others, and copies
 _EVALUATION = frozenset({"evaluate"})
+_ENOUGH_SHAPES = 4
+_FAR = 4.0  # so many times as long as any before
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,12 @@ class Batches:
         rows = self._failure.rows or rows
         return None if not rows else Shape(rows, self._failure.length, self._accumulation)
 
+    @property
+    def is_far_longer(self) -> bool:
+        """Whether the samples that failed were far longer than any before them."""
+        seen = max((use.length for use in self._uses if use.step < self._failure.step and use.length), default=None)
+        return seen is not None and self._failure.length is not None and self._failure.length > _FAR * seen
+
     def predicted(self, shape: Shape) -> Estimate | None:
         """The highest use with such batches; None where nothing tells."""
         if not self.known:
@@ -116,7 +124,8 @@ class Batches:
         if not self.known:
             shapes = f"{self.num_shapes} batch shape{'s' * (self.num_shapes != 1)}"
             steps = f"{self.num_steps:,} step{'s' * (self.num_steps != 1)}"
-            return f"not measured: {shapes} in {steps}" if self.num_steps else "not measured"
+            trend = " show no trend" if self.num_shapes >= _ENOUGH_SHAPES else ""
+            return f"not measured: {shapes} in {steps}{trend}" if self.num_steps else "not measured"
         fit = next(fit for name, fit in self.fits.items() if name != "optimizer")
         line = "curve" if any(fit.per_square_bytes for fit in self.fits.values()) else "line"
         return f"{line} fitted to {fit.num_steps:,} steps, {fit.num_shapes:,} batch shapes; keeps 2 % free"

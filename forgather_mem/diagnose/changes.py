@@ -14,6 +14,8 @@ from forgather_mem.units import format_bytes
 NOT_MEASURED = "not measured"
 # Kept and unused by the allocator: worth a word from this share of what is there.
 _FRAGMENTED_FRAC = 0.05
+# Of what was wanted, so much must be saved by an optimizer to be named beside a smaller batch.
+_WORTH_FRAC = 0.1
 _LENGTHS = ("max_length", "max_seq_length")
 
 
@@ -54,11 +56,25 @@ def step_changes(failure: Failure, settings: Settings, batches: Batches) -> list
     smaller = _smaller_batch(failure, settings, batches, rows)
     shorter = list(_shorter(failure, settings, batches, rows))
     checkpointing = list(_checkpointing(settings))
+    if smaller is not None and shorter and batches.is_far_longer and not _fits(smaller, failure, batches):
+        return [*shorter, smaller, *checkpointing]  # one sample is far out: a batch of it alone does not fit
     if smaller is not None:
         return [smaller, *shorter, *checkpointing]
     measured = [change for change in shorter if change.predicted_bytes is not None]
     guessed = [change for change in shorter if change.predicted_bytes is None]
     return [*measured, *checkpointing, *guessed]
+
+
+def batch_changes(failure: Failure, settings: Settings, batches: Batches) -> list[Change]:
+    """The same for a batch that could not be made: what passes keep has no part in it."""
+    checkpointing = list(_checkpointing(settings))
+    return [change for change in step_changes(failure, settings, batches) if change not in checkpointing]
+
+
+def _fits(change: Change, failure: Failure, batches: Batches) -> bool:
+    rows = change.set.get("per_device_train_batch_size")
+    parts = int(change.set.get("gradient_accumulation_steps") or 1)
+    return rows is not None and batches.fits_in(Shape(int(rows), failure.length, parts)) is not False
 
 
 def _smaller_batch(failure: Failure, settings: Settings, batches: Batches, rows: int) -> Change | None:
@@ -75,15 +91,19 @@ def _smaller_batch(failure: Failure, settings: Settings, batches: Batches, rows:
     if batches.fits_in(shapes[-1]) is None:  # nothing tells by how much it was too large
         return _batch_change(_quarter(shapes, rows), batches)
     change = _batch_change(shapes[-1], batches)
-    more = [more.set for more in (*_checkpointing(settings), *_less_state(settings))]
+    more = [more.set for more in (*_checkpointing(settings), *_less_state(failure, settings))]
     if not more or failure.phase == "data":
         return change
     together = {name: value for part in (change.set, *more) for name, value in part.items()}
     return Change(text=_as_text(together), set=together, note=f"each alone is not enough; {NOT_MEASURED}")
 
 
-def _less_state(settings: Settings) -> Iterator[Change]:
-    if str(settings.arguments.get("optim") or "").startswith("adamw_torch") and settings.adafactor_bytes is not None:
+def _less_state(failure: Failure, settings: Settings) -> Iterator[Change]:
+    adam = str(settings.arguments.get("optim") or "").startswith("adamw_torch")
+    if not adam or settings.adafactor_bytes is None:
+        return
+    saves = 2 * (settings.trained_bytes or 0) - settings.adafactor_bytes
+    if saves >= _WORTH_FRAC * (failure.requested_bytes or 0):
         yield Change(text="optim=adafactor", set={"optim": "adafactor"})
 
 
@@ -131,7 +151,10 @@ def _shorter(failure: Failure, settings: Settings, batches: Batches, rows: int) 
         return Change(text=text, in_script={"max_length": tokens}, **more)
 
     if not batches.known or batches.capacity_bytes is None:
-        yield change(length // 2, note=f"cuts longer samples; {NOT_MEASURED}")
+        tokens = length // 2
+        while tokens >= 32 and batches.fits_in(replace(failed, length=tokens)) is False:
+            tokens //= 2
+        yield change(tokens, note=f"cuts longer samples; {NOT_MEASURED}")
         return
     most = (1 - KEPT_FREE_FRAC) * batches.capacity_bytes
 

@@ -113,7 +113,7 @@ def _on_host(
     free_bytes = max(0, room.free_bytes - reserve_bytes)
     freed_bytes = max(0, free_bytes - found.requested_bytes) if found.requested_bytes is not None else 0
     if freed_bytes:  # the temporaries of a pass go with its C++ functions, a half-made thing with who makes it
-        gone = name or _UNFINISHED.get(phase, "temporary")
+        gone = (name if before_bytes is not None else None) or _UNFINISHED.get(phase, "temporary")
         in_use[gone] = in_use.get(gone, 0) + freed_bytes
     if workers_bytes and not whole:
         in_use["data workers"] = workers_bytes

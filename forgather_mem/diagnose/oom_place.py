@@ -70,6 +70,8 @@ _ELSE = (
 )
 # Code that was compiled shows the layers that it was made of no more.
 _COMPILED = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "<eval_with_key>", "torch/fx/")
+# Stands in `Place.functions` for the `__init__` of a module.
+MODULE_IS_MADE = "Module.__init__"
 _TRAINS = (".backward(", ".train(", ".fit(")
 
 
@@ -100,7 +102,7 @@ def place_of(error: BaseException, model: Any = None) -> Place:
     return Place(
         phase=_phase(frames),
         layer=_layer(frames, model),
-        functions=tuple(frame.f_code.co_name for frame in frames),
+        functions=tuple(map(_function, frames)),
     )
 
 
@@ -158,7 +160,7 @@ def _phase(frames: list[FrameType]) -> str | None:
             for end, names, phase in table:
                 if (name in names or not names) and file.endswith(end):
                     return phase
-            if table is _PHASES and name == "__init__" and _is_module(_self_of(frame)):
+            if table is _PHASES and _function(frame) == MODULE_IS_MADE:
                 return "startup"
     return None
 
@@ -192,6 +194,11 @@ def _plain_name(name: str) -> str:
     while parts and parts[0] in ("module", "_orig_mod", "_fsdp_wrapped_module"):
         parts.pop(0)
     return ".".join(parts)
+
+
+def _function(frame: FrameType) -> str:
+    name = frame.f_code.co_name
+    return MODULE_IS_MADE if name == "__init__" and _is_module(_self_of(frame)) else name
 
 
 def _file(frame: FrameType) -> str:

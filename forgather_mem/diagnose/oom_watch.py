@@ -26,6 +26,7 @@ NOTHING: Mapping[str, float] = {}
 RESERVE_BYTES = 8 * MIB
 # What runs inside these is theirs, whatever the traceback shows.
 _OPAQUE = frozenset({"evaluate", "save", "resume", "generate"})
+_BETWEEN_STEPS = frozenset({"evaluate", "save", "generate"})
 
 
 class OutOfMemoryWatch:
@@ -126,6 +127,7 @@ class OutOfMemoryWatch:
         place = place_of(error, model)
         phase = _phase_of(place, run.phases.failed or run.phases.current)
         inside = phase in INSIDE_A_STEP
+        step = max(run.step, self._trainers_step()) if phase in _BETWEEN_STEPS else run.step
         memory = memory_then(
             found,
             phase,
@@ -139,28 +141,34 @@ class OutOfMemoryWatch:
         self._story = Story(
             found=found,
             phase=phase,
-            step=run.step + inside,
+            step=step + inside,
             rank=run.rank,
             layer=place.layer,
             functions=place.functions,
             memory=memory,
-            batch=uses.batch if inside else None,
+            batch=uses.batch if inside and phase != "data" else None,  # that of data is not made yet
             largest=uses.largest,
             largest_bytes=uses.peak_of(uses.largest) if uses.largest is not None else None,
             is_first=phase not in uses.ended,
             predictions=self._predictions if phase == "evaluate" else None,
-            steps_done=run.step - self._first_step,
+            steps_done=step - self._first_step,
             in_training=True,
         )
         if self.snapshot is not None and found.where == "device" and run.folder is not None:
             self._snapshot_path = self.snapshot.write(run.folder, run.rank)
+
+    def _trainers_step(self) -> int:
+        """A callback that is called before ours, or the trainer itself, may have failed after a step of which nobody
+        has told yet."""
+        step = getattr(getattr(self.trainer(), "state", None), "global_step", None)
+        return step if isinstance(step, int) else 0
 
     def _tell(self) -> None:
         """All works have ended, so that a verdict about leaks is there."""
         run, uses, story = self._run, self._uses, self._story
         if run is not None and uses is not None:
             if story is not None:
-                run.summary.last_step = max(run.summary.last_step, run.step)
+                run.summary.last_step = max(run.summary.last_step, self._first_step + story.steps_done)
                 oom, advice = explained(story, run.summary.leak, self._settings, uses.uses)
                 # Of two reporters, a template's and the user's, one may have written it
                 oom["snapshot"] = self._snapshot_path or (run.summary.oom or {}).get("snapshot")

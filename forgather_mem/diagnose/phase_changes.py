@@ -8,18 +8,20 @@ from typing import Any
 
 from forgather_mem.diagnose.batches import KEPT_FREE_FRAC, Batches, Shape
 from forgather_mem.diagnose.case import Failure, Settings
-from forgather_mem.diagnose.changes import NOT_MEASURED, Change, step_changes
+from forgather_mem.diagnose.changes import NOT_MEASURED, Change, batch_changes
+from forgather_mem.diagnose.oom_place import MODULE_IS_MADE
 from forgather_mem.units import format_bytes
 
 _BUILDS_A_MODEL = frozenset(
     {
         "from_pretrained", "from_config", "_load_pretrained_model", "post_init", "init_weights", "_init_weights",
-        "reset_parameters", "_apply", "cuda", "to_empty",
+        "reset_parameters", "_apply", "cuda", "to_empty", MODULE_IS_MADE,
     }
 )  # fmt: skip
 _SAVES_THE_OPTIMIZER = frozenset({"_save_optimizer_and_scheduler"})
 _LOADS_THE_OPTIMIZER = frozenset({"_load_optimizer_and_scheduler"})
 _8_BIT = "adamw_bnb_8bit"
+_KEPT_FREE_ON_HOST_FRAC = 0.05
 
 
 def data_changes(failure: Failure, settings: Settings, batches: Batches) -> list[Change]:
@@ -33,7 +35,7 @@ def data_changes(failure: Failure, settings: Settings, batches: Batches) -> list
             changes.append(_set(f"half the batches in flight; {NOT_MEASURED}", dataloader_prefetch_factor=1))
     if arguments.get("dataloader_pin_memory") and "pin_memory" in failure.frames:
         changes.insert(0, _set(f"no second, page-locked copy; {NOT_MEASURED}", dataloader_pin_memory=False))
-    return changes + step_changes(failure, settings, batches)
+    return changes + batch_changes(failure, settings, batches)
 
 
 def _fewer_workers(failure: Failure, workers: int) -> Change:
@@ -75,10 +77,12 @@ def _other_optimizers(failure: Failure, settings: Settings, optim: str) -> Itera
     if failure.used_bytes is not None and numbers:
         base = failure.used_bytes - failure.parts.get("optimizer", 0)
     has_8_bit = failure.where == "device" and importlib.util.find_spec("bitsandbytes") is not None
-    # What its state takes, and what its step makes and drops of the largest tensor: float32 copies.
+    # What its state takes, and what its step makes and drops of the largest tensor: float32 copies. The C library
+    # cannot use all the gaps that these leave between steps.
+    copies = 3 if failure.where == "device" else 7
     kinds: tuple[tuple[str, int | None, int, str], ...] = (
         (_8_BIT, 2 * numbers if has_8_bit else None, 0, "8-bit states"),
-        ("adafactor", settings.adafactor_bytes, 12 * largest, "rows and columns instead of states"),
+        ("adafactor", settings.adafactor_bytes, 4 * copies * largest, "rows and columns instead of states"),
         ("sgd", 0, 0, "no state at all: it learns differently, and needs another learning rate"),
     )
     seen = optim in [name for name, *_ in kinds]
@@ -92,7 +96,8 @@ def _other_optimizers(failure: Failure, settings: Settings, optim: str) -> Itera
 def _is_enough(change: Change, failure: Failure) -> bool:
     if change.predicted_bytes is None or failure.capacity_bytes is None:
         return True
-    return change.predicted_bytes <= (1 - KEPT_FREE_FRAC) * failure.capacity_bytes
+    kept_free = KEPT_FREE_FRAC if failure.where == "device" else _KEPT_FREE_ON_HOST_FRAC
+    return change.predicted_bytes <= (1 - kept_free) * failure.capacity_bytes
 
 
 def evaluate_changes(failure: Failure, settings: Settings, batches: Batches) -> list[Change]:
@@ -181,17 +186,20 @@ def resume_changes(failure: Failure, settings: Settings, batches: Batches) -> li
         in_script={"resume_from_checkpoint": False},
         note="step and optimizer begin anew",
     )
-    without = _set(
-        "in the run that writes it: resumes without the optimizer's state; or move optimizer.pt away",
-        save_only_model=True,
+    without = Change(
+        text="move optimizer.pt out of the checkpoint's folder",
+        note="resumes at the same step; the optimizer's state begins anew, and must still fit",
     )
-    return [without, weights] if optimizer else [weights, without]
+    return [without, weights] if optimizer else [weights]
 
 
 def startup_changes(failure: Failure, settings: Settings, batches: Batches) -> list[Change]:
     """The model or the data do not fit before anything is trained."""
+    from_config = MODULE_IS_MADE in failure.frames and "from_pretrained" not in failure.frames
     model = Change(
-        text="load the model in bfloat16: from_pretrained(..., dtype=torch.bfloat16)",
+        text="make the model in bfloat16: torch.set_default_dtype(torch.bfloat16) before it"
+        if from_config
+        else "load the model in bfloat16: from_pretrained(..., dtype=torch.bfloat16)",
         in_script={"dtype": "bfloat16"},
         note=f"half the bytes of the weights; {NOT_MEASURED}",
     )

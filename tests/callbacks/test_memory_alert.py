@@ -225,6 +225,8 @@ def test_from_a_template(tmp_path: Path) -> None:
         ({"above": {"hots/rss_bytes": "1GiB"}}, "no sample named 'hots/rss_bytes'; did you mean 'host/rss_bytes'"),
         ({"above": {"rss": "90%"}}, "'rss' is no sample name; write one such as"),
         ({"above": {"host/limit_used_frac": 90}}, "a share is 1 at most"),
+        ({"below": {"device/headroom_bytes": "10%"}}, "that is a size, no share; write one such as '2GiB'"),
+        ({"below": {"gpu/headroom_bytes": "1GiB"}}, "did you mean 'device/headroom_bytes'"),
         ({"below": {"device/headroom_bytes": "1GB"}}, "unknown unit 'GB'; write 1GiB"),
         ({"below": "1GiB"}, r"MemoryAlert\(below='1GiB'\): give sample names and limits"),
         ({"full_within_steps": 0}, "a period is 1 step or more"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -222,7 +222,7 @@ def test_at_batch_1_it_is_the_length_that_was_measured_or_checkpointing() -> Non
     assert failure is not None
     measured = advise(failure, chosen, uses).changes
     assert measured[0].in_script["max_length"] == pytest.approx(14 * GIB / (1.05 * MIB), rel=0.05)
-    assert texts(advise(failure, chosen)) == ["gradient_checkpointing=True", "max length 15,000 at batch 1"]
+    assert texts(advise(failure, chosen)) == ["gradient_checkpointing=True", "max length 7,496 at batch 1"]
 
 
 def test_what_is_on_already_and_what_the_model_has_not_are_no_help() -> None:
@@ -249,6 +249,25 @@ def first(failure: Failure, chosen: Settings) -> dict[str, Any]:
     return {**change.set, **change.in_script}
 
 
+def test_one_sample_that_is_far_too_long_is_cut_and_a_small_state_is_not_made_smaller() -> None:
+    chosen = settings(model_bytes=MIB, per_device_train_batch_size=2)
+    uses = [StepUse(step=step, rows=2, length=300 + step % 3, phases={"forward": GIB}) for step in range(1, 60)]
+    parts = {"activations": 2 * GIB, "optimizer": MIB, "gradients": MIB}
+    failure = failed("forward", rows=2, length=300_000, requested_bytes=2 * GIB, parts=parts)
+    failure = replace(failure, step=60, used_bytes=3 * GIB, free_bytes=GIB)
+    cut, together, *_ = advise(failure, replace(chosen, can_checkpoint=False), uses).changes
+    assert cut.in_script == {"max_length": 75_000}
+    assert together.set == {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2}
+    assert "optim" in advise(failure, replace(settings(), can_checkpoint=False), uses).changes[1].set
+
+
+def test_what_passes_keep_has_no_part_in_a_batch_that_could_not_be_made() -> None:
+    changes = advise(failed("data", requested_bytes=3 * GIB), settings()).changes
+    assert [dict(change.set) for change in changes] == [
+        {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}
+    ]
+
+
 def test_the_first_optimizer_step_gets_an_optimizer_whose_state_fits() -> None:
     parts = {"parameters": 2 * GIB, "gradients": 2 * GIB, "optimizer": 3 * GIB}
     failure = failed("optimizer", parts=parts, first_optimizer_step=True)
@@ -256,7 +275,7 @@ def test_the_first_optimizer_step_gets_an_optimizer_whose_state_fits() -> None:
     change = advice.changes[0]
     assert change.set == {"optim": "adafactor"}
     numbers = MODEL_BYTES // 4
-    assert change.predicted_bytes == 9 * GIB - 3 * GIB + MODEL_BYTES // 100 + 12 * (numbers // 50)
+    assert change.predicted_bytes == 9 * GIB - 3 * GIB + MODEL_BYTES // 100 + 28 * (numbers // 50)
     assert advice.no_help is not None
     assert advice.no_help.startswith("a smaller batch (what it needs is gone by then)")
     assert first(failed("optimizer", parts=parts), settings(optim="adafactor")) == {"optim": "sgd"}
@@ -287,9 +306,10 @@ def test_evaluations_that_keep_all_predictions_and_those_whose_batch_is_too_larg
         (failed("save", frames=("_save_checkpoint",)), {}, {"save_strategy": "no"}),
         (failed("save", frames=("_save_optimizer_and_scheduler",)), {}, {"save_only_model": True}),
         (failed("save", frames=("save_pretrained",)), {"save_safetensors": True}, {"save_safetensors": False}),
-        (failed("resume", frames=("_load_optimizer_and_scheduler",)), {}, {"save_only_model": True}),
+        (failed("resume", frames=("_load_optimizer_and_scheduler",)), {}, {}),  # a file is moved away
         (failed("resume"), {}, {"resume_from_checkpoint": False}),
         (failed("startup", frames=("from_pretrained",)), {}, {"dtype": "bfloat16"}),
+        (failed("startup", where="host", frames=("main", "Module.__init__")), {}, {"dtype": "bfloat16"}),
         (
             failed("generate"),
             {"predict_with_generate": True, "per_device_eval_batch_size": 8},
