@@ -30,10 +30,11 @@ class FreshProcesses:
 
     def run(self, test: str, folder: Path) -> tuple[int, str]:
         """The exit code of pytest for this test, and what it printed."""
-        if self._origin is None or self._origin.poll() is not None:
+        if self._origin is None:
             self._origin = subprocess.Popen(
                 [sys.executable, "-P", __file__], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
+            self._origin.wait()  # what it leaves behind is nobody's child: tests count the children of their process
         origin = self._origin
         assert origin.stdin is not None
         assert origin.stdout is not None
@@ -42,15 +43,19 @@ class FreshProcesses:
             origin.stdin.write(json.dumps(asked) + "\n")
             origin.stdin.flush()
             code = origin.stdout.readline()
+            if not code:
+                self.close()
             return int(code or -1), printed.read()
 
     def close(self) -> None:
         if self._origin is not None:
-            self._origin.communicate()
+            self._origin.communicate()  # ends it, and waits until it has let go of the pipes
             self._origin = None
 
 
 def _serve() -> None:
+    if os.fork():
+        os._exit(0)
     import pytest
     import torch  # noqa: F401
     import transformers.trainer  # noqa: F401
