@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import sys
 import weakref
@@ -92,9 +93,10 @@ class LastWords:
     def tell(self, finding: Finding) -> None:
         """Of the verdict that closes a run, keep the report when memory ran out."""
         report = finding.data.get("report") if finding.kind == "verdict" else None
-        if not report or report["oom"] is None or session.FOLDER in os.environ:
+        session_folder = os.environ.get(session.FOLDER)
+        if not report or report["oom"] is None or (session_folder and session.registered(session_folder)):
             return
-        if _is_interactive():
+        if _is_interactive() and not session_folder:
             _print(report_text(report))
         else:
             self._report = report
@@ -111,11 +113,21 @@ class LastWords:
         if error is not None and recognise(error) is not None:
             if run is not None:  # nobody has told of the error while it passed
                 close_failed(run, error)
-            if self._report is not None:
+            if self._report is not None and session.FOLDER in os.environ:
+                _hand_over(self._report, os.environ[session.FOLDER])
+            elif self._report is not None:
                 _print(report_text(self._report))
 
     def __getstate__(self) -> dict[str, object]:
         return {"_report": None, "_run": None}
+
+
+def _hand_over(report: Mapping[str, Any], folder: str) -> None:
+    """To the waiting parent, which prints it: this training has no folder of its own that it could look into."""
+    told = {"oom": report["oom"], "advice": report["advice"], "pid": os.getpid()}
+    path = os.path.join(folder, session.LAST_ERROR.format(rank=report["oom"]["rank"]))
+    with contextlib.suppress(OSError), open(path, "w") as file:
+        json.dump(told, file)
 
 
 def _print(text: str) -> None:

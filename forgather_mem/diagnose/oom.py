@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from forgather_mem.actions.frames import chain
-from forgather_mem.diagnose.oom_shapes import DEVICE, NEVER, NUMBERS, SHAPES, TYPES, Shape, Where
+from forgather_mem.diagnose.oom_shapes import ARRAY, DEVICE, NEVER, NUMBERS, SHAPES, TYPES, Shape, Where
 from forgather_mem.probes.allocator import current_allocator, driver_memory
 from forgather_mem.units import MIB, format_bytes, parse_bytes
 
@@ -97,7 +97,7 @@ def _recognise_one(error: BaseException) -> OutOfMemory | None:
         error_type=_name(type(error)),
         message=text.strip().partition("\n")[0][:300],
         device=next(int(number) for number in device.groups() if number) if device and where == "device" else None,
-        requested_bytes=_array_bytes(error) or numbers["requested_bytes"],
+        requested_bytes=_array_bytes(error, text) or numbers["requested_bytes"],
         free_bytes=_free(numbers),
         total_bytes=numbers["total_bytes"],
         process_bytes=numbers["process_bytes"],
@@ -147,11 +147,17 @@ def _bytes(number: str, unit: str) -> int:
     return parse_bytes(f"{number.replace(',', '').rstrip('.')} {unit}")
 
 
-def _array_bytes(error: Exception) -> int | None:
+def _array_bytes(error: Exception, text: str) -> int | None:
     """numpy's error has the shape and the type of the array, where its words are rounded."""
     shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
     itemsize = getattr(dtype, "itemsize", None)
-    return math.prod(shape) * itemsize if isinstance(shape, tuple) and isinstance(itemsize, int) else None
+    if isinstance(shape, tuple) and isinstance(itemsize, int):
+        return math.prod(shape) * itemsize
+    said = ARRAY.search(text)  # of a data worker's error only the words arrive
+    if said is None:
+        return None
+    bits = 8 if said[2] == "bool" else int(said[3] or 0)
+    return math.prod(map(int, filter(None, said[1].replace(" ", "").split(",")))) * bits // 8 or None
 
 
 def _free(numbers: dict[str, int | None]) -> int | None:

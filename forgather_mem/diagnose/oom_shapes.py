@@ -157,4 +157,6 @@ NUMBERS = {
     "reserved_bytes": _numbers(rf"{_SIZE} reserved in total by PyTorch", rf"{_SIZE} cached\)"),
     "reserved_unused_bytes": _numbers(rf"{_SIZE} is reserved by PyTorch but unallocated"),
 }
+# What numpy says of the array that it could not make: its shape, and its type with the number of bits.
+ARRAY = re.compile(r"for an array with shape \(([\d, ]*)\) and data type (bool|[a-z]+(\d+))\b")
 DEVICE = re.compile(r"\bGPU (\d+)|\((?:NPU|MUSA|MLU|SDAA) (\d+);|Allocation on device (\d+)")

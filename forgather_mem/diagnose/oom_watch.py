@@ -150,12 +150,16 @@ class OutOfMemoryWatch:
             largest=uses.largest,
             largest_bytes=uses.peak_of(uses.largest) if uses.largest is not None else None,
             is_first=phase not in uses.ended,
-            predictions=self._predictions if phase == "evaluate" else None,
+            predictions=self._predictions if phase == "evaluate" and self._counts_predictions() else None,
             steps_done=step - self._first_step,
             in_training=True,
         )
         if self.snapshot is not None and found.where == "device" and run.folder is not None:
             self._snapshot_path = self.snapshot.write(run.folder, run.rank)
+
+    def _counts_predictions(self) -> bool:
+        """A loop of the user's own may not tell of them."""
+        return self._predictions > 0 or self.trainer() is not None
 
     def _trainers_step(self) -> int:
         """A callback that is called before ours, or the trainer itself, may have failed after a step of which nobody

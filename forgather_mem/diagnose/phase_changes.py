@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -29,7 +30,8 @@ def data_changes(failure: Failure, settings: Settings, batches: Batches) -> list
     arguments = settings.arguments
     workers = int(arguments.get("dataloader_num_workers") or 0)
     changes = []
-    if workers:
+    one_array = failure.where == "host" and (failure.requested_bytes or 0) > (failure.capacity_bytes or math.inf)
+    if workers and not one_array:  # which is too large by itself, whoever makes it
         changes.append(_fewer_workers(failure, workers))
         if (arguments.get("dataloader_prefetch_factor") or 2) > 1:
             changes.append(_set(f"half the batches in flight; {NOT_MEASURED}", dataloader_prefetch_factor=1))

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # Errors of these types are never about memory, and not worth an import.
 _NEVER = (KeyboardInterrupt, SystemExit, AssertionError, AttributeError, LookupError, NameError, TypeError, SyntaxError)
 
+_AFTER_A_STEP = ("evaluate", "save", "generate")
+
 # Made now: when it is written there is no memory to make it.
 _NOTHING_MORE = (
     b'{"oom": {"where": "host", "step": 0, "phase": "other", "rank": 0, "layer": null, "requested_bytes": null, '
@@ -51,16 +53,29 @@ def _tell(folder: str, error: BaseException, reserve_bytes: int) -> None:
     from forgather_mem.diagnose.oom_explained import explained, story_outside
 
     rank = int(os.environ.get("RANK") or 0)
+    path = os.path.join(folder, session.LAST_ERROR.format(rank=rank))
+    if _told_by(path) == os.getpid():
+        return  # the training's own reporter knows more
     story = story_outside(error, rank, reserve_bytes)
     if story is None:
         return
     drop_frames(error)  # nobody looks at the frames any more, and writing takes some of what they hold
     oom, advice = explained(story)
-    path = os.path.join(folder, session.LAST_ERROR.format(rank=rank))
     draft = f"{path}.{os.getpid()}"
     with open(draft, "w") as file:
         json.dump({"oom": oom, "advice": advice}, file)
     os.replace(draft, path)
+
+
+def _told_by(path: str) -> int | None:
+    import json
+
+    try:
+        with open(path) as file:
+            told: int | None = json.load(file).get("pid")
+        return told
+    except (OSError, ValueError):
+        return None
 
 
 def add_last_error(report: Mapping[str, Any], folder: str) -> dict[str, Any]:
@@ -71,7 +86,10 @@ def add_last_error(report: Mapping[str, Any], folder: str) -> dict[str, Any]:
     if told is None:
         return dict(report)
     run = {**report["run"], "end": "oom"}
-    return {**report, "run": run, "oom": told["oom"], "advice": told["advice"]}
+    oom = told["oom"]
+    if oom["phase"] in _AFTER_A_STEP:  # of a training that had ended before
+        oom["step"] = oom["step"] or report["steps"]
+    return {**report, "run": run, "oom": oom, "advice": told["advice"]}
 
 
 def _read(folder: str) -> dict[str, Any] | None:

@@ -113,6 +113,16 @@ def test_phase_step_and_size_are_told_in_every_phase(tmp_path: Path, phase: str)
     assert text[1].startswith(f"OUT OF MEMORY   host, {step}{phase}")
 
 
+def test_a_callback_that_is_called_before_the_reporter_fails_after_its_step(tmp_path: Path) -> None:
+    reporter = OOMReporter(strict=True)
+    trainer = make_trainer(tmp_path, [Between("generate"), reporter], max_steps=6)
+    with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+        trainer.train()
+    assert reporter.summary is not None
+    report = build_report(reporter.summary)
+    assert (report["oom"]["phase"], report["oom"]["step"], report["steps"]) == ("generate", 2, 2)
+
+
 def test_what_was_read_before_the_failure_explains_it(tmp_path: Path) -> None:
     oom = failed(tmp_path, "forward")["oom"]
     assert oom["batch"] == {"rows": 4, "length": 16}
@@ -245,6 +255,8 @@ def test_a_loop_of_ones_own_is_told_of_too(phase: str) -> None:
     oom = build_report(reporter.summary)["oom"]
     assert (oom["phase"], oom["step"]) == (phase, 3)
     assert oom["layer"] == ("lm_head" if phase == "forward" else None)
+    if phase == "evaluate":  # nobody counts its batches
+        assert oom["why_now"] == "the first evaluation."
     if phase in ("forward", "backward", "optimizer"):
         assert oom["batch"] == {"rows": 2, "length": 8}
 

@@ -69,3 +69,27 @@ def test_a_command_that_went_on_after_one_of_its_processes(tmp_path: Path) -> No
     (tmp_path / "fails.py").write_text(LIMIT + "bytearray(10**9)\n")
     _, report = outcome(tmp_path, "import subprocess, sys\nsubprocess.run([sys.executable, 'fails.py'])\n")
     assert report["oom"] is None
+
+
+def test_a_loop_that_has_a_reporter_itself_is_told_of_by_that(tmp_path: Path) -> None:
+    text = """
+import torch
+from forgather_mem import TrainingLoop
+from forgather_mem.callbacks import OOMReporter
+
+model = torch.nn.Linear(8, 1)
+loop = TrainingLoop(model, torch.optim.SGD(model.parameters()), callbacks=[OOMReporter()])
+with loop.train(), loop.epoch():
+    for _ in range(2):
+        with loop.step():
+            model(torch.ones(4, 8)).mean().backward()
+    with loop.evaluation():
+        model(torch.ones(2**40, 8))
+"""
+    (tmp_path / "script.py").write_text(text)
+    result = watched(["script.py"], tmp_path)
+    assert "OUT OF MEMORY   host, step 2, evaluate" in result.report
+    assert result.plain.err.count("OUT OF MEMORY") == 0
+    (report,) = tmp_path.glob("forgather_mem/*/report.json")
+    oom = json.loads(report.read_text())["oom"]
+    assert (oom["step"], oom["phase"], oom["requested_bytes"]) == (2, "evaluate", 2**45)
