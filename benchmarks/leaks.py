@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import os
 import re
 import sys
@@ -156,9 +157,10 @@ def print_figures(chosen: list[Script], results: list[dict[str, Any]]) -> bool:
     found = [(script, result) for script, result in leaking if result["leak"]["verdict"] == "leak"]
     alarms = [script for script, result in pairs if script.kind != "leaking" and result["leak"]["verdict"] == "leak"]
     right = sum(located(script, result["leak"]) for script, result in leaking)
-    errors = [
-        abs(result["leak"]["bytes_per_step"] / (script.per_step or result["measured"]) - 1) for script, result in found
-    ]
+    errors = []
+    for script, result in found:
+        truth = script.per_step or result["measured"]
+        errors.append(abs(result["leak"]["bytes_per_step"] / truth - 1) if truth else math.inf)
     print()
     if leaking:
         print(f"recall        {len(found)} of {len(leaking)}")
