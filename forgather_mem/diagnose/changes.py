@@ -89,7 +89,8 @@ def _smaller_batch(failure: Failure, settings: Settings, batches: Batches, rows:
     if shape is not None:
         return _batch_change(shape, batches)
     if batches.fits_in(shapes[-1]) is None:  # nothing tells by how much it was too large
-        return _batch_change(_quarter(shapes, rows), batches)
+        part = 4 if failure.step else 8  # of a loop that nobody watched even less is known
+        return _batch_change(next((shape for shape in shapes if shape.rows <= rows / part), shapes[-1]), batches)
     change = _batch_change(shapes[-1], batches)
     more = [more.set for more in (*_checkpointing(settings), *_less_state(failure, settings))]
     if not more or failure.phase == "data":
@@ -105,10 +106,6 @@ def _less_state(failure: Failure, settings: Settings) -> Iterator[Change]:
     saves = 2 * (settings.trained_bytes or 0) - settings.adafactor_bytes
     if saves >= _WORTH_FRAC * (failure.requested_bytes or 0):
         yield Change(text="optim=adafactor", set={"optim": "adafactor"})
-
-
-def _quarter(shapes: list[Shape], rows: int) -> Shape:
-    return next((shape for shape in shapes if shape.rows <= rows / 4), shapes[-1])
 
 
 def _batch_change(shape: Shape, batches: Batches) -> Change:

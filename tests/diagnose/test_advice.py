@@ -261,6 +261,11 @@ def test_one_sample_that_is_far_too_long_is_cut_and_a_small_state_is_not_made_sm
     assert "optim" in advise(failure, replace(settings(), can_checkpoint=False), uses).changes[1].set
 
 
+def test_of_a_loop_that_nobody_watched_an_eighth_is_guessed() -> None:
+    failure = replace(failed("forward", rows=80_000), step=0)
+    assert first(failure, Settings()) == {"per_device_train_batch_size": 10_000, "gradient_accumulation_steps": 8}
+
+
 def test_what_passes_keep_has_no_part_in_a_batch_that_could_not_be_made() -> None:
     changes = advise(failed("data", requested_bytes=3 * GIB), settings()).changes
     assert [dict(change.set) for change in changes] == [
