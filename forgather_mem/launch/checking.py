@@ -22,6 +22,7 @@ from forgather_mem.load import WATCH
 from forgather_mem.units import parse_bytes
 
 _OURS = ("forgather_mem:", "forgather_mem.")
+_TARGET = "trainer_callbacks"
 _HEAVY = ("torch", "transformers", "transformers.trainer_callback")
 
 
@@ -40,9 +41,12 @@ def _check_template(arguments: Arguments) -> int:
     try:
         environment, name = environment_of(arguments.template or WATCH, None, policy_of(arguments.allow))
         variables = variables_of(arguments.settings)
-        if _is_light(environment.load(name, **variables)) and _is_well_without_torch(environment, name, variables):
+        light = _is_light(environment.load(name, **variables))
+        if light and _is_well_without_torch(environment, name, variables):
             return 0
         found = problems(environment, name, variables)
+        if light and not any(problem.is_mistake for problem in found):
+            _construct(environment, name, variables)
     except typer.BadParameter as error:
         complain(f"run: {error.message}")
         return USAGE
@@ -71,9 +75,16 @@ def _is_well_without_torch(environment: ConfigEnvironment, name: str, variables:
     code = 1
     try:
         sys.modules.update({heavy: _StandIn(heavy) for heavy in _HEAVY})
-        code = int(any(problem.is_mistake for problem in problems(environment, name, variables)))
+        if not any(problem.is_mistake for problem in problems(environment, name, variables)):
+            _construct(environment, name, variables)
+            code = 0
     finally:
         os._exit(code)
+
+
+def _construct(environment: ConfigEnvironment, name: str, variables: dict[str, Any]) -> None:
+    """Build what the template names, which are classes of ours: their constructors only look at their arguments."""
+    environment.load(name, **variables).construct(_TARGET)
 
 
 class _StandIn(ModuleType):

@@ -24,16 +24,31 @@ MISTAKE = """-- extends "callbacks/memory.yaml"
         collect_freq_epoc: 2
 """
 
+VALUE = """-- extends "callbacks/watch.yaml"
+
+[callback_list]
+    == super()
+    alert: !singleton:forgather_mem.callbacks:MemoryAlert
+        above: { host/limit_used_fra: "90%" }
+"""
+
 
 def test_a_template_of_ours_is_checked_without_torch_and_a_mistake_in_one_is_found(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(MISTAKE)
+    (tmp_path / "value.yaml").write_text(VALUE)
     shipped = sorted(path.name for path in (ROOT / "templates" / "callbacks").glob("*.yaml"))
     wordings = [["--template", f"callbacks/{name}"] for name in shipped]
-    wordings += [["--max-peak", "host=8GiB"], ["--max-peak", "host=lots"], ["--template", "mine.yaml"]]
+    wordings += [
+        ["--max-peak", "host=8GiB"],
+        ["--max-peak", "host=lots"],
+        ["--template", "mine.yaml"],
+        ["--template", "value.yaml"],
+    ]
     done = run(python("-c", _CHECK, json.dumps(wordings)), tmp_path)
     assert done.code == 0, done.err
     codes = json.loads(done.out)
     assert len(shipped) > 5
-    assert codes[:-2] == [[0, False]] * (len(shipped) + 1)
-    assert codes[-2:] == [[2, False], [1, True]], "only the one with a mistake is looked at with torch"
+    assert codes[:-3] == [[0, False]] * (len(shipped) + 1)
+    assert codes[-3:] == [[2, False], [1, True], [1, True]], "only those with a mistake are looked at with torch"
+    assert "did you mean 'host/limit_used_frac'?" in done.err
     assert "did you mean 'collect_freq_epoch'?" in done.err
