@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import operator
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
@@ -140,7 +141,7 @@ class Run:
         if plan.event == "epoch_end":
             plan.epochs += 1
         due = not step % plan.period
-        higher = not due and bool(plan.paced) and plan.rose(step)
+        higher = not due and any(map(operator.call, plan.rising))
         if not (due or higher) and not (plan.flushes and self._record is not None) and not self.ledger.following:
             return
         began = time.perf_counter()
@@ -157,7 +158,7 @@ class Run:
             self._seen_plans.add(id(plan))
             moment = Moment(plan.event, step, state.epoch, args, state, control, objects, self)
             for rule in plan.rules:
-                if rule.off or (step % rule.every_steps and not (higher and rule.budget_frac)):
+                if rule.off or (step % rule.every_steps and not (higher and rule.budget_frac and rule.is_usual(step))):
                     continue
                 if rule.every_epochs and plan.epochs % rule.every_epochs:
                     continue

@@ -111,10 +111,9 @@ class ArmedRule:
             stretch //= 2
         self.every_steps, self.stretch = self.every_steps // self.stretch * stretch, stretch
 
-    def rose(self, step: int) -> bool:
-        """Whether something has risen higher than ever in a step that the budget leaves out."""
-        usual_steps = self.every_steps // self.stretch
-        return self.stretch > 1 and not step % usual_steps and any(rose() for rose in self.rising)
+    def is_usual(self, step: int) -> bool:
+        """Whether this would be one of its steps if the budget left none out."""
+        return not step % (self.every_steps // self.stretch)
 
     def crosses(self, value: float | None) -> bool:
         """Whether the value has just risen above the limit."""
@@ -141,14 +140,16 @@ class Plan:
         epochs: Epochs ended so far, counted at `epoch_end` from the epoch in which we came in.
         seen_step: The step this plan has handled last; Forgather's trainer ends the last step of an epoch twice.
         paced: Those of the rules that keep to a budget.
+        rising: What tells whether something is higher than ever, while steps are left out.
     """
 
-    __slots__ = ("epochs", "event", "flushes", "offset", "paced", "period", "rules", "seen_step")
+    __slots__ = ("epochs", "event", "flushes", "offset", "paced", "period", "rising", "rules", "seen_step")
 
     def __init__(self, event: str, rules: Sequence[ArmedRule], epoch: float | None) -> None:
         self.event = event
         self.rules = list(rules)
         self.paced = [rule for rule in self.rules if rule.budget_frac is not None]
+        self.rising: list[Callable[[], bool]] = []
         self._find_period()
         self.offset = 1 if event in INSIDE_A_STEP else 0
         self.flushes = False
@@ -159,12 +160,9 @@ class Plan:
         """All of ours takes this share of the time: look more rarely, or more often again."""
         for rule in self.paced:
             rule.keep_to_budget(share)
+        self.rising = [rose for rule in self.paced if rule.stretch > 1 for rose in rule.rising]
         if self.paced:
             self._find_period()
-
-    def rose(self, step: int) -> bool:
-        """Whether a step that the budget leaves out is to be looked at: something is higher than ever."""
-        return any(rule.rose(step) for rule in self.paced)
 
     def _find_period(self) -> None:
         self.period = math.gcd(*(rule.every_steps for rule in self.rules)) or _NEVER
