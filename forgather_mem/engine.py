@@ -70,8 +70,7 @@ class Run:
         self._share: OwnShare | None = None  # where some rule keeps to a budget
         self._flow_step = -1
         self._flows: dict[str, float] = {}
-        self._seen_plans: set[int] = set()
-        self._done: set[int] = set()
+        self._seen_plans, self._done = set[int](), set[int]()
         self._event, self._self_s = "", 0.0
         atexit.register(self.close, "interrupted")
 
