@@ -206,7 +206,7 @@ def read_limit(name: str, limit: float | str) -> float:
     (0.9, 2147483648.0)
 
     Raises:
-        ValueError: for something that is no finite number, a share above 1, or one of a size.
+        ValueError: for something that is no finite number, a share above 1, one of a size, or less than 0.
     """
     if isinstance(limit, str) and "%" in limit and name.endswith("_bytes"):
         raise ValueError(f"limit {limit!r} of {name!r}: that is a size, no share; write one such as '2GiB'")
@@ -218,6 +218,8 @@ def read_limit(name: str, limit: float | str) -> float:
         value = float(limit)
     if not math.isfinite(value):
         raise ValueError(f"limit {limit!r} of {name!r}: the limit must be finite")
+    if value < 0 and name.endswith(("_bytes", "_frac")):
+        raise ValueError(f"limit {limit!r} of {name!r}: a limit is 0 or more")
     if name.endswith("_frac") and value > 1:
         raise ValueError(f"limit {limit!r} of {name!r}: a share is 1 at most; write 0.92 or '92%' for 92 %")
     return value

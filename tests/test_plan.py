@@ -88,6 +88,7 @@ def test_in_a_run_readings_that_take_all_the_time_become_rare(tmp_path: Any) -> 
     assert [step for step in steps if step > 20] == [32, 48, 64, 80, 96]
 
 
+@pytest.mark.fresh  # the kernel's mark must not stand high from other tests
 def test_a_peak_stands_in_the_record_of_its_own_step_however_rare_the_readings_are(tmp_path: Any) -> None:
     capture, slow = Capture(), Rule(when=Every(steps=1), do=[slowly])
     watched = Rule(when=Every(steps=1), do=[HostProbe(limits=False, pss=False)], budget_frac=0.001)

@@ -203,7 +203,7 @@ class AlertWatch:
 
     def __getstate__(self) -> dict[str, object]:
         kept = ("_lines", "_within", "_call", "_save", "_stop")
-        return {name: value for name, value in self.__dict__.items() if name in kept} | {"_walls": []}
+        return {name: value for name, value in self.__dict__.items() if name in kept} | {"_walls": [], "_calls": 0}
 
 
 def _wall_alert(moment: Moment, wall: Wall) -> Alert | None:

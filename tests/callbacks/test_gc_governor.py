@@ -253,7 +253,9 @@ def test_training_is_bit_identical_under_the_governor(tmp_path: Path) -> None:
 def test_it_can_be_pickled_after_a_training(tmp_path: Path) -> None:
     callback = ScheduledGarbageCollector(every_steps=2)
     make_trainer(tmp_path / "a", [callback], max_steps=2).train()
-    make_trainer(tmp_path / "b", [pickle.loads(pickle.dumps(callback))], max_steps=2).train()
+    copy = pickle.loads(pickle.dumps(callback))
+    make_trainer(tmp_path / "b", [copy], max_steps=2).train()
+    assert copy.summary.steps == 2
 
 
 def test_below_generation_2_it_says_what_the_interpreter_keeps_and_boundaries_free_it(

@@ -215,7 +215,10 @@ def test_from_a_template(tmp_path: Path) -> None:
         "        save: true\n"
     )
     (alert,) = load_callbacks("alert.yaml", searchpath=tmp_path)
-    make_trainer(tmp_path, [pickle.loads(pickle.dumps(alert))]).train()
+    copy = pickle.loads(pickle.dumps(alert))
+    make_trainer(tmp_path, [copy]).train()
+    assert copy.summary.steps == 6
+    assert copy.summary.switched_off == []
 
 
 @pytest.mark.parametrize(
@@ -229,6 +232,7 @@ def test_from_a_template(tmp_path: Path) -> None:
         ({"below": {"gpu/headroom_bytes": "1GiB"}}, "did you mean 'device/headroom_bytes'"),
         ({"below": {"device/headroom_bytes": "1GB"}}, "unknown unit 'GB'; write 1GiB"),
         ({"below": "1GiB"}, r"MemoryAlert\(below='1GiB'\): give sample names and limits"),
+        ({"above": {"host/rss_bytes": -5}}, "a limit is 0 or more"),
         ({"full_within_steps": 0}, "a period is 1 step or more"),
         ({"above": {}, "below": {}, "full_within_steps": None}, "nothing is left to watch"),
         ({"stop": "yes"}, "stop is true or false"),

@@ -119,6 +119,7 @@ def test_a_list_that_somebody_emptied_does_no_harm(run: Run) -> None:
     probe.begin(run)
     gc.callbacks.clear()
     probe.end(run)
+    assert gc.callbacks == []
     gc.callbacks[:] = before
 
 
