@@ -14,6 +14,7 @@ from forgather_mem.units import GIB
 
 # A gauge says what is true now; a flow is what was added in the step (it sums within a step); a total only grows.
 GAUGE, FLOW, TOTAL = "gauge", "flow", "total"
+_TO_GIB = 1 / GIB  # one object for all: numbers that are met again are in the caches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ class Metric:
 
 
 def _gib(name: str, tag: str, meaning: str, **more: str) -> Metric:
-    return Metric(name=name, tag=tag, factor=1 / GIB, unit="GiB", meaning=meaning, **more)
+    return Metric(name=name, tag=tag, factor=_TO_GIB, unit="GiB", meaning=meaning, **more)
 
 
 def _pct(name: str, tag: str, meaning: str, **more: str) -> Metric:

@@ -23,6 +23,7 @@ from forgather_mem.formats.append import AppendFile
 _OURS = "events.mem.tfevents"
 _FRAME = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
+_MAX_HEADERS = 256
 _OVERHEAD_BYTES = _FRAME.size + _CRC.size
 
 
@@ -53,6 +54,7 @@ class EventFile:
         self._checksum = checksum
         self._folder = folder
         self._begun = begun
+        self._headers: dict[int, bytes] = {}  # by length: those of a run are few
         self.file = AppendFile(self._next_file, always_new=True)
         self._append = self.file.append
         self.ready = self.file.ready
@@ -61,10 +63,16 @@ class EventFile:
     def add(self, payload: bytes) -> bool:
         """Write one event, after `ready()`; whether it is in the file, or waits to go there."""
         # As `frame`, without its calls: in a real step, with cold caches, each costs some 3 us.
-        checksum = self._checksum
-        crc = checksum(payload)
+        header = self._headers.get(len(payload)) or self._new_header(len(payload))
+        crc = self._checksum(payload)
         masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-        return self._append(_header(len(payload), checksum) + payload + _CRC.pack(masked))
+        return self._append(header + payload + masked.to_bytes(4, "little"))
+
+    def _new_header(self, length: int) -> bytes:
+        if len(self._headers) >= _MAX_HEADERS:
+            self._headers.clear()
+        header = self._headers[length] = _header(length, self._checksum)
+        return header
 
     def close(self) -> None:
         self.file.close()
@@ -85,7 +93,6 @@ def frame(payload: bytes, checksum: Callable[[bytes], int]) -> bytes:
     return _header(len(payload), checksum) + payload + _CRC.pack(_masked(checksum(payload)))
 
 
-@functools.lru_cache(maxsize=256)
 def _header(length: int, checksum: Callable[[bytes], int]) -> bytes:
     content = length.to_bytes(8, "little")
     return content + _CRC.pack(_masked(checksum(content)))

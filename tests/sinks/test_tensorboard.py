@@ -321,7 +321,7 @@ def test_a_trainers_own_curve_stays_live_beside_our_file(tmp_path: Path) -> None
 
 @settings(deadline=None)
 @given(
-    st.lists(st.text(max_size=20), max_size=8),
+    st.lists(st.text(max_size=20), min_size=1, max_size=8),
     st.integers(-(2**63), 2**63 - 1),
     st.floats(0, 2e9),
     st.lists(st.floats(), min_size=8, max_size=8),
