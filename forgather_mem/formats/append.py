@@ -47,7 +47,9 @@ class AppendFile:
         self._retry_s = FIRST_RETRY_S
         self._slow_credit_s, self._last_slow = SLOW_BURST_S, time.monotonic()
         self._queue: list[bytes] = []
-        self._queued_bytes = self._written_since_check = 0
+        self._queued_bytes = self._checked = (
+            0  # of those written, so many are in a file that was there at the last look
+        )
         self._error: str | None = None
         self._longest_s = 0.0
         self.path: Path | None = None
@@ -85,7 +87,6 @@ class AppendFile:
             return False
         self.end += done
         self.written += num_records
-        self._written_since_check += num_records
         if num_records:  # a preamble alone proves little: else a disk that takes no record got a file per try
             self._retry_s = FIRST_RETRY_S
         now = time.monotonic()
@@ -130,7 +131,7 @@ class AppendFile:
             if self._always_new:
                 _remove(path)
             return False
-        self._fine_until, self._written_since_check = now + LINK_CHECK_S, 0
+        self._fine_until, self._checked = now + LINK_CHECK_S, self.written
         return True
 
     def _wait_with(self, record: bytes) -> bool:
@@ -184,11 +185,10 @@ class AppendFile:
         except OSError:
             there = False
         if not there:
-            lost, self._written_since_check = self._written_since_check, 0
-            self.written -= lost
+            lost, self.written = self.written - self._checked, self._checked
             self._let_go()
             self._note(FileNotFoundError(errno.ENOENT, "the file was deleted"), lost)
-        self._fine_until, self._written_since_check = (now + LINK_CHECK_S if there else 0.0), 0
+        self._fine_until, self._checked = (now + LINK_CHECK_S if there else 0.0), self.written
         return there
 
     def _pause(self, error: OSError, num_lost: int) -> None:
