@@ -28,7 +28,7 @@ RUN = [sys.executable, "-m", "forgather_mem", "run"]
 WARM_UP_STEPS = 50
 
 
-def training(steps: int) -> None:
+def training(steps: int, rows: int) -> None:
     """In the child: train, and print when it began and what each step took."""
     first_line_s = time.time()
     sys.path.insert(0, str(ROOT))
@@ -50,7 +50,7 @@ def training(steps: int) -> None:
             self.cpu.append(time.process_time())
 
     clock = Clock()
-    train(clock, steps, Path("out"))
+    train(clock, steps, Path("out"), rows)
     print(json.dumps({
         "first_line_s": first_line_s, "train_begin_s": clock.began_s, "train_begin_cpu_s": clock.began_cpu_s,
         "steps_s": [b - a for a, b in zip(clock.times, clock.times[1:], strict=False)][WARM_UP_STEPS:],
@@ -102,12 +102,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--child", type=int, metavar="ROWS", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        training(arguments.steps)
+        training(arguments.steps, arguments.child)
         return
-    script = [str(Path(__file__).resolve()), "--child", "--steps", str(arguments.steps)]
+    sys.path.insert(0, str(ROOT))
+    from benchmarks._training import rows_a_step
+
+    script = [str(Path(__file__).resolve()), "--child", str(rows_a_step()), "--steps", str(arguments.steps)]
     variants = {
         "alone": lambda: run([sys.executable, *script]),
         "alone, again": lambda: run([sys.executable, *script]),
