@@ -140,15 +140,15 @@ class Run:
         if plan.event == "epoch_end":
             plan.epochs += 1
         due = not step % plan.period
-        higher = not due and any(map(operator.call, plan.rising))
-        if not (due or higher) and not (plan.flushes and self._record is not None) and not self.ledger.following:
+        urgent = not due and any(map(operator.call, plan.urgent))
+        if not (due or urgent) and not (plan.flushes and self._record is not None) and not self.ledger.following:
             return
         began = time.perf_counter()
         if self.ledger.following:
             self.ledger.follow(plan.event, step, began)
         if self._record is not None and (self._record.step != step or plan.event not in _joins(self._record)):
             self.flush()
-        if (due or higher) and not (plan.event == "step_end" and plan.seen_step == step):
+        if (due or urgent) and not (plan.event == "step_end" and plan.seen_step == step):
             plan.seen_step = step
             if id(plan) in self._seen_plans or plan.event != self._event:
                 self._seen_plans.clear()
@@ -157,7 +157,7 @@ class Run:
             self._seen_plans.add(id(plan))
             moment = Moment(plan.event, step, state.epoch, args, state, control, objects, self)
             for rule in plan.rules:
-                if rule.off or (step % rule.every_steps and not (higher and rule.budget_frac and rule.is_usual(step))):
+                if rule.off or (step % rule.every_steps and not (urgent and rule.budget_frac and rule.is_usual(step))):
                     continue
                 if rule.every_epochs and plan.epochs % rule.every_epochs:
                     continue

@@ -77,9 +77,9 @@ class ArmedRule:
         "limit",
         "name",
         "off",
-        "rising",
         "stretch",
         "strikes",
+        "urgent",
         "works",
     )  # fmt: skip
 
@@ -98,8 +98,8 @@ class ArmedRule:
             (work, id(work) if getattr(work, "reading", None) is not None else 0, getattr(work, "books", ""))
             for work in map(stand_in, rule.do)
         ]
-        rising = [getattr(work, "rose", None) for work, _, _ in self.works]
-        self.rising: list[Callable[[], bool]] = [rose for rose in rising if rose is not None]
+        urgent = [getattr(work, "is_urgent", None) for work, _, _ in self.works]
+        self.urgent: list[Callable[[], bool]] = [is_urgent for is_urgent in urgent if is_urgent is not None]
 
     def keep_to_budget(self, share: float) -> None:
         """All of ours takes this share of the time: look more rarely, or more often again."""
@@ -140,16 +140,16 @@ class Plan:
         epochs: Epochs ended so far, counted at `epoch_end` from the epoch in which we came in.
         seen_step: The step this plan has handled last; Forgather's trainer ends the last step of an epoch twice.
         paced: Those of the rules that keep to a budget.
-        rising: What tells whether something is higher than ever, while steps are left out.
+        urgent: What tells whether a step must be read, while steps are left out.
     """
 
-    __slots__ = ("epochs", "event", "flushes", "offset", "paced", "period", "rising", "rules", "seen_step")
+    __slots__ = ("epochs", "event", "flushes", "offset", "paced", "period", "rules", "seen_step", "urgent")
 
     def __init__(self, event: str, rules: Sequence[ArmedRule], epoch: float | None) -> None:
         self.event = event
         self.rules = list(rules)
         self.paced = [rule for rule in self.rules if rule.budget_frac is not None]
-        self.rising: list[Callable[[], bool]] = []
+        self.urgent: list[Callable[[], bool]] = []
         self._find_period()
         self.offset = 1 if event in INSIDE_A_STEP else 0
         self.flushes = False
@@ -160,7 +160,7 @@ class Plan:
         """All of ours takes this share of the time: look more rarely, or more often again."""
         for rule in self.paced:
             rule.keep_to_budget(share)
-        self.rising = [rose for rule in self.paced if rule.stretch > 1 for rose in rule.rising]
+        self.urgent = [is_urgent for rule in self.paced if rule.stretch > 1 for is_urgent in rule.urgent]
         if self.paced:
             self._find_period()
 

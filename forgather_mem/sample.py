@@ -172,8 +172,8 @@ class Work(Protocol):
     - `reading: Hashable`: two works with an equal `reading` give the same numbers, so that one moment
       calls only the first.
     - `books: str`: "collect", "clear" or "trim"; what it returns is then booked in the ledger.
-    - `rose() -> bool`: whether what it reads is higher than it ever read it, found cheaply: asked in the steps that
-      a rule's budget leaves out, so that a peak stands in its own step's record.
+    - `is_urgent() -> bool`: whether this step must be read, found cheaply: asked in the steps that a rule's budget
+      leaves out, so that a peak stands in its own step's record.
     - `names: Sequence[str]`: names (or prefixes ending in "/") of what it can give.
     """
 

@@ -25,6 +25,9 @@ from forgather_mem.report_text import report_text
 from forgather_mem.sample import Finding, RunInfo, Sample
 from forgather_mem.triggers import AtEvent, Every
 
+# All of ours may take so much; above it only those steps are looked at whose batch is read.
+_BUDGET_FRAC = 0.005
+
 
 class OOMReporter(RuleCallback):
     """Explains an out-of-memory error, of the host or of a device; changes nothing, and the error stays the user's.
@@ -58,7 +61,7 @@ class OOMReporter(RuleCallback):
         self.snapshot = snapshot
         self._watch = OutOfMemoryWatch(Snapshot() if snapshot else None)
         rules = [
-            Rule(when=Every(steps=1), do=[self._watch], name="OOMReporter"),
+            Rule(when=Every(steps=1), do=[self._watch], name="OOMReporter", budget_frac=_BUDGET_FRAC),
             Rule(when=AtEvent("train_begin", "prediction_step"), do=[self._watch], name="OOMReporter"),
         ]
         super().__init__(rules, [LastWords()], enabled=enabled, strict=strict)

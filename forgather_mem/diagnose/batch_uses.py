@@ -107,7 +107,7 @@ class BatchUses:
     """The uses of one run's steps; at most `MAX_STEPS` of them, spread over the run, the largest batch among them.
 
     Reading takes at most 0.05 % of the time after the first steps; a batch that is larger than all before is always
-    read.
+    read. So a step that is not read need not be told.
 
     Attributes:
         batch: The micro-batch that is being worked on, or was last.
@@ -128,14 +128,17 @@ class BatchUses:
         self._step_batch: Batch | None = None
         self._phases: dict[str, int] = {}
         self.reading = True
-        self._num_steps = 0
+        self._num_read = 0
         self._every = 1
+        self._next_step = 0
         self._cost_s = 0.0
         self._began_s = time.perf_counter()
 
-    def see(self, batch: Batch | None) -> None:
+    def see(self, batch: Batch | None, steps_done: int) -> None:
         """A micro-batch begins."""
         self.batch = batch
+        if not self.reading:
+            self._perhaps_read(steps_done)
         if batch is None or batch is self._step_batch:
             return
         if self._step_batch is None or batch.size > self._step_batch.size:
@@ -155,7 +158,6 @@ class BatchUses:
     def step_ended(self, step: int, peaks: Mapping[str, float]) -> None:
         """A step has ended; `peaks` are the record's, where they tell a phase's own peak it counts."""
         batch, self._step_batch = self._step_batch, None
-        self._num_steps += 1
         if batch is not None and batch is not self.largest:
             self.largest = batch if self.largest is None else max(self.largest, batch, key=_size)
         if self.reading:
@@ -163,8 +165,11 @@ class BatchUses:
             if batch is not None:
                 self._add(StepUse(step=step, rows=batch.rows, length=batch.length, phases=self._with(peaks)))
             self._phases = {}
-        spent = self._cost_s <= BUDGET_FRAC * (time.perf_counter() - self._began_s)
-        self.reading = self._num_steps < _ALWAYS_STEPS or (spent and not self._num_steps % self._every)
+            self._num_read += 1
+            self._next_step = step - 1 + self._every
+            self.reading = self._num_read < _ALWAYS_STEPS
+        if not self.reading:
+            self._perhaps_read(step)
 
     def read(self) -> int | None:
         """What is in use of the memory that is the scarce one: the device's, where there is one."""
@@ -189,6 +194,12 @@ class BatchUses:
         return max(
             (size for use in self.uses if (use.rows, use.length) == batch for size in use.phases.values()), default=None
         )
+
+    def _perhaps_read(self, steps_done: int) -> None:
+        """Read the next step when it is time and what reading has cost is paid for by the time gone by."""
+        if steps_done >= self._next_step and time.perf_counter() >= self._began_s + self._cost_s / BUDGET_FRAC:
+            self.reading = True
+            self._step_batch = None  # that of a step that was not read
 
     def _with(self, peaks: Mapping[str, float]) -> Mapping[str, int]:
         if self._on_device:

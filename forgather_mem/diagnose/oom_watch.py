@@ -89,6 +89,9 @@ class OutOfMemoryWatch:
             self.listens = self._uses.reading
         return NOTHING
 
+    def is_urgent(self) -> bool:
+        return self.listens
+
     def phase_begin(self, phase: str) -> None:
         if phase == "evaluate":
             self._predictions = 0
@@ -113,7 +116,7 @@ class OutOfMemoryWatch:
 
     def _see(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         if self._uses is not None:
-            self._uses.see(self._batch_of(arguments, keywords))
+            self._uses.see(self._batch_of(arguments, keywords), self._run.step if self._run is not None else 0)
             self.listens = self._uses.reading
 
     def _failed(self, error: BaseException) -> None:

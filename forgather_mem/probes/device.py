@@ -77,7 +77,7 @@ class DeviceProbe:
             values |= live.rare_values(stats)
         return values
 
-    def rose(self) -> bool:
+    def is_urgent(self) -> bool:
         """Whether more is allocated than ever when this was read: one nested reading."""
         live = self._live
         if live is None:

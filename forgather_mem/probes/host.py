@@ -99,7 +99,7 @@ class HostProbe:
             values |= live.rare_values()
         return values
 
-    def rose(self) -> bool:
+    def is_urgent(self) -> bool:
         """Whether the process is larger than it ever was when this was read (1 us)."""
         live = self._live
         if live is None:

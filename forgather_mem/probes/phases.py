@@ -61,7 +61,7 @@ class PhaseProbe:
         self._open: list[_Phase] = []
         self._peaks: dict[str, float] = {}
         self._whole_run: PeakWindow | None = None
-        self.listens = True
+        self.listens, self._measured = True, False
         self._began_s = time.perf_counter()
         self._cost_s = 0.0
         self._num_calls = self._num_left_out = 0
@@ -106,7 +106,10 @@ class PhaseProbe:
             self._keep(f"phase/device/{entry.name}_peak_bytes", entry.device)
             if entry.name == phase:
                 break
-        self._cost_s += time.perf_counter() - began_s
+        now_s = time.perf_counter()
+        self._cost_s += now_s - began_s
+        if phase == "optimizer" and self._num_calls >= _ALWAYS:  # a whole step has been measured
+            self.listens, self._measured = now_s >= self._paid_s(), True
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         self._keep_to_the_budget()
@@ -116,9 +119,12 @@ class PhaseProbe:
     def _keep_to_the_budget(self) -> None:
         """Whether to measure until the next call: what measuring has cost must be paid for by the time gone by."""
         self._num_calls += 1
-        self._num_left_out += not self.listens
-        paid_s = self._began_s + self._cost_s / self.budget_frac
-        self.listens = self._num_calls < _ALWAYS or time.perf_counter() >= paid_s
+        self._num_left_out += not (self.listens or self._measured)
+        self._measured = False
+        self.listens = self._num_calls < _ALWAYS or time.perf_counter() >= self._paid_s()
+
+    def _paid_s(self) -> float:
+        return self._began_s + self._cost_s / self.budget_frac
 
     def _keep(self, name: str, window: PeakWindow | None) -> None:
         if window is None:

@@ -94,7 +94,7 @@ def test_uses_are_bounded_and_keep_the_largest() -> None:
     uses = BatchUses()
     for step in range(1, 5 * MAX_STEPS):
         uses.reading = True
-        uses.see(Batch(4, 1000 if step == 7 else step % 90))
+        uses.see(Batch(4, 1000 if step == 7 else step % 90), step - 1)
         for phase in ("data", "forward", "backward"):
             uses.phase_ended(phase)
         uses.step_ended(step, {})

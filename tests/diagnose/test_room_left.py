@@ -24,7 +24,7 @@ def room_after(monkeypatch: pytest.MonkeyPatch, lengths: list[int], transient: f
         uses = BatchUses()
         began_bytes = uses.read()
         for step, length in enumerate(lengths, 1):
-            uses.see(Batch(8, length))
+            uses.see(Batch(8, length), step - 1)
             device.hold(HELD_MIB)
             device.hold(HELD_MIB + TOKEN_MIB * 8 * length)
             uses.phase_ended("forward")
