@@ -37,7 +37,7 @@ _SPREAD = (("host_peak_bytes", "host"), ("device_peak_bytes", "GPU used"), ("dev
 Report = Mapping[str, Any]
 
 
-def report_text(report: Report, width: int = 80, color: bool = False) -> str:
+def report_text(report: Report, width: int = 80, color: bool = False, *, every_suspect: bool = False) -> str:
     """The report for a terminal: at most 25 lines of `width` columns; only a long path makes a line longer.
 
     What went wrong comes first. A run that finished and was found free of leaks gets the short form; of others
@@ -47,8 +47,18 @@ def report_text(report: Report, width: int = 80, color: bool = False) -> str:
         report: As `forgather_mem.report.build_report` gives it.
         width: Columns.
         color: Set off the section names with terminal codes.
+        every_suspect: Show all suspects of a leak in full, in as many lines as that takes.
     """
-    lines = [_head(report, width), *_body(report, width)[: MAX_LINES - 2], "=" * width]
+    if every_suspect and report["leak"]["verdict"] == "leak" and len(report["leak"]["suspects"]) > 1:
+        leak = leak_lines(report, width, every_suspect=True)
+        brief = leak_lines(report, width)
+        body = _body(report, width)
+        at = next((at for at in range(len(body)) if body[at : at + len(brief)] == brief), None)
+        if at is not None:
+            body[at : at + len(brief)] = leak
+    else:
+        body = _body(report, width)[: MAX_LINES - 2]
+    lines = [_head(report, width), *body, "=" * width]
     return "\n".join(_bold(line) for line in lines) if color else "\n".join(lines)
 
 
@@ -111,13 +121,15 @@ def _short(report: Report, width: int) -> list[str]:
     return [*lines, together] if len(commands) > 1 and len(together) <= width else [*lines, *_pointers(report)]
 
 
-def _no_verdict(report: Report) -> list[str]:
+def _no_verdict(report: Report, width: int) -> list[str]:
     """That nobody can tell yet: silence would be taken for "no leak"."""
     leak, steps = report["leak"], report["steps"]
     undecided = leak.get("judged") and leak["verdict"] == "not enough data" and steps and not report["oom"]
-    return (
-        [f"Whether something leaks can't be told yet ({steps:,} step{'s' * (steps != 1)} seen)."] if undecided else []
-    )
+    if not undecided:
+        return []
+    lines = [f"Whether something leaks can't be told yet ({steps:,} step{'s' * (steps != 1)} seen)."]
+    why = leak.get("why")
+    return lines + (textwrap.wrap(f"{why[0].upper()}{why[1:]}.", width) if why else [])
 
 
 def _long(report: Report, width: int) -> list[str]:
@@ -130,7 +142,7 @@ def _long(report: Report, width: int) -> list[str]:
             lines.append("The run did not finish; these are the numbers so far.")
         elif not trained:
             lines.append("No step of a Trainer was seen; this is the process as a whole.")
-        lines += _no_verdict(report)
+        lines += _no_verdict(report, width)
         lines += table_lines(report)
         lines += _section("RANKS", _ranks(report), width)
         if not leaks:

@@ -24,8 +24,8 @@ _FULL_FRAC = 0.9
 _MAX_ADVICE = 4
 
 
-def leak_lines(report: Report, width: int) -> list[str]:
-    """What grows, by how much, who holds it, and what to do."""
+def leak_lines(report: Report, width: int, *, every_suspect: bool = False) -> list[str]:
+    """What grows, by how much, who holds it, and what to do; the first suspect in full, the others if asked."""
     leak = report["leak"]
     where = _GROWS.get(leak["where"]) or _device_place(report)
     low, high, unit = _in_one_unit(leak["bytes_per_step"], leak["bytes_per_step_low"], leak["bytes_per_step_high"])
@@ -42,7 +42,10 @@ def leak_lines(report: Report, width: int) -> list[str]:
     if not suspects:
         return lines
     lines += ["", *_suspect_lines(suspects[0], width)]
-    if len(suspects) > 1:
+    if every_suspect:
+        for suspect in suspects[1:]:
+            lines += ["", *_suspect_lines(suspect, width)]
+    elif len(suspects) > 1:
         lines.append(f"  also: {len(suspects) - 1} more, see the report")
     return [*lines, ""]
 

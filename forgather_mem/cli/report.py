@@ -47,7 +47,7 @@ def report(
     elif html is None or sys.stdout.isatty():
         width = min(80, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
         color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        print(report_text(found, max(40, width), color))
+        print(report_text(found, max(40, width), color, every_suspect=True))
 
 
 def _write_page(found: dict[str, Any], place: Path, file: Path) -> None:

@@ -7,12 +7,12 @@ import tracemalloc
 from typing import Any
 
 from forgather_mem.diagnose.alike import as_one
-from forgather_mem.diagnose.far import LibraryContainers, far_holder
+from forgather_mem.diagnose.far import OWNERS_S, LibraryContainers, far_holder
 from forgather_mem.diagnose.garbage import Mark, garbage_among
 from forgather_mem.diagnose.growth import Grown, chains, grown, look, newest
 from forgather_mem.diagnose.leak_sizes import native_bytes
 from forgather_mem.diagnose.native_lines import NativeLines
-from forgather_mem.diagnose.pieces import has_graph
+from forgather_mem.diagnose.pieces import has_graph, keeps_frames
 from forgather_mem.diagnose.suspects import MAX_SUSPECTS, Suspect, cycle_suspects, native_suspect, suspect_of, traced
 from forgather_mem.diagnose.walk import Walk
 
@@ -21,20 +21,23 @@ _FRAMES = 12
 # Of all growth, what the things near must explain; else what was made lately is looked through.
 _EXPLAINED_FRAC = 0.5
 _LEAST_FRAC = 0.05
+_SIZE_UNKNOWN = ("graph", "exceptions")  # a graph is C++'s, and an error's frames may hold one
 _HELD_FRAC = 0.15  # of it, what a container must explain to be preferred to the pieces themselves
 
 
 class CloserLook:
     """The first of two looks; `finish` is the second. Between them nothing is kept but numbers."""
 
-    def __init__(self, step: int, far: bool = False) -> None:
+    def __init__(self, step: int, far: bool = False, owners_s: float = OWNERS_S) -> None:
         """Look for the first time.
 
         Args:
             step: The step that has just ended.
             far: Look at what libraries hold, too.
+            owners_s: Seconds that the search for the holder of something far may take; `OWNERS_S` for a far look.
         """
         self.step = step
+        self._owners_s = OWNERS_S if far else min(owners_s, OWNERS_S)
         walk = Walk()
         self._look = look(walk, step)
         self._far = LibraryContainers(walk.ids()) if far else None
@@ -112,6 +115,7 @@ class CloserLook:
     def drop(self) -> None:
         """Let go of everything."""
         self._lineless = []
+        self._far = None
         self._mark.drop()
         if self._native is not None:
             self._native.stop()
@@ -129,21 +133,26 @@ class CloserLook:
         if young is None:
             return []
         suspects = [one for one in cycle_suspects(garbage_among(young), steps) if _tells(one, rate)]
-        return suspects or far_holder(young, near, steps, _LEAST_FRAC * rate)
+        return suspects or far_holder(young, near, steps, _LEAST_FRAC * rate, self._owners_s)
 
 
 def _tells(one: Suspect | Grown, rate: float) -> bool:
     """Whether it is large enough to be the leak, or a part of it."""
-    if one.kind == "graph" or (
-        isinstance(one, Grown) and one.kind == "items" and one.count_per_step >= 0.5 and has_graph(one.samples)
-    ):
+    if one.kind == "graph":
         return True
-    return one.bytes_per_step >= _LEAST_FRAC * rate
+    if one.bytes_per_step >= _LEAST_FRAC * rate:
+        return True
+    # Of some pieces only C++ knows how much they hold
+    return (
+        isinstance(one, Grown)
+        and one.kind == "items"
+        and (keeps_frames(one.samples) or (one.count_per_step >= 0.5 and has_graph(one.samples)))
+    )
 
 
 def _give_rest_to_graph(suspects: list[Suspect], rate: float) -> None:
-    """What a graph keeps is C++'s, nobody can ask for its size: it is what the others do not explain."""
-    graphs = [one for one in suspects if one.kind == "graph"]
+    """Nobody can ask what a graph keeps: it is what the others do not explain."""
+    graphs = [one for one in suspects if one.kind in _SIZE_UNKNOWN]
     rest = rate - sum(one.bytes_per_step for one in suspects)
     for one in graphs[:1]:
         one.bytes_per_step += max(0.0, rest)
@@ -158,4 +167,4 @@ def _is_part(one: Suspect, suspects: list[Suspect]) -> bool:
 
 
 def _has_graph(suspects: list[Suspect]) -> bool:
-    return any(one.kind == "graph" for one in suspects)
+    return any(one.kind in _SIZE_UNKNOWN for one in suspects)

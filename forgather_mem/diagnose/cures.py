@@ -9,31 +9,41 @@ from types import FunctionType, MethodType, TracebackType
 from typing import Any
 
 from forgather_mem.diagnose.growth import Grown
-from forgather_mem.diagnose.pieces import LRU_CACHE, big_bytes, inside, is_tensor
+from forgather_mem.diagnose.pieces import LRU_CACHE, array_bytes, big_bytes, inside, is_tensor
 
 _HOOKS = re.compile(r"\._(?:\w+_)?hooks\w*(?:\b|$)|_hooks$")
+# What `walk` writes for iterators that keep things
+ITERATORS = {"cycle": "cycle iterator", "_tee": "tee", "_tee_dataobject": "tee"}
 CURES = {
     "graph": "keep numbers, not graphs: loss.item(), or loss.detach() for a tensor",
     "device": "keep less, and off the GPU: reduce it first (argmax, mean), then .cpu()",
     "view": "a view keeps the whole tensor that it is a part of: keep .clone() of it",
     "tensor": "keep a number or a running mean of it, or only the last ones: deque(maxlen=100)",
-    "dict": "give it a bound: drop the oldest entry when a new one comes, or clear it every epoch",
+    "dict": "drop an entry when it has been used, or the oldest when a new one comes, or clear it every epoch",
     "lru_cache": "give it a bound of what fits in memory: lru_cache(maxsize=32)",
-    "hooks": "keep the handle that register_..._hook() returns, and call handle.remove()",
+    "hooks": "register it once; or keep the handle that register_..._hook() returns, and call handle.remove()",
     "closure": "keep the values that it needs, not the function: it holds all its variables",
     "param_groups": "add each parameter once: add_param_group() at every step adds for ever",
-    "optimizer state": "drop the state of parameters that are gone: optimizer.state.pop(parameter)",
-    "log records": "a bound on the handler's records, or write them to a file",
+    "optimizer state": "parameters that are gone: optimizer.state.pop(parameter), and out of param_groups",
+    "log records": "give the handler a target or a bound, or write to a file",
     "figures": "close each figure when it is saved: plt.close(figure)",
     "exceptions": "keep str(error), or traceback.clear_frames(error.__traceback__) before keeping it",
     "threads": "end the threads: let them return, and join() them",
-    "queue": "nobody takes out of it: a reader that keeps up, or drop: put_nowait() into Queue(maxsize=...)",
+    "queue": "more is put in than taken out: Queue(maxsize=...) makes put() wait, put_nowait() drops",
     "list": "keep a running total, or only the last ones: deque(maxlen=100)",
     "size": "it is made longer at every step: keep a bounded part of it, or write it out",
     "chain": "each holds the one before: keep the last, without its link to those before",
     "cycle": "break the cycle (a weakref for the way back), or collect: SimpleGarbageCollector",
     "native": "malloc_trim first (actions.TrimHost); what stays is kept by C or C++ code: heaptrack, or "
     "memray run --native, names the function",
+    "native line": "does anything free what this line takes, when its object goes? If so malloc_trim first "
+    "(actions.TrimHost), then heaptrack, or memray run --native",
+    "cycle iterator": "itertools.cycle() keeps a copy of all that it has given: start a new pass instead, "
+    "iter(loader), when one ends",
+    "tee": "itertools.tee() keeps what one of its iterators has given and another has not: read both, or make two",
+    "open contexts": "these contexts are entered and never left: close() the stack, or use `with`",
+    "library": "it is a library's, which drops nothing: give it less (numbers, not arrays), call it once, or take "
+    "out what is done with",
     "workers": "keep nothing in the workers, and rows as one array or Arrow table; until then new "
     "workers each epoch: persistent_workers=False",
 }
@@ -41,8 +51,13 @@ CURES = {
 
 def kind_of(one: Grown, container: Any, path: str, owner: Any) -> str:
     """One of the keys of `CURES`."""
-    if one.kind in ("graph", "chain"):
+    if one.kind == "graph":
         return one.kind
+    for name, told in ITERATORS.items():
+        if f"({name})" in path:
+            return told
+    if one.kind == "chain" and not any(is_tensor(sample) or array_bytes(sample) for sample in one.samples[:1]):
+        return one.kind  # an array holds no other
     if type(container) is LRU_CACHE:
         return "lru_cache"
     if _HOOKS.search(path):
@@ -53,6 +68,8 @@ def kind_of(one: Grown, container: Any, path: str, owner: Any) -> str:
         return "optimizer state"
     if path.endswith("Queue.queue"):
         return "queue"
+    if path.endswith("ExitStack._exit_callbacks"):
+        return "open contexts"
     for part in inside(one.samples):
         kind = _of_part(part)
         if kind is not None:
@@ -72,8 +89,7 @@ def _of_part(part: Any) -> str | None:
             return "graph"
         if part.device.type != "cpu":
             return "device"
-        needed = part.numel() * part.element_size()
-        return "view" if big_bytes(part) > 4 * max(needed, 64) else "tensor"
+        return "view" if _is_small_view(part) else "tensor"
     module = type(part).__module__
     if module == "logging" and type(part).__name__ == "LogRecord":
         return "log records"
@@ -82,6 +98,11 @@ def _of_part(part: Any) -> str | None:
     if isinstance(part, FunctionType | MethodType | partial):
         return "closure"
     return None
+
+
+def _is_small_view(tensor: Any) -> bool:
+    needed = max(int(tensor.numel()) * int(tensor.element_size()), 64)
+    return big_bytes(tensor) > 4 * needed
 
 
 def signature_of(one: Grown) -> str:
@@ -96,14 +117,15 @@ def signature_of(one: Grown) -> str:
     if not is_tensor(sample):
         tensor = next((part for part in inside([sample]) if is_tensor(part)), None)
         if tensor is not None and not isinstance(sample, BaseException):
-            return f"{_shape(tensor)}, in a {type(sample).__name__}"
+            return f"{_shape(sample)} with {_shape(tensor)}"
     return _shape(sample)
 
 
 def _shape(thing: Any) -> str:
     if is_tensor(thing):
         dtype = str(thing.dtype).removeprefix("torch.")
-        return f"{type(thing).__name__} {list(thing.shape)} {dtype} on {thing.device}"
+        part = ", view of a larger one" if _is_small_view(thing) else ""
+        return f"{type(thing).__name__} {list(thing.shape)} {dtype} on {thing.device}{part}"
     if type(thing).__module__ == "numpy" and hasattr(thing, "shape"):
         return f"{type(thing).__name__} {list(thing.shape)} {thing.dtype}"
     if isinstance(thing, list | tuple | dict | set):

@@ -16,26 +16,30 @@ from forgather_mem.diagnose.pieces import CONTAINER, Sorts, deep_bytes, is_tenso
 from forgather_mem.diagnose.suspects import Suspect
 from forgather_mem.diagnose.user_code import is_our_class, user_modules
 
-_OWNERS_S = 0.2  # half a second for a million objects; an HF process has 0.4 million
+OWNERS_S = 0.15  # half a second for a million objects; an HF process has 0.4 million
+_ONE_LEVEL_S = 0.04  # asking all of them once who holds something
 _SAMPLES = 6
 
 
 class LibraryContainers:
-    """The lengths of all containers that libraries' modules, their classes and their objects hold. Keeps numbers."""
+    """The containers that libraries' modules, their classes and their objects hold, and their lengths.
+
+    To go through all modules takes 0.1 s, so it is done once, and the containers are kept for the few steps.
+    """
 
     def __init__(self, near: set[int]) -> None:
-        self._lengths = {
-            id(held): length
-            for _, held in _containers()
+        self._known = [
+            (name, held, length)
+            for name, held in _containers()
             if id(held) not in near and (length := length_of(held)) is not None
-        }
+        ]
 
     def grown(self, near: set[int], steps: int) -> list[Suspect]:
         """Those that are longer now."""
         found = []
-        for name, held in _containers():
-            then, now = self._lengths.get(id(held)), length_of(held)
-            if then is None or now is None or now <= then or id(held) in near:
+        for name, held, then in self._known:
+            now = length_of(held)
+            if now is None or now <= then or id(held) in near:
                 continue
             samples = newest(held, min(now - then, _SAMPLES))
             each = sum(deep_bytes(sample, near, set()) for sample in samples) / max(1, len(samples))
@@ -84,7 +88,9 @@ def _attributes(name: str, attributes: dict[str, Any], sorts: Sorts) -> Iterator
             yield f"{name}.{attribute}", held
 
 
-def far_holder(young: list[Any], near: set[int], steps: int, least_bytes: float) -> list[Suspect]:
+def far_holder(
+    young: list[Any], near: set[int], steps: int, least_bytes: float, owners_s: float = OWNERS_S
+) -> list[Suspect]:
     """The class of which most bytes are new, and who holds one of them.
 
     Args:
@@ -92,6 +98,7 @@ def far_holder(young: list[Any], near: set[int], steps: int, least_bytes: float)
         near: What the walk has met.
         steps: In so many steps.
         least_bytes: What it must bring a step to be worth the search.
+        owners_s: Seconds that the search may take.
     """
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
@@ -103,9 +110,9 @@ def far_holder(young: list[Any], near: set[int], steps: int, least_bytes: float)
             sizes[name] += int(deep_bytes(thing, near, set())) if is_tensor(thing) else 100
             samples[name] = thing
     name, size = next(iter(sizes.most_common(1)), ("", 0))
-    if not name or size / steps < least_bytes or counts[name] < max(2, steps / 4):
+    if owners_s < _ONE_LEVEL_S or not name or size / steps < least_bytes or counts[name] < max(2, steps / 4):
         return []
-    owners = find_owners([samples[name]], max_owners=1, budget_s=_OWNERS_S, ignore=[young, samples]).found
+    owners = find_owners([samples[name]], max_owners=1, budget_s=owners_s, ignore=[young, samples]).found
     kind = "tensor" if is_tensor(samples[name]) else "list"
     return [
         Suspect(

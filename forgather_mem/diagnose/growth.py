@@ -38,8 +38,8 @@ class Look:
     """
 
     step: int
-    lengths: dict[tuple[int, type], int]
-    below: dict[tuple[object, type], int]
+    lengths: dict[int, int]
+    below: dict[int, int]
     sizes: dict[int, int]
     newest_operation: int | None
     types: Counter[str]
@@ -77,8 +77,8 @@ class Grown:
 
 def look(walk: Walk, step: int) -> Look:
     """What there is now."""
-    lengths: dict[tuple[int, type], int] = {}
-    below: dict[tuple[object, type], int] = {}
+    lengths: dict[int, int] = {}
+    below: dict[int, int] = {}
     sizes: dict[int, int] = {}
     newest_operation: int | None = None
     types: Counter[type] = Counter()
@@ -96,10 +96,10 @@ def look(walk: Walk, step: int) -> Look:
         if sort in (CONTAINER, TUPLE):
             length = length_of(node) if sort == CONTAINER else len(node)
             if length is not None:
-                place = (walk.above(position), kind)
+                place = _as_number(walk.above(position), kind)
                 below[place] = max(below.get(place, 0), length)
                 if sort == CONTAINER:
-                    lengths[id(node), kind] = length
+                    lengths[_as_number(id(node), kind)] = length
         else:
             types[kind] += 1
         if sort != NOT_ASKED and (length is None or length <= _MANY):
@@ -119,10 +119,10 @@ def grown(before: Look, walk: Walk, step: int) -> list[Grown]:
     counted: set[tuple[object, int]] = set()
     sorts = Sorts()
     for position, node in enumerate(walk.nodes):
-        then = before.lengths.get((id(node), type(node)))  # a number may be another's by now
+        then = before.lengths.get(_as_number(id(node), type(node)))  # a number may be another's by now
         now = length_of(node) if then is not None else None
         if then is not None and now is not None and now > then:
-            samples = newest(node, min(now - then, _SAMPLES))
+            samples = _new_items(node, min(now - then, _SAMPLES), before.known)
             each = usual_bytes([deep_bytes(sample, before.known, counted) for sample in samples])
             each += 8 if type(node) in (list, deque) else 100
             found.append(Grown(position, "items", (now - then) / steps, each, now, samples, bound_of(node)))
@@ -163,7 +163,7 @@ def _rebuilt(before: Look, walk: Walk, steps: int, counted: set[tuple[object, in
         kind = type(node)
         if id(node) in before.known or (kind is not tuple and length_of(node) is None):
             continue
-        then = before.below.get((walk.above(position), kind), 0)
+        then = before.below.get(_as_number(walk.above(position), kind), 0)
         more = len(node) - then if kind is not LRU_CACHE else 0
         if then and more >= max(4, steps / 2) and not walk.is_namespace(position):
             samples = newest(node, _SAMPLES)
@@ -214,6 +214,20 @@ def bound_of(node: Any) -> int | None:
     if isinstance(node, deque):
         return node.maxlen
     return None
+
+
+def _as_number(key: int, kind: type) -> int:
+    """A pair as one number: a tuple would be an object of ours among the new ones, and keep the class."""
+    return key << 64 | id(kind)
+
+
+def _new_items(node: Any, count: int, known: set[int]) -> list[Any]:
+    """Items that were not there at the last look, wherever they stand: in a heap new ones are not the last."""
+    if issubclass(type(node), list) and count < len(node) <= _MANY:
+        new = [item for item in node if id(item) not in known]
+        if count <= len(new) < len(node):  # numbers and texts are not known
+            return new[-count:]
+    return newest(node, count)
 
 
 def newest(node: Any, count: int) -> list[Any]:

@@ -56,6 +56,7 @@ class LeakSizes:
         self._began_s, self._spent_s = time.perf_counter(), 0.0
         self._asked = _Last()
         self._counted = _Last()
+        self._ours: dict[str, float] = {}
 
     def read(self, step: int) -> dict[str, float]:
         """The sizes that are due at this call, after so many steps."""
@@ -79,7 +80,7 @@ class LeakSizes:
                 values = self._account(addresses, anonymous)
                 self._asked.took(calls, anonymous, growth, values.get("native", 0.0))
             if counts:
-                values["objects"] = sys.getallocatedblocks() * USUAL_BLOCK_BYTES
+                values["objects"] = objects_bytes() - self._ours.get("objects", 0.0)
                 self._counted.took(calls, anonymous, growth, values["objects"])
             if asks or counts:
                 self._spent_s += time.perf_counter() - began_s
@@ -89,6 +90,10 @@ class LeakSizes:
             values.update(_device())
         return values
 
+    def leave_out(self, native: float, objects: float) -> None:
+        """So much of what is counted from now on is our own, and not the training's."""
+        self._ours = {"native": native, "objects": objects}
+
     def close(self) -> None:
         """Give back what is open."""
         self._statm.close()
@@ -97,7 +102,7 @@ class LeakSizes:
         native = {}
         if self._mallinfo is not None:
             found = self._mallinfo()
-            native["native"] = float(found.uordblks + found.hblkhd)
+            native["native"] = float(found.uordblks + found.hblkhd) - self._ours.get("native", 0.0)
             addresses -= found.arena + found.hblkhd
             anonymous -= found.arena + found.hblkhd
         if self._first is None:
@@ -178,6 +183,11 @@ def native_bytes() -> float:
     return 0.0 if found is None else float(found.uordblks + found.hblkhd)
 
 
+def objects_bytes() -> float:
+    """What Python's small objects take, by their number."""
+    return sys.getallocatedblocks() * USUAL_BLOCK_BYTES
+
+
 def allocated_bytes() -> float:
     """All that is given out now: by the C library, to Python's small objects, on the accelerator."""
-    return native_bytes() + sys.getallocatedblocks() * USUAL_BLOCK_BYTES + sum(_device().values())
+    return native_bytes() + objects_bytes() + sum(_device().values())

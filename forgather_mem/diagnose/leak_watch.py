@@ -10,7 +10,7 @@ from typing import Any
 
 from forgather_mem.diagnose.closer_look import LOOK_STEPS, CloserLook
 from forgather_mem.diagnose.growth import length_of
-from forgather_mem.diagnose.leak_sizes import LeakSizes
+from forgather_mem.diagnose.leak_sizes import LeakSizes, native_bytes, objects_bytes
 from forgather_mem.diagnose.leak_verdict import floor_of, full_at, label_of, verdict_of, whole_of
 from forgather_mem.diagnose.suspects import Suspect
 from forgather_mem.diagnose.trend import Series, Trend
@@ -21,6 +21,8 @@ from forgather_mem.units import format_bytes, format_duration
 
 NOTHING: Mapping[str, float] = {}
 _JUDGED_EVERY = 4  # readings
+# Of the time gone by, what the search for a far holder may take at the first look; the second is the last resort.
+OWNERS_FRAC = 0.02
 
 
 class LeakWatch:
@@ -93,9 +95,18 @@ class LeakWatch:
             self._say_suspicion(moment, growing, trend)
         self._looks += 1
         if self._look_closer and set(growing) != {"workers"}:
-            self._look, self._finished = CloserLook(moment.step, far=self._looks == 2), False
+            self._look_closely(moment.step)
             self._at_look = {name: series.points[-1][1] for name, series in self._series.items()}
             self._rate = trend.per_step
+
+    def _look_closely(self, step: int) -> None:
+        """The first look; the numbers that it keeps are ours, and grow nothing."""
+        assert self._sizes is not None
+        native, objects = native_bytes(), objects_bytes()
+        elapsed_s = time.perf_counter() - self._began_s
+        self._look = CloserLook(step, far=self._looks == 2, owners_s=max(0.0, OWNERS_FRAC * elapsed_s))
+        self._finished = False
+        self._sizes.leave_out(native_bytes() - native, objects_bytes() - objects)
 
     def _look_again(self, moment: Moment, values: Mapping[str, float]) -> None:
         assert self._look is not None
@@ -121,6 +132,8 @@ class LeakWatch:
         elif not self._finished and run.step > look.step:  # the training ends before all was seen
             self._suspects = look.finish(run.step, self._rate) or self._suspects
         look.drop()
+        if self._sizes is not None:
+            self._sizes.leave_out(0.0, 0.0)
         self._window_step = None
         if not self._suspects:
             return

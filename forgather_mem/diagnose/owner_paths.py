@@ -6,6 +6,7 @@ import functools
 import itertools
 import os
 import re
+import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from types import (
@@ -36,6 +37,7 @@ _NAMED_BY_ATTRIBUTE = (
     "__context__",
     "obj",
 )
+_TENSOR_PARTS = ("_backward_hooks", "_post_accumulate_grad_hooks", "grad", "_base")
 _LruCache = type(functools.lru_cache(len))
 _FRAME_OF = {"generator": "gi_frame", "coroutine": "cr_frame", "async_generator": "ag_frame"}
 
@@ -125,13 +127,17 @@ def _index_step(before: object, holder: Iterable[object], held: object) -> str:
         if item is held:
             if type(before) is FunctionType and before.__closure__ is holder:
                 return f", variable {before.__code__.co_freevars[index]!r} of {_function(before.__code__)}"
+            if type(before) is FunctionType and before.__defaults__ is holder:
+                code = before.__code__
+                name = code.co_varnames[code.co_argcount - len(before.__defaults__) + index]
+                return f", default of {name!r} in {_function(code)}"
             return f"[{index}]"
     attributes = attributes_of(holder) or {}
     return next((f".{name}" for name, value in attributes.items() if value is held), "")
 
 
 def _function_step(holder: FunctionType, held: object) -> str:
-    if held is holder.__defaults__ or held is holder.__kwdefaults__:
+    if held is holder.__kwdefaults__:
         return f", default arguments of {_function(holder.__code__)} "
     return ""
 
@@ -170,6 +176,9 @@ def _attribute_step(holder: object, held: object) -> str:
 
 
 def _slots(holder: object) -> list[str]:
+    tensor = sys.modules["torch"].Tensor if "torch" in sys.modules else ()
+    if issubclass(type(holder), tensor):
+        return list(_TENSOR_PARTS)
     return [
         name
         for cls in type(holder).__mro__

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import itertools
 import sys
+import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import Any
 
+from forgather_mem.actions.variables import variables_of
 from forgather_mem.diagnose.running import is_running
 from forgather_mem.diagnose.user_code import is_our_class
 from forgather_mem.probes.tensors import storages_of
@@ -75,8 +77,12 @@ def deep_bytes(thing: Any, known: set[int], counted: set[tuple[object, int]]) ->
         if kind is FunctionType:
             todo += list(part.__closure__ or ())
             todo += [part.__defaults__]
+        elif kind is FrameType:
+            todo += variables_of(part).values()  # not the names of its module
         elif kind not in _SHARED:
             todo += gc.get_referents(part)
+            if isinstance(part, threading.Thread):
+                todo += _variables_of_thread(part)
     return total
 
 
@@ -110,6 +116,21 @@ def big_bytes(thing: Any) -> int:
 def has_graph(samples: list[Any]) -> bool:
     """Whether a piece is a tensor, or holds one, that keeps the graph it was computed by."""
     return any(is_tensor(part) and part.grad_fn is not None for part in inside(samples))
+
+
+def keeps_frames(samples: list[Any]) -> bool:
+    """Whether a piece is an error that keeps the variables of all functions that it passed."""
+    return any(isinstance(part, BaseException) and part.__traceback__ is not None for part in inside(samples))
+
+
+def _variables_of_thread(thread: threading.Thread) -> list[Any]:
+    """What the functions hold that it runs."""
+    found: list[Any] = []
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and thread is not threading.current_thread():
+        found += variables_of(frame).values()
+        frame = frame.f_back
+    return found
 
 
 def array_bytes(part: Any) -> int:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from types import CodeType, FunctionType, MethodType, TracebackType
 from typing import Any
 
-from forgather_mem.diagnose.cures import CURES, kind_of, signature_of
+from forgather_mem.diagnose.cures import CURES, ITERATORS, kind_of, signature_of
 from forgather_mem.diagnose.growth import Grown
 from forgather_mem.diagnose.owner_paths import attributes_of
 from forgather_mem.diagnose.pieces import LRU_CACHE, deep_bytes, inside, is_tensor
@@ -28,10 +28,20 @@ from forgather_mem.diagnose.walk import Walk
 
 MAX_SUSPECTS = 5
 _LAST_NAME = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\]|\(.*\)|\{\.\.\.\})*$")
-_VARIABLE = re.compile(r"(?:local|variable) '(\w+)'")
+_VARIABLE = re.compile(r"(?:local|variable|default of) '(\w+)'")
 # What changes from run to run in the name of a holder: keys, and the line at which a function happens to be
 _INDICES, _LINES = re.compile(r"\[[^\]]*\]"), re.compile(r"(\([^():]*):\d+(?=\))")
 _MODULE_PARTS = re.compile(r"\._(?:modules|parameters|buffers)\.")
+# For holders that the user's code does not name: the lines that fill them, the best first
+_MADE_BY = {
+    "threads": [r"\bThread\(", r"\.put(?:_nowait)?\("],
+    "queue": [r"\.put(?:_nowait)?\(", r"\bThread\("],
+    "figures": [r"\bsubplots\(|\bfigure\("],
+    "log records": [r"\.(?:debug|info|warning|error|exception|critical|log)\(", r"\blog(?:ger|ging)?\.\w+\("],
+    "cycle iterator": [r"\bcycle\("],
+    "tee": [r"\btee\("],
+    "open contexts": [r"\.enter_context\("],
+}
 _ADDS_HOOK = [r"\.register_\w*hook\w*\("]
 
 
@@ -85,7 +95,11 @@ def suspect_of(one: Grown, walk: Walk) -> Suspect:
         instance = attributes_of(container) is not None and type(container).__module__ != "builtins"
         path = (type(container).__name__ if instance else path) + _slot(container, one.samples[0])
         path = _MODULE_PARTS.sub(".", path)
+    if kind in ITERATORS.values():
+        path = path[: min(path.index(f"({name})") + len(name) + 2 for name in ITERATORS if f"({name})" in path)]
     file, line = _place(one, kind, container, path, owner) or (None, 0)
+    if kind in ("list", "dict", "tensor") and _is_a_librarys(owner, path, file, line):
+        kind = "library"
     tensors = any(is_tensor(part) for part in inside(one.samples)) or kind == "graph"
     return Suspect(
         type=type(container).__name__ if type(container) is not LRU_CACHE else "lru_cache",
@@ -150,7 +164,7 @@ def native_suspect(code: CodeType | None, line: int, bytes_per_step: float) -> S
         bytes_per_step=bytes_per_step,
         count_per_step=0.0,
         held_by=f"C or C++ code that {code.co_qualname} calls" if code else None,
-        cure=CURES["native"],
+        cure=CURES["native line" if code else "native"],
         kind="native",
         where="native",
     )
@@ -183,18 +197,20 @@ def _place(one: Grown, kind: str, container: Any, path: str, owner: Any) -> tupl
         found = _function_place(one.samples)
     if found is None and kind == "exceptions":
         found = _raised(one.samples)
-    if found is None and kind in ("threads", "queue"):
-        found = matching_line([r"\bThread\(", r"\.put(?:_nowait)?\("][:: 1 if kind == "threads" else -1], files_of([]))
-    if found is None and kind == "figures":
-        found = matching_line([r"\bsubplots\(|\bfigure\("], files_of([]))
-    if found is None and kind == "log records":
-        found = seen or matching_line([r"\blog(?:ger|ging)?\.\w+\("], files_of([]))
-    if found is None:
-        for sample in one.samples[:1]:
-            inner = sample[1] if isinstance(sample, tuple) and len(sample) == 2 else sample
-            if is_user_class(type(inner)):
-                found = matching_line([rf"\b{type(inner).__name__}\("], files_of([type(inner)]))
-    return found or seen
+    if found is None and kind == "threads":
+        found = _made_of_users_class(one.samples)
+    if found is None and kind in _MADE_BY:
+        found = (seen if kind == "log records" else None) or matching_line(_MADE_BY[kind], files_of([]))
+    return found or _made_of_users_class(one.samples) or seen
+
+
+def _made_of_users_class(samples: Sequence[Any]) -> tuple[str, int] | None:
+    """Where the source makes one, when it is of a class of the user's."""
+    for sample in samples[:1]:
+        inner = sample[1] if isinstance(sample, tuple) and len(sample) == 2 else sample
+        if is_user_class(type(inner)):
+            return matching_line([rf"\b{type(inner).__name__}\("], files_of([type(inner)]))
+    return None
 
 
 def traced(samples: Sequence[Any]) -> tuple[str, int] | None:
@@ -242,6 +258,14 @@ def _slot(container: Any, value: Any) -> str:
     return next((f".{name}" for name, held in list(names.items()) if held is value and isinstance(name, str)), "")
 
 
+def _is_a_librarys(owner: Any, path: str, file: str | None, line: int) -> bool:
+    """Whether a library made the container, and fills it: the user's line does not name it."""
+    cls = owner if isinstance(owner, type) else type(owner)
+    if owner is None or is_user_class(cls):
+        return False
+    return file is None or (_name_in(path) or "") not in source_line(file, line)
+
+
 # ---- bounds ----
 
 
@@ -254,7 +278,7 @@ def _bounded(one: Grown, container: Any, path: str, owner: Any) -> str | None:
         return f"{path} holds one entry for each of {rows:,} rows at most"
     name = _name_in(path)
     cls = owner if isinstance(owner, type) else type(owner)
-    if name and bounds(name, files_of([cls])):
+    if name and bounds(name, files_of([cls]), item=path.endswith("]")):
         return f"the code that fills {path} also looks at its size"
     return None
 

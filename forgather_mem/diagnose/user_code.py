@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import linecache
 import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -17,6 +18,7 @@ _INSTALLED = ("/site-packages/", "/dist-packages/", "<frozen")
 _GROWS = (
     r"\b{name}\b(?:\[[^\]]*\]|\.\w+)*\.(?:append|appendleft|extend|add|insert|setdefault|put|put_nowait|update)\s*\(",
     r"\b{name}\b(?:\[[^\]]*\])*\[[^\]]*\]\s*=[^=]",
+    r"\b(?:heappush|heappushpop|insort(?:_left|_right)?)\(\s*(?:\w+\.)*{name}\b",
     r"\b{name}\b\s*(?:\+=|\|=)",
     r"\b{name}\b\s*=.*\b{name}\b",
     r"\b{name}\b(?:\[[^\]]*\])*\s*=.*\b(?:cat|stack|concatenate|append|vstack|hstack)\s*\(",
@@ -97,9 +99,13 @@ def _user_files() -> list[str]:
     return [str(file) for file in files if file]
 
 
-def growing_line(name: str, files: Iterable[str]) -> tuple[str, int] | None:
-    """The first line of these files that adds to something called `name`."""
-    return matching_line([pattern.format(name=re.escape(name)) for pattern in _GROWS], files)
+def growing_line(name: str, files: Sequence[str]) -> tuple[str, int] | None:
+    """The first line of these files that adds to something called `name`, or to what it holds under another name."""
+    found = matching_line([pattern.format(name=re.escape(name)) for pattern in _GROWS], files)
+    if found is not None:
+        return found
+    added = [_GROWS[0].format(name=re.escape(alias)) for alias in sorted(_names_of_items(name, files))]
+    return matching_line(added, files)
 
 
 def matching_line(patterns: Iterable[str], files: Iterable[str]) -> tuple[str, int] | None:
@@ -114,15 +120,39 @@ def matching_line(patterns: Iterable[str], files: Iterable[str]) -> tuple[str, i
     return None
 
 
-def bounds(name: str, files: Iterable[str]) -> bool:
-    """Whether some line looks at how much is in something of this name, as code does that keeps it small."""
+def bounds(name: str, files: Sequence[str], *, item: bool = False) -> bool:
+    """Whether some line looks at how much is in something of this name, as code does that keeps it small.
+
+    Args:
+        name: Of an attribute or a variable.
+        files: Where to look.
+        item: Not how much is in it, but in one of the containers that it holds.
+    """
     name = re.escape(name)
+    subjects = [rf"(?:\w+\.)*{name}"]
+    if item:  # itself, or under a name of its own
+        subjects = [rf"(?:\w+\.)*{name}\[[^\]]*\]", *sorted(_names_of_items(name, files))]
+    subject = "|".join(subjects)
     patterns = (
-        rf"\blen\(\s*(?:\w+\.)*{name}\s*\)\s*(?:>=|>|==)\s*(?![01]\b)",
-        rf"\b{name}\b.*\.(?:popleft|popitem)\s*\(",
-        rf"\bdel\s+.*\b{name}\[",
+        rf"\blen\(\s*(?:{subject})\s*\)\s*(?:>=|>|==)\s*(?![01]\b)",
+        rf"\b(?:{subject})(?!\w).*\.(?:popleft|popitem)\s*\(",
+        rf"\bdel\s+.*\b{name}\[.*\[" if item else rf"\bdel\s+.*\b{name}\[",
     )
-    return matching_line(patterns, files) is not None
+    looks = re.compile("|".join(patterns))
+    for file in files:
+        lines = [*_lines(file), (0, "")]
+        for (_, text), (_, following) in itertools.pairwise(lines):
+            if looks.search(text) and not following.startswith("raise"):  # an error is no bound
+                return True
+    return False
+
+
+def _names_of_items(name: str, files: Iterable[str]) -> set[str]:
+    """The variables that what `name` holds is put into: `pool = donors[y]`, `for pool in donors.values():`."""
+    taken = re.compile(rf"\b(\w+)\s*=\s*(?:\w+\.)*{name}(?:\[|\.(?:get|setdefault)\()")
+    given = re.compile(rf"\bfor\s+(?:\w+\s*,\s*)?(\w+)\s+in\s+(?:\w+\.)*{name}\.(?:values|items)\(")
+    texts = [text for file in files for _, text in _lines(file)]
+    return {alias for text in texts for pattern in (taken, given) for alias in pattern.findall(text)}
 
 
 def place_of_code(code: CodeType) -> tuple[str, int] | None:

@@ -99,10 +99,10 @@ class Walk:
             position = self._above[position]
         return found[::-1]
 
-    def above(self, position: int) -> tuple[object, object]:
-        """What led to this node, by number (`id`) and class; a root by its name."""
+    def above(self, position: int) -> int:
+        """A number that stands for what led to this node, that is, an object; of a root for its name."""
         above = self._above[position]
-        return (self._labels[position], None) if above < 0 else (id(self.nodes[above]), type(self.nodes[above]))
+        return hash(self._labels[position]) if above < 0 else id(self.nodes[above])
 
     def is_namespace(self, position: int) -> bool:
         """Whether this is where an instance keeps its attributes."""
