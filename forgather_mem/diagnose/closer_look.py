@@ -77,6 +77,9 @@ class CloserLook:
         for one in suspects:
             if one.kind == "chain":  # whoever hangs on each other is counted once for each
                 one.bytes_per_step = min(one.bytes_per_step, rate)
+        for one in suspects:
+            if one.kind == "exceptions" and one.count:  # too rare to be counted in some steps
+                one.count_per_step = max(one.count_per_step, one.count / step)
         _give_rest_to_graph(suspects, rate)
         suspects.sort(key=lambda one: -one.bytes_per_step)
         return [one for one in suspects if not _is_part(one, suspects)][:MAX_SUSPECTS]

@@ -99,11 +99,18 @@ def _user_files() -> list[str]:
     return [str(file) for file in files if file]
 
 
-def growing_line(name: str, files: Sequence[str]) -> tuple[str, int] | None:
-    """The first line of these files that adds to something called `name`, or to what it holds under another name."""
-    found = matching_line([pattern.format(name=re.escape(name)) for pattern in _GROWS], files)
-    if found is not None:
-        return found
+def growing_line(name: str, files: Sequence[str], *, attribute: bool = False) -> tuple[str, int] | None:
+    """The first line of these files that adds to something called `name`, or to what it holds under another name.
+
+    Args:
+        name: Of an attribute or a variable.
+        files: Where to look.
+        attribute: It is an attribute: lines with a dot before the name come first.
+    """
+    for before in (r"(?<=\.)", "") if attribute else ("",):
+        found = matching_line([pattern.format(name=before + re.escape(name)) for pattern in _GROWS], files)
+        if found is not None:
+            return found
     added = [_GROWS[0].format(name=re.escape(alias)) for alias in sorted(_names_of_items(name, files))]
     return matching_line(added, files)
 
