@@ -56,12 +56,12 @@ def kind_of(one: Grown, container: Any, path: str, owner: Any) -> str:
     for name, told in ITERATORS.items():
         if f"({name})" in path:
             return told
+    if _HOOKS.search(path):
+        return "hooks"
     if one.kind == "chain" and not any(is_tensor(sample) or array_bytes(sample) for sample in one.samples[:1]):
         return one.kind  # an array holds no other
     if type(container) is LRU_CACHE:
         return "lru_cache"
-    if _HOOKS.search(path):
-        return "hooks"
     if ".param_groups" in path:
         return "param_groups"
     if ".state" in path and any(base.__name__ == "Optimizer" for base in type(owner).__mro__):
