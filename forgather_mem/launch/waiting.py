@@ -65,19 +65,21 @@ class Child:
 
     def wait(self, look: Callable[[], None], every_s: float) -> Ended:
         """Until it has ended; `look` is called in between. Then signals mean to us what they meant before."""
-        next_look_s = time.monotonic()
+        look()
+        # An alarm instead of a time limit for the waiting: who is stopped and continued (Ctrl-Z, fg) while he waits
+        # with a limit is told by Python of a signal that never came.
+        signal.setitimer(signal.ITIMER_REAL, every_s, every_s)
         while True:
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
             if pid:
                 break
-            now_s = time.monotonic()
-            if now_s >= next_look_s:
-                look()
-                next_look_s = now_s + every_s
-            told = signal.sigtimedwait(_WAITED_FOR, max(0.0, next_look_s - now_s))
-            # A positive code is the kernel's: Ctrl-C, which the terminal sends to the child as well
-            if told is not None and told.si_signo != signal.SIGCHLD and told.si_code <= 0:
+            told = signal.sigwaitinfo(_WAITED_FOR)
+            if told.si_code <= 0 and told.si_signo != signal.SIGCHLD:
                 os.kill(self.pid, told.si_signo)
+            # A positive code is the kernel's: our alarm, or Ctrl-C, which the terminal sends to the child as well
+            elif told.si_signo == signal.SIGALRM:
+                look()
+        signal.setitimer(signal.ITIMER_REAL, 0)
         while signal.sigtimedwait(_WAITED_FOR, 0) is not None:
             pass  # meant for the child, which has gone
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)

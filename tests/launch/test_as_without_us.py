@@ -186,6 +186,17 @@ def test_a_signal_to_the_parent_is_one_to_the_script(folder: Path, number: signa
     assert json.loads(report.read_text())["run"]["end"] == ("killed" if number == signal.SIGQUIT else "interrupted")
 
 
+def test_who_is_stopped_and_continued_goes_on(folder: Path) -> None:
+    waiting = Waiting(folder, RUN)
+    for _ in range(4):
+        os.kill(waiting.process.pid, signal.SIGSTOP)
+        time.sleep(1.1)  # longer than the parent waits between its looks
+        os.kill(waiting.process.pid, signal.SIGCONT)
+        time.sleep(0.1)
+    os.kill(waiting.process.pid, signal.SIGTERM)
+    assert taken_apart(waiting.result()).plain.code == -signal.SIGTERM
+
+
 def test_a_signal_that_the_starter_ignores_is_ignored(folder: Path) -> None:
     (folder / "looks.py").write_text(
         "import signal\nprint([signal.getsignal(n) for n in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT)])\n"
