@@ -51,7 +51,8 @@ def has_stairs(part: Sequence[Point], grown: float, fewest: int = FEWEST_RISES) 
     gaps = [later[0] - earlier[0] for earlier, later in itertools.pairwise(rises)]
     usual = statistics.median(gaps)
     at_end = part[-1][0] - rises[-1][0]
-    return max(sizes) <= 3 * statistics.median(sizes) and max(gaps) <= 1.8 * usual and at_end <= 1.5 * usual
+    regular = max(sizes) <= 3 * statistics.median(sizes) and max(gaps) <= 1.8 * usual
+    return regular and at_end <= 1.25 * max(gaps)  # the next rise is not overdue
 
 
 def line_in_noise(part: Sequence[Point], floor: float) -> tuple[float, float, float] | None:

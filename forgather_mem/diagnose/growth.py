@@ -8,6 +8,7 @@ import statistics
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 from forgather_mem.diagnose.graph_age import number_of, reaches_back
@@ -148,7 +149,8 @@ def chains(before: Look, walk: Walk, step: int) -> list[Grown]:
     found = []
     for name, at in new.items():
         more = types[name] - before.types[name]
-        if more < max(4, 0.5 * steps) or type(walk.nodes[at[0]]).__module__ == "builtins":
+        kind = type(walk.nodes[at[0]])
+        if more < max(4, 0.5 * steps) or (kind.__module__ == "builtins" and kind is not FunctionType):
             continue
         samples = [walk.nodes[number] for number in at[: _SAMPLES // 2]]
         known = before.known | {id(walk.nodes[number]) for number in at}

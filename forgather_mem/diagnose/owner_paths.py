@@ -9,6 +9,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
 from types import (
     BuiltinMethodType,
     CellType,
@@ -99,7 +100,7 @@ def _step(before: object, holder: object, held: object, *, names: bool) -> str:
         return "{...}"
     if kind is FrameType:
         return _local_step(holder, held)  # type: ignore[arg-type]
-    if kind in (TracebackType, CellType):
+    if kind in (TracebackType, CellType, ContextVar):
         return ""
     if kind is FunctionType:
         return _function_step(holder, held)  # type: ignore[arg-type]

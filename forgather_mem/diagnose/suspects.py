@@ -275,7 +275,7 @@ def _bounded(one: Grown, container: Any, path: str, owner: Any) -> str | None:
     if one.bound is not None:
         return f"{path} holds {one.bound:,} at most"
     rows = _rows(owner)
-    if rows is not None and one.kind == "items" and one.count <= rows and issubclass(type(container), dict):
+    if rows is not None and one.kind == "items" and one.count < rows and issubclass(type(container), dict):
         return f"{path} holds one entry for each of {rows:,} rows at most"
     name = _name_in(path)
     cls = owner if isinstance(owner, type) else type(owner)
@@ -288,8 +288,8 @@ def _rows(owner: Any) -> int | None:
     """How many rows a dataset has."""
     if not hasattr(type(owner), "__getitem__") or not hasattr(type(owner), "__len__"):
         return None
-    if isinstance(owner, dict | list):
-        return None
+    if hasattr(type(owner), "keys") or isinstance(owner, list):
+        return None  # it has as many as were put in
     try:
         return len(owner)
     except (TypeError, NotImplementedError, AttributeError):

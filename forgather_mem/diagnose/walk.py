@@ -13,6 +13,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -211,6 +212,8 @@ def _held_by(thing: Any) -> Iterable[Any]:
     elif kind is set or kind is frozenset:
         if len(thing) > _MANY:
             return list(itertools.islice(thing, _LAST))
+    elif kind is ContextVar:
+        return [thing.get(None)]
     elif kind is FunctionType:
         cells = [cell.cell_contents for cell in thing.__closure__ or () if _is_full(cell)]
         return [*cells, thing.__defaults__, thing.__kwdefaults__, thing.__dict__]

@@ -7,7 +7,9 @@ import heapq
 import itertools
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,15 @@ class Heap:
 
     def add(self, step: int) -> None:
         heapq.heappush(self.worst, (-step, torch.zeros(5000)))
+
+
+class Span:
+    def __init__(self, parent: Span | None) -> None:
+        self.parent = parent
+        self.active = torch.zeros(5000)
+
+
+SPAN: ContextVar[Span | None] = ContextVar("SPAN", default=None)
 
 
 class Opens:
@@ -126,6 +137,43 @@ def test_a_list_that_a_library_fills_has_a_cure_of_its_own() -> None:
     assert (top.held_by, top.kind) == ("TrainerState.log_history", "list")
     (top, *_) = suspects_after(log)
     assert top.held_by == "TrainerState.log_history"
+
+
+def test_what_hangs_on_the_value_of_a_context_variable_is_found() -> None:
+    SPAN.set(Span(None))
+    try:
+        (top, *_) = suspects_after(lambda step: SPAN.set(Span(SPAN.get())) and None)
+    finally:
+        SPAN.set(None)
+    assert top.kind == "chain"
+    assert str(top.held_by).endswith(".SPAN")
+    assert top.bytes_per_step == pytest.approx(20_000, rel=0.2)
+
+
+def test_functions_wrapped_again_and_again_are_found() -> None:
+    holder: Any = Holder()
+    holder.schedules = [lambda step: 1.0]
+
+    def wrap(step: int) -> None:
+        inner, window = holder.schedules[0], torch.zeros(5000)
+        holder.schedules[0] = lambda step: inner(step) * window.mean()
+
+    (top, *_) = suspects_after(wrap)
+    assert str(top.held_by).startswith("Holder.schedules[0]")
+    assert top.bytes_per_step == pytest.approx(20_000, rel=0.2)
+
+
+def test_a_mapping_with_a_length_of_its_own_bounds_nothing() -> None:
+    cache: weakref.WeakKeyDictionary[Span, Any] = weakref.WeakKeyDictionary()
+    holder: Any = Holder()
+    holder.cache = cache
+
+    def grow(step: int) -> None:
+        span = Span(None)
+        cache[span] = (span, bytes(3000))
+
+    (top, *_) = suspects_after(grow)
+    assert (top.held_by, top.bounded) == ("WeakKeyDictionary.data", None)
 
 
 def test_a_thread_is_as_large_as_what_its_functions_hold() -> None:

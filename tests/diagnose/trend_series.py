@@ -84,6 +84,13 @@ def curriculum(chance: random.Random, steps: int) -> list[float]:
     return [BASE + (step * stages // steps) * 5 * MIB + chance.randint(0, 4) * MIB for step in range(steps)]
 
 
+def four_stages(chance: random.Random, steps: int) -> list[float]:
+    """Four rises at equal distances, and none when the next one is due and half as long again."""
+    apart = steps // chance.choice((6, 7))
+    first = apart + chance.randint(0, apart // 4)
+    return [BASE + 2 * MIB * min(4, max(0, (step - first) // apart + 1)) for step in range(steps)]
+
+
 def shrinking(chance: random.Random, steps: int) -> list[float]:
     return [BASE - step * 50 * KIB + abs(chance.gauss(0, 200 * KIB)) for step in range(steps)]
 
@@ -94,7 +101,7 @@ def small_log(chance: random.Random, steps: int) -> list[float]:
 
 INNOCENT: tuple[Shape, ...] = (
     flat, noisy, varying_lengths, warm_up, one_late_rise, two_late_rises, sawtooth, evaluations, cache_that_fills,
-    cache_of_what_is_drawn, curriculum, shrinking, small_log,
+    cache_of_what_is_drawn, curriculum, four_stages, shrinking, small_log,
 )  # fmt: skip
 # To what a leak may be added so that it shows within the run.
 LEAKY_GROUNDS: tuple[Shape, ...] = (flat, noisy, varying_lengths, warm_up, one_late_rise, evaluations, sawtooth)
