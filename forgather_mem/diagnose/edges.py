@@ -52,14 +52,14 @@ def has_stairs(part: Sequence[Point], grown: float, fewest: int = FEWEST_RISES) 
     usual = statistics.median(gaps)
     at_end = part[-1][0] - rises[-1][0]
     regular = max(sizes) <= 3 * statistics.median(sizes) and max(gaps) <= 1.8 * usual
-    return regular and at_end <= 1.25 * max(gaps)  # the next rise is not overdue
+    return regular and at_end <= 1.1 * max(gaps)  # the next rise is not overdue
 
 
 def line_in_noise(part: Sequence[Point], floor: float) -> tuple[float, float, float] | None:
     """Rate, low and high of a line that independent noise hides; else None.
 
     What moves for a reason (a sawtooth, a cache that fills) leaves deviations that resemble their neighbours, and
-    what comes in stages is met better by three levels than by a line.
+    what comes in stages is met better by three levels than by a line, or stands still from one reading to the next.
     """
     slope, intercept = statistics.linear_regression([float(step) for step, _ in part], [size for _, size in part])
     off = [size - intercept - slope * step for step, size in part]
@@ -67,6 +67,9 @@ def line_in_noise(part: Sequence[Point], floor: float) -> tuple[float, float, fl
     middle = statistics.fmean(step for step, _ in part)
     error = (squares / (len(part) - 2) / sum((step - middle) ** 2 for step, _ in part)) ** 0.5
     likeness = sum(one * other for one, other in itertools.pairwise(off)) / squares if squares else 0.0
+    moves = statistics.median(abs(later[1] - before[1]) for before, later in itertools.pairwise(part))
+    if moves < 0.3 * (squares / (len(part) - 2)) ** 0.5:  # of independent noise it is nearly as much
+        return None
     if slope < floor or slope < 5 * error or likeness > 0.25 or squares > _three_levels([size for _, size in part]):
         return None
     return slope, slope - 2 * error, slope + 2 * error

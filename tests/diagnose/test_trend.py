@@ -7,7 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forgather_mem.diagnose.trend import MAX_POINTS, Series, judge
-from tests.diagnose.trend_series import INNOCENT, KIB, LEAKY_GROUNDS, MIB, Shape, curriculum, in_stairs, make, sawtooth
+from tests.diagnose.trend_series import (
+    INNOCENT,
+    KIB,
+    LEAKY_GROUNDS,
+    MIB,
+    Shape,
+    curriculum,
+    four_stages,
+    in_stairs,
+    make,
+    sawtooth,
+)
 
 STEPS = (150, 300, 400)
 
@@ -45,6 +56,12 @@ def test_a_leak_in_stairs_is_found(period: int) -> None:
         trend = judge(make(in_stairs(50 * KIB, period), 0, seed=seed, steps=300).points)
         assert trend.kind == "leak"
         assert trend.per_step == pytest.approx(50 * KIB, rel=0.25)
+
+
+@pytest.mark.parametrize("every", [4, 8, 10])
+def test_stages_that_have_ended_are_no_leak_however_rarely_they_are_read(every: int) -> None:
+    found = [judge(make(four_stages, 0, seed=seed, steps=240, every=every).points).kind for seed in range(30)]
+    assert "leak" not in found
 
 
 def test_a_leak_under_a_sawtooth_is_found_from_its_lower_edge() -> None:
