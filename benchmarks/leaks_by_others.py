@@ -146,10 +146,10 @@ def main() -> None:
 
 
 def table(chosen: list[Script], results: list[dict[str, Any]]) -> None:
-    print(f"{'script':<13}{'kind':<10}{'verdict':<17}{'KiB/step':>9}{'kernel':>9}  located  first suspect")
+    print(f"{'script':<18}{'kind':<10}{'verdict':<17}{'KiB/step':>9}{'kernel':>9}  located  first suspect")
     for script, result in zip(chosen, results, strict=True):
         if "failed" in result:
-            print(f"{script.name:<13}{script.kind:<10}FAILED {result['failed']}")
+            print(f"{script.name:<18}{script.kind:<10}FAILED {result['failed']}")
             continue
         leak, counted = result["leak"], result["kernel"]
         if script.kind == "leaking":
@@ -158,7 +158,7 @@ def table(chosen: list[Script], results: list[dict[str, Any]]) -> None:
         found = ("yes" if located(script.name, leak) else "NO") if script.kind == "leaking" else ""
         kernel = "" if counted is None else f"{counted / 1024:.1f}"
         print(
-            f"{script.name:<13}{script.kind:<10}{leak['verdict']:<17}{leak['bytes_per_step'] / 1024:>9.1f}{kernel:>9}  "
+            f"{script.name:<18}{script.kind:<10}{leak['verdict']:<17}{leak['bytes_per_step'] / 1024:>9.1f}{kernel:>9}  "
             f"{found:<7}  " + (f"{first['held_by']} {first['allocated_at']}" if first else "")
         )
 
