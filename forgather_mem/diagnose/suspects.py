@@ -182,8 +182,12 @@ def _place(one: Grown, kind: str, container: Any, path: str, owner: Any) -> tupl
     seen = traced(one.samples)
     if seen and name and re.search(rf"\b{name}\b", source_line(*seen)):
         return seen
-    if kind == "hooks" and (hook := matching_line(_ADDS_HOOK, files_of([])) or _function_place(one.samples)):
-        return hook
+    if kind == "hooks":
+        function = _function_place(one.samples)
+        files = files_of([]) if function is None else list(dict.fromkeys([function[0], *files_of([])]))
+        hook = matching_line(_ADDS_HOOK, files) or function
+        if hook is not None:
+            return hook
     if type(container) is LRU_CACHE:
         return place_of_code(container.__wrapped__.__code__) if hasattr(container.__wrapped__, "__code__") else None
     if kind == "param_groups":
@@ -201,7 +205,8 @@ def _place(one: Grown, kind: str, container: Any, path: str, owner: Any) -> tupl
     if found is None and kind == "threads":
         found = _made_of_users_class(one.samples)
     if found is None and kind in _MADE_BY:
-        found = (seen if kind == "log records" else None) or matching_line(_MADE_BY[kind], files_of([]))
+        named = [rf"\b{re.escape(name)}\b.*{pattern}" for pattern in _MADE_BY[kind]] if name else []
+        found = (seen if kind == "log records" else None) or matching_line(named + _MADE_BY[kind], files_of([cls]))
     return found or _made_of_users_class(one.samples) or seen
 
 
@@ -250,7 +255,7 @@ def _name_in(path: str) -> str | None:
     variables = _VARIABLE.findall(path)
     if variables and not re.search(r"\)\.\w+", path):
         return str(variables[-1])
-    found = _LAST_NAME.search(re.sub(r"\[[^\]]*\]", "", path))
+    found = _LAST_NAME.search(re.sub(r"\[[^\]]*\]| \(\w+\)$", "", path))  # without keys, and "(cycle)" behind it
     return found[1] if found else None
 
 
