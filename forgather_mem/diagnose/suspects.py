@@ -195,7 +195,8 @@ def _place(one: Grown, kind: str, container: Any, path: str, owner: Any) -> tupl
         return found or growing_line("param_groups", files_of([]))
     cls = owner if isinstance(owner, type) else type(owner)
     is_attribute = path.rpartition(f".{name}")[1] != ""
-    found = growing_line(name, files_of([cls]), attribute=is_attribute) if name else None
+    grows = kind not in ITERATORS.values()  # nobody adds to those
+    found = growing_line(name, files_of([cls]), attribute=is_attribute) if name and grows else None
     if found is None and name and kind in ("chain", "size", "graph"):
         found = matching_line([rf"\.{re.escape(name)}\s*=[^=]", rf"^\s*{re.escape(name)}\s*=[^=]"], files_of([cls]))
     if found is None and kind == "closure":

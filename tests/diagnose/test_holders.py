@@ -19,8 +19,7 @@ from transformers import TrainerState
 
 from forgather_mem.diagnose.leak_sizes import LeakSizes
 from forgather_mem.diagnose.pieces import deep_bytes
-from forgather_mem.diagnose.suspects import Suspect
-from forgather_mem.diagnose.user_code import bounds, growing_line, source_line
+from forgather_mem.diagnose.user_code import bounds, growing_line
 from tests.diagnose.test_walk import Holder, suspects_after
 
 
@@ -60,13 +59,6 @@ class Opens:
         self.stack.enter_context(self.measured())
 
 
-def line_of(suspect: Suspect) -> str:
-    assert suspect.allocated_at is not None
-    file, _, line = suspect.allocated_at.rpartition(":")
-    assert file == "test_holders.py"
-    return source_line(__file__, int(line))
-
-
 def test_hooks_of_a_parameter_are_named_with_the_line_that_registers_them() -> None:
     layer = torch.nn.Linear(3, 3)
 
@@ -76,7 +68,7 @@ def test_hooks_of_a_parameter_are_named_with_the_line_that_registers_them() -> N
 
     (top, *_) = suspects_after(grow)
     assert (top.held_by, top.kind) == ("Parameter._backward_hooks", "hooks")
-    assert "register_hook(" in line_of(top)
+    assert "register_hook(" in top.source_line
     assert "register it once" in str(top.cure)
 
 
@@ -86,7 +78,7 @@ def test_a_cycle_keeps_all_that_it_has_given() -> None:
     next(holder.batches)
     (top, *_) = suspects_after(lambda step: next(holder.batches))
     assert (top.held_by, top.kind) == ("Holder.batches (cycle)", "cycle iterator")
-    assert "itertools.cycle(" in line_of(top)
+    assert "itertools.cycle(" in top.source_line
 
 
 def test_a_tee_of_which_one_side_is_not_read_is_named() -> None:
@@ -96,14 +88,14 @@ def test_a_tee_of_which_one_side_is_not_read_is_named() -> None:
     (top, *_) = suspects_after(lambda step: next(holder.read))
     assert str(top.held_by).endswith("read (_tee)")
     assert top.kind == "tee"
-    assert "itertools.tee(" in line_of(top)
+    assert "itertools.tee(" in top.source_line
 
 
 def test_a_default_argument_is_named_and_so_is_the_line_that_adds_to_what_it_holds() -> None:
     (top, *_) = suspects_after(lambda step: add_to(0))
     assert top.held_by is not None
     assert top.held_by.endswith("default of 'donors' in add_to[0]")
-    assert line_of(top) == "pool.append(bytes(5000))"
+    assert top.source_line == "pool.append(bytes(5000))"
 
 
 def test_what_is_new_in_a_heap_does_not_stand_at_its_end() -> None:
@@ -113,7 +105,7 @@ def test_what_is_new_in_a_heap_does_not_stand_at_its_end() -> None:
     (top, *_) = suspects_after(lambda step: heap.add(100 + step))
     assert top.held_by == "Heap.worst"
     assert top.bytes_per_step == pytest.approx(20_000, rel=0.1)
-    assert "heappush(" in line_of(top)
+    assert "heappush(" in top.source_line
 
 
 def test_contexts_that_nobody_leaves_are_told_as_such() -> None:
@@ -121,7 +113,7 @@ def test_contexts_that_nobody_leaves_are_told_as_such() -> None:
     opens.step()
     (top, *_) = suspects_after(lambda step: opens.step())
     assert (top.held_by, top.kind) == ("ExitStack._exit_callbacks", "open contexts")
-    assert "enter_context(" in line_of(top)
+    assert "enter_context(" in top.source_line
 
 
 def test_a_list_that_a_library_fills_has_a_cure_of_its_own() -> None:
