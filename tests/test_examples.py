@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import runpy
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
