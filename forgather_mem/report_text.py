@@ -49,15 +49,10 @@ def report_text(report: Report, width: int = 80, color: bool = False, *, every_s
         color: Set off the section names with terminal codes.
         every_suspect: Show all suspects of a leak in full, in as many lines as that takes.
     """
-    if every_suspect and report["leak"]["verdict"] == "leak" and len(report["leak"]["suspects"]) > 1:
-        leak = leak_lines(report, width, every_suspect=True)
-        brief = leak_lines(report, width)
-        body = _body(report, width)
-        at = next((at for at in range(len(body)) if body[at : at + len(brief)] == brief), None)
-        if at is not None:
-            body[at : at + len(brief)] = leak
-    else:
-        body = _body(report, width)[: MAX_LINES - 2]
+    most = MAX_LINES - 2
+    if every_suspect and report["leak"]["verdict"] == "leak":
+        most += len(leak_lines(report, width, every_suspect=True)) - len(leak_lines(report, width))
+    body = _body(report, width, most, every_suspect)[:most]
     lines = [_head(report, width), *body, "=" * width]
     return "\n".join(_bold(line) for line in lines) if color else "\n".join(lines)
 
@@ -80,13 +75,13 @@ def path_from_here(path: str) -> str:
 # ---- the forms ----
 
 
-def _body(report: Report, width: int) -> list[str]:
+def _body(report: Report, width: int, most: int, every_suspect: bool) -> list[str]:
     if report["oom"] is not None:
         return oom_lines(report, width)
     if report.get("killed"):
         lines = [*killed_lines(report, width), *_section("RANKS", _ranks(report), width)]
         return lines if was_out_of_memory(report["killed"]) else [*lines, *table_lines(report), *_end(report)]
-    return _short(report, width) if _all_well(report) else _long(report, width)
+    return _short(report, width) if _all_well(report) else _long(report, width, most, every_suspect)
 
 
 def _all_well(report: Report) -> bool:
@@ -132,12 +127,12 @@ def _no_verdict(report: Report, width: int) -> list[str]:
     return lines + (textwrap.wrap(f"{why[0].upper()}{why[1:]}.", width) if why else [])
 
 
-def _long(report: Report, width: int) -> list[str]:
+def _long(report: Report, width: int, most: int, every_suspect: bool) -> list[str]:
     end = _end(report)
     leaks = report["leak"]["verdict"] == "leak"
     trained = report["steps"] or report["run"]["end"] != "finished"
     for lines_a_text in (4, 2, 1):  # when all that happened is too much, shorter
-        lines = leak_lines(report, width) if leaks else []
+        lines = leak_lines(report, width, every_suspect=every_suspect) if leaks else []
         if report["run"]["end"] not in ("finished", None):
             lines.append("The run did not finish; these are the numbers so far.")
         elif not trained:
@@ -152,9 +147,9 @@ def _long(report: Report, width: int) -> list[str]:
         if trained:
             lines += _section("OURSELVES", own_sentences(report, brief=leaks), width)
         lines += _section("OFF", first_sentences(report["switched_off"], _MAX_SWITCHED_OFF), width, lines_a_text)
-        if len(lines) + len(end) <= MAX_LINES - 2:
+        if len(lines) + len(end) <= most:
             break
-    return [*lines[: MAX_LINES - 2 - len(end)], *end]
+    return [*lines[: most - len(end)], *end]
 
 
 # ---- their pieces ----

@@ -174,6 +174,17 @@ def test_a_leak_in_a_library_says_that_it_is_not_the_users() -> None:
     text = report_text(report)
     assert "made at   trl/trainer/grpo_trainer.py:88 (in a library, not in your code)" in text
     assert "also: 2 more, see the report" in text
+    whole = report_text(report, every_suspect=True)
+    assert "also:" not in whole
+    assert whole.count("held by") == 3
+    assert whole.splitlines()[-3:] == text.splitlines()[-3:], "what stands below is not cut off for it"
+
+
+def test_what_grows_but_may_stop_is_named_where_nobody_can_tell() -> None:
+    report = leaking()
+    why = "it grows, but Cache.rows holds 500 at most"
+    report["leak"] |= {"verdict": "not enough data", "judged": True, "why": why}
+    assert "It grows, but Cache.rows holds 500 at most." in report_text(report)
 
 
 def test_when_the_memory_will_be_full_and_how_sure_that_is() -> None:

@@ -26,7 +26,7 @@ _HELD_FRAC = 0.15  # of it, what a container must explain to be preferred to the
 
 
 class CloserLook:
-    """The first of two looks; `finish` is the second. Between them nothing is kept but numbers."""
+    """The first of two looks; `finish` is the second. Between them nothing of the user's is kept, only numbers."""
 
     def __init__(self, step: int, far: bool = False, owners_s: float = OWNERS_S) -> None:
         """Look for the first time.
@@ -77,7 +77,6 @@ class CloserLook:
         for one in suspects:
             if one.kind == "chain":  # whoever hangs on each other is counted once for each
                 one.bytes_per_step = min(one.bytes_per_step, rate)
-        for one in suspects:
             if one.kind == "exceptions" and one.count:  # too rare to be counted in some steps
                 one.count_per_step = max(one.count_per_step, one.count / step)
         _give_rest_to_graph(suspects, rate)

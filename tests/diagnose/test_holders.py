@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
+import shlex
 import sys
 import threading
 import weakref
@@ -116,19 +117,13 @@ def test_contexts_that_nobody_leaves_are_told_as_such() -> None:
     assert "enter_context(" in top.source_line
 
 
-def test_a_list_that_a_library_fills_has_a_cure_of_its_own() -> None:
-    state = TrainerState()
-
-    def grow(step: int) -> None:
-        state.log_history.append({"histogram": bytes(5000)})
-
-    def log(step: int) -> None:  # as the trainer does: the user's line names no log_history
-        getattr(state, "_".join(["log", "history"])).append({"histogram": bytes(5000)})
-
-    (top, *_) = suspects_after(grow)
-    assert (top.held_by, top.kind) == ("TrainerState.log_history", "list")
-    (top, *_) = suspects_after(log)
-    assert top.held_by == "TrainerState.log_history"
+def test_a_container_that_a_library_fills_has_a_cure_of_its_own() -> None:
+    state, words = TrainerState(), shlex.shlex("")
+    words.push_token("a")
+    (top, *_) = suspects_after(lambda step: state.log_history.append({"histogram": bytes(5000)}))
+    assert (top.held_by, top.kind) == ("TrainerState.log_history", "list"), "this line names it, and can be changed"
+    (top, *_) = suspects_after(lambda step: words.push_token("a" * 5000 + str(step)))
+    assert (top.held_by, top.kind) == ("shlex.pushback", "library")
 
 
 def test_what_hangs_on_the_value_of_a_context_variable_is_found() -> None:
