@@ -14,7 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 
-from forgather_mem.diagnose.time_to_full import Filling, Forecast
+from forgather_mem.diagnose.alerts.forecast import Filling, Forecast
 
 CAPACITY = 64e9
 STEPS = 10_000

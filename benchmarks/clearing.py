@@ -24,10 +24,10 @@ from typing import Any
 
 from forgather_mem.actions import Adaptive, ClearCache
 from forgather_mem.actions.trim import trim_host
-from forgather_mem.engine import Run
-from forgather_mem.plan import Rule
-from forgather_mem.probes.procfs import own_memory
+from forgather_mem.engine.run import Run
+from forgather_mem.engine.schedule import Rule
 from forgather_mem.sinks import Capture
+from forgather_mem.system.procfs import own_memory
 from forgather_mem.triggers import Every
 from forgather_mem.units import MIB
 

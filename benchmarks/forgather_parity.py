@@ -20,14 +20,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from forgather_mem.config.budgets import Budgets
 from forgather_mem.config.environment import ConfigEnvironment
-from forgather_mem.config.nodes import CallNode, DictNode, ListNode, Node, Value, VarNode, same
-from forgather_mem.config.parse import parse
-from forgather_mem.config.policy import Policy
-from forgather_mem.config.rendered import Rendered
-from forgather_mem.config.scalars import resolve
-from forgather_mem.config.tags import Tag, mapping_node, sequence_node
+from forgather_mem.config.graph.nodes import CallNode, DictNode, ListNode, Node, Value, VarNode, same
+from forgather_mem.config.graph.parse import parse
+from forgather_mem.config.graph.scalars import resolve
+from forgather_mem.config.graph.tags import Tag, mapping_node, sequence_node
+from forgather_mem.config.limits import Limits
+from forgather_mem.config.policy.policy import Policy
+from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.errors import TemplateError
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d[-:]\d\d[-:]\d\d")
@@ -145,7 +145,7 @@ def difference(meta: Any, config: str) -> str | None:
     env = ConfigEnvironment(meta.searchpath, global_vars=global_vars, policy=Policy.UNSAFE_ANY)
     try:
         ours = env.render(config).text
-        parsed = parse(Rendered.as_is(str(text)), Budgets())
+        parsed = parse(Rendered.as_is(str(text)), Limits())
     except TemplateError as error:
         return f"ours refuses: {error}"
     if TIME.sub("TIME", ours) != TIME.sub("TIME", str(text)):

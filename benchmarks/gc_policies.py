@@ -31,7 +31,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from forgather_mem.callbacks import ScheduledGarbageCollector
-from forgather_mem.probes.procfs import own_memory
+from forgather_mem.system.procfs import own_memory
 from forgather_mem.units import MIB
 
 SIZES = (1_000_000, 5_000_000, 10_000_000)

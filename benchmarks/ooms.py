@@ -122,9 +122,9 @@ def recognition() -> list[tuple[str, int, int, int, int]]:
     sys.path.insert(0, str(ROOT))
     from accelerate.utils.memory import should_reduce_batch_size
 
-    from forgather_mem.diagnose.oom import recognise
-    from tests.diagnose.oom_messages import OUT_OF_MEMORY
-    from tests.diagnose.other_errors import OTHERS
+    from forgather_mem.diagnose.oom.recognition import recognise
+    from tests.diagnose.oom.oom_messages import OUT_OF_MEMORY
+    from tests.diagnose.oom.other_errors import OTHERS
 
     def ours(error: BaseException) -> bool:
         return recognise(error) is not None

@@ -30,13 +30,14 @@ from _training import train
 from torch import nn
 from transformers import TrainerCallback
 
-from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, device, windows
-from forgather_mem.probes.allocator import Allocator, Nested
-from forgather_mem.probes.limits import MemoryLimit
-from forgather_mem.probes.procfs import KernelFile
+from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, device
 from forgather_mem.probes.tensors import tensor_bytes
-from forgather_mem.probes.windows import host_peaks
-from forgather_mem.sample import Moment, Sample
+from forgather_mem.system import peak_windows
+from forgather_mem.system.allocator import Allocator, Nested
+from forgather_mem.system.memory_limit import MemoryLimit
+from forgather_mem.system.peak_windows import host_peaks
+from forgather_mem.system.procfs import KernelFile
+from forgather_mem.telemetry.records import Moment, Sample
 
 Variants = dict[str, Callable[[], object]]
 PROMISED = {"HostProbe + PythonProbe": 0.7, "DeviceProbe": 1 / 25, "DeviceProbe(reset_peaks=True)": 1 / 25}
@@ -131,7 +132,7 @@ def device_variants(run: Any, moment: Moment) -> Variants:
         return stats
 
     allocator = Allocator("cuda", 0, nested, lambda: None, lambda: (8 << 30, 16 << 30), lambda: None, True)
-    for module in (device, windows):
+    for module in (device, peak_windows):
         module.current_allocator = lambda: allocator  # type: ignore[attr-defined]
     torch.cuda.memory.memory_stats_as_nested_dict = nested  # type: ignore[assignment]
     passive, resetting = DeviceProbe(), DeviceProbe(reset_peaks=True)

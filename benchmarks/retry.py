@@ -3,8 +3,8 @@
     python benchmarks/retry.py [--markdown FILE]
 
 1. A function of eight allocations, each a share of the batch, that really runs out of memory under RLIMIT_AS in a
-   process of its own (tests/retry_child.py): batch sizes tried, objects of failed tries alive when the next begins,
-   and the size that fitted, of the largest that would have.
+   process of its own (tests/reclaim/retry_child.py): batch sizes tried, objects of failed tries alive when the next
+   begins, and the size that fitted, of the largest that would have.
 2. How the next batch size is chosen, in made-up programs (allocations of many shapes, some with a fixed part), as
    mean tries and mean share of the largest batch that fits.
 3. Which errors are recognised, of the lists in tests/diagnose.
@@ -28,8 +28,8 @@ import accelerate
 import torch
 from accelerate.utils.memory import should_reduce_batch_size
 
-from forgather_mem.diagnose.oom import recognise
-from forgather_mem.retry import _AT_MOST, _MARGIN
+from forgather_mem.diagnose.oom.recognition import recognise
+from forgather_mem.reclaim.retry import _AT_MOST, _MARGIN
 
 ROOT = Path(__file__).parent.parent
 ROOM_MIB, MIB_PER_ROW, START, NUM_PROGRAMS = 400, 40, 64, 6_000
@@ -44,7 +44,7 @@ def real_tries() -> list[str]:
     usual = {"limit_mib": ROOM_MIB, "mib_per_row": MIB_PER_ROW, "starting_batch_size": START}
     rows = []
     for case in cases:
-        command = [sys.executable, "-m", "tests.retry_child", json.dumps([usual | case])]
+        command = [sys.executable, "-m", "tests.reclaim.retry_child", json.dumps([usual | case])]
         done = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
         fits = done["result"].startswith("fits")
         alive = done["alive"][1:]
@@ -124,8 +124,8 @@ def choices() -> list[str]:
 
 def recognition() -> list[str]:
     sys.path.insert(0, str(ROOT))
-    from tests.diagnose.oom_messages import OUT_OF_MEMORY
-    from tests.diagnose.other_errors import OTHERS
+    from tests.diagnose.oom.oom_messages import OUT_OF_MEMORY
+    from tests.diagnose.oom.other_errors import OTHERS
 
     def count(recognises: Callable[[Any], object]) -> str:
         right = sum(bool(recognises(case.error)) for case in OUT_OF_MEMORY)

@@ -32,8 +32,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 
 from forgather_mem.formats.scalars import read_scalars
-from forgather_mem.sample import Sample
 from forgather_mem.sinks import JsonlSink, TensorBoardSink
+from forgather_mem.telemetry.records import Sample
 from forgather_mem.units import GIB
 
 PACKAGES = ("torch", "tensorboard", "protobuf", "google-crc32c")

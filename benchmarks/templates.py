@@ -34,12 +34,12 @@ from typing import Any
 
 import yaml
 
-from forgather_mem.config.construct import Construction
+from forgather_mem.config.construction.construct import Construction
+from forgather_mem.config.construction.resolve import Resolver
 from forgather_mem.config.environment import ConfigEnvironment
-from forgather_mem.config.parse import parse
-from forgather_mem.config.policy import NameUse, Policy, Verdict
-from forgather_mem.config.rendered import Rendered
-from forgather_mem.config.resolve import Resolver
+from forgather_mem.config.graph.parse import parse
+from forgather_mem.config.policy.policy import NameUse, Policy, Verdict
+from forgather_mem.config.source.rendered import Rendered
 
 PARTS = """
 class Part:

@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md from the table in forgather_mem/metrics.py.
+"""Writes docs/metrics.md from the table in forgather_mem/telemetry/metrics.py.
 
     python docs/generate_metrics.py
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from forgather_mem.metrics import FLOW, METRICS, PHASES, TOTAL, Metric
+from forgather_mem.telemetry.metrics import FLOW, METRICS, PHASES, TOTAL, Metric
 
 PAGE = Path(__file__).with_name("metrics.md")
 
@@ -19,19 +19,22 @@ GROUPS = {
     "host": (
         "Host memory",
         "Group `host`. Resident size, anonymous memory and the run's peak are in every record. What is left below "
-        "the limit is read once a second, the rest every 10 s at most and less often where reading is slow; in "
-        "between these names are absent.",
+        "the limit is read once a second, the rest at most every 10 s, and less often where reading is slow; in "
+        "between, these names are absent.",
     ),
     "gpu": (
         "Device memory",
         "Group `device`. `{i}` is the number of this process's current device; on every rank the sample names are "
-        "the same. Nothing is written without an accelerator, or before the script has used it first.",
+        "the same. Nothing is written without an accelerator, or before the script first uses it.",
     ),
     "phase_host": ("Host peaks of each phase", "Group `phases`. `{}` is one of the phases below."),
     "phase_gpu": ("Device peaks of each phase", "Group `phases`. `{}` is one of the phases below."),
     "gc": ("Python's garbage collector", "Group `gc`."),
     "collect": ("Collections by our callbacks", "Written when one of our callbacks has collected."),
-    "cache": ("Clears of the device cache", "Written when one of our callbacks has cleared; other clears don't count."),
+    "cache": (
+        "Clears of the device cache",
+        "Written when one of our callbacks has cleared the cache; other clears don't count.",
+    ),
     "trim": ("Host memory given back", "Written when our `TrimHost` action has run."),
     "tensors": (
         "What the memory consists of",
@@ -39,19 +42,19 @@ GROUPS = {
     ),
     "workers": ("Data workers", "Group `workers`. Pages shared by several processes are counted once."),
     "step": ("Time", "In every record."),
-    "ranks": ("Ranks beside each other", "Rank 0 reads what the others have left in the store; nobody waits."),
+    "ranks": ("Comparing ranks", "Rank 0 reads what the other ranks have put in the store; no rank waits."),
 }
 
 HEAD = """\
-<!-- Written by docs/generate_metrics.py from forgather_mem/metrics.py. Change those, then run it. -->
+<!-- Written by docs/generate_metrics.py from forgather_mem/telemetry/metrics.py. Change those, then run it. -->
 # Metrics
 
-Every number has two names. The **sample name** stands in JSONL records and in rules, `Above("device/reserved_frac",
-"90%")`; there sizes are bytes, times are seconds, shares are fractions. The **TensorBoard tag** stands on the page;
-its last word is its unit.
+Every number has two names. JSONL records and rules use the **sample name**, as in `Above("device/reserved_frac",
+"90%")`; there sizes are bytes, times are seconds and shares are fractions. The TensorBoard page shows the **tag**,
+which ends in its unit.
 
 ```python
-from forgather_mem.metrics import metric_of
+from forgather_mem.telemetry.metrics import metric_of
 
 row = metric_of("device/step_peak_bytes")
 print(row.tag, row.unit, "|", row.meaning)
@@ -66,41 +69,42 @@ gpu/step_peak_gib GiB | Allocator peak since the last step (reset every step unl
 - **Units.** 1 MiB is 2**20 bytes, 1 GiB is 2**30 bytes. The trackers (`MemoryMonitor`, `track_memory`, ...) print the
   word "MB" and mean MiB.
 - **A reading that does not exist is absent.** It is never 0, -1 or NaN: no device, no number for the device.
-- **When.** Gauges say what is true at the end of an optimizer step. Gauges read at another event have tags of their
-  own: `mem_host/evaluate_rss_gib`; what is read only now and then, whenever it is time, has one tag for all events.
-  "Sum" adds up what happened within the step; "total" only grows.
+- **When.** Gauges show the state at the end of an optimizer step. Gauges read at another event have tags of their
+  own: `mem_host/evaluate_rss_gib`. What is read only now and then has one tag for all events. A "sum" adds up what
+  happened within the step; a "total" only grows.
 - **Extremes.** TensorBoard keeps 1000 random points of a tag, so a single spike can vanish from its curve. Tags
-  marked "highest so far" or "lowest so far" can't lose it. They have their points at the steps: a peak in an
+  marked "highest so far" or "lowest so far" can't lose it. Their points are at the steps, so a peak in an
   evaluation shows with the next step, and in the report.
-- **Your own names.** A probe of yours may return any name: `_bytes`, `_frac` and `_s` at its end choose the unit.
+- **Your own names.** Your own probes may return any name; the endings `_bytes`, `_frac` and `_s` select the unit.
 
 ## Why nvidia-smi shows more
 
-It answers another question. Four layers, each holding the one before it:
+It answers a different question. There are four layers, each of which includes the one before it:
 
-| what | who counts it | where to see it |
+| what | counted by | where to see it |
 |---|---|---|
 | tensors that are alive | PyTorch's allocator | `device/allocated_bytes` |
 | + blocks kept for reuse (the cache) | PyTorch's allocator | `device/reserved_bytes` |
 | + CUDA context, kernels, cuBLAS and cuDNN workspaces, NCCL buffers | the driver | nvidia-smi, the process's line |
 | + other processes on the same card | the driver | nvidia-smi, the card's line; `device/others_bytes` (extra `nvml`) |
 
-So nvidia-smi stays high after `del tensor`: the block went into the cache, and only a clear of the cache gives it
-back to the driver. The third layer is hundreds of MiB, depends on driver and libraries, and no call gives it back.
-nvidia-smi knows no peak: between two of its readings anything may have happened, while `device/step_peak_bytes`
-misses nothing. What this process can still get is `device/headroom_bytes`, which starts from the driver's free memory
+So nvidia-smi stays high after `del tensor`: the block went into the cache, and only clearing the cache gives it back
+to the driver. The third layer is hundreds of MiB, depends on the driver and the libraries, and no call frees it.
+nvidia-smi has no peak: it misses what happens between two of its readings, while `device/step_peak_bytes` misses
+nothing. What this process can still allocate is `device/headroom_bytes`, which starts from the driver's free memory
 and so accounts for all four layers.
 
-On the host it is the same: `host/rss_bytes` is what `top` calls RES and counts mapped files (a data set, a checkpoint)
-that the kernel can drop at once; `host/anon_bytes` is without them. A container's own figure adds the page cache of
-every file written; `host/limit_used_frac` takes out what can be dropped, because only the rest can get you killed.
+On the host it is the same: `host/rss_bytes` is what `top` calls RES and counts mapped files (a data set, a
+checkpoint) that the kernel can drop at once; `host/anon_bytes` leaves them out. A container's own figure adds the
+page cache of every file written; `host/limit_used_frac` leaves out what can be dropped, because only the rest can get
+the process killed.
 """
 
 PHASE_HEAD = """
 ## Phases
 
-A phase is named in `phase/host/{}_peak_bytes`, in the report's peaks and after an out-of-memory error. What runs inside
-an evaluation, a checkpoint or a text generation belongs to it: its forward passes are not `forward`.
+Phases appear in `phase/host/{}_peak_bytes`, in the report's peaks and in out-of-memory reports. Everything inside an
+evaluation, a checkpoint or a text generation belongs to that phase: its forward passes are not `forward`.
 """
 
 # What a phase covers in a Trainer.
@@ -109,12 +113,12 @@ COVERS = {
     "data": "Fetching the next batches from the data loader",
     "forward": "`compute_loss`: the model's forward pass and the loss",
     "backward": "The backward pass",
-    "optimizer": "Gradient clipping done, to the end of the optimizer's step",
+    "optimizer": "From the end of gradient clipping to the end of the optimizer step",
     "evaluate": "An evaluation or prediction loop",
     "save": "Writing a checkpoint",
     "resume": "Loading a checkpoint",
     "generate": "Generating text in a callback",
-    "other": "Everything else, and everything when no link to a trainer tells the phase",
+    "other": "Everything else, and everything without a link to a trainer",
 }
 
 

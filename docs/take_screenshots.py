@@ -1,7 +1,8 @@
-"""The pictures of docs/dashboards.md and README.md, taken anew from the page of a real run.
+"""The pictures of docs/dashboards.md and README.md, taken anew from the pages of real runs.
 
     forgather-mem demo --steps 120
-    python docs/take_screenshots.py out/demo
+    forgather-mem run train.py            # README.md's script
+    python docs/take_screenshots.py out/demo --report out/forgather_mem
 
 Needs Chromium with its chromedriver, and Pillow.
 """
@@ -139,6 +140,13 @@ def tensorboard(logdir: str) -> Iterator[str]:
             process.terminate()
 
 
+def report_page(folder: str) -> str:
+    """The address of the page that `forgather-mem report` makes of this run."""
+    page = Path(tempfile.mkdtemp()) / "page.html"
+    subprocess.run([sys.executable, "-m", "forgather_mem", "report", folder, "--html", str(page)], check=True)
+    return page.as_uri()
+
+
 def save(picture: Image.Image, name: str, box: Sequence[float] | None = None) -> None:
     """As a PNG of few colours: a page has no more."""
     if box is not None:
@@ -151,12 +159,16 @@ def save(picture: Image.Image, name: str, box: Sequence[float] | None = None) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("logdir", help="the folder of a run, as it shall stand on the page")
+    parser.add_argument("--report", metavar="DIR", help="the folder of a run whose report is shown as a page")
     parser.add_argument("--wait", type=float, default=8.0, help="seconds that a page takes to draw itself")
     options = parser.parse_args()
     IMAGES.mkdir(exist_ok=True)
     pinned = quote(json.dumps([{"plugin": "scalars", "tag": tag} for tag in PINNED]))
     browser = Browser(options.wait)
     try:
+        if options.report:
+            browser.open(report_page(options.report), 1000, 1100)
+            save(browser.picture(), "leak", (0, 0, 1000, 785))
         with tensorboard(options.logdir) as page:
             browser.open(f"{page}?smoothing=0&pinnedCards={pinned}#timeseries", 1500, 970)
             browser.run(TIDY, wait_s=options.wait / 2)

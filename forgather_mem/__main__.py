@@ -1,4 +1,4 @@
-"""What happens first when somebody types `forgather-mem`, or `python -m forgather_mem`?"""
+"""The entry point of `forgather-mem` and `python -m forgather_mem`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import sys
 
 
 def main() -> int:
-    """Run the command that the arguments name, and give its exit code.
+    """Run the command that the arguments name, and return its exit code.
 
-    Nothing is imported before the arguments are looked at: a command that starts other processes does that
-    while this one is still small.
+    Nothing is imported before the arguments are read: a command that starts other processes does so while this one is
+    still small.
     """
     words = sys.argv[1:]
     if words[:1] == ["run"] and words[1:2] not in (["-h"], ["--help"]):

@@ -1,4 +1,4 @@
-"""Which errors does a user of this library see, and what do they carry?"""
+"""The exceptions that users of this library see."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import difflib
 from collections.abc import Iterable
 
 MAX_MESSAGE_CHARS = 2_000
-_MAX_COMPARED = 20_000_000
+_MAX_COMPARED = 300_000  # characters of one name times those of others: some tens of milliseconds
 
 
 class ForgatherMemError(Exception):
-    """Every error that this library raises on purpose, except plain `ValueError` for a bad argument."""
+    """Base of the errors that this library raises on purpose, except plain `ValueError` for a bad argument."""
 
 
 class TemplateError(ForgatherMemError, ValueError):
     """A template can't be read, checked or built.
 
-    `str()` gives the whole message a person reads: place, what is wrong, the line with a caret, the way
-    there, and what to do. The fields carry the same for programs; what is not known is None.
+    `str()` gives the full message for people: location, what is wrong, the line with a caret, how it was reached, and
+    what to do. The fields hold the same for programs; unknown ones are None.
 
     Args:
-        message: What is wrong, one sentence, without the place.
-        template: Name of the template as it was asked for, or "<string>".
+        message: What is wrong, one sentence, without the location.
+        template: Name of the template as requested, or "<string>".
         line: 1-based line in the original file.
         column: 1-based column in the original line.
-        path: Where in the graph, as `$.trainer_callbacks.gc`.
+        path: Its path in the graph, e.g. `$.trainer_callbacks.gc`.
         hint: What to do, e.g. "did you mean 'collect_freq_epoch'?".
         source_line: The text of the line, shown with a caret under `column`.
-        chain: How the text came to be read, e.g. "in block callback_list, extended by configs/demo.yaml".
+        chain: How the text was reached, e.g. "in block callback_list, extended by configs/demo.yaml".
     """
 
     def __init__(
@@ -78,7 +78,7 @@ def _rebuild(cls: type[TemplateError], message: str, fields: dict[str, object]) 
 
 def _caret(source_line: str, line: int, column: int | None) -> list[str]:
     start = 0
-    if column is not None and column > 80:  # a very long line: show the part around the place
+    if column is not None and column > 80:  # a very long line: show the part around the error
         start = column - 40
     text = escape_controls(source_line[start : start + 100].expandtabs(1))
     shown = [f"   {line} | {text}"]
@@ -93,7 +93,7 @@ def _bounded(text: str, limit: int = 700) -> str:
 
 
 def check_flags(owner: str, **flags: object) -> None:
-    """Refuses a switch that is neither true nor false: the text "false" would count as true.
+    """Refuse a switch that is neither true nor false: the text "false" would count as true.
 
     >>> check_flags("SimpleGarbageCollector", verbose="false")
     Traceback (most recent call last):
@@ -101,7 +101,7 @@ def check_flags(owner: str, **flags: object) -> None:
     ValueError: SimpleGarbageCollector(verbose='false'): verbose is true or false
 
     Raises:
-        ValueError: naming the owner, the parameter and the value.
+        ValueError: with the owner, the parameter and the value.
     """
     for name, flag in flags.items():
         if not isinstance(flag, bool):
@@ -109,31 +109,39 @@ def check_flags(owner: str, **flags: object) -> None:
 
 
 def escape_controls(text: str, *, keep: str = "") -> str:
-    r"""The text with control and direction characters written out, so that no message moves a cursor.
+    r"""The text with control and direction characters written out, so that no message moves the cursor.
 
     >>> escape_controls("a\x1b[31m\n")
     'a\\x1b[31m\\n'
     """
-    return "".join(c if c in keep or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    if text.isprintable():
+        return text
+    bad = (char for char in set(text) if not char.isprintable() and char not in keep)
+    return text.translate({ord(char): char.encode("unicode_escape").decode() for char in bad})
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """A hint that names the nearest known name, or None when nothing is near.
+    """A hint with the closest known name; None if none is close. Of very many names it looks at some.
 
     >>> did_you_mean("collect_freq_epochs", ["verbose", "collect_freq_epoch"])
     "did you mean 'collect_freq_epoch'?"
     >>> did_you_mean("zzz", ["verbose"]) is None
     True
     """
+    near = nearest(name, known)
+    return f"did you mean {near!r}?" if near is not None else None
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name that is most like another one, None when none is."""
     name = name[:200]
     candidates = []
-    left = _MAX_COMPARED  # a stranger may have chosen the names, and comparing two takes the product of their lengths
+    left = _MAX_COMPARED  # a stranger may have chosen the names
     for candidate in known:
-        if len(candidate) > 4 * len(name) + 4:  # too long to be near
+        if len(candidate) > 4 * len(name) + 4:  # too long to be close
             continue
-        left -= (len(name) + 10) * (len(candidate) + 10)
+        left -= (len(name) + 10) * (len(candidate) + 10)  # comparing two takes as long
         if left < 0:
             break
         candidates.append(candidate)
-    near = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}?" if near else None
+    return next(iter(difflib.get_close_matches(name, candidates, n=1, cutoff=cutoff)), None)

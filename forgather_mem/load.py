@@ -1,4 +1,4 @@
-"""How does a script get callbacks, or a whole watched trainer, in one line?"""
+"""One-line entry points for scripts: load callbacks from a template, or attach them to a trainer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from forgather_mem.config.check import unused
 from forgather_mem.config.environment import ConfigEnvironment
-from forgather_mem.config.policy import Policy
+from forgather_mem.config.policy.policy import Policy
 from forgather_mem.errors import TemplateError
+from forgather_mem.telemetry.run_session import SWITCH
+from forgather_mem.telemetry.switch import is_off
 
 if TYPE_CHECKING:
-    from forgather_mem.report import Report
+    from forgather_mem.reporting.build import Report
 
 logger = logging.getLogger(__name__)
 
@@ -34,21 +36,22 @@ def load_callbacks(
     context_vars: Mapping[str, object] | None = None,
     **variables: object,
 ) -> list[Any]:
-    """The trainer callbacks that a template describes, new ones each time.
+    """The trainer callbacks that a template describes, new instances each time.
 
     Args:
-        template: Its name, looked up in `searchpath`, then in the current folder, then in this library; or the
-            absolute path of a file.
+        template: Its name, looked up in `searchpath`, then in the current folder, then in this library; or an absolute
+            path.
         target: Which part of the template is the list of callbacks.
         searchpath: Folders of templates; also one folder.
-        allow: What the template may import besides the default: "my_module", "my_module:MyCallback".
+        allow: What the template may import besides the default: "my_module", "my_module:MyCallback"; addresses that it
+            may hold: "s3://bucket/".
         allow_files: Python files that the template may use.
-        policy: A policy instead of `allow` and `allow_files`.
-        context_vars: Values for `!var`, any objects.
-        variables: Jinja variables of the template; one that no template uses is warned of.
+        policy: A policy to use instead of `allow` and `allow_files`.
+        context_vars: Values for `!var`: any objects.
+        variables: Jinja variables of the template; unused ones cause a warning.
 
     Raises:
-        TemplateError: for everything that is wrong with the template, with file, line and what to do.
+        TemplateError: if anything is wrong with the template, with file, line and what to do.
     """
     folders = [searchpath] if isinstance(searchpath, str | os.PathLike) else list(searchpath)
     name = os.fspath(template)
@@ -68,14 +71,14 @@ def load_callbacks(
 
 
 def attach(trainer: Any, template: str | os.PathLike[str] = WATCH, **options: Any) -> Attached:
-    """Watch a trainer that exists already: adds a template's callbacks and links them to it.
+    """Watch an existing trainer: adds a template's callbacks and links them to it.
 
-    Call it before `trainer.train()`. Nothing is read before the training, and with the default template
-    nothing is changed by it. A trainer to which this template is attached already, as under `forgather-mem run`,
-    gets it once: the handle is the first one.
+    Call it before `trainer.train()`. Nothing is read before the training, and the default template changes nothing. If
+    this template is already attached, as under `forgather-mem run`, the existing handle is returned. With
+    `FORGATHER_MEM=0` in the environment nothing is added or wrapped.
 
     Args:
-        trainer: A `transformers.Trainer`, or what behaves like one.
+        trainer: A `transformers.Trainer`, or an object that behaves like one.
         template: As for `load_callbacks`.
         options: Keyword arguments and variables of `load_callbacks`.
 
@@ -83,14 +86,18 @@ def attach(trainer: Any, template: str | os.PathLike[str] = WATCH, **options: An
         A handle with `report()` and `detach()`.
 
     Raises:
-        TypeError: when `trainer` takes no callbacks.
-        TemplateError: for everything that is wrong with the template.
+        TypeError: if `trainer` takes no callbacks.
+        TemplateError: if anything is wrong with the template.
     """
-    from forgather_mem.callbacks.link import Link
+    from forgather_mem.callbacks.trainer.link import Link
 
     if not callable(getattr(trainer, "add_callback", None)):
-        raise TypeError(f"attach({type(trainer).__name__}): a trainer has a method add_callback; this has none")
+        raise TypeError(
+            f"attach({type(trainer).__name__}): this object has no method add_callback, so it is not a trainer"
+        )
     name = os.fspath(template)
+    if is_off():
+        return Attached(trainer, (), options, f"it is switched off by {SWITCH}={os.environ[SWITCH]} in the environment")
     known = Link.handles_of(trainer).get(name)
     if isinstance(known, Attached):
         if options != known.options:
@@ -113,36 +120,56 @@ class Attached:
         callbacks: The callbacks that were added.
     """
 
-    def __init__(self, trainer: Any, callbacks: Sequence[Any], options: Mapping[str, object]) -> None:
+    def __init__(
+        self, trainer: Any, callbacks: Sequence[Any], options: Mapping[str, object], why_not: str | None = None
+    ) -> None:
         self._trainer = weakref.ref(trainer)
+        self._why_not = why_not  # why nothing was added to the trainer
         self.callbacks = tuple(callbacks)
         self.options = options
 
     def report(self) -> Report:
-        """Where the memory is: of the training that is running, or of the last one. `print` it to read it.
+        """The memory report of the current or last training. `print` it to read it.
+
+        Where a training was not watched, because of `FORGATHER_MEM=0` or since our run could not begin, it says so.
 
         Raises:
             RuntimeError: before the first training.
         """
-        from forgather_mem.report import Report
+        from forgather_mem.reporting.build import Report
 
         for callback in self.callbacks:
             summary = getattr(callback, "summary", None)
             if summary is not None:
                 return Report.of(summary)
-        raise RuntimeError("there is nothing to report yet: call trainer.train() first")
+        why_not = self._why_not or self._why_no_run()
+        if why_not is not None:
+            return Report.of_nothing(f"Nothing was watched: {why_not}")
+        raise RuntimeError("there is no report yet: call trainer.train() first")
+
+    def _why_no_run(self) -> str | None:
+        from forgather_mem.callbacks.base import RuleCallback
+
+        ours = [callback for callback in self.callbacks if isinstance(callback, RuleCallback) and callback.enabled]
+        failures = [callback.failure for callback in ours if callback.failure is not None]
+        if is_off():
+            return f"it is switched off by {SWITCH}={os.environ[SWITCH]} in the environment"
+        if failures:
+            return f"our run could not begin: {failures[0]}"
+        if not ours:
+            return "no callback of the template is both ours and enabled"
+        return None
 
     def detach(self) -> None:
-        """Take the callbacks out and put every wrapped method back; a run that is open ends. Idempotent."""
-        from forgather_mem.callbacks.link import LINK_ATTRIBUTE
+        """Remove the callbacks and restore every wrapped method; an open run ends. Idempotent."""
+        from forgather_mem.callbacks.trainer.link import LINK_ATTRIBUTE
+        from forgather_mem.telemetry.guard import FailureGuard
 
-        trainer = self._trainer()
+        trainer, fence = self._trainer(), FailureGuard()
         for callback in self.callbacks:
             if trainer is not None:
                 trainer.pop_callback(callback)
-            close = getattr(callback, "close", None)
-            if close is not None:
-                close()
+            fence.call_part(callback, "close")  # one that fails keeps none of the others
         link = getattr(trainer, LINK_ATTRIBUTE, None)
         if link is not None:
             link.handles = {name: handle for name, handle in link.handles.items() if handle is not self}

@@ -1,11 +1,11 @@
-"""What is alive in this notebook, and how is it released by name? `%load_ext forgather_mem.notebook`
+"""The notebook extension: shows what is alive, and releases it by name. `%load_ext forgather_mem.notebook`
 
     %forgather_mem                      what holds how much
     %forgather_mem release model Out    lets go of a variable, of all remembered results; says who still holds
     %forgather_mem release error        empties the frames that the last error keeps
 
-A notebook remembers more than its variables: every displayed result (`Out[3]`, `_3`, `_`), and the last error
-with all frames that it passed, which hold models and batches.
+A notebook keeps more than its variables: every displayed result (`Out[3]`, `_3`, `_`), and the last error with all
+frames of its traceback, which hold models and batches.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from forgather_mem.actions.frames import chain, drop_frames
-from forgather_mem.actions.give_back import give_back, memory_now, write_steps
-from forgather_mem.actions.variables import variables_of
-from forgather_mem.diagnose.held import Watched, describe, tensors_in
 from forgather_mem.errors import did_you_mean
-from forgather_mem.probes.room import host_rooms
+from forgather_mem.heap.failed_frames import chain, drop_frames
+from forgather_mem.heap.retained import WeakWatch, describe, tensors_in
+from forgather_mem.heap.variables import variables_of
 from forgather_mem.probes.tensors import live_tensors, storages_of
+from forgather_mem.reclaim.sequence import give_back, memory_now, write_steps
 from forgather_mem.sinks.console import print_line
+from forgather_mem.system.headroom import host_rooms
 from forgather_mem.units import format_bytes
 
 MAX_ROWS = 15
@@ -34,9 +34,9 @@ class Alive:
     """One name that holds memory.
 
     Attributes:
-        name: What to release it by.
+        name: The name to release it by.
         what: Its type, or for a tensor shape and dtype.
-        num_bytes: Tensors and arrays in it that stand under no name before it; each storage once.
+        num_bytes: Size of its tensors and arrays that no earlier name has; each storage once.
     """
 
     name: str
@@ -60,7 +60,7 @@ def unload_ipython_extension(shell: Any) -> None:
 
 
 def run_magic(shell: Any, line: str) -> str:
-    """What `%forgather_mem LINE` does; gives the text it prints."""
+    """Run `%forgather_mem LINE`; returns the text to print."""
     words = line.split()
     if not words:
         return _table(shell)
@@ -70,7 +70,7 @@ def run_magic(shell: Any, line: str) -> str:
 
 
 def what_is_alive(shell: Any) -> list[Alive]:
-    """Variables, remembered results and the last error's frames that hold tensors or arrays, the largest first."""
+    """Variables, remembered results and the last error's frames that hold tensors or arrays, largest first."""
     seen: set[object] = set()
     rows = [
         Alive(name=name, what=describe(value), num_bytes=_new_bytes(value, seen)) for name, value in _variables(shell)
@@ -110,7 +110,7 @@ def _release(shell: Any, names: list[str]) -> Iterator[str]:
             hint = did_you_mean(name, known)
             yield f"forgather_mem: there is no {name!r}" + (f"; {hint}" if hint else "")
     gone = [(f"{name} ({describe(thing)})", thing) for name in names if name in known for thing in _let_go(shell, name)]
-    watched = Watched([thing for _, thing in gone], [label for label, _ in gone])
+    watched = WeakWatch([thing for _, thing in gone], [label for label, _ in gone])
     gone.clear()
     given = give_back()
     yield f"forgather_mem: {write_steps(before, given.after)}, {given.num_objects:,} objects collected"
@@ -119,7 +119,7 @@ def _release(shell: Any, names: list[str]) -> Iterator[str]:
 
 
 def _let_go(shell: Any, name: str) -> list[object]:
-    """Takes a name and what else the notebook knows of the same object away; gives the objects, to watch them."""
+    """Remove a name and everything else the notebook keeps of the same object; returns the objects, to watch them."""
     if name == _ERROR:
         error = _last_error()
         if error is not None:
@@ -131,7 +131,7 @@ def _let_go(shell: Any, name: str) -> list[object]:
         gone = list(results.values())
     elif name in shell.user_ns:
         gone = [shell.user_ns.pop(name)]
-    else:  # gone already when the same object was named before
+    else:  # already gone if the same object was named before
         gone = [value for number, value in results.items() if name == f"{_OUT}[{number}]"]
     _forget_results(shell, gone)
     return gone

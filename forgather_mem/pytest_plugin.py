@@ -1,6 +1,6 @@
-"""The pytest fixture `assert_no_growth`: does calling this again and again take ever more memory?
+"""The pytest fixture `assert_no_growth`: fails if repeated calls leave ever more memory behind.
 
-Nothing but pytest is imported until a test asks for it.
+Nothing but pytest is imported until a test uses it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 
 class NoGrowth(Protocol):
-    """What the fixture gives."""
+    """The type of the fixture."""
 
     def __call__(
         self, call: Callable[[], Any], *, calls: int = 64, warm_up: int = 8, max_bytes: float = 1024.0
@@ -35,7 +35,7 @@ def assert_no_growth() -> NoGrowth:
     """
 
     def check(call: Callable[[], Any], *, calls: int = 64, warm_up: int = 8, max_bytes: float = 1024.0) -> None:
-        from forgather_mem.diagnose.repeated import growth_of_calls
+        from forgather_mem.diagnose.leaks.repeated import growth_of_calls
 
         __tracebackhide__ = True
         text = growth_of_calls(call, calls=calls, warm_up=warm_up, max_bytes=max_bytes)

@@ -1,7 +1,7 @@
-"""How are bytes, seconds and shares written for people, and read from what people write?
+"""Formats bytes, seconds and fractions for people, and parses what people write.
 
-Inside the library bytes are bytes, seconds are seconds and shares are fractions; only here they change.
-1 GiB = 2**30 B; the letters GB are never used for it.
+Inside the library bytes are bytes, seconds are seconds and shares are fractions; they are converted only here. 1 GiB =
+2**30 B and is never written GB.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def format_bytes(num_bytes: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration in the two largest units that matter.
+    """A duration in its two largest relevant units.
 
     >>> format_duration(0.0004), format_duration(7.3), format_duration(1860), format_duration(7440)
     ('0.4 ms', '7.3 s', '31 min', '2 h 04 min')
@@ -51,7 +51,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_share(fraction: float) -> str:
-    """A fraction as per cent.
+    """A fraction as a percentage.
 
     >>> format_share(0.003), format_share(0.92)
     ('0.3 %', '92.0 %')
@@ -60,7 +60,7 @@ def format_share(fraction: float) -> str:
 
 
 def parse_bytes(text: str | int | float) -> int:
-    """A size as people write it: a number of bytes, or a number with B, KiB, MiB, GiB or TiB.
+    """Parse a size: a number of bytes, or a number with B, KiB, MiB, GiB or TiB.
 
     >>> parse_bytes("40GiB") == 40 * 2**30, parse_bytes("1.5 MiB"), parse_bytes(512)
     (True, 1572864, 512)
@@ -72,7 +72,7 @@ def parse_bytes(text: str | int | float) -> int:
         return int(text)
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", str(text))
     if match is None:
-        raise ValueError(f"{text!r} is no size; write a number and a unit, for example '40GiB' or '512MiB'")
+        raise ValueError(f"{text!r} is not a size; write a number and a unit, for example '40GiB' or '512MiB'")
     number, unit = match.groups()
     if unit.lower() not in _SIZES:
         meant = _DECIMAL.get(unit.lower())
@@ -82,17 +82,17 @@ def parse_bytes(text: str | int | float) -> int:
 
 
 def parse_share(text: str | int | float) -> float:
-    """A share as people write it: a fraction, or a number with %.
+    """Parse a share: a fraction, or a number with %.
 
     >>> parse_share("90%"), parse_share(0.9)
     (0.9, 0.9)
 
     Raises:
-        ValueError: for something that is no number.
+        ValueError: for anything that is not a number.
     """
     try:
         if isinstance(text, str) and text.strip().endswith("%"):
             return float(text.strip()[:-1]) / 100
         return float(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no share; write '90%' or 0.9") from None
+        raise ValueError(f"{text!r} is not a share; write '90%' or 0.9") from None

@@ -6,23 +6,29 @@ shape that `torch._C._cuda_memoryStats` gives on a real card.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
 
-from forgather_mem.probes import allocator, windows
+from forgather_mem.system import allocator, peak_windows
 from forgather_mem.units import MIB
 
 TOTAL_MIB = 8192
 
 
 class SimulatedDevice:
-    """What torch's allocator holds; sizes in MiB. `initialised` is False until the script uses the device."""
+    """What torch's allocator holds; sizes in MiB. `initialised` is False until the script uses the device.
+
+    Attributes:
+        broken: The name of a question that is answered with an error from now on.
+    """
 
     def __init__(self) -> None:
         self.initialised = True
+        self.broken = ""
         self.allocated = self.peak = self.reserved = 0.0
 
     def hold(self, allocated: float) -> None:
@@ -53,27 +59,45 @@ class SimulatedDevice:
     def empty_cache(self) -> None:
         self.reserved = self.allocated
 
+    def answer(self, name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
+        """What answers this question as long as it is not `broken`."""
+
+        def ask(*arguments: Any, **keywords: Any) -> Any:
+            if name == self.broken:
+                raise torch.AcceleratorError("CUDA error: unspecified launch failure")
+            return answer(*arguments, **keywords)
+
+        return ask
+
+
+def _unless(refused: bool, accelerator: torch.device) -> torch.device | None:
+    return None if refused else accelerator
+
 
 @contextmanager
 def simulated_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
     """torch answers as if this device were there."""
     device = SimulatedDevice()
-    caches = (allocator._accelerator_kind, allocator._allocator, windows._device_windows)
+    caches = (allocator._accelerator_kind, allocator._allocator, peak_windows._device_windows)
     with monkeypatch.context() as patch:
         # torch itself, which asks whether the device can be used now, is told the truth
         accelerator = torch.device("cuda")
-        patch.setattr(
-            torch.accelerator,
-            "current_accelerator",
-            lambda check_available=False: None if check_available else accelerator,
+        questions = (
+            (
+                torch.accelerator,
+                "current_accelerator",
+                lambda check_available=False: _unless(check_available, accelerator),
+            ),
+            (torch.cuda, "is_initialized", lambda: device.initialised),
+            (torch.cuda, "current_device", lambda: 0),
+            (torch.cuda, "get_allocator_backend", lambda: "native"),
+            (torch.cuda, "reset_peak_memory_stats", device.reset_peaks),
+            (torch.cuda, "mem_get_info", device.memory_info),
+            (torch.cuda, "empty_cache", device.empty_cache),
+            (torch._C, "_cuda_memoryStats", device.stats),
         )
-        patch.setattr(torch.cuda, "is_initialized", lambda: device.initialised)
-        patch.setattr(torch.cuda, "current_device", lambda: 0)
-        patch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
-        patch.setattr(torch.cuda, "reset_peak_memory_stats", device.reset_peaks)
-        patch.setattr(torch.cuda, "mem_get_info", device.memory_info)
-        patch.setattr(torch.cuda, "empty_cache", device.empty_cache)
-        patch.setattr(torch._C, "_cuda_memoryStats", device.stats, raising=False)
+        for owner, name, answer in questions:
+            patch.setattr(owner, name, device.answer(name, answer), raising=False)
         for cache in caches:
             cache.cache_clear()
         yield device

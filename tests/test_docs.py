@@ -2,13 +2,14 @@
 
 In reading order, each file in a fresh folder and process:
 
-- a block under `<!-- file: NAME -->` is written to that file;
+- a block under `<!-- file: NAME -->` is written to that file; a page may show the output first and the file after it;
 - a `python` block is executed, all blocks of a file in one namespace; a block under `<!-- not run: REASON -->` is not;
 - a `console` block's `$ command` lines are executed and their output compared with the lines that follow;
 - a `text` block under `<!-- output -->` is what the python block before it printed.
 
 In an expected output `...` stands for anything; numbers match any number, since they are measured ones, and
-milliseconds match seconds.
+milliseconds match seconds. A page that shows figures which differ between machines in more than their digits names
+them in the note above the block, `<!-- ...; varies: "step 24" "23.5 machine" -->`: each stands for anything, too.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 _BLOCK = re.compile(r"(?:<!-- (?P<note>[^>]*?) -->\n+)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.M | re.S)
+_VARIES = re.compile(r'"([^"]+)"')
 _NUMBER = r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?"
 
 
@@ -43,12 +45,27 @@ def blocks(page: Path) -> Iterator[Block]:
     text = page.read_text(encoding="utf-8")
     for match in _BLOCK.finditer(text):
         line = text.count("\n", 0, match.start("body"))
-        yield Block(match["kind"], match["note"] or "", match["body"], line)
+        yield Block(match["kind"], " ".join((match["note"] or "").split()), match["body"], line)
+
+
+def write_file(block: Block, folder: Path) -> None:
+    target = folder / block.note.removeprefix("file: ")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(block.body, encoding="utf-8")
+
+
+def without_what_varies(block: Block) -> str:
+    """The block's text, with `...` in place of what its note says differs between machines."""
+    text = block.body
+    for varying in _VARIES.findall(block.note.partition("varies: ")[2]):
+        text, found = re.subn(r"\s+".join(map(re.escape, varying.split())), "...", text)
+        assert found, f"line {block.line}: nothing in this block reads {varying!r}"
+    return text
 
 
 def assert_output(printed: str, expected: str, where: str) -> None:
-    """`expected` describes `printed`: `...` is anything, a number is any number, ms are s, runs of spaces are one."""
-    pattern = re.escape(" ".join(expected.split()))
+    """`expected` describes `printed`: `...` is anything, a number any number, ms are s, spaces and rules any width."""
+    pattern = re.sub("={4,}", "==+", re.escape(" ".join(expected.split())))
     pattern = re.sub(r"(?:\\-)?\d+(?:,\d{3})*(?:\\\.\d+)?(?:e\\?-?\d+)?", lambda _: _NUMBER, pattern)
     pattern = re.sub(re.escape(_NUMBER + r"\ ") + r"m?s(?![A-Za-z])", lambda _: _NUMBER + r"\ m?s", pattern)
     pattern = pattern.replace(re.escape("..."), ".*?")
@@ -77,23 +94,24 @@ def test_a_page_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.syspath_prepend(str(tmp_path))
     names: dict[str, object] = {"__name__": "__main__"}
     printed = ""
+    for block in reversed(list(blocks(page))):
+        if block.note.startswith("file: "):
+            write_file(block, tmp_path)  # of two with one name the first is there at the beginning
     for block in blocks(page):
         where = f"{page.name}:{block.line}"
         if block.note.startswith("not run"):
             assert block.note.removeprefix("not run").strip(": "), f"{where}: say why it is not run"
         elif block.note.startswith("file: "):
-            target = tmp_path / block.note.removeprefix("file: ").strip()
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(block.body, encoding="utf-8")
+            write_file(block, tmp_path)
         elif block.note == "output":
-            assert_output(printed, block.body, where)
+            assert_output(printed, without_what_varies(block), where)
         elif block.kind == "python":
             out = io.StringIO()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
                 exec(compile("\n" * block.line + block.body, str(page), "exec"), names)
             printed = out.getvalue()
         elif block.kind == "console":
-            run_console(block.body, tmp_path, where)
+            run_console(without_what_varies(block), tmp_path, where)
 
 
 def test_every_link_to_a_file_of_the_project_leads_somewhere() -> None:

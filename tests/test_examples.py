@@ -149,7 +149,9 @@ def test_two_ranks_under_torchrun(tmp_path: Path) -> None:
 
 
 def test_every_example_has_a_test() -> None:
-    tests = "".join((ROOT / "tests" / name).read_text() for name in ("test_examples.py", "test_cleanup_examples.py"))
-    tests += (ROOT / "tests" / "test_trackers.py").read_text()
+    tests = "".join(
+        (ROOT / "tests" / name).read_text() for name in ("test_examples.py", "reclaim/test_examples_of_clean_up.py")
+    )
+    tests += (ROOT / "tests" / "trackers" / "test_monitors.py").read_text()
     for path in (path for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")):
         assert path.name in tests

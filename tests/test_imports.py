@@ -12,6 +12,7 @@ import pytest
 
 import forgather_mem
 
+ROOT = Path(forgather_mem.__file__).parent.parent
 HEAVY = ("torch", "transformers", "yaml", "jinja2", "tensorboard", "google.protobuf", "numpy", "accelerate")
 
 
@@ -29,7 +30,18 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["report", "sample", "units", "formats.jsonl", "summary", "metrics", "triggers", "formats.ring", "launch.outcome"],
+    [
+        "reporting.build",
+        "reporting.text",
+        "telemetry.records",
+        "telemetry.metrics",
+        "telemetry.triggers",
+        "units",
+        "formats.jsonl",
+        "formats.ring",
+        "engine.summary",
+        "launch.outcome",
+    ],
 )
 def test_what_the_waiting_parent_needs_loads_no_torch(module: str) -> None:
     assert not {"torch", "transformers", "tensorboard"} & set(loaded_by(f"import forgather_mem.{module}"))
@@ -55,14 +67,29 @@ def test_a_misspelt_name_is_an_attribute_error() -> None:
         forgather_mem.load_callback  # noqa: B018
 
 
-def test_no_module_is_forgotten_in_the_contracts_about_the_two_halves() -> None:
-    root = Path(forgather_mem.__file__).parent
-    settings = tomllib.loads((root.parent / "pyproject.toml").read_text(encoding="utf-8"))
-    contracts = {contract["name"]: contract for contract in settings["tool"]["importlinter"]["contracts"]}
-    names = {path.stem for path in root.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    modules = {f"forgather_mem.{name}" for name in names if not name.startswith("_")}
+def contracts() -> dict[str, dict[str, list[str]]]:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return {contract["name"]: contract for contract in settings["tool"]["importlinter"]["contracts"]}
+
+
+def test_every_part_of_the_package_has_its_layer() -> None:
+    layers = contracts()["Imports go down only; the packages of one line don't import each other"]["layers"]
+    assert len(layers) <= 12
+    named = {name for row in layers for name in row.split(" | ")}
+    tops = {name.split(".")[1] for name in named}
+    assert tops == {name for name in parts() if not name.startswith("_")} - {"config"}
+
+
+def test_no_part_is_forgotten_in_the_contracts_about_the_two_halves() -> None:
+    parts_of_memory = {f"forgather_mem.{name}" for name in parts() if not name.startswith("_")}
     doors = {f"forgather_mem.{name}" for name in ("cli", "load", "launch", "config")}
-    assert set(contracts["The memory half knows nothing of templates"]["source_modules"]) == modules - doors
-    forbidden = set(contracts["The template half knows nothing of the memory half"]["forbidden_modules"])
-    shared = {f"forgather_mem.{name}" for name in ("units", "errors", "config")}
-    assert {name for name in forbidden if name.startswith("forgather_mem.")} == modules - shared
+    assert set(contracts()["The memory half knows nothing of templates"]["source_modules"]) == parts_of_memory - doors
+    forbidden = set(contracts()["The template half knows nothing of the memory half"]["forbidden_modules"])
+    shared = {f"forgather_mem.{name}" for name in ("units", "errors", "files", "config")}
+    assert {name for name in forbidden if name.startswith("forgather_mem.")} == parts_of_memory - shared
+
+
+def parts() -> set[str]:
+    """What lies directly in the package: modules and packages."""
+    root = Path(forgather_mem.__file__).parent
+    return {path.stem for path in root.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}

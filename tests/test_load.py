@@ -120,7 +120,7 @@ def test_a_handle_does_not_keep_the_trainer_alive(tmp_path: Path) -> None:
 
 
 def test_attach_refuses_what_is_no_trainer() -> None:
-    with pytest.raises(TypeError, match="a trainer has a method add_callback; this has none"):
+    with pytest.raises(TypeError, match="this object has no method add_callback, so it is not a trainer"):
         attach(object())
 
 

@@ -1,4 +1,4 @@
-"""Does it pay to go on? An action that watches what comes of it, and stops when nothing does."""
+"""Repeats an action as long as it pays off, and stops it when it does not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from forgather_mem.sample import Finding, Moment, Outcome, RunInfo, Sample
+from forgather_mem.telemetry.records import Finding, Moment, Outcome, RunInfo, Sample
 from forgather_mem.units import MIB, format_bytes, format_duration
 
 logger = logging.getLogger(__name__)
@@ -15,31 +15,31 @@ NOTHING: Mapping[str, float] = {}
 TRIES = 3
 STRETCH = 32
 STRETCHED_TRIES = 3
-# The steps after which what was freed counts as kept.
+# The number of steps after which freed memory counts as kept.
 WATCHED_STEPS = 3
-# A call has paid when this much stayed free: an absolute amount, a share of what it freed, and an amount for each
-# second it took (the kernel moves some GiB a second; a busy processor makes a call look dearer than it is).
+# A call has paid off if this much stayed free: an absolute amount, a fraction of what it freed, and an amount per
+# second of its duration (the kernel moves some GiB per second; a busy processor makes calls look more expensive).
 KEPT_BYTES = MIB
 KEPT_FRAC = 0.2
 KEPT_BYTES_PER_S = 32 * MIB
 
 
 class Adaptive:
-    """Does another action as long as that pays.
+    """Runs another action as long as that pays off.
 
-    A clear or trim pays when enough of what it freed is still free three steps later, or at the next call if
-    that is sooner; a collection, when it found anything. After three calls in a row that did not pay only
-    every 32nd is done, then every 64th and 128th, and when these are useless too, no more. One log line says
-    why. A call that pays sets everything back.
+    A clear or trim pays off if enough of what it freed is still free three steps later, or at the next call if that is
+    sooner; a collection, if it found anything. After three useless calls in a row only every 32nd is made, then every
+    64th and 128th, and if these are useless too, none. One log line gives the reason. A call that pays off resets
+    everything.
 
-    A cache that is filled again at once may grow still higher when it is not cleared. So while clears are
-    left out their schedule comes back as soon as more lies unused than ever before a clear, and then it stays.
+    A cache that refills immediately may grow even larger if it is not cleared. So while clears are skipped, their
+    schedule is restored as soon as more memory is unused than ever before a clear, and then it stays.
 
     Args:
-        action: `ClearCache`, `TrimHost` or `Collect`: something that is booked in the ledger.
+        action: `ClearCache`, `TrimHost` or `Collect`: an action recorded in the ledger.
 
     Raises:
-        ValueError: for an action that is not booked.
+        ValueError: for an action that is not recorded in the ledger.
     """
 
     def __init__(self, action: Any) -> None:
@@ -56,8 +56,8 @@ class Adaptive:
         self._judged = True
         self._last_step = -1
         self._found = 0.0
-        self._highest_unused_bytes = 0.0  # when a call was due that was done
-        self._holds_down = False  # more lay unused as soon as calls were left out
+        self._highest_unused_bytes = 0.0  # at a due call that was made
+        self._holds_down = False  # more was unused as soon as calls were skipped
 
     def begin(self, run: RunInfo) -> None:
         self._start()
@@ -67,6 +67,11 @@ class Adaptive:
     def end(self, run: RunInfo) -> None:
         if hasattr(self.action, "end"):
             self.action.end(run)
+
+    def give_back(self) -> None:
+        """As before `begin`, whatever has failed since. Idempotent."""
+        if hasattr(self.action, "give_back"):
+            self.action.give_back()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         self._calls += 1
@@ -97,7 +102,7 @@ class Adaptive:
         self._next_call = self._calls + (1 if stretched < 0 else STRETCH << stretched)
 
     def _judge(self, moment: Moment) -> None:
-        """What the ledger says of our last call, as far as the steps since have shown."""
+        """Judge our last call by the ledger, as far as the steps since have shown."""
         outcome = moment.run.outcome(self.books)
         if outcome is None or outcome.step != self._last_step:
             return
@@ -113,10 +118,10 @@ class Adaptive:
 
     def _tell(self, run: RunInfo, outcome: Outcome) -> None:
         text = (
-            f"{type(self.action).__name__} does not pay: the call at step {outcome.step} took "
+            f"{type(self.action).__name__} does not pay off: the call at step {outcome.step} took "
             f"{format_duration(outcome.time_s)}, freed {format_bytes(outcome.freed_bytes)}, and "
-            f"{format_bytes(outcome.retaken_bytes)} of that was taken again; from now on only every {STRETCH}nd is "
-            "done, then fewer, then none unless one of them pays"
+            f"{format_bytes(outcome.retaken_bytes)} of that was allocated again; from now on only every {STRETCH}nd "
+            "call is made, then fewer, then none, unless one pays off"
         )
         logger.warning("%s", text)
         run.tell(Finding(kind="adaptive", step=outcome.step, text=text, data={"what": self.books}))
@@ -125,7 +130,7 @@ class Adaptive:
 def pays(outcome: Outcome) -> bool:
     """Whether enough of what a clear or trim freed has stayed free.
 
-    What the next step took longer is not weighed: it comes from taking memory again, and one step tells little.
+    The excess time of the next step is ignored: it comes from reallocation, and one step says little.
     """
     kept_bytes = outcome.freed_bytes - outcome.retaken_bytes
     return kept_bytes >= max(KEPT_BYTES, KEPT_FRAC * outcome.freed_bytes, KEPT_BYTES_PER_S * outcome.time_s)

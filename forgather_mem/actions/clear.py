@@ -1,4 +1,4 @@
-"""What does giving the device allocator's unused memory back bring, and what does it cost?"""
+"""Gives the device allocator's unused memory back to the driver."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import gc
 import time
 from collections.abc import Mapping
 
-from forgather_mem.probes.allocator import current_allocator, gauge
-from forgather_mem.sample import Moment, Sample
+from forgather_mem.system.allocator import current_allocator, gauge
+from forgather_mem.telemetry.records import Moment, Sample
 
 
 class ClearCache:
     """Empties the cache of the device's allocator (CUDA, ROCm, XPU, MPS, ...).
 
-    Gives the seconds it took and the reserved bytes it gave back to the driver. Memory of live tensors stays.
-    What it costs shows mostly in the next steps, which allocate anew. Without an accelerator, and before the
-    training has used it, nothing is done and nothing given.
+    Returns the seconds it took and the reserved bytes returned to the driver. Memory of live tensors stays. Its cost
+    shows mostly in the next steps, which have to reallocate. Without an accelerator, and before the training has used
+    it, nothing is done or returned.
 
     Args:
-        garbage_collection: Collect Python's garbage first, so that tensors in dropped cycles are given back
-            too; its time is part of the time given. This happens also without an accelerator.
+        garbage_collection: Collect Python's garbage first, so that tensors in dropped cycles are freed too; its time is
+            included. This also happens without an accelerator.
     """
 
     books = "clear"
@@ -30,11 +30,11 @@ class ClearCache:
 
     @property
     def available(self) -> bool:
-        """Whether there is an accelerator in use whose cache can be cleared."""
+        """Whether an accelerator is in use whose cache can be cleared."""
         return current_allocator() is not None
 
     def unused_bytes(self) -> float | None:
-        """What the allocator holds beyond live tensors, whether or not a clear would free it; None without one."""
+        """Memory held by the allocator beyond live tensors, clearable or not; None without a device."""
         allocator = current_allocator()
         if allocator is None:
             return None
@@ -47,7 +47,7 @@ class ClearCache:
 
 
 def clear_cache(*, garbage_collection: bool = False) -> dict[str, float]:
-    """Clears the cache, and says what came of it under the names of `ClearCache`."""
+    """Clear the cache, and return the results under the names of `ClearCache`."""
     began_s = time.perf_counter()
     if garbage_collection:
         gc.collect()

@@ -1,4 +1,4 @@
-"""What does a collection by Python's collector bring, and what does it cost?"""
+"""Runs Python's garbage collector, and measures its yield and cost."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import gc
 import time
 from collections.abc import Mapping
 
-from forgather_mem.probes.procfs import own_memory
-from forgather_mem.sample import Moment, Sample
+from forgather_mem.system.procfs import own_memory
+from forgather_mem.telemetry.records import Moment, Sample
 
 
 class Collect:
     """Runs `gc.collect(generation)`.
 
-    Gives the seconds it took, the objects it found unreachable, and by how much the process's anonymous
-    memory shrank (floor 0). Memory that goes back to the C allocator only, or to the device's, does not show.
+    Returns the seconds it took, the number of objects found unreachable, and by how much the process's anonymous memory
+    shrank (at least 0). Memory returned only to the C allocator, or to the device's, is not included.
 
     Args:
-        generation: The oldest generation to collect. Below 2, cycles that have survived one collection are
-            never freed: on its own that is a leak.
+        generation: The oldest generation to collect. Below 2, cycles that have survived one collection are never freed:
+            alone, that is a leak.
 
     Raises:
         ValueError: for a generation that does not exist.
@@ -36,17 +36,17 @@ class Collect:
 
 
 def check_generation(owner: str, generation: int) -> None:
-    """Refuses what is no generation of the collector.
+    """Refuse anything that is not a generation of the collector.
 
     Raises:
-        ValueError: naming the owner and the value.
+        ValueError: with the owner and the value.
     """
-    if type(generation) is not int or generation not in (0, 1, 2):  # True is 1, and gc.collect() takes no 1.0
+    if type(generation) is not int or generation not in (0, 1, 2):  # True equals 1, and gc.collect() rejects 1.0
         raise ValueError(f"{owner}(generation={generation!r}): the generations are 0, 1 and 2")
 
 
 def collect(generation: int = 2) -> dict[str, float]:
-    """Collects, and says what came of it under the names of `Collect`."""
+    """Collect, and return the results under the names of `Collect`."""
     before = own_memory().anonymous_bytes
     began_s = time.perf_counter()
     num_objects = gc.collect(generation)

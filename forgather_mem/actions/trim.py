@@ -1,4 +1,4 @@
-"""What does glibc give back to the system when it is asked to, and what does asking cost?"""
+"""Makes glibc return freed host memory to the system, and measures the cost."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import functools
 import time
 from collections.abc import Callable, Mapping
 
-from forgather_mem.probes.allocator import empty_host_cache
-from forgather_mem.probes.pace import Pace
-from forgather_mem.probes.procfs import own_memory
-from forgather_mem.sample import Moment, RunInfo, Sample
+from forgather_mem.system.allocator import empty_host_cache
+from forgather_mem.system.procfs import own_memory
+from forgather_mem.system.time_budget import TimeBudget
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample
 
 
 class TrimHost:
-    """Calls `malloc_trim(0)`, and empties torch's cache of pinned host memory where there is one.
+    """Calls `malloc_trim(0)`, and empties torch's cache of pinned host memory if there is one.
 
-    glibc keeps what a program frees: a resident size that does not fall is not yet a leak. Gives the seconds
-    it took (505 ms for 4 GB given back, up to 114 ms for nothing) and by how much the process shrank. Where
-    the C library has no `malloc_trim`, nothing is given.
+    glibc keeps what a program frees: a resident size that does not fall is not necessarily a leak. Returns the seconds
+    it took (505 ms for 4 GB returned, up to 114 ms for nothing) and by how much the process shrank. Returns nothing if
+    the C library has no `malloc_trim`.
 
     Args:
-        budget_frac: The share of the time that trims may take: one that took 100 ms is not repeated within
-            5 s at the default 0.02. Calls in between do and give nothing.
+        budget_frac: The fraction of the time that trims may take: one that took 100 ms is not repeated within 5 s at
+            the default 0.02. Calls in between do nothing and return nothing.
 
     Raises:
         ValueError: for a budget that is not positive.
@@ -35,15 +35,15 @@ class TrimHost:
         if not 0 < budget_frac <= 1:
             raise ValueError(f"TrimHost(budget_frac={budget_frac}): give a share above 0 and at most 1")
         self.budget_frac = budget_frac
-        self._pace = Pace(0.0, budget_frac=budget_frac)
+        self._pace = TimeBudget(0.0, budget_frac=budget_frac)
 
     @property
     def available(self) -> bool:
-        """Whether the C library can be asked."""
+        """Whether the C library has `malloc_trim`."""
         return _malloc_trim() is not None
 
     def begin(self, run: RunInfo) -> None:
-        self._pace = Pace(0.0, budget_frac=self.budget_frac)
+        self._pace = TimeBudget(0.0, budget_frac=self.budget_frac)
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         return self._pace.take(trim_host)
@@ -56,7 +56,7 @@ class TrimHost:
 
 
 def trim_host() -> dict[str, float]:
-    """Trims, and says what came of it under the names of `TrimHost`."""
+    """Trim, and return the results under the names of `TrimHost`."""
     trim = _malloc_trim()
     if trim is None:
         return {}

@@ -1,6 +1,6 @@
 """The trainer callbacks. Using one imports transformers.
 
-Each is loaded when it is first used: a training that is only watched does not wait for the others.
+Each is loaded on first use: a training that is only watched does not wait for the others.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 _MODULE_OF = {
     "ClearCacheCallback": "clear_cache",
     "CudaGarbageCollector": "collectors",
-    "GradLogger": "grad_logger",
-    "InfoCallback": "info_callback",
-    "JsonLogger": "json_logger",
+    "GradLogger": "training.grad_logger",
+    "InfoCallback": "training.info",
+    "JsonLogger": "training.json_logger",
     "JsonMemoryLogger": "memory_loggers",
     "LeakDetector": "leak_detector",
     "MemoryAlert": "memory_alert",
@@ -22,12 +22,12 @@ _MODULE_OF = {
     "OOMReporter": "oom_reporter",
     "PeakMemory": "memory_loggers",
     "ProfileMemory": "profile_memory",
-    "ProgressCallback": "progress_callback",
+    "ProgressCallback": "training.progress",
     "ScheduledGarbageCollector": "gc_governor",
     "SimpleGarbageCollector": "collectors",
-    "TBLogger": "tb_logger",
+    "TBLogger": "training.tb_logger",
     "TBMemoryLogger": "memory_loggers",
-    "TextgenCallback": "textgen_callback",
+    "TextgenCallback": "training.textgen",
     "estimate_minimum": "minimum_memory",
 }
 __all__ = [
@@ -58,9 +58,6 @@ if TYPE_CHECKING:
     from forgather_mem.callbacks.collectors import CudaGarbageCollector as CudaGarbageCollector
     from forgather_mem.callbacks.collectors import SimpleGarbageCollector as SimpleGarbageCollector
     from forgather_mem.callbacks.gc_governor import ScheduledGarbageCollector as ScheduledGarbageCollector
-    from forgather_mem.callbacks.grad_logger import GradLogger as GradLogger
-    from forgather_mem.callbacks.info_callback import InfoCallback as InfoCallback
-    from forgather_mem.callbacks.json_logger import JsonLogger as JsonLogger
     from forgather_mem.callbacks.leak_detector import LeakDetector as LeakDetector
     from forgather_mem.callbacks.memory_alert import MemoryAlert as MemoryAlert
     from forgather_mem.callbacks.memory_callback import MemoryCallback as MemoryCallback
@@ -71,9 +68,12 @@ if TYPE_CHECKING:
     from forgather_mem.callbacks.minimum_memory import estimate_minimum as estimate_minimum
     from forgather_mem.callbacks.oom_reporter import OOMReporter as OOMReporter
     from forgather_mem.callbacks.profile_memory import ProfileMemory as ProfileMemory
-    from forgather_mem.callbacks.progress_callback import ProgressCallback as ProgressCallback
-    from forgather_mem.callbacks.tb_logger import TBLogger as TBLogger
-    from forgather_mem.callbacks.textgen_callback import TextgenCallback as TextgenCallback
+    from forgather_mem.callbacks.training.grad_logger import GradLogger as GradLogger
+    from forgather_mem.callbacks.training.info import InfoCallback as InfoCallback
+    from forgather_mem.callbacks.training.json_logger import JsonLogger as JsonLogger
+    from forgather_mem.callbacks.training.progress import ProgressCallback as ProgressCallback
+    from forgather_mem.callbacks.training.tb_logger import TBLogger as TBLogger
+    from forgather_mem.callbacks.training.textgen import TextgenCallback as TextgenCallback
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Which callback gives the device allocator's unused memory back to the driver?"""
+"""`ClearCacheCallback`: gives the device allocator's unused memory back to the driver."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from collections.abc import Mapping
 from typing import Literal
 
 from forgather_mem.actions import Adaptive, ClearCache, Collect, TrimHost
-from forgather_mem.callbacks.rule_callback import RuleCallback
+from forgather_mem.callbacks.base import RuleCallback
+from forgather_mem.engine.schedule import Rule
 from forgather_mem.errors import check_flags
-from forgather_mem.plan import Rule
-from forgather_mem.sample import Moment, Sample, Work
-from forgather_mem.triggers import AtEvent, Every, Trigger, check_period
+from forgather_mem.telemetry.records import Moment, Sample, Work
+from forgather_mem.telemetry.triggers import AtEvent, Every, Trigger, check_period
 
 logger = logging.getLogger(__name__)
 
 
 class ClearCacheCallback(RuleCallback):
-    """Clears the device cache after every N-th optimizer step or epoch.
+    """Clears the device cache after every Nth optimizer step or epoch.
 
     Steps are optimizer steps: gradient accumulation does not multiply the clears, and no clear falls between
-    a forward pass and its backward pass. What each clear cost and freed is booked and stands in the record
-    of `TBMemoryLogger` and in the report. Without an accelerator there is nothing to clear.
+    a forward pass and its backward pass. The cost and yield of each clear are recorded, in `TBMemoryLogger` and in the
+    report. Without an accelerator there is nothing to clear.
 
     Args:
         empty_cache_at: "epoch" or "step".
-        empty_cache_freq: Every N-th of them: with "step" and 10, after the steps 10, 20, ...
-        garbage_collection: Run a full `gc.collect()` before each clear, so that tensors in reference cycles go too;
-            without an accelerator, too. It is booked as a collection.
-        when: Clear under pressure instead: `Above("device/reserved_frac", 0.92)` clears when that limit is crossed,
-            and again only after the value has been lower. Then leave out the two above.
-        trim_host: Ask the C library to give unused host memory back as well, and empty torch's cache of pinned
-            host memory, within a budget of 2 % of the time. This works without an accelerator, too.
-        adaptive: Watch what comes of the clears. A schedule of which nothing stays free is stretched after three
-            useless clears and then switched off, with one log line that says why.
+        empty_cache_freq: Every Nth of them: with "step" and 10, after steps 10, 20, ...
+        garbage_collection: Run a full `gc.collect()` before each clear, so that tensors in reference cycles are freed
+            too; also without an accelerator. It is recorded as a collection.
+        when: Clear under pressure instead: `Above("device/reserved_frac", 0.92)` clears when that limit is crossed, and
+            again only after the value has been below it. Then omit the two above.
+        trim_host: Also make the C library release unused host memory, and empty torch's cache of pinned host memory,
+            within a budget of 2 % of the time. Works without an accelerator.
+        adaptive: Watch the effect of the clears. After three clears whose memory does not stay free, the schedule is
+            stretched and finally switched off, with one log line that gives the reason.
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
 
@@ -43,7 +43,7 @@ class ClearCacheCallback(RuleCallback):
     ValueError: ClearCacheCallback(empty_cache_at='batch'): the cache is cleared at 'epoch' or 'step'
 
     Raises:
-        ValueError: for another `empty_cache_at`, a period that is no whole number of 1 or more, or `when` besides.
+        ValueError: for another `empty_cache_at`, a period that is not an integer of 1 or more, or `when` as well.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ClearCacheCallback(RuleCallback):
         if when is None:
             by_step = empty_cache_at == "step"
             when = Every(steps=empty_cache_freq) if by_step else Every(epochs=empty_cache_freq)
-        # As two actions: so a collection is booked as one, also where there is no device to clear
+        # As two actions, so that a collection is recorded as one even where there is no device to clear
         do: list[Work] = [Collect(), ClearCache()] if garbage_collection else [ClearCache()]
         if trim_host:
             do.append(TrimHost())

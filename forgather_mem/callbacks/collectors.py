@@ -1,4 +1,4 @@
-"""Which callbacks run Python's garbage collector at a fixed rhythm, by epochs or by steps?"""
+"""Callbacks that run Python's garbage collector at a fixed interval of epochs or steps."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import math
 from collections.abc import Mapping
 
 from forgather_mem.actions import ClearCache, Collect
-from forgather_mem.callbacks.rule_callback import RuleCallback
+from forgather_mem.callbacks.base import RuleCallback
+from forgather_mem.engine.schedule import Rule
 from forgather_mem.errors import check_flags
-from forgather_mem.plan import Rule
-from forgather_mem.sample import Moment, Sample, Work
-from forgather_mem.triggers import Every, check_period
+from forgather_mem.telemetry.records import Moment, Sample, Work
+from forgather_mem.telemetry.triggers import Every, check_period
 from forgather_mem.units import format_bytes
 
 NOTHING: Mapping[str, float] = {}
 
 
 class SimpleGarbageCollector(RuleCallback):
-    """Runs a full `gc.collect()` at the end of every N-th epoch, or every N optimizer steps.
+    """Runs a full `gc.collect()` at the end of every Nth epoch, or every N optimizer steps.
 
-    It frees what is lost in reference cycles. A training that makes none gains nothing from it, and a
-    collection pauses the training by about 0.2 s per million tracked objects: for a collector whose
-    pauses do not grow with the heap see `ScheduledGarbageCollector`.
+    It frees what is unreachable in reference cycles. A training without such cycles gains nothing from it, and a
+    collection pauses the training by about 0.2 s per million tracked objects; for a collector whose pauses do not grow
+    with the heap, see `ScheduledGarbageCollector`.
 
     Args:
-        collect_freq_epoch: Collect at the end of every N-th epoch; a resumed training keeps the rhythm.
+        collect_freq_epoch: Collect at the end of every Nth epoch; a resumed training keeps the interval.
         verbose: Print a line before and after, through the progress bar's writer, on rank 0.
-        collect_freq_step: Collect after every N-th optimizer step instead; `collect_freq_epoch` is then None.
+        collect_freq_step: Collect after every Nth optimizer step instead; `collect_freq_epoch` is then None.
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
 
@@ -36,7 +36,7 @@ class SimpleGarbageCollector(RuleCallback):
     ValueError: SimpleGarbageCollector(collect_freq_step=0): a period is 1 step or more
 
     Raises:
-        ValueError: for a period that is no whole number of 1 or more.
+        ValueError: for a period that is not an integer of 1 or more.
     """
 
     def __init__(
@@ -59,19 +59,19 @@ class SimpleGarbageCollector(RuleCallback):
 class CudaGarbageCollector(RuleCallback):
     """Runs a full `gc.collect()` and then gives the device allocator's unused memory back to the driver.
 
-    Any accelerator of PyTorch is served, not only CUDA. Without one it collects, and says so once. The
-    memory goes back to the driver, for other processes and other allocators: this process's own next
-    allocation becomes dearer, not cheaper.
+    It supports any accelerator of PyTorch, not only CUDA. Without one it only collects, and says so once. The memory
+    goes back to the driver, for other processes and other allocators: this process's own next allocation becomes more
+    expensive, not cheaper.
 
     Args:
-        collect_freq_epoch: At the end of every N-th epoch; a resumed training keeps the rhythm.
+        collect_freq_epoch: At the end of every Nth epoch; a resumed training keeps the interval.
         verbose: Print what was done and the allocator's summary, on rank 0.
-        collect_freq_step: After every N-th optimizer step instead; `collect_freq_epoch` is then None.
+        collect_freq_step: After every Nth optimizer step instead; `collect_freq_epoch` is then None.
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
 
     Raises:
-        ValueError: for a period that is no whole number of 1 or more.
+        ValueError: for a period that is not an integer of 1 or more.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ def _tell_cleared(moment: Moment, sample: Sample) -> Mapping[str, float]:
 
 
 class _SayWithoutDevice:
-    """Says once that there is no device cache to clear."""
+    """Prints once that there is no device cache to clear."""
 
     def __init__(self) -> None:
         self._said = False
@@ -142,5 +142,5 @@ class _SayWithoutDevice:
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if not self._said and not ClearCache().available:
             self._said = True
-            moment.run.say("CudaGarbageCollector: no accelerator here, so there is no device cache; it only collects.")
+            moment.run.say("CudaGarbageCollector: there is no accelerator and so no device cache; it only collects.")
         return NOTHING

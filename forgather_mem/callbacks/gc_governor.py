@@ -1,4 +1,4 @@
-"""Which callback collects garbage without pauses that grow with the heap, and without leaking aged cycles?"""
+"""`ScheduledGarbageCollector`: pauses that don't grow with the heap, and no old cycles left behind."""
 
 from __future__ import annotations
 
@@ -9,48 +9,47 @@ import time
 from collections.abc import Mapping
 
 from forgather_mem.actions.collect import check_generation, collect
-from forgather_mem.actions.heap import HeapHold, frees_aged_cycles
+from forgather_mem.actions.freeze import HeapHold, frees_aged_cycles
+from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.gc_schedule import Budget, Schedule
-from forgather_mem.callbacks.rule_callback import RuleCallback
+from forgather_mem.engine.schedule import Rule
 from forgather_mem.errors import check_flags
-from forgather_mem.plan import Rule
-from forgather_mem.sample import Moment, RunInfo, Sample
-from forgather_mem.store import Agreement
-from forgather_mem.triggers import AtEvent, Every, check_period
+from forgather_mem.system.rank_store import RankAgreement
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
 from forgather_mem.units import format_bytes
 
 logger = logging.getLogger(__name__)
 
-_run_numbers = itertools.count()  # the same on every rank, since all ranks run the same trainings
+_run_numbers = itertools.count()  # equal on all ranks, since all run the same trainings
 
 NOTHING: Mapping[str, float] = {}
 BOUNDARIES = ("evaluate", "save", "epoch_end", "train_end")
-# A collection between boundaries that took this long has seen too much: what survived it is put aside, too.
+# A collection between boundaries that took this long has visited too much: its survivors are frozen too.
 LONG_PAUSE_S = 0.005
 
 
 class ScheduledGarbageCollector(RuleCallback):
-    """Collects garbage on a schedule of its own instead of CPython's: short pauses, nothing left behind.
+    """Collects garbage on its own schedule instead of CPython's: short pauses, nothing left behind.
 
-    Automatic collection is off. After the first `every_steps` steps everything alive is frozen, so that
-    each later collection, a full one every `every_steps` steps, looks only at what came since. At
-    evaluations, checkpoints and epoch ends, where a pause hides, everything is unfrozen, collected and
-    frozen again, as often as that takes 5 % of the time at most; without any of these this happens every
-    `boundary_steps` steps or `boundary_s` seconds. The steps are the same on all ranks: rank 0 decides
-    when a budget stretches the schedule.
+    Automatic collection is off. After the first `every_steps` steps everything alive is frozen, so that each later
+    collection, a full one every `every_steps` steps, visits only newer objects. At boundaries (evaluations, checkpoints
+    and epoch ends), where a pause does not matter, everything is unfrozen, collected and frozen again, within 5 % of
+    the time; without any of these this happens every `boundary_steps` steps or `boundary_s` seconds. The steps are the
+    same on all ranks: rank 0 decides when a budget stretches the schedule.
 
-    Objects that you have frozen yourself stay frozen: then nothing is frozen or unfrozen here, which is
-    said once. Thresholds are never touched. Everything is as before after the training, however it ends.
+    Objects that you have frozen yourself stay frozen: then nothing is frozen or unfrozen here, which is reported once.
+    Thresholds are never touched. The collector is restored after the training, however it ends.
 
     Args:
-        every_steps: Optimizer steps between collections; stretched when they take over 0.5 % of the time and find
+        every_steps: Optimizer steps between collections; stretched if they take over 0.5 % of the time and find
             nothing, or over 5 % and find garbage.
-        freeze: False leaves out freezing and boundaries' unfreezing; collections then cost what the heap costs.
-        generation: The generation to collect between boundaries. Below 2, cycles that have aged stay until
-            the next boundary (up to Python 3.13; the running interpreter is tried).
-        boundary_steps: A boundary of our own after so many steps without one.
-        boundary_s: The same in seconds; infinity for by steps only.
-        verbose: Say what each boundary found, on rank 0.
+        freeze: False disables freezing and unfreezing; the cost of collections then grows with the heap.
+        generation: The generation to collect between boundaries. Below 2, old cycles stay until the next boundary (up
+            to Python 3.13; the running interpreter is tested).
+        boundary_steps: Number of steps without a boundary after which we insert one.
+        boundary_s: The same in seconds; infinity to count steps only.
+        verbose: Print what each boundary found, on rank 0.
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
 
@@ -88,7 +87,7 @@ class ScheduledGarbageCollector(RuleCallback):
 
 
 class _Governor:
-    """The work of the callback: state of one training, made in `begin` and dropped in `end`."""
+    """The work of the callback: state of one training, created in `begin` and dropped in `end`."""
 
     books = "collect"
 
@@ -112,7 +111,7 @@ class _Governor:
         self._budget = Budget(self._every_steps, self._boundary_steps, self._boundary_s)
         first = Schedule(stretch=1, gap_steps=0, own_boundary_steps=self._boundary_steps)
         key = f"gc/{next(_run_numbers)}"
-        self._agreement = Agreement(key, first.write(), rank=run.rank, world_size=run.world_size)
+        self._agreement = RankAgreement(key, first.write(), rank=run.rank, world_size=run.world_size)
         if self._generation < 2 and not frees_aged_cycles(self._generation):
             logger.warning(
                 "gc.collect(%d) does not free cycles that have survived a collection on this interpreter; "
@@ -121,14 +120,14 @@ class _Governor:
             )
 
     def end(self, run: RunInfo) -> None:
-        self._let_go()
+        self.give_back()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         hold = self._hold
         if hold is None:
             return NOTHING
         with contextlib.ExitStack() as on_failure:
-            on_failure.callback(self._let_go)  # or nobody would collect for the rest of the training
+            on_failure.callback(self.give_back)  # otherwise nothing would collect for the rest of the training
             values = self._collect(hold, moment)
             on_failure.pop_all()
         return values
@@ -143,8 +142,8 @@ class _Governor:
                 return NOTHING
             return self._between(hold, moment, schedule)
         if moment.event == "train_end" and moment.step == self._boundary_step:
-            return collect()  # the rest is frozen still: the epoch's end has just seen to it
-        # An evaluation, a checkpoint and the end of an epoch may follow one step: the first of them is enough.
+            return collect()  # the rest is still frozen: the epoch's end has just collected it
+        # An evaluation, a checkpoint and the end of an epoch may follow the same step: the first of them is enough.
         gap_steps = max(1, schedule.gap_steps)
         if moment.event == "train_end" or (self._started and moment.step - self._boundary_step >= gap_steps):
             return self._at_boundary(hold, moment, schedule)
@@ -154,7 +153,7 @@ class _Governor:
         self._budget.begins(moment.step)
         began_s = time.thread_time()
         values = collect(self._generation)
-        long = time.thread_time() - began_s > LONG_PAUSE_S  # of work: waiting for a busy processor is not the heap's
+        long = time.thread_time() - began_s > LONG_PAUSE_S  # CPU time: a busy processor is not the heap's fault
         if long:
             hold.freeze_more()
         self._budget.collected(moment.step, values["collect/time_s"], values["collect/objects"], froze=long)
@@ -172,7 +171,7 @@ class _Governor:
             self._told_foreign = True
             logger.warning(
                 "objects are frozen already (gc.freeze() was called elsewhere): ScheduledGarbageCollector freezes and "
-                "unfreezes nothing, so its collections cost what the heap costs"
+                "unfreezes nothing, so its collections scan the whole heap"
             )
         if self._verbose:
             moment.run.say(
@@ -183,9 +182,10 @@ class _Governor:
 
     def _plan_ahead(self, schedule: Schedule, step: int) -> None:
         wanted = self._budget.advice(schedule, step).write()
-        self._agreement.propose(wanted, from_step=step + max(2 * self._every_steps, 4))  # all ranks ask in between
+        self._agreement.propose(wanted, from_step=step + max(2 * self._every_steps, 4))  # by then all ranks know it
 
-    def _let_go(self) -> None:
+    def give_back(self) -> None:
+        """As before `begin`, whatever has failed since. Idempotent."""
         if self._hold is not None:
             self._hold.give_back()
             self._hold = None

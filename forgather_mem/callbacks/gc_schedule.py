@@ -1,4 +1,4 @@
-"""How often may collections come? What rank 0 weighs, and the schedule that all ranks follow."""
+"""How often collections may run: rank 0's budget, and the schedule that all ranks follow."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# The share of the time that collections between boundaries may take: those that find nothing, those that find
-# garbage (dask's collector has the same 5 %), and those at boundaries.
+# Fractions of the time that collections may take: those that find nothing, those that find garbage (5 % as in dask's
+# collector), and those at boundaries.
 USELESS_SHARE = 0.005
 USEFUL_SHARE = 0.05
 BOUNDARY_SHARE = 0.05
 MAX_STRETCH = 64
-# What is frozen between boundaries and then dropped in a cycle stays until the next one: so many times, then it comes.
+# Objects frozen between boundaries and then dropped in a cycle stay until the next boundary; it comes after this many.
 MAX_FREEZES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What all ranks agree on.
+    """What all ranks have agreed on.
 
     Attributes:
-        stretch: Of the collections between boundaries only every so many-th is done.
-        gap_steps: No boundary sooner than this after the last one.
-        own_boundary_steps: A boundary of our own when none has come for so many steps.
+        stretch: Only every `stretch`-th collection between boundaries runs.
+        gap_steps: Minimum number of steps between boundaries.
+        own_boundary_steps: Number of steps without a boundary after which we insert one.
 
     >>> Schedule.read(Schedule(2, 0, 1000).write())
     Schedule(stretch=2, gap_steps=0, own_boundary_steps=1000)
@@ -46,14 +46,14 @@ class Schedule:
 
 
 class Budget:
-    """Weighs what collections cost and bring against the time a step takes.
+    """Weighs the cost and yield of collections against the duration of a step.
 
-    Call `begins` before and one of `collected` and `renewed` after each collection, then ask for `advice`.
+    Call `begins` before and either `collected` or `renewed` after each collection, then `advice`.
 
     Args:
-        every_steps: Steps between collections when nothing is stretched.
-        boundary_steps: At most so many steps without a boundary.
-        boundary_s: At most so many seconds without one.
+        every_steps: Steps between collections without stretching.
+        boundary_steps: Maximum number of steps without a boundary.
+        boundary_s: Maximum number of seconds without one.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Budget:
         self._boundary_steps = boundary_steps
         self._boundary_s = boundary_s
         self._clock = clock
-        self._step_s: deque[float] = deque(maxlen=5)  # the median: some of these intervals hold an evaluation
+        self._step_s: deque[float] = deque(maxlen=5)  # for the median: some of these intervals contain an evaluation
         self._last: tuple[int, float] | None = None  # None at first: the first steps compile and load
         self._collect_s: deque[float] = deque(maxlen=3)
         self._found = 0.0
@@ -82,7 +82,7 @@ class Budget:
             self._step_s.append((self._clock() - self._last[1]) / (step - self._last[0]))
 
     def collected(self, step: int, took_s: float, num_objects: float, *, froze: bool) -> None:
-        """A collection between boundaries is over; `froze`: what survived it was frozen, too."""
+        """A collection between boundaries is over; `froze`: its survivors were frozen too."""
         self._last = (step, self._clock())
         self._collect_s.append(took_s)
         self._found = num_objects
@@ -95,7 +95,7 @@ class Budget:
         self._num_freezes = 0
 
     def advice(self, now: Schedule, step: int) -> Schedule:
-        """The schedule that would be right; `now` itself when it is not far off."""
+        """The appropriate schedule; `now` itself if it is close enough."""
         if not self._step_s:
             return now
         step_s = max(statistics.median(self._step_s), 1e-6)
@@ -117,10 +117,10 @@ class Budget:
 
     def _own_boundary_steps(self, step: int, step_s: float) -> int:
         if self._num_freezes >= MAX_FREEZES:
-            return max(1, step - self._renewed_step)  # now, as soon as all ranks have heard of it
+            return max(1, step - self._renewed_step)  # now, as soon as all ranks know
         return max(1, int(min(self._boundary_steps, self._boundary_s / step_s)))
 
 
 def _unless_near(now: int, wanted: int, factor: float) -> int:
-    """`wanted`, but `now` when they differ by less than this factor: no proposal for every small change."""
+    """`wanted`, or `now` if they differ by less than this factor: not every small change is proposed."""
     return now if now / factor < wanted < now * factor else wanted

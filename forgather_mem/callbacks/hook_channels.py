@@ -1,4 +1,4 @@
-"""What surrounds a part of a pipeline's work: arguments, contexts with a before and an after, channels of them."""
+"""Hooks around parts of a pipeline: their arguments, contexts with a before and an after, and channels."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Literal, Self
 from forgather_mem.errors import did_you_mean
 
 PipelineHookChannel = Literal["on_loop", "on_epoch", "on_step", "on_batch", "on_model_forward", "on_model_backward"]
-"""The parts of a training that hooks can surround, the widest first."""
+"""The parts of a training that hooks can surround, outermost first."""
 
 Part = Callable[["PipelineHookArgs"], None]
 
 
 @dataclass
 class PipelineHookArgs:
-    """Where a pipeline is, and what it works with. Every field is optional; ids count from 0."""
+    """The position of a pipeline, and the objects it works with. Every field is optional; ids count from 0."""
 
     accelerator: Any = None
     epoch_id: int = 0
@@ -50,14 +50,14 @@ class PipelineHookArgs:
 
 
 class HookContext:
-    """What is done before and after one part of the work.
+    """What runs before and after one part of the work.
 
-    Override `before` and `after`, or hand in functions.
+    Override `before` and `after`, or pass functions.
 
     Args:
-        name: For messages.
+        name: Used in messages.
         before: Called with the pipeline's arguments when the part begins.
-        after: Called with the same when it has ended, also by an exception.
+        after: Called with the same arguments when it has ended, also by an exception.
     """
 
     def __init__(self, name: str | None = None, before: Part | None = None, after: Part | None = None) -> None:
@@ -84,7 +84,7 @@ class HookContext:
 
     @contextlib.contextmanager
     def begin(self, arg: PipelineHookArgs) -> Iterator[PipelineHookArgs]:
-        """`before`, the body, `after`. When `before` fails there is neither body nor `after`."""
+        """`before`, the body, `after`. If `before` fails, neither the body nor `after` runs."""
         self.before(arg)
         try:
             yield arg
@@ -96,9 +96,9 @@ class HookContext:
 
 
 class RemovableHandle:
-    """Takes a hook out again: by `remove()`, by calling it, or at the end of a `with`. Once is enough.
+    """Removes a hook: by `remove()`, by calling it, or at the end of a `with`. Once is enough.
 
-    In robo_orchard_lab only the call takes the hook out; `remove()` there makes the handle useless.
+    In robo_orchard_lab only the call removes the hook; `remove()` there makes the handle useless.
     """
 
     __slots__ = ("_take_out",)
@@ -107,7 +107,7 @@ class RemovableHandle:
         self._take_out: Callable[[], object] | None = take_out
 
     def remove(self) -> None:
-        """Take it out; a second time does nothing."""
+        """Remove the hook; a second call does nothing."""
         take_out, self._take_out = self._take_out, None
         if take_out is not None:
             take_out()
@@ -129,10 +129,10 @@ class HookChannel:
         self._contexts: dict[HookContext, None] = {}
 
     def register(self, context: HookContext) -> RemovableHandle:
-        """From the next `begin` on, run this context too, after those that are there.
+        """From the next `begin` on, run this context too, after the existing ones.
 
         Raises:
-            TypeError: for what has no `before` and `after`.
+            TypeError: for an object without `before` and `after`.
         """
         if isinstance(context, type) or not (hasattr(context, "before") and hasattr(context, "after")):
             raise TypeError(f"{self.name}: {context!r} is no HookContext; write HookContext(after=...)")
@@ -140,14 +140,14 @@ class HookChannel:
         return RemovableHandle(lambda: self._contexts.pop(context, None))
 
     def unregister_all(self) -> None:
-        """Run none of them any more."""
+        """Remove all contexts."""
         self._contexts.clear()
 
     @contextlib.contextmanager
     def begin(self, arg: PipelineHookArgs) -> Iterator[PipelineHookArgs]:
         """Every `before`, the body, every `after`; both in the order of registration.
 
-        `after` runs for each context whose `before` went well, also when the body or another `after` fails.
+        `after` runs for each context whose `before` succeeded, also if the body or another `after` fails.
         """
         with contextlib.ExitStack() as afters:
             begun = []
@@ -157,7 +157,7 @@ class HookChannel:
                     begun.append(context)
                 yield arg
             finally:
-                for context in reversed(begun):  # the stack undoes from its top
+                for context in reversed(begun):  # the stack unwinds from its top
                     afters.callback(context.after, arg)
 
     def __iter__(self) -> Iterator[HookContext]:

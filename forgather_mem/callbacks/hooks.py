@@ -1,8 +1,8 @@
-"""How does a pipeline of hooks (as in robo_orchard_lab) clear the device cache after its steps or epochs?
+"""Pipeline hooks (as in robo_orchard_lab) that clear the device cache after steps or epochs.
 
-A pipeline opens a channel around each part of its work, `with hooks.begin("on_step", arg):`, and every hook
-registered there runs before and after the body. The names and the meaning are those of
-`robo_orchard_lab.pipeline.hooks`; nothing of that package is needed here.
+A pipeline opens a channel around each part of its work, `with hooks.begin("on_step", arg):`, and every hook registered
+there runs before and after the body. Names and semantics are those of `robo_orchard_lab.pipeline.hooks`; that package
+is not required.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from forgather_mem.callbacks.hook_channels import (
     PipelineHookChannel,
     RemovableHandle,
 )
+from forgather_mem.engine.ledger import Ledger
 from forgather_mem.errors import check_flags
-from forgather_mem.ledger import Ledger
-from forgather_mem.triggers import check_period
+from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.triggers import check_period
 
 __all__ = [
     "ClearCacheHook",
@@ -55,7 +56,7 @@ class PipelineHooks:
     def begin(
         self, channel: PipelineHookChannel, arg: PipelineHookArgs
     ) -> contextlib.AbstractContextManager[PipelineHookArgs]:
-        """Run what is registered in this channel around a body; gives the arguments back."""
+        """Run the hooks registered in this channel around a body; yields the arguments."""
         return self._channel(channel).begin(arg)
 
     def register_hook(self, channel: PipelineHookChannel, hook: HookContext) -> RemovableHandle:
@@ -63,24 +64,24 @@ class PipelineHooks:
 
         Raises:
             ValueError: for a channel that does not exist.
-            TypeError: for what has no `before` and `after`.
+            TypeError: for an object without `before` and `after`.
         """
         return self._channel(channel).register(hook)
 
     def register_pipeline_hooks(self, hooks: PipelineHooks) -> RemovableHandle:
-        """Run all contexts that another set has now, until the handle is removed.
+        """Run all contexts that another set has at this moment, until the handle is removed.
 
         Raises:
-            TypeError: for something else, as a config that is not called yet.
+            TypeError: for anything else, such as a config that has not been called.
         """
         if not isinstance(hooks, PipelineHooks):
             raise TypeError(f"register_pipeline_hooks: {hooks!r} is no PipelineHooks; a config is called first")
         return hooks.register_into(self)
 
     def register_into(self, pipeline: Any) -> RemovableHandle:
-        """Register all contexts in any object with `register_hook(channel, context)`.
+        """Register all contexts with any object that has `register_hook(channel, context)`.
 
-        This is how hooks of this library come into a robo_orchard_lab pipeline:
+        This is how hooks of this library are added to a robo_orchard_lab pipeline:
         `ClearCacheHookConfig(...)().register_into(trainer.hooks)`.
         """
         handles = [pipeline.register_hook(name, context) for name, channel in self.hooks.items() for context in channel]
@@ -95,7 +96,7 @@ class PipelineHooks:
     def from_hooks(
         cls, hooks: PipelineHooks | PipelineHooksConfig[Any] | Iterable[PipelineHooks | PipelineHooksConfig[Any]] | None
     ) -> Self:
-        """One set with the contexts of all of these, in this order; configs are built first.
+        """One set with the contexts of all arguments, in this order; configs are built first.
 
         Raises:
             TypeError: for something that is neither hooks nor a config of hooks.
@@ -129,7 +130,7 @@ Hooks = TypeVar("Hooks", bound=PipelineHooks, covariant=True)
 
 @dataclass_transform(kw_only_default=True)
 class PipelineHooksConfig(Generic[Hooks]):
-    """What is needed to build hooks; calling it builds them, with the fields given replaced.
+    """The configuration of hooks; calling it builds them, with the given fields replaced.
 
     Annotated attributes of a subclass are its fields; `class_type` is the class that it builds.
 
@@ -152,13 +153,13 @@ class PipelineHooksConfig(Generic[Hooks]):
 
 
 class ClearCacheHook(PipelineHooks):
-    """Clears the device cache after every N-th step or epoch, when the body has ended.
+    """Clears the device cache after every Nth step or epoch, when the body has ended.
 
-    Ids count from 0, so with 10 the cache is cleared after the steps with the ids 9, 19, ... Without an
-    accelerator there is no cache to clear; garbage is collected all the same.
+    Ids count from 0, so with 10 the cache is cleared after the steps with ids 9, 19, ... Without an accelerator there
+    is no cache to clear, but garbage is still collected.
 
     Attributes:
-        ledger: What each collection and clear took and freed.
+        ledger: Cost and yield of each collection and clear.
     """
 
     def __init__(self, cfg: ClearCacheHookConfig) -> None:
@@ -167,6 +168,7 @@ class ClearCacheHook(PipelineHooks):
         self.empty_cache_freq = cfg.empty_cache_freq
         self.garbage_collection = cfg.garbage_collection
         self.ledger = Ledger()
+        self._fence = FailureGuard()
         self.register_hook("on_step", HookContext("ClearCacheHook", after=self._step_ended))
         self.register_hook("on_epoch", HookContext("ClearCacheHook", after=self._epoch_ended))
 
@@ -179,11 +181,10 @@ class ClearCacheHook(PipelineHooks):
             self._clear()
 
     def _clear(self) -> None:
-        if self.garbage_collection:
-            self.ledger.book("collect", collect())
-        cleared = clear_cache()
-        if cleared:
-            self.ledger.book("clear", cleared)
+        for what, clear in (("collect", collect if self.garbage_collection else None), ("clear", clear_cache)):
+            done = self._fence.call(f"ClearCacheHook, {what}", clear)
+            if done:
+                self._fence.call("ledger", self.ledger.book, what, done)
 
 
 class ClearCacheHookConfig(PipelineHooksConfig[ClearCacheHook]):
@@ -191,15 +192,15 @@ class ClearCacheHookConfig(PipelineHooksConfig[ClearCacheHook]):
 
     Attributes:
         empty_cache_at: "step" or "epoch".
-        empty_cache_freq: Every N-th of them.
-        garbage_collection: Run a full collection before each clear, so that tensors in reference cycles go too.
+        empty_cache_freq: Every Nth of them.
+        garbage_collection: Run a full collection before each clear, so that tensors in reference cycles are freed too.
 
     >>> hooks = ClearCacheHookConfig(empty_cache_at="step", empty_cache_freq=10)()
     >>> with hooks.begin("on_step", PipelineHookArgs(global_step_id=9, epoch_id=0)) as arg:
     ...     pass  # the cache is cleared behind this body, and not behind the nine before it
 
     Raises:
-        ValueError: for another `empty_cache_at`, a period that is no whole number of 1 or more, or a
+        ValueError: for another `empty_cache_at`, a period that is not an integer of 1 or more, or a
             `garbage_collection` that is neither true nor false.
     """
 

@@ -1,26 +1,26 @@
-"""Which callback says by itself what leaks, with bytes, holder and line, and is silent when nothing does?"""
+"""`LeakDetector`: reports what leaks, with bytes, holder and line, and nothing else."""
 
 from __future__ import annotations
 
-from forgather_mem.callbacks.rule_callback import RuleCallback
-from forgather_mem.diagnose.leak_watch import LeakWatch
-from forgather_mem.plan import Rule
-from forgather_mem.triggers import Every, check_period
+from forgather_mem.callbacks.base import RuleCallback
+from forgather_mem.diagnose.leaks.watch import LeakWatch
+from forgather_mem.engine.schedule import Rule
+from forgather_mem.telemetry.triggers import Every, check_period
 
 
 class LeakDetector(RuleCallback):
-    """Finds memory that grows step by step, and who holds it; changes nothing.
+    """Finds memory that grows step by step, and its holder; changes nothing.
 
-    Every few steps it reads what is allocated on the host, on the device and in the data workers. When the lower
-    edge of one of these keeps rising it looks closer for some steps: which containers grow, who holds them, which
-    line adds to them. What it finds is printed and stands in the report as `leak`.
+    Every few steps it reads the allocated memory of the host, the device and the data workers. When the lower envelope
+    of one of these keeps rising, it looks closer for some steps: which containers grow, who holds them, which line adds
+    to them. The result is printed, and is in the report as `leak`.
 
     Args:
-        every_steps: Read the sizes at every N-th step. A verdict needs 16 readings over 60 steps after the warm-up.
-        look_closer: False leaves out the closer look: a leak is then reported without holder and line. It takes about
-            0.04 s in all, and opens a `tracemalloc` window of 10 steps at most where the source does not tell the
-            line. When nothing near grows, a second one looks farther (0.3 s) and follows the user's lines for 10 steps
-            with `sys.settrace`, 0.1 s of its own time at most; not where a debugger or coverage does so already.
+        every_steps: Read the sizes at every Nth step. A verdict needs 16 readings over 60 steps after the warm-up.
+        look_closer: False disables the closer look: a leak is then reported without holder and line. The look takes
+            about 0.04 s in total, and opens a `tracemalloc` window of at most 10 steps if the source does not show the
+            line. If nothing nearby grows, a second one looks further (0.3 s) and traces the user's lines for 10 steps
+            with `sys.settrace`, at most 0.1 s of its own time; not while a debugger or coverage is tracing.
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
 

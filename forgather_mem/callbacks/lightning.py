@@ -1,19 +1,21 @@
-"""How do the callbacks work in Lightning? One Lightning callback carries them and fires a Trainer's events.
+"""Runs the callbacks in Lightning: one Lightning callback carries them and fires the events of a Trainer.
 
 Needs the extra `forgather_mem[lightning]`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from transformers import TrainerCallback
 from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback, TrainerControl, TrainerState
 
-from forgather_mem.diagnose.failing import close_failed
-from forgather_mem.engine import RUN_ATTRIBUTE, Run
+from forgather_mem.diagnose.oom.failing import close_fenced
+from forgather_mem.engine.run import Run
+from forgather_mem.engine.run_of import run_of
+from forgather_mem.telemetry.guard import FailureGuard
 
 try:
     from lightning.pytorch.callbacks import Callback
@@ -23,19 +25,22 @@ except ImportError as error:  # pragma: no cover
     ) from error
 
 
+_FENCE = FailureGuard()  # for what is ours outside a run
+
+
 class LightningCallbacks(Callback):
     """A Lightning callback that carries trainer callbacks.
 
         trainer = lightning.Trainer(callbacks=[LightningCallbacks(load_callbacks("callbacks/memory.yaml"))])
 
     Steps are Lightning's `global_step`, which counts optimizer steps. Validation inside an epoch fires
-    `evaluate` before the `epoch_end` of its epoch; Lightning's sanity check fires nothing. `log` comes every
+    `evaluate` before the `epoch_end` of its epoch; Lightning's sanity check fires nothing. `log` fires every
     `log_every_n_steps` steps with the batch's loss, the learning rate and what the module has logged, and before
-    `evaluate` with the metrics. A callback that sets `control.should_training_stop` stops the Lightning trainer
-    after the batch.
+    `evaluate` with the metrics. A callback that sets `control.should_training_stop` stops the Lightning trainer after
+    the batch.
 
     Args:
-        callbacks: Instances or classes, as for a `transformers.Trainer`.
+        callbacks: Instances or classes, as for `transformers.Trainer`.
     """
 
     def __init__(self, callbacks: Sequence[TrainerCallback | type[TrainerCallback]]) -> None:
@@ -59,7 +64,7 @@ class LightningCallbacks(Callback):
         self.state.is_local_process_zero = trainer.local_rank == 0
         self.state.max_steps = trainer.max_steps
         self._inside_step = False
-        self._of_validation: set[str] = set()  # metrics that come from there
+        self._of_validation: set[str] = set()  # names of the validation metrics
         self._follow(trainer)
         self._fire("train_begin")
 
@@ -97,7 +102,7 @@ class LightningCallbacks(Callback):
         self._fire("step_end")
         every = trainer.log_every_n_steps
         if every and after % every == 0:
-            self._log({**_step_numbers(trainer, outputs), **self._metrics(trainer, of_validation=False)})
+            self._log(lambda: {**_step_numbers(trainer, outputs), **self._metrics(trainer, of_validation=False)})
         if self.control.should_training_stop or self.control.should_epoch_stop:
             trainer.should_stop = True
 
@@ -110,8 +115,8 @@ class LightningCallbacks(Callback):
         if self._handler is not None and not trainer.sanity_checking:
             self._phase(None)
             self._of_validation |= set(trainer.callback_metrics) - self._known
-            metrics = self._metrics(trainer, of_validation=True)
-            self._log(metrics)
+            metrics = _FENCE.call("metrics", lambda: self._metrics(trainer, of_validation=True)) or {}
+            self._log(lambda: metrics)
             self._fire("evaluate", metrics=metrics)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
@@ -124,18 +129,15 @@ class LightningCallbacks(Callback):
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._fire("train_end")
-        self._close("finished")
+        self._close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        run = self._run()
-        if run is not None and not isinstance(exception, KeyboardInterrupt | SystemExit):
-            close_failed(run, exception)
-        self._close("interrupted")
+        self._close(exception)
 
     # ---- inside ----
 
     def _follow(self, trainer: Any, batch_idx: int | None = None) -> None:
-        """Lightning's counts into ours."""
+        """Copies Lightning's counters into the state."""
         self.state.global_step = trainer.global_step
         self.state.epoch = float(trainer.current_epoch)
         batches = trainer.num_training_batches
@@ -146,9 +148,11 @@ class LightningCallbacks(Callback):
         metrics = trainer.callback_metrics.items()
         return {name: float(value) for name, value in metrics if (name in self._of_validation) is of_validation}
 
-    def _log(self, logs: dict[str, float]) -> None:
+    def _log(self, numbers: Callable[[], dict[str, float]]) -> None:
         run = self._run()
-        entry = {**logs, **(run.log_values() if run is not None else {}), "epoch": self.state.epoch}
+        logs = _FENCE.call("metrics", numbers) or {}
+        ours = run.fence.call("log values", run.log_values) if run is not None else None
+        entry = {**logs, **(ours or {}), "epoch": self.state.epoch}
         self.state.log_history.append({**entry, "step": self.state.global_step})
         self._fire("log", logs=entry)
 
@@ -158,26 +162,27 @@ class LightningCallbacks(Callback):
         self.control = control if control is not None else self.control
 
     def _run(self) -> Run | None:
-        run: Run | None = getattr(self.state, RUN_ATTRIBUTE, None) if self._handler is not None else None
-        return run
+        return run_of(self.state) if self._handler is not None else None
 
     def _phase(self, phase: str | None) -> None:
-        """This phase from now on, or none."""
+        """Enter this phase; None for no phase."""
         run = self._run()
         if run is not None:
-            run.phases.leave(run.phases.current)
+            run.fence.call("phases", run.phases.leave, run.phases.current)
             if phase is not None:
-                run.phases.enter(phase)
+                run.fence.call("phases", run.phases.enter, phase)
 
-    def _close(self, end: str) -> None:
+    def _close(self, error: BaseException | None = None) -> None:
         run = self._run()
-        if run is not None:
-            run.close(end)
-        self._handler = None
+        try:
+            if run is not None:
+                close_fenced(run, error)
+        finally:
+            self._handler = None
 
 
 class _NoFlow(DefaultFlowCallback):
-    """Lightning decides when to log, validate and save; transformers warns when nobody does."""
+    """Lightning decides when to log, validate and save; transformers warns if no flow callback does."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None: ...
 
@@ -185,7 +190,7 @@ class _NoFlow(DefaultFlowCallback):
 
 
 def _step_numbers(trainer: Any, outputs: Any) -> dict[str, float]:
-    """The loss of a batch, as Lightning gives it to callbacks, and the learning rate."""
+    """The loss of a batch, as Lightning passes it to callbacks, and the learning rate."""
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     numbers = {} if loss is None else {"loss": float(loss)}
     if trainer.optimizers:

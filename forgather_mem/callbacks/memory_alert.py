@@ -1,4 +1,4 @@
-"""Which callback warns before memory runs out, and saves or stops in time when asked to?"""
+"""`MemoryAlert`: warns before memory runs out, and on request saves or stops in time."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from forgather_mem.callbacks.rule_callback import RuleCallback
-from forgather_mem.diagnose.alert_watch import Alert, AlertWatch, Line
+from forgather_mem.callbacks.base import RuleCallback
+from forgather_mem.diagnose.alerts.watch import Alert, AlertWatch, Line
+from forgather_mem.engine.schedule import Rule
 from forgather_mem.errors import check_flags
-from forgather_mem.metrics import METRICS, check_name
-from forgather_mem.plan import Rule
 from forgather_mem.probes import DeviceProbe, HostProbe, PythonProbe, WorkerProbe
-from forgather_mem.triggers import AtEvent, Every, check_period, read_limit
+from forgather_mem.telemetry.metrics import METRICS, check_name
+from forgather_mem.telemetry.triggers import AtEvent, Every, check_period, read_limit
 
 __all__ = ["Alert", "MemoryAlert"]
 
@@ -28,25 +28,25 @@ _PROBES: Mapping[str, Callable[[], Any]] = {
 
 
 class MemoryAlert(RuleCallback):
-    """Warns before the wall: when a value crosses a limit, or when a memory that grows will soon be full.
+    """Warns ahead of an out-of-memory error: when a value crosses a limit, or when growing memory will soon be full.
 
-    Each rise is told once: as a line on the console, in the records as a finding of kind "alert", to a W&B or trackio
-    run that is active in this process, and to your function. A value must go back by 5 % of its limit before it is
-    told again. How soon memory is full is predicted from the growth of the last steps, when these brought at least
-    twice as much as is left; sawteeth, spikes and caches that fill are no growth.
+    Each rise is reported once: as a line on the console, in the records as a finding of kind "alert", to a W&B or
+    trackio run that is active in this process, and to your function. A value must move back by 5 % of its limit before
+    it is reported again. The forecast is based on the growth over the last steps, if that was at least twice what is
+    left; sawteeth, spikes and caches filling up do not count as growth.
 
-    With several processes rank 0 decides from which step on all of them save or stop, whichever of them is near its
-    wall: 4 steps later. No rank waits for another.
+    With several processes, whichever rank is near its limit, rank 0 decides the step at which all of them save or stop:
+    4 steps later. No rank waits for another.
 
     Args:
-        above: Sample names and limits, as in `{"host/limit_used_frac": "90%"}`, which is the default. Names that our
-            probes of host, device, collector and workers give are read here; others where another callback reads them.
-        below: The same for values that must not fall under their limit. Default: `{"device/headroom_bytes": "1GiB"}`.
-        full_within_steps: Warn when memory will be full within so many steps; None for never.
-        every_steps: Look at every N-th step.
-        call: Your function, called with an `Alert`; on the rank that has noticed it.
+        above: Sample names and limits, as in `{"host/limit_used_frac": "90%"}`, which is the default. Names of the
+            host, device, collector and worker probes are read here; others must be read by another callback.
+        below: The same for values that must not fall below their limit. Default: `{"device/headroom_bytes": "1GiB"}`.
+        full_within_steps: Warn when memory will be full within this many steps; None for never.
+        every_steps: Check every Nth step.
+        call: Your function, called with an `Alert` on the rank concerned.
         save: Ask the trainer for a checkpoint.
-        stop: Ask the trainer to stop, in order, after this step.
+        stop: Ask the trainer to stop in an orderly way after this step.
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
 
@@ -56,8 +56,8 @@ class MemoryAlert(RuleCallback):
     ValueError: MemoryAlert(above=...): there is no sample named 'host/limit_used_frc'; did you mean ...
 
     Raises:
-        ValueError: for an unknown sample name, a limit that is none, nothing to watch, or a switch that is neither
-            true nor false.
+        ValueError: for an unknown sample name, an invalid limit, nothing to watch, or a switch that is neither true nor
+            false.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ def _lines(parameter: str, limits: Mapping[str, float | str]) -> list[Line]:
 
 
 def _check_family(name: str) -> None:
-    """Refuses one of our names in a misspelt family, which would count as a family of the user's own."""
+    """Refuse one of our names in a misspelt family, which would count as the user's own family."""
     family, _, rest = name.partition("/")
     for metric in METRICS:
         known, _, known_rest = metric.name.partition("/")

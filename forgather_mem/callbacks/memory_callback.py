@@ -1,27 +1,28 @@
-"""Which callback runs a user's own rules, or watches everything cheap when it is given none?"""
+"""`MemoryCallback`: runs the user's own rules; without any, reads everything that is cheap."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from forgather_mem.callbacks.link import Link
+from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.memory_loggers import BETWEEN_STEPS
-from forgather_mem.callbacks.rule_callback import RuleCallback
 from forgather_mem.callbacks.step_loss import StepLoss
-from forgather_mem.engine import Run
-from forgather_mem.plan import Rule
+from forgather_mem.callbacks.trainer.link import Link
+from forgather_mem.engine.run import Run
+from forgather_mem.engine.schedule import Rule
 from forgather_mem.probes import CleanupProbe, DeviceProbe, HostProbe, PhaseProbe, PythonProbe, TensorProbe
-from forgather_mem.sample import OWN_BUDGET_FRAC, Moment, Sample, Sink
 from forgather_mem.sinks import BlackBoxSink, JsonlSink, TensorBoardSink
-from forgather_mem.triggers import AtEvent, Every
+from forgather_mem.sinks.console import print_line
+from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, Sample, Sink
+from forgather_mem.telemetry.triggers import AtEvent, Every
 
 NOTHING: Mapping[str, float] = {}
 _MONITORED = ("on_epoch_start", "on_batch_end", "on_epoch_end")
 
 
 class EpochMonitor(Protocol):
-    """What `monitor` must be: `forgather_mem.EpochMemoryMonitor`, or anything with its three methods."""
+    """The type of `monitor`: `forgather_mem.EpochMemoryMonitor`, or anything with its three methods."""
 
     def on_epoch_start(self) -> None: ...
 
@@ -31,21 +32,21 @@ class EpochMonitor(Protocol):
 
 
 class MemoryCallback(RuleCallback):
-    """Runs rules of your own; without any it watches: reads everything cheap and changes nothing.
+    """Runs your own rules; without any it watches: reads everything that is cheap and changes nothing.
 
-    Watching reads at every step as long as that takes at most 0.5 % of the time, else at every 2nd to 16th.
+    Watching reads at every step while that takes at most 0.5 % of the time, otherwise at every 2nd to 16th step.
 
     Args:
-        rules: What to do when. Default: the rules of `callbacks/watch.yaml`.
-        sinks: Where the records go. Default: TensorBoard, JSONL and black box when `rules` is left out too, else none:
-            the records then go where the other callbacks of the training send them.
-        monitor: An `EpochMemoryMonitor` that is told of epochs and optimizer steps, and in its verbose batches
-            of the loss. Given alone, it is all that this callback does.
+        rules: What to do, and when. Default: the rules of `callbacks/watch.yaml`.
+        sinks: Where the records go. Default: TensorBoard, JSONL and black box if `rules` is omitted too, otherwise
+            none: the records then go where the other callbacks of the training send them.
+        monitor: An `EpochMemoryMonitor` that is notified of epochs and optimizer steps, and of the loss in its verbose
+            batches. Without other arguments this is all that the callback does.
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
 
     Raises:
-        ValueError: for a rule, sink or monitor that is none.
+        ValueError: for an invalid rule, sink or monitor.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class MemoryCallback(RuleCallback):
             )
         self.needs_phases = bool(chosen)
         self.monitor = monitor
-        self._told = None if monitor is None else _Told(monitor)
+        self._told = None if monitor is None else _MonitorBridge(monitor)
         super().__init__([*chosen, *(self._told.rules() if self._told else ())], sinks, enabled=enabled, strict=strict)
 
     def _linked(self, link: Link, run: Run) -> None:
@@ -88,7 +89,7 @@ class MemoryCallback(RuleCallback):
 
 
 def watch_rules() -> list[Rule]:
-    """What `MemoryCallback()` does: cheap readings only, no peak is reset, no kernel mark is touched."""
+    """The rules of `MemoryCallback()`: cheap readings only; no peak is reset, no kernel mark is touched."""
     collector = PythonProbe(tracked_every_s=60.0)
     phases = PhaseProbe(host_mark=False, reset_peaks=False, budget_frac=0.0005)
     return [
@@ -103,11 +104,11 @@ def watch_rules() -> list[Rule]:
     ]
 
 
-class _Told:
+class _MonitorBridge:
     """Passes the trainer's events on to a monitor, and counts the steps of the epoch for it.
 
     Attributes:
-        loss: Reads the loss of a step in the verbose batches; None where no link to the trainer gives it.
+        loss: Reads the loss of a step in the verbose batches; None without a link to the trainer.
     """
 
     def __init__(self, monitor: EpochMonitor) -> None:
@@ -116,14 +117,20 @@ class _Told:
         self.loss: StepLoss | None = None
 
     def rules(self) -> list[Rule]:
-        """When the monitor is told."""
+        """When the monitor is notified."""
         return [
             Rule(when=AtEvent("epoch_begin"), do=[self.epoch_begins], name="monitor"),
             Rule(when=Every(steps=1), do=[self.step_ends], name="monitor"),
             Rule(when=AtEvent("epoch_end"), do=[self.epoch_ends], name="monitor"),
         ]
 
+    def _is_silent(self, moment: Moment) -> bool:
+        """Whether it prints what rank 0 alone prints: a rank may be known from the trainer's arguments only."""
+        return moment.run.rank != 0 and getattr(self._monitor, "say", None) is print_line
+
     def epoch_begins(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        if self._is_silent(moment):
+            return NOTHING
         self._batch_idx = 0
         self._monitor.on_epoch_start()
         if self.loss is not None and self._num_verbose() > 0:
@@ -131,6 +138,8 @@ class _Told:
         return NOTHING
 
     def step_ends(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        if self._is_silent(moment):
+            return NOTHING
         batch_idx, loss = self._batch_idx, None
         self._batch_idx = batch_idx + 1
         if self.loss is not None:
@@ -141,12 +150,14 @@ class _Told:
         return NOTHING
 
     def epoch_ends(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        if self._is_silent(moment):
+            return NOTHING
         self._read_no_losses()
         self._monitor.on_epoch_end()
         return NOTHING
 
     def _num_verbose(self) -> int:
-        """How many batches of an epoch the monitor has a line for, as far as it says so."""
+        """Number of batches of an epoch for which the monitor prints a line, if it has such a number."""
         monitor = self._monitor
         return getattr(monitor, "verbose_batches", 0) if getattr(monitor, "enabled", True) else 0
 

@@ -1,4 +1,4 @@
-"""Which callbacks write down where the memory is: to TensorBoard, to JSONL, or the peak alone?"""
+"""Callbacks that log memory: `TBMemoryLogger`, `JsonMemoryLogger`, and `PeakMemory` for the peak alone."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from forgather_mem.callbacks.rule_callback import RuleCallback
+from forgather_mem.callbacks.base import RuleCallback
+from forgather_mem.engine.schedule import Rule
 from forgather_mem.errors import check_flags, did_you_mean
-from forgather_mem.plan import Rule
 from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, TensorProbe, WorkerProbe
 from forgather_mem.probes.ranks import RankProbe
-from forgather_mem.sample import Work
 from forgather_mem.sinks import JsonlSink, TensorBoardSink, TrainerLogSink
-from forgather_mem.triggers import AtEvent, Every, check_period
+from forgather_mem.telemetry.records import Work
+from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
 
 DEFAULT_METRICS = ("host", "device", "gc")
-"""What is logged unless `metrics` says otherwise: host and device memory, and the collector's pauses."""
+"""The default of `metrics`: host memory, device memory, and the collector's pauses."""
 
-# Where that has happened which is in no step, phases and collections: so they get the right step, and the last of
-# them are told at all.
+# Readings here cover phases and collections outside any step: so these get the right step, and the last of them are
+# reported at all.
 BETWEEN_STEPS = ("evaluate", "save", "train_end")
 
 
 class TBMemoryLogger(RuleCallback):
-    """Writes host memory, device memory and collector pauses to TensorBoard, beside the run's losses.
+    """Writes host memory, device memory and collector pauses to TensorBoard, next to the run's losses.
 
-    One record a step, whatever the number of metrics. It costs some microseconds a step (benchmarks/), never
+    One record per step, whatever the number of metrics. It costs a few microseconds per step (benchmarks/), never
     synchronises the device, never stops a training because a disk is full, and writes on rank 0 only.
 
     Args:
         summary_writer: A `torch.utils.tensorboard.SummaryWriter` to write through. Default: a file of our own
-            in the run's TensorBoard folder, so that `train/loss` and `mem_*` stand in one run.
-        every_steps: Write every N-th optimizer step.
+            in the run's TensorBoard folder, so that `train/loss` and `mem_*` are in one run.
+        every_steps: Write every Nth optimizer step.
         metrics: Groups of `host`, `device`, `phases`, `gc`, `workers`, `tensors`; docs/metrics.md explains each.
-        logging_dir: The TensorBoard folder, when it can't be found: `TENSORBOARD_LOGGING_DIR`, else where the
-            trainer's own event file is, else `output_dir/runs/<time>_<host>`.
-        reset_peaks: Start a new window for the device's peak after each record, and with `phases` new windows of
-            the device and of the kernel's mark at each phase. Others in this process who read these see the
-            reset; False leaves them alone, and a phase then has a number only when the mark rises in it.
+        logging_dir: The TensorBoard folder. Default: `TENSORBOARD_LOGGING_DIR`, else the folder of the trainer's own
+            event file, else `output_dir/runs/<time>_<host>`.
+        reset_peaks: Reset the device's peak after each record, and with `phases` the peaks of the device and the kernel
+            at each phase. Other readers in this process see the reset; False leaves them alone, and a phase then has a
+            number only if the peak rises in it.
         hparams: Hyperparameters of this run for the HParams tab, name to value; its metrics are the peaks.
-        rank_steps: With several ranks, rank 0 compares their memory every so many steps (`mem_ranks/*`).
+        rank_steps: With several ranks, rank 0 compares their memory every N steps (`mem_ranks/*`).
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
 
@@ -87,11 +87,11 @@ class TBMemoryLogger(RuleCallback):
 
 
 class JsonMemoryLogger(RuleCallback):
-    """Writes the same readings as one JSON object a line, a file for each rank: `memory.rank{r}.jsonl`.
+    """Writes the same readings as one JSON object per line, one file per rank: `memory.rank{r}.jsonl`.
 
     Args:
         path: The file. Default: in `<output_dir>/forgather_mem/<time>/`.
-        every_steps: Write every N-th optimizer step.
+        every_steps: Write every Nth optimizer step.
         metrics: As for `TBMemoryLogger`.
         reset_peaks: As for `TBMemoryLogger`.
         enabled: False makes it do nothing.
@@ -119,11 +119,11 @@ class JsonMemoryLogger(RuleCallback):
 
 
 class PeakMemory(RuleCallback):
-    """Puts the peak since the last log line into every line the trainer logs (and so into W&B, MLflow, ...).
+    """Adds the peak since the last log line to every line the trainer logs (and so to W&B, MLflow, ...).
 
     Args:
-        every_steps: Read every N-th optimizer step; the peaks themselves come from marks that miss nothing.
-        prefix: Put before the keys in the trainer's logs.
+        every_steps: Read every Nth optimizer step; the peaks themselves come from counters that miss nothing.
+        prefix: Prefix of the keys in the trainer's logs.
         reset_peaks: As for `TBMemoryLogger`.
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
@@ -147,7 +147,7 @@ class PeakMemory(RuleCallback):
 
 
 def metric_rules(owner: str, metrics: Sequence[str], every_steps: int, *, reset_peaks: bool) -> list[Rule]:
-    """The rules that read the named groups every `every_steps`.
+    """The rules that read the named groups every `every_steps` steps.
 
     Raises:
         ValueError: naming `owner`, for a period below 1, an unknown group, or a switch that is neither true nor false.
@@ -177,7 +177,7 @@ def metric_rules(owner: str, metrics: Sequence[str], every_steps: int, *, reset_
     if "phases" in chosen or "gc" in chosen:
         between = [chosen[name] for name in ("phases", "gc") if name in chosen]
         rules.append(Rule(when=AtEvent(*BETWEEN_STEPS), do=between, name=f"{owner} between steps"))
-    if "tensors" in chosen:  # gradients are gone at the step's end
+    if "tensors" in chosen:  # at the step's end gradients are already released
         at_gradients = Every(steps=every_steps, at="pre_optimizer_step")
         rules.append(Rule(when=at_gradients, do=[chosen["tensors"]], name=f"{owner} tensors"))
     return rules

@@ -1,4 +1,4 @@
-"""How much memory does a training need before anything flows: parameters, gradients, optimizer state?"""
+"""The minimum memory of a training: parameters, gradients and optimizer state, without activations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-# What an optimizer's step may fail with on tensors that have a shape only.
+# Exceptions that an optimizer's step may raise on tensors without data.
 _CANT_STEP = (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError, KeyError, AssertionError)
 
 
@@ -18,10 +18,10 @@ class MinimumMemory:
     """Bytes on this process's devices that a training can't do without; activations come on top.
 
     Attributes:
-        parameters_bytes: Parameters and buffers, what is shared counted once; of sharded ones this rank's part.
-        gradients_bytes: One gradient for each parameter that is trained, in its dtype.
-        optimizer_bytes: The optimizer's state as it will be after its first step; None without an optimizer, or
-            where that can't be known before.
+        parameters_bytes: Parameters and buffers, shared ones counted once; of sharded ones this rank's part.
+        gradients_bytes: One gradient per trainable parameter, in its dtype.
+        optimizer_bytes: The optimizer's state after its first step; None without an optimizer, or if it can't be known
+            before.
     """
 
     parameters_bytes: int
@@ -30,16 +30,16 @@ class MinimumMemory:
 
     @property
     def total_bytes(self) -> int:
-        """All that is known, in bytes."""
+        """The sum of all known parts, in bytes."""
         return self.parameters_bytes + self.gradients_bytes + (self.optimizer_bytes or 0)
 
 
 def estimate_minimum(model: torch.nn.Module, optimizer: Any = None) -> MinimumMemory:
-    """What training this model with this optimizer takes at least: exact sizes, nothing is allocated.
+    """The minimum memory for training this model with this optimizer: exact sizes, nothing is allocated.
 
-    An optimizer that has not stepped yet is stepped as a copy, on tensors that have shapes and no memory. Where its
-    step needs numbers (Adafactor, 8-bit states), its share is not known before the first step. Mixed precision adds
-    copies of weights while a step runs, which are not included.
+    If the optimizer has not stepped yet, a copy of it is stepped on meta tensors, which have shapes but no memory. If
+    its step needs values (Adafactor, 8-bit states), its share is unknown before the first step. Copies of weights made
+    by mixed precision during a step are not included.
 
     >>> model = torch.nn.Linear(1000, 100, bias=False)
     >>> estimate_minimum(model, torch.optim.SGD(model.parameters(), momentum=0.9))
@@ -64,9 +64,9 @@ def _optimizer_bytes(optimizer: Any) -> int | None:
 
 
 def _stepped_without_memory(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer | None:
-    """A copy of the optimizer on the meta device, after its first step; None where it can't be made."""
+    """A copy of the optimizer on the meta device, after its first step; None if it can't be made."""
     twin = object.__new__(type(optimizer))
-    twin.__dict__.update(optimizer.__dict__)  # copying would lose what a subclass keeps
+    twin.__dict__.update(optimizer.__dict__)  # copying would lose a subclass's attributes
     twin.__dict__.pop("step", None)  # a scheduler's wrapper would step the original
     for name in [name for name in twin.__dict__ if name.endswith("_hooks")]:
         twin.__dict__[name] = type(twin.__dict__[name])()

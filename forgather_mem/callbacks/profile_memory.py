@@ -1,4 +1,4 @@
-"""Which callback records a few steps with PyTorch's profiler, each allocation by its operator?"""
+"""`ProfileMemory`: records a few steps with PyTorch's profiler, each allocation with its operator."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from forgather_mem.callbacks.rule_callback import RuleCallback
-from forgather_mem.diagnose.snapshot import Snapshot
-from forgather_mem.plan import Rule
-from forgather_mem.probes.allocator import current_allocator
-from forgather_mem.sample import Finding, Moment, RunInfo, Sample
-from forgather_mem.triggers import AtEvent, Every, check_period
+from forgather_mem.callbacks.base import RuleCallback
+from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
+from forgather_mem.engine.schedule import Rule
+from forgather_mem.system.allocator import current_allocator
+from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
+from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
 from forgather_mem.units import MIB, format_bytes
 
 logger = logging.getLogger(__name__)
@@ -30,16 +30,16 @@ class ProfileMemory(RuleCallback):
     """Records a few steps with `torch.profiler`: time and memory of each operator, as a trace for a viewer.
 
     On rank 0, `profile/trace.rank0.json.gz` is written into the run's folder, and on a CUDA device the allocator's
-    history beside it, `profile/snapshot.rank0.pickle`. A line says how to look at them. The training learns the same
-    with and without; the steps that are recorded take longer. While another profiler is active, nothing is recorded,
-    and a line says so. After an error in a recorded step the profiler is stopped and nothing is written.
+    history beside it, `profile/snapshot.rank0.pickle`. A printed line says how to view them. The result of the training
+    is unchanged; recorded steps take longer. While another profiler is active, nothing is recorded, and a line says so.
+    After an error in a recorded step the profiler is stopped and nothing is written.
 
     Args:
-        start_step: The first step that is recorded, counted from 1 like the trainer's. Let the first few pass: they
-            compile and fill caches.
-        steps: How many are recorded.
-        max_entries: Allocations and frees that the device's history remembers.
-        max_mb: A larger file is not left behind.
+        start_step: The first step to record, counted from 1 like the trainer's. Skip the first few: they compile and
+            fill caches.
+        steps: Number of steps to record.
+        max_entries: Number of allocations and frees in the device's history.
+        max_mb: A larger file is deleted.
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
 
@@ -77,7 +77,7 @@ class ProfileMemory(RuleCallback):
 
 
 class _Recorder:
-    """The work of the callback: state of one training, made in `begin` and dropped in `end`."""
+    """The work of the callback: state of one training, created in `begin` and dropped in `end`."""
 
     def __init__(self, start_step: int, steps: int, snapshot: Snapshot) -> None:
         self._start_step, self._steps = start_step, steps
@@ -86,12 +86,12 @@ class _Recorder:
         self._over = True
 
     def begin(self, run: RunInfo) -> None:
-        self._stop()
+        self.give_back()
         self._over = run.rank != 0
-        self._first = max(self._start_step, run.step + 1)  # a resumed run may have gone past it
+        self._first = max(self._start_step, run.step + 1)  # a resumed run may already be past it
 
     def end(self, run: RunInfo) -> None:
-        self._stop()
+        self.give_back()
         self._over = True
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
@@ -134,7 +134,7 @@ class _Recorder:
         written = []
         folder = folder / "profile"
         snapshot = self._snapshot.write(folder, 0)
-        self._stop()
+        self.give_back()
         self._over = True
         trace = folder / "trace.rank0.json.gz"
         problem = self._write(profiler, trace)
@@ -152,7 +152,7 @@ class _Recorder:
         moment.run.say(f"forgather-mem: {text}")
 
     def _write(self, profiler: Any, trace: Path) -> str | None:
-        """What kept the trace from being written; None when it was."""
+        """What prevented the trace from being written; None on success."""
         try:
             trace.parent.mkdir(parents=True, exist_ok=True)
             profiler.export_chrome_trace(str(trace))
@@ -164,10 +164,11 @@ class _Recorder:
             return f"the trace took {format_bytes(size)}, more than max_mb={self._snapshot.max_mb}; record fewer steps"
         return None
 
-    def _stop(self) -> None:
+    def give_back(self) -> None:
+        """As before `begin`, whatever has failed since. Idempotent."""
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
-            with contextlib.suppress(RuntimeError):  # somebody else has stopped it
+            with contextlib.suppress(RuntimeError):  # it was stopped elsewhere
                 profiler.stop()
             self._snapshot.stop()
 

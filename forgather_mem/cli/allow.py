@@ -1,4 +1,4 @@
-"""What does `forgather-mem allow` do? It opens the names that a template needs, in the current folder."""
+"""`forgather-mem allow`: opens the names that a template needs, in the current folder."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def allow(
     Whatever a template names with an allowed name it may run: allow what you wrote or trust.
     """
     from forgather_mem.config.check import refused
-    from forgather_mem.config.entries import add_entries
-    from forgather_mem.config.refusal import NOT_LISTED
+    from forgather_mem.config.policy.allow_entries import add_entries
+    from forgather_mem.config.policy.denied import NOT_LISTED
 
     environment, name = environment_of(template, searchpath, policy_of())
     config = environment.load(name, **variables_of(settings))
     found = refused(environment, config)
     if not found:
-        print(f"{name}: no name of it is refused")
+        print(f"{name}: the policy refuses none of its names")
         return
     rows = [("name", "used at", "entry")]
     for problem in found:
         error = problem.error
         place = f"{error.template}:{error.line}:{error.column}"
-        entry = ", ".join(problem.entries) or "none can open it"
+        entry = ", ".join(problem.entries) or "can't be allowed"
         why = error.message.removeprefix(f"{problem.names[0]!r} ").rpartition(";")[0]
         rows += [(problem.names[0], place, entry if why == NOT_LISTED else f"{entry}   ({why})")]
     print_rows(rows, ("bold", "dim", ""))

@@ -1,7 +1,7 @@
-"""Which commands are there, and what does a user read when one of them fails?
+"""The commands of `forgather-mem`, and the messages when one of them fails.
 
-A command is a module of this package with `register(app, panel)`. Its module imports typer and nothing heavy;
-what the command needs it imports when it runs, so that `--help` answers at once.
+A command is a module of this package with `register(app, panel)`. The module imports typer and nothing heavy; the
+command imports what it needs when it runs, so that `--help` responds immediately.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COMMANDS = {
     "check": TEMPLATES,
     "allow": TEMPLATES,
 }
-"""Name of the command, which is its module's, and the group it stands in."""
+"""Name of each command, equal to its module's, with the group that it is listed in."""
 
 ALIASES = {"render": "pp"}
 
@@ -38,7 +38,7 @@ USAGE, FAILURE, INTERRUPTED = 2, 1, 130
 
 
 def dispatch(argv: Sequence[str]) -> int:
-    """Run one command and give its exit code: 2 for wrong usage, 1 for a failure, 0 when all went well."""
+    """Run one command and return its exit code: 2 for wrong usage, 1 for a failure, 0 for success."""
     name = argv[0] if argv and not argv[0].startswith("-") else None
     if name is not None and (name := ALIASES.get(name, name)) not in COMMANDS:
         complain(f"there is no command {name!r}", _meant(name))
@@ -51,7 +51,7 @@ def dispatch(argv: Sequence[str]) -> int:
     except ForgatherMemError as error:
         complain(str(error))
         return FAILURE
-    except BrokenPipeError:  # the reader, `head` for example, has seen enough
+    except BrokenPipeError:  # the reader, for example `head`, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
     except KeyboardInterrupt:
@@ -76,7 +76,7 @@ def build(names: Sequence[str]) -> typer.Typer:
 
 
 def complain(message: str, hint: str | None = None) -> None:
-    """Print what went wrong on stderr, the message first, without moving anybody's cursor."""
+    """Print an error on stderr, the message first, with control characters escaped."""
     text = message if hint is None else f"{message}\n  {hint}"
     print("forgather-mem: " + escape_controls(text, keep="\n"), file=sys.stderr)
 
@@ -84,7 +84,7 @@ def complain(message: str, hint: str | None = None) -> None:
 def _meant(name: str) -> str:
     if name.endswith(".py") or os.path.isfile(name):
         return f"to watch it: forgather-mem run {shlex.quote(name)}"
-    return did_you_mean(name, [*COMMANDS, *ALIASES]) or "`forgather-mem --help` lists them"
+    return did_you_mean(name, [*COMMANDS, *ALIASES]) or "run `forgather-mem --help` for a list"
 
 
 def _show_version(asked: bool) -> None:

@@ -1,4 +1,4 @@
-"""What does `forgather-mem check` do? It finds what is wrong with a template without building anything."""
+"""`forgather-mem check`: finds what is wrong with a template without building anything."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def check(
     unsafe_any: UnsafeAny = False,
     as_json: bool = typer.Option(False, "--json", help="Print the findings as JSON."),
 ) -> None:
-    """Find what is wrong with a template: text, names, arguments, variables. Ends with 1 when something is.
+    """Check a template: syntax, names, arguments, variables. Exits with 1 when something is wrong.
 
-    It imports what the policy allows, to compare arguments, and builds nothing.
+    Imports what the policy allows, to compare arguments; builds nothing.
     """
     from forgather_mem.config.check import problems
 
     environment, name = environment_of(template, searchpath, policy_of(allow, allow_file, unsafe_any))
-    with _no_warnings():  # they are among the findings
+    with _no_warnings():  # warnings are among the findings
         found = problems(environment, name, variables_of(settings))
     mistakes = [problem for problem in found if problem.is_mistake]
     if as_json:
@@ -94,7 +94,7 @@ def _summary(name: str, found: Sequence[Problem]) -> Iterator[str]:
     mistakes = sum(problem.is_mistake for problem in found)
     notes = len(found) - mistakes
     counts = [f"{n} {what}{'s' if n > 1 else ''}" for n, what in ((mistakes, "finding"), (notes, "note")) if n]
-    yield f"{name}: {', '.join(counts) or 'nothing is wrong with it'}"
+    yield f"{name}: {', '.join(counts) or 'no problems found'}"
     entries = list(dict.fromkeys(entry for problem in found for entry in problem.entries))
     if len(entries) > 1:
         yield f"  forgather-mem allow {shlex.quote(name)}  opens {shortened(entries)}"

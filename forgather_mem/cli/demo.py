@@ -1,4 +1,4 @@
-"""What does `forgather-mem demo` do? It trains a small model made from a template and shows where the memory went."""
+"""`forgather-mem demo`: trains a small model made from a template and shows where the memory went."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def demo(
     logging_dir: Path | None = typer.Option(None, metavar="DIR", help="The TensorBoard folder."),
 ) -> None:
     """Train a tiny language model on Python's own source text, and show where the memory went."""
-    # Two threads on a busy two-core machine were ten times slower than one; read when torch is loaded.
+    # On a busy two-core machine, two threads were ten times slower than one; read when torch is loaded.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     variables = variables_of(settings)
     if steps is not None:
         variables["steps"] = steps
     if logging_dir is not None:
         variables["logging_dir"] = str(logging_dir)
-    print("forgather-mem demo: loading; Ctrl-C ends the training and shows the table so far", file=sys.stderr)
+    print("forgather-mem demo: loading; press Ctrl-C to stop early and see the table so far", file=sys.stderr)
     trainer = _load(template, variables)["trainer"]
     raise typer.Exit(_train(trainer))
 
@@ -66,7 +66,7 @@ def _load(template: str, variables: Mapping[str, object]) -> Config:
 
 
 def _train(trainer: Any) -> int:
-    from forgather_mem.cli.demo_progress import DemoProgress
+    from forgather_mem.demo.progress import DemoProgress
 
     progress = DemoProgress.in_place_of_the_trainers(trainer)
     code = 0
@@ -83,15 +83,15 @@ def _train(trainer: Any) -> int:
 def _show(trainer: Any) -> None:
     from rich.console import Console
 
-    from forgather_mem.callbacks.rule_callback import RuleCallback
-    from forgather_mem.cli.demo_table import demo_table
-    from forgather_mem.report import build_report
-    from forgather_mem.report_text import path_from_here, tensorboard_command
+    from forgather_mem.callbacks.base import RuleCallback
+    from forgather_mem.demo.table import demo_table
+    from forgather_mem.reporting.build import build_report
+    from forgather_mem.reporting.text import path_from_here, tensorboard_command
 
     ours = (callback for callback in trainer.callback_handler.callbacks if isinstance(callback, RuleCallback))
     summary = next((callback.summary for callback in ours if callback.summary is not None), None)
     if summary is None:
-        complain("no callback of this template measures memory, so there is no table")
+        complain("this template has no callback that measures memory, so there is no table")
         return
     console = Console(highlight=False)
     with console.capture() as captured:

@@ -1,4 +1,4 @@
-"""What does `forgather-mem graph` do? It shows what a template means, without building it."""
+"""`forgather-mem graph`: shows what a template means, without building it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forgather_mem.errors import TemplateError, did_you_mean
 
 
 class Form(StrEnum):
-    """How a graph is shown."""
+    """Output formats of a graph."""
 
     tree = "tree"
     yaml = "yaml"
@@ -31,7 +31,7 @@ def graph(
     target: list[str] | None = typer.Option(None, "--target", "-t", help="Only this target. Repeatable."),
 ) -> None:
     """Show what a template means: its calls, values and variables."""
-    from forgather_mem.config.encode import encode, tree
+    from forgather_mem.config.graph.encode import encode, tree
 
     environment, name = environment_of(template, searchpath)
     config = environment.load(name, **variables_of(settings))

@@ -1,4 +1,4 @@
-"""What does `forgather-mem ls` do? It lists the templates that can be loaded here."""
+"""`forgather-mem ls`: lists the templates that can be loaded here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def ls(
     path: bool = typer.Option(False, "--path", help="Print the library's own folder, for other search paths."),
 ) -> None:
     """List templates, each with its first comment line."""
-    from forgather_mem.config.search import Searcher, library
+    from forgather_mem.config.source.search import Searcher, library
 
     if path:
         print(library())

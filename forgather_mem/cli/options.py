@@ -1,4 +1,4 @@
-"""Which options do the template commands share, and how are they read?"""
+"""The options shared by the template commands, and how they are parsed."""
 
 from __future__ import annotations
 
@@ -14,46 +14,48 @@ from forgather_mem.errors import TemplateError
 
 if TYPE_CHECKING:
     from forgather_mem.config.environment import ConfigEnvironment
-    from forgather_mem.config.nodes import Value
-    from forgather_mem.config.policy import Policy
+    from forgather_mem.config.graph.nodes import Value
+    from forgather_mem.config.policy.policy import Policy
 
 Template: TypeAlias = Annotated[
-    str, typer.Argument(metavar="TEMPLATE", show_default=False, help="A name, as callbacks/memory.yaml, or a file.")
+    str, typer.Argument(metavar="TEMPLATE", show_default=False, help="A name such as callbacks/memory.yaml, or a file.")
 ]
 Settings: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A variable: a dotted key and one YAML value. Repeatable."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Set a variable: a dotted key and one YAML value. Repeatable."),
 ]
 Searchpath: TypeAlias = Annotated[
     list[Path] | None,
-    typer.Option("--searchpath", "-p", metavar="DIR", help="Look in this folder first. Repeatable."),
+    typer.Option("--searchpath", "-p", metavar="DIR", help="Search this folder first. Repeatable."),
 ]
 Allow: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--allow", metavar="NAME", help="A module that templates may use, or one module:name. Repeatable."),
+    typer.Option(
+        "--allow", metavar="NAME", help="What templates may use: a module, one module:name, an address. Repeatable."
+    ),
 ]
 AllowFile: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option("--allow-file", metavar="FILE", help="A Python file that templates may use. Repeatable."),
 ]
 UnsafeAny: TypeAlias = Annotated[
-    bool, typer.Option("--unsafe-any", help="Allow everything. For templates that you would run as Python.")
+    bool, typer.Option("--unsafe-any", help="Allow everything: only for templates that you would run as Python.")
 ]
 
 
 def environment_of(
     template: str, searchpath: Sequence[Path] | None, policy: Policy | None = None
 ) -> tuple[ConfigEnvironment, str]:
-    """Where a command looks for templates, and the name of the one it was asked for.
+    """The search path of a command, and the name of the requested template.
 
-    The given folders come first, then the current one, then the library. A template may also be given as a file
-    anywhere: then its folder comes first. Without a policy it is the default: for commands that import nothing.
+    The given folders come first, then the current one, then the library. A template may also be given as the path of
+    any file: then its folder comes first. Without `policy` the default is used: for commands that import nothing.
 
     Raises:
         typer.BadParameter: for a folder that does not exist.
     """
     from forgather_mem.config.environment import ConfigEnvironment
-    from forgather_mem.config.policy import Policy
+    from forgather_mem.config.policy.policy import Policy
 
     folders = list(searchpath or ())
     for folder in folders:
@@ -70,13 +72,13 @@ def policy_of(
 ) -> Policy:
     """The policy of a command: its options, `FORGATHER_MEM_ALLOW`, and the current folder's pyproject.toml.
 
-    Who opens a name means modules of the current folder too. An installed command does not look there, so the
-    folder joins the end of the search for modules, when a person opened something and not otherwise.
+    Opened names include modules of the current folder. An installed command does not search it, so it is appended to
+    the module search path, but only if the user opened something.
 
     Raises:
-        typer.BadParameter: for an entry that is no name, and a file that is not there.
+        typer.BadParameter: for an entry that is not a name, and a file that does not exist.
     """
-    from forgather_mem.config.policy import Policy
+    from forgather_mem.config.policy.policy import Policy
 
     for file in allow_files or ():
         if not file.expanduser().exists():
@@ -100,37 +102,37 @@ def variables_of(settings: Sequence[str] | None) -> dict[str, Any]:
     {'lr': 0.0001, 'run': {'name': 'first', 'tags': ['a', 'b']}}
 
     Raises:
-        typer.BadParameter: for a setting that is not of this form.
+        typer.BadParameter: for a setting in any other form.
     """
     variables: dict[str, Any] = {}
     for setting in settings or ():
         key, equals, text = setting.partition("=")
         *outer, last = parts = key.strip().split(".")
         if not equals or not all(part.isidentifier() for part in parts):
-            raise _bad(setting, "is not of the form KEY=VALUE, as lr=1e-4 is")
+            raise _bad(setting, "must be KEY=VALUE, for example lr=1e-4")
         inside = variables
         for part in outer:
             inside = inside.setdefault(part, {})
             if not isinstance(inside, dict):
-                raise _bad(setting, f"asks for a part of {part!r}, which another setting made a plain value")
+                raise _bad(setting, f"sets a part of {part!r}, which another setting makes a plain value")
         inside[last] = _value(setting, text)
     return variables
 
 
 def _value(setting: str, text: str) -> Any:
-    from forgather_mem.config.parse import parse
-    from forgather_mem.config.rendered import Rendered
+    from forgather_mem.config.graph.parse import parse
+    from forgather_mem.config.source.rendered import Rendered
 
     try:
         return _plain(parse(Rendered.as_is(text, "--set")).root)
     except TemplateError as error:
         raise _bad(
-            setting, f"has a value that is no plain YAML ({error.message}); quote text, as in 'a=\"b: c\"'"
+            setting, f"has a value that is not plain YAML ({error.message}); quote text, for example 'a=\"b: c\"'"
         ) from error
 
 
 def _plain(value: Value) -> Any:
-    from forgather_mem.config.nodes import DictNode, ListNode, Node
+    from forgather_mem.config.graph.nodes import DictNode, ListNode, Node
 
     if isinstance(value, ListNode) and value.form == "":
         return [_plain(item) for item in value.items]

@@ -1,6 +1,6 @@
-"""How does a template command print: highlighted on a terminal, plain into a pipe or a file?
+"""Output of the template commands: highlighted on a terminal, plain into a pipe or a file.
 
-Nothing here takes markup from what it prints, and no control character of a template reaches a terminal.
+Printed text is never interpreted as markup, and no control character of a template reaches a terminal.
 """
 
 from __future__ import annotations
@@ -10,16 +10,21 @@ from collections.abc import Sequence
 
 from forgather_mem.errors import escape_controls
 
+_MAX_WIDTH = 120  # of a column; one long cell would make every line as long
+_MAX_COLOURED = 200_000  # characters; colours take ten microseconds each
+_MAX_COLOURED_ROWS = 2_000
+_WRITTEN_ROWS = 1_000
+
 
 def is_terminal() -> bool:
-    """Whether standard output is somebody's screen."""
+    """Whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 def print_yaml(text: str) -> None:
-    """Print YAML as it is; on a terminal in colours."""
+    """Print YAML unchanged; on a terminal in colour."""
     shown = escape_controls(text, keep="\n")
-    if not is_terminal():
+    if not is_terminal() or len(shown) > _MAX_COLOURED:
         sys.stdout.write(shown if shown.endswith("\n") or not shown else shown + "\n")
         return
     from rich.console import Console
@@ -34,12 +39,13 @@ def print_rows(rows: Sequence[tuple[str, ...]], styles: Sequence[str] = ()) -> N
     """Print rows in columns; on a terminal each column in its style. The last column is not padded."""
     if not rows:
         return
-    rows = [tuple(escape_controls(cell) for cell in row) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    if not is_terminal():
-        for row in rows:
-            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-            print("  ".join(cells).rstrip())
+    rows = [tuple(map(escape_controls, row)) for row in rows]
+    widths = [min(max(map(len, column)), _MAX_WIDTH) for column in zip(*rows, strict=True)]
+    widths[-1] = 0
+    if not is_terminal() or len(rows) > _MAX_COLOURED_ROWS:
+        for start in range(0, len(rows), _WRITTEN_ROWS):
+            lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows[start : start + _WRITTEN_ROWS])
+            sys.stdout.write("\n".join(lines) + "\n")
         return
     from rich.console import Console
     from rich.text import Text
@@ -53,7 +59,7 @@ def print_rows(rows: Sequence[tuple[str, ...]], styles: Sequence[str] = ()) -> N
 
 
 def shortened(names: Sequence[str], limit: int = 8) -> str:
-    """Names for a sentence: the first ones, and how many more there are.
+    """Names for a sentence: the first ones, and the number of the others.
 
     >>> shortened(["a", "b", "c"], limit=2)
     'a, b and 1 more'

@@ -1,4 +1,4 @@
-"""What does `forgather-mem pp` do? It shows the text that a template renders to."""
+"""`forgather-mem pp`: shows the text that a template renders to."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import typer
 
 from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, variables_of
 from forgather_mem.cli.output import print_rows, print_yaml
+from forgather_mem.errors import TemplateError
+
+_MAX_TRACED_LINES = 50_000
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -25,6 +28,10 @@ def pp(
     if not debug:
         print_yaml(rendered.shown)
         return
+    num_lines = rendered.text.count("\n")
+    if num_lines > _MAX_TRACED_LINES:
+        message = f"of {num_lines:,} lines --debug can't show where each comes from; the limit is {_MAX_TRACED_LINES:,}"
+        raise TemplateError(message, template=name, line=1)
     rows = []
     for number, line in enumerate(rendered.text.removesuffix("\n").split("\n"), 1):
         place = rendered.place(number)

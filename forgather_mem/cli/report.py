@@ -1,4 +1,4 @@
-"""What does `forgather-mem report` do? It shows what a run left: as text, as JSON, as a page."""
+"""`forgather-mem report`: shows the report of a run as text, as JSON, or as a page."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from forgather_mem.cli.app import FAILURE, complain
+from forgather_mem.files import write_chosen_file
 
 _FILES_OF_A_RUN = ("report.", "memory.rank", "ring.rank", "events.out.", "events.mem.")
 
@@ -26,24 +27,26 @@ def report(
         Path("."),
         metavar="DIR",
         show_default=False,
-        help="A run's folder, or one above it: then the newest run. Also a TensorBoard folder with tags mem_*. "
+        help="A run's folder, or a folder above it (then the newest run), or a TensorBoard folder with mem_* tags. "
         "Default: the current folder.",
     ),
     as_json: bool = typer.Option(False, "--json", help="All numbers, as JSON (schema 1)."),
     html: Path | None = typer.Option(None, "--html", metavar="FILE", help="Write a page with curves to this file."),
 ) -> None:
-    """Show what a run left: where the memory was highest, what grew, what was collected and cleared."""
-    from forgather_mem.report_text import report_text
-    from forgather_mem.run_folder import find_run, read_run
+    """Show the report of a run: where memory peaked, what grew, what was collected and cleared."""
+    from forgather_mem.reporting.run_dir import find_run, read_run
+    from forgather_mem.reporting.text import report_text
 
-    if folder.is_file() and folder.name.startswith(_FILES_OF_A_RUN):
+    if os.path.isfile(folder) and folder.name.startswith(_FILES_OF_A_RUN):
         folder = folder.parent
     place = find_run(folder)
     found = read_run(place)
+    for sentence in found.get("left_out", ()):
+        complain(f"left out: {sentence}")
     if html is not None:
         _write_page(found, place, html)
     if as_json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(found, indent=1, allow_nan=False))
     elif html is None or sys.stdout.isatty():
         width = min(80, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
         color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -51,12 +54,12 @@ def report(
 
 
 def _write_page(found: dict[str, Any], place: Path, file: Path) -> None:
-    from forgather_mem.report_html import CURVES, report_html
-    from forgather_mem.run_series import read_curves
+    from forgather_mem.reporting.from_events import read_curves
+    from forgather_mem.reporting.html import CURVES, report_html
 
     page = report_html(found, read_curves(place, CURVES, found["run"]["rank"]))
     try:
-        file.write_text(page, encoding="utf-8")
+        write_chosen_file(file, page.encode())
     except OSError as error:
         complain(f"can't write {str(file)!r}: {error.strerror}", "give --html a file in a folder that exists")
         raise typer.Exit(FAILURE) from error

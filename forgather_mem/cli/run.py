@@ -1,4 +1,4 @@
-"""What does `forgather-mem run --help` say? The command itself is in `launch`, which imports none of this."""
+"""The help of `forgather-mem run`. The command itself is in `launch`, which imports none of this."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def run(
     allow: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A module that the template may use. Repeatable.")
     ] = None,
-    report: str | None = typer.Option(None, metavar="OUT.json", help="Write the report there, too."),
-    fail_on: str | None = typer.Option(None, metavar="leak", help="End with 3 when the report says so."),
+    report: str | None = typer.Option(None, metavar="OUT.json", help="Write the report to this file, too."),
+    fail_on: str | None = typer.Option(None, metavar="leak", help="Exit with 3 when the report finds a leak."),
     max_peak: Annotated[
         list[str] | None,
-        typer.Option(metavar="host=SIZE|gpu0=SIZE", help="End with 3 when the peak was higher. Repeatable."),
+        typer.Option(metavar="host=SIZE|gpu0=SIZE", help="Exit with 3 when the peak was higher. Repeatable."),
     ] = None,
 ) -> None:
-    """Watch any training command, unchanged, and say at its end where the memory went.
+    """Watch any training command, unchanged, and report where the memory went.
 
     Its exit code, signals and output stay its own. The report goes to stderr.
 

@@ -1,4 +1,4 @@
-"""What does `forgather-mem targets` do? It lists what a template can build."""
+"""`forgather-mem targets`: lists what a template can build."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ def register(app: typer.Typer, panel: str) -> None:
 
 def targets(template: Template, settings: Settings = None, searchpath: Searchpath = None) -> None:
     """List the targets of a template: name, what it is, where it stands."""
-    from forgather_mem.config.encode import tree
+    from forgather_mem.config.graph.encode import tree
 
     environment, name = environment_of(template, searchpath)
     config = environment.load(name, **variables_of(settings))
     rows = []
-    for branch in tree(config.graph):
-        if branch.depth == 0:
-            place = config.graph.place(branch.mark) if branch.mark else None
-            rows.append((branch.label, branch.text, f"{place.template}:{place.line}" if place else ""))
+    for branch in tree(config.graph, outermost=True):
+        place = config.graph.place(branch.mark) if branch.mark else None
+        rows.append((branch.label, branch.text, f"{place.template}:{place.line}" if place else ""))
     print_rows(rows, ("bold", "", "dim"))

@@ -1,4 +1,4 @@
-"""What does `forgather-mem trefs` do? It shows which templates a template uses."""
+"""`forgather-mem trefs`: shows which templates a template uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def trefs(template: Template, settings: Settings = None, searchpath: Searchpath 
     When one is missing or has an error, the tree has what was found so far, and the error follows.
     """
     environment, name = environment_of(template, searchpath)
-    variables = variables_of(settings)
-    found = environment.find_referenced_templates(name, **variables)
+    found, error = environment.references(name, **variables_of(settings))
     print_rows([("    " * level + name, file) for level, name, file in found], ("bold", "dim"))
-    environment.preprocess(name, **variables)  # says what is missing
+    if error is not None:  # reports what is missing
+        raise error

@@ -1,40 +1,44 @@
-"""What can be known to be wrong with a template before anything of it is built?
+"""Checks a template without building anything: syntax, names, arguments, variables.
 
-Its text and its graph, names that the policy refuses, names that don't import, arguments that don't fit, variables
-that nobody gives or uses. Only what the policy allows is imported.
+It finds syntax errors, names that the policy refuses or that can't be imported, arguments that don't fit, and variables
+that are missing or unused. Only what the policy allows is imported.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from forgather_mem.config.environment import OWN_VARIABLE, Config, ConfigEnvironment
-from forgather_mem.config.nodes import Paths
-from forgather_mem.config.places import Place
-from forgather_mem.config.refusal import Refused
-from forgather_mem.config.syntax import split, to_jinja
+from forgather_mem.config.construction.resolve import OWN_VARIABLE
+from forgather_mem.config.environment import Config, ConfigEnvironment
+from forgather_mem.config.graph.nodes import Paths
+from forgather_mem.config.policy.denied import Refused
+from forgather_mem.config.source.location import SourceLocation
+from forgather_mem.config.source.syntax import split, to_jinja
 from forgather_mem.errors import TemplateError, did_you_mean
+from forgather_mem.files import read_file
 
 Kind = Literal["template", "block", "refused", "misfit", "unbound", "unused", "redeclared"]
 
+_MAX_BYTES = 1 << 30  # it was loaded, so that it is not larger than the limit of a load
+_MAX_FOUND = 1_000  # of each kind
 _BRACES = re.compile(r"\{[{%]|[}%]\}")
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_PART = re.compile(r"[.\[][\s'\"]*([A-Za-z_]\w*)")  # of a variable: a.part, a["part"]
+_PART = re.compile(r"[.\[][\s'\"]*([A-Za-z_]\w*)")  # part of a variable: a.part, a["part"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Something that is wrong with a template, or worth knowing of it.
+    """Something wrong with a template, or worth knowing about it.
 
     Attributes:
-        kind: "template": it can't be read; "block": it is printed nowhere; "refused": a name that the policy refuses;
-            "misfit": a name that is not there, or arguments that don't fit it; "unbound": a variable without a value;
-            "unused": a value without a variable; "redeclared": a key that stands twice, which is no mistake.
-        error: What a person reads, with its place.
+        kind: "template": it can't be read; "block": a block that is never printed; "refused": a name that the policy
+            refuses; "misfit": a name that doesn't exist, or arguments that don't fit it; "unbound": a variable without
+            a value; "unused": a value without a variable; "redeclared": a key given twice, which is not a mistake.
+        error: The message for people, with its location.
     """
 
     kind: Kind
@@ -42,7 +46,7 @@ class Problem:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The refused names that it is about."""
+        """The refused names concerned."""
         return self.error.names if isinstance(self.error, Refused) else ()
 
     @property
@@ -52,57 +56,67 @@ class Problem:
 
     @property
     def is_mistake(self) -> bool:
-        """Whether something has to be done about it."""
+        """All problems found, in the order of the stages."""
         return self.kind != "redeclared"
 
 
 def problems(environment: ConfigEnvironment, name: str, variables: Mapping[str, object]) -> list[Problem]:
-    """Everything that is found, in the order of the stages.
+    """All problems found, in the order of the stages.
 
     Args:
         environment: Where templates are looked for, with the policy.
         name: Name of the template.
-        variables: What is given to it, for Jinja and for `!var`.
+        variables: Its variables, for Jinja and for `!var`.
     """
     try:
         config = environment.load(name, **variables)
     except TemplateError as error:
         return [Problem(kind="template", error=error)]
-    return [
-        *(Problem(kind="block", error=error) for error in config.rendered.unknown_blocks),
-        *refused(environment, config),
-        *(problem for problem in _misfits(config) if problem.kind == "misfit"),
-        *_unbound(config, variables),
-        *unused(environment, config, name, variables),
-        *_redeclared(config),
-    ]
+    misfits = list(_misfits(config))
+    found = (
+        (Problem(kind="block", error=error) for error in config.rendered.unknown_blocks),
+        refused(environment, config, misfits),
+        (problem for problem in misfits if problem.kind == "misfit"),
+        _unbound(config, variables),
+        unused(environment, config, name, variables),
+        _redeclared(config),
+    )
+    return [problem for stage in found for problem in itertools.islice(stage, _MAX_FOUND)]
 
 
-def refused(environment: ConfigEnvironment, config: Config) -> list[Problem]:
-    """The names of all targets that the policy refuses: by their text, and by where the object is defined."""
+def refused(environment: ConfigEnvironment, config: Config, misfits: Iterable[Problem] | None = None) -> list[Problem]:
+    """The names of all targets that the policy refuses: by their text, and by where the object is defined.
+
+    Args:
+        environment: Where templates are looked for, with the policy.
+        config: The loaded template.
+        misfits: What `Config.misfits` found, where that is known already.
+    """
     found = []
     for use in config.names():
         try:
             environment.policy.check([use])
         except Refused as error:
             found.append(Problem(kind="refused", error=error))
-    return found + [problem for problem in _misfits(config) if problem.kind == "refused"]
+    return found + [
+        problem for problem in (_misfits(config) if misfits is None else misfits) if problem.kind == "refused"
+    ]
 
 
 def unused(
     environment: ConfigEnvironment, config: Config, name: str, variables: Mapping[str, object]
 ) -> Iterator[Problem]:
-    """The given variables that neither the template nor any that it uses mentions: misspelt, most likely.
+    """Variables given but mentioned neither in the template nor in any that it uses: probably misspelt.
 
-    Of a variable's parts (`a.b`) those that nearly are the name of a part which a template asks for: a template may
-    also pass a mapping on as a whole.
+    Of a variable's parts (`a.b`), only those close to the name of a part that some template uses: a template may also
+    pass on a mapping as a whole.
     """
     if not variables:
         return
     known = {use.name for use in config.variables()}
     parts: set[str] = set()
     for _, _, file in environment.find_referenced_templates(name, **variables):
-        for tag in _jinja_in(Path(file).read_text(encoding="utf-8-sig")) if file else ():
+        for tag in _jinja_in(read_file(file, _MAX_BYTES).decode("utf-8-sig")) if file else ():
             known.update(_WORD.findall(tag))
             parts.update(_PART.findall(tag))
     for key in variables:
@@ -138,7 +152,7 @@ def _unbound(config: Config, variables: Mapping[str, object]) -> Iterator[Proble
         if use.has_default or use.name in variables or use.name == OWN_VARIABLE or use.name in seen:
             continue
         seen.add(use.name)
-        message = f"the variable {use.name!r} has no default, so that a value must be given"
+        message = f"the variable {use.name!r} has no default, so a value must be given"
         hint = did_you_mean(use.name, variables)
         given = f"context_vars={{{use.name!r}: ...}} in Python, --set {use.name}=... here"
         error = use.place.error(message, path=use.path, hint=f"{hint} Else: {given}" if hint else given)
@@ -146,7 +160,7 @@ def _unbound(config: Config, variables: Mapping[str, object]) -> Iterator[Proble
 
 
 def _jinja_in(text: str) -> Iterator[str]:
-    """What stands in the Jinja tags of a template file."""
+    """The contents of a template file's Jinja tags."""
     for part in split(text):
         source, start = to_jinja(part.text), None
         for brace in _BRACES.finditer(source):
@@ -160,7 +174,7 @@ def _jinja_in(text: str) -> Iterator[str]:
 def _redeclared(config: Config) -> Iterator[Problem]:
     paths = Paths(config.graph)
     for again in config.graph.redeclared:
-        place: Place = config.graph.place(again.mark)
+        place: SourceLocation = config.graph.place(again.mark)
         path = paths.of(again.node) if again.node is not None else None
         message = f"{str(again.what)!r} is redeclared, first at {config.graph.place(again.first)}; the last one counts"
         yield Problem(kind="redeclared", error=place.error(message, path=path))

@@ -1,44 +1,43 @@
-"""How does a person load templates, look at them, and build what they describe?"""
+"""The entry point for templates: load them, inspect them, and build what they describe."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.config.budgets import Budgets
-from forgather_mem.config.construct import Construction, misfits
-from forgather_mem.config.nodes import NO_DEFAULT, CallNode, Graph, Paths, Value, VarNode
-from forgather_mem.config.parse import parse
-from forgather_mem.config.places import STRING, Place
-from forgather_mem.config.plain import as_plain
-from forgather_mem.config.policy import NameUse, Policy
-from forgather_mem.config.rendered import Rendered
-from forgather_mem.config.resolve import Resolver
-from forgather_mem.config.search import Found, Searcher
+from forgather_mem.config.clock import CpuClock
+from forgather_mem.config.construction.construct import Construction, misfits
+from forgather_mem.config.construction.resolve import OWN_VARIABLE, Resolver
+from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, Graph, Paths, Value, VarNode, extended
+from forgather_mem.config.graph.parse import parse
+from forgather_mem.config.limits import Limits
+from forgather_mem.config.policy.policy import NameUse, Policy
+from forgather_mem.config.policy.remote_code import addresses_in
+from forgather_mem.config.rendering.static_yaml import as_plain
+from forgather_mem.config.source.location import STRING, SourceLocation
+from forgather_mem.config.source.rendered import Rendered
+from forgather_mem.config.source.search import Found, Searcher
 from forgather_mem.errors import TemplateError, did_you_mean
 
 if TYPE_CHECKING:
-    from forgather_mem.config.render import Renderer
-
-OWN_VARIABLE = "pp_config"
-"""The variable that every construction has: the text of the template, for loggers that record it."""
+    from forgather_mem.config.rendering.render import Renderer
 
 
 class ConfigEnvironment:
-    """Where templates are looked for, and what they may name.
+    """The search path of templates, and the policy on what they may name.
 
     Args:
-        searchpath: Folders of templates, the first that has a name wins; also one folder. The templates of this
-            library are searched last.
+        searchpath: One or several folders of templates; the first that has a name wins. The templates of this library
+            are searched last.
         global_vars: Variables that every template sees.
-        allow: What templates may import besides the default: a package ("my_module"), or one name
-            ("my_module.x:Class").
-        allow_files: Python files that templates may use, or folders of them.
-        policy: A policy instead of `allow` and `allow_files`; `Policy.UNSAFE_ANY` allows everything.
+        allow: What templates may import in addition to the default: a package ("my_module"), or one name
+            ("my_module.x:Class"); and what addresses they may hold ("s3://bucket/").
+        allow_files: Python files, or folders of them, that templates may use.
+        policy: A policy to use instead of `allow` and `allow_files`; `Policy.UNSAFE_ANY` allows everything.
         budgets: Larger limits, for very large templates.
 
     >>> env = ConfigEnvironment()
@@ -55,12 +54,12 @@ class ConfigEnvironment:
         allow: Sequence[str] = (),
         allow_files: Sequence[str | Path] = (),
         policy: Policy | None = None,
-        budgets: Budgets | None = None,
+        budgets: Limits | None = None,
     ) -> None:
         if policy is not None and (allow or allow_files):
             raise ValueError("give allow and allow_files, or a policy; not both")
         self.policy = policy or Policy.of_person(allow, allow_files)
-        self._budgets = budgets or Budgets()
+        self._budgets = budgets or Limits()
         folders = searchpath if isinstance(searchpath, str | os.PathLike) else tuple(searchpath)
         self._searcher = Searcher(folders, self._budgets)
         self._global_vars = global_vars or {}
@@ -70,35 +69,35 @@ class ConfigEnvironment:
         """Render and parse a template. Nothing is imported or built.
 
         Args:
-            name: Of the template, relative to a folder of the search path.
-            variables: What the template sees as Jinja variables: numbers, text, lists and mappings of these.
+            name: The template, relative to a folder of the search path.
+            variables: Its Jinja variables: numbers, text, lists and mappings of these.
 
         Raises:
-            TemplateError: for everything that is wrong with the template.
+            TemplateError: if anything is wrong with the template.
         """
-        return self._config(self.render(name, **variables))
+        return self._config(self.render(name, **variables), variables)
 
     def load_from_string(self, text: str, /, **variables: object) -> Config:
-        """As `load`, for a template given as text.
+        """Like `load`, for a template given as text.
 
         Raises:
-            TemplateError: for everything that is wrong with the template.
+            TemplateError: if anything is wrong with the template.
         """
-        return self._config(self._render_string(text, variables))
+        return self._config(self._render_string(text, variables), variables)
 
     def preprocess(self, name: str | os.PathLike[str], /, **variables: object) -> str:
         """The text that a template renders to.
 
         Raises:
-            TemplateError: for everything that is wrong with it up to there.
+            TemplateError: if anything goes wrong up to there.
         """
         return self.render(name, **variables).shown
 
     def preprocess_from_string(self, text: str, /, **variables: object) -> str:
-        """As `preprocess`, for a template given as text.
+        """Like `preprocess`, for a template given as text.
 
         Raises:
-            TemplateError: for everything that is wrong with it up to there.
+            TemplateError: if anything goes wrong up to there.
         """
         return self._render_string(text, variables).shown
 
@@ -106,55 +105,75 @@ class ConfigEnvironment:
         """The text that a template renders to, with the origin of each line.
 
         Raises:
-            TemplateError: for everything that is wrong with it up to there.
+            TemplateError: if anything goes wrong up to there.
         """
         plain = None if variables or self._global_vars else self._as_plain(os.fspath(name))
-        return plain or self._renderer.render(name, variables)
+        return self._clocked(plain) if plain else self._renderer.render(name, variables)
 
     def find_referenced_templates(
         self, name: str | os.PathLike[str], /, **variables: object
     ) -> list[tuple[int, str, str]]:
-        """The templates that a template uses: level (0 is itself), name and file of each.
+        """The templates that a template uses: level (0 is the template itself), name and file of each.
 
         Raises:
             TemplateError: when the template itself can't be read.
         """
-        references = self._renderer.referenced(name, variables)
-        return [(reference.level, reference.name, str(reference.file)) for reference in references]
+        return self.references(name, **variables)[0]
+
+    def references(
+        self, name: str | os.PathLike[str], /, **variables: object
+    ) -> tuple[list[tuple[int, str, str]], TemplateError | None]:
+        """As `find_referenced_templates`, with the error that rendering it ended in: until there they were found.
+
+        Raises:
+            TemplateError: when the template itself can't be read.
+        """
+        found, error = self._renderer.references(name, variables)
+        return [(reference.level, reference.name, str(reference.file)) for reference in found], error
 
     @cached_property
     def _renderer(self) -> Renderer:
-        from forgather_mem.config.render import Renderer  # with Jinja, half of the time of a small load
+        from forgather_mem.config.rendering.render import Renderer  # imports Jinja: half the time of a small load
 
         return Renderer(self._searcher, self._budgets, self._global_vars, paste_values=self.policy.is_unsafe)
 
     def _render_string(self, text: str, variables: Mapping[str, object]) -> Rendered:
-        is_small = len(text) <= min(self._budgets.source_bytes, self._budgets.rendered_bytes)
+        is_small = len(text) <= self._budgets.source_bytes and self._fits(text)
         plain = as_plain(text, STRING) if is_small and not variables and not self._global_vars else None
-        return plain or self._renderer.render_string(text, variables)
+        return self._clocked(plain) if plain else self._renderer.render_string(text, variables)
+
+    def _fits(self, text: str) -> bool:
+        return len(text) <= self._budgets.rendered_bytes and text.count("\n") <= self._budgets.nodes
+
+    def _clocked(self, plain: Rendered) -> Rendered:
+        clock = CpuClock(self._budgets.render_cpu_s)
+        clock.read(len(plain.text))
+        return replace(plain, clock=clock)
 
     def _as_plain(self, name: str) -> Rendered | None:
-        """A template without anything to render, kept until its file changes."""
+        """A template with nothing to render, cached until its file changes."""
         found = self._searcher.find(name)
         if found is None:
-            return None  # the renderer says so
+            return None  # the renderer reports it
         known = self._plain.get(name)
         if known is not None and known[0] == found:
             return known[1]
         rendered = as_plain(self._searcher.read(found), found.name)
-        if rendered is not None and len(rendered.text) > self._budgets.rendered_bytes:
+        if rendered is not None and not self._fits(rendered.text):
             return None  # the renderer says so
         if rendered is not None:
             self._plain[name] = (found, rendered)
         return rendered
 
-    def _config(self, rendered: Rendered) -> Config:
-        return Config(rendered, parse(rendered, self._budgets), self.policy, self._budgets, self._folder_of)
+    def _config(self, rendered: Rendered, variables: Mapping[str, object]) -> Config:
+        graph = parse(rendered, self._budgets)
+        given = (*addresses_in(self._global_vars), *addresses_in(variables))
+        return Config(rendered, graph, self.policy, self._budgets, self._folder_of, given)
 
     def _folder_of(self, name: str) -> str | None:
         try:
             found = self._searcher.find(name)
-        except TemplateError:  # "<string>", or a file that is gone
+        except TemplateError:  # "<string>", or a deleted file
             return None
         return str(found.file.parent) if found else None
 
@@ -164,14 +183,14 @@ class VariableUse:
     """A `!var` in a template.
 
     Attributes:
-        name: Of the variable.
-        place: Where it stands.
-        path: Where in the graph, as `$.trainer_callbacks.gc`.
-        has_default: It need not be given.
+        name: The variable's name.
+        place: Its location.
+        path: Its path in the graph, e.g. `$.trainer_callbacks.gc`.
+        has_default: Whether it may be left out.
     """
 
     name: str
-    place: Place
+    place: SourceLocation
     path: str
     has_default: bool
 
@@ -179,8 +198,8 @@ class VariableUse:
 class Config:
     """A loaded template: its text, its graph, and the objects it describes.
 
-    `config[target]` builds a target once, and what it shares with other targets asked for in this way is shared.
-    The config keeps these objects; `construct` always builds new ones and keeps none.
+    `config[target]` builds a target once; targets accessed in this way share their common parts. The config keeps these
+    objects; `construct` always builds new ones and keeps none.
     """
 
     def __init__(
@@ -188,14 +207,16 @@ class Config:
         rendered: Rendered,
         graph: Graph,
         policy: Policy,
-        budgets: Budgets | None = None,
+        budgets: Limits | None = None,
         folder_of: Callable[[str], str | None] | None = None,
+        addresses: Sequence[str] = (),
     ) -> None:
         self.rendered = rendered
         self.graph = graph
         self._policy = policy
         self._budgets = budgets
         self._folder_of = folder_of
+        self._addresses = addresses
 
     @cached_property
     def text(self) -> str:
@@ -204,21 +225,21 @@ class Config:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Names of what can be built."""
+        """Names of the targets that can be built."""
         return self.graph.targets
 
     def construct(
         self, targets: str | Iterable[str] | None = None, /, *, context_vars: Mapping[str, object] | None = None
     ) -> Any:
-        """Build what the template describes, anew each time.
+        """Build new objects from the template.
 
         Args:
-            targets: One target; several, which gives a dict; None for the whole document.
-            context_vars: Values for `!var`, any objects. `pp_config`, the text, is always there.
+            targets: One target; several (the result is a dict); None for the whole document.
+            context_vars: Values for `!var`: any objects. `pp_config`, the text, is always there.
 
         Raises:
-            TemplateError: for an unknown target, an unbound variable, a refused name, arguments that don't fit, and
-                what a constructor raises, which is then the cause. All but the last before anything is built.
+            TemplateError: for an unknown target, an unbound variable, a refused name, arguments that don't fit, or an
+                exception in a constructor, which is then the cause. All but the last before anything is built.
         """
         construction = self._construction(context_vars or {})
         if targets is None:
@@ -244,24 +265,27 @@ class Config:
         return f"<Config {self.rendered.name}: {', '.join(self.targets)}>"
 
     def names(self, targets: Iterable[str] | None = None) -> list[NameUse]:
-        """The names that targets would import, each where it stands first."""
+        """The names that targets would import, each at its first occurrence."""
         resolver = self._resolver({})
         nodes = resolver.reached(self._roots(targets))
         return resolver.uses(node for node in nodes if isinstance(node, CallNode))
 
     def variables(self, targets: Iterable[str] | None = None) -> list[VariableUse]:
-        """The variables that targets use, each place of them."""
+        """The variables that targets use, at each occurrence."""
         paths = Paths(self.graph)
         return [
             VariableUse(
-                node.variable, self.graph.place(node.mark), paths.of(node) or "", node.default is not NO_DEFAULT
+                node.variable,
+                self.graph.place(node.mark),
+                extended(paths.of(node) or ""),
+                node.default is not NO_DEFAULT,
             )
             for node in self._resolver({}).reached(self._roots(targets))
             if isinstance(node, VarNode)
         ]
 
     def misfits(self, targets: Iterable[str] | None = None) -> list[TemplateError]:
-        """Allowed names that don't import, and arguments that don't fit them. It imports these, and builds nothing."""
+        """Allowed names that can't be imported, and arguments that don't fit. Imports the names; builds nothing."""
         return misfits(self._resolver({}), self._roots(targets))
 
     @cached_property
@@ -273,7 +297,14 @@ class Config:
 
     def _resolver(self, context_vars: Mapping[str, object]) -> Resolver:
         variables = {OWN_VARIABLE: self.text, **context_vars}
-        return Resolver(self.graph, self._policy, variables, budgets=self._budgets, folder_of=self._folder_of)
+        return Resolver(
+            self.graph,
+            self._policy,
+            variables,
+            budgets=self._budgets,
+            addresses=self._addresses,
+            folder_of=self._folder_of,
+        )
 
     def _roots(self, targets: Iterable[str] | None) -> list[Value]:
         return [self.graph.root] if targets is None else [self._target(name) for name in targets]

@@ -1,1 +1,1 @@
-"""What do the numbers and the live objects mean? From them to owners of memory, leaks, and out-of-memory errors."""
+"""Diagnosis: from numbers and live objects to owners of memory, leaks, and the causes of out-of-memory errors."""

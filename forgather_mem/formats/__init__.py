@@ -1,1 +1,1 @@
-"""File formats: writing and reading of one format in one module; tensorboard is imported in here only."""
+"""File formats: one module writes and reads one format; only this package imports tensorboard."""

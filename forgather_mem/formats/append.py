@@ -1,4 +1,4 @@
-"""How does a record get into a file that may fail, without failing or slowing the training?"""
+"""Appends records to a file that may fail, without failing or slowing the training."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from forgather_mem.forks import FORKS
+from forgather_mem.formats.stalls import STALLS
+from forgather_mem.system.descriptors import out_of_the_way
+from forgather_mem.system.forks import FORKS
 from forgather_mem.units import format_duration
 
 logger = logging.getLogger(__name__)
 
 FIRST_RETRY_S, LONGEST_PAUSE_S = 0.1, 30.0
-# Slow writes may take 2 % of the time, and a quarter of a second at once: one stall is no slow disk.
+# Slow writes may take 2 % of the time, and a quarter of a second at once: a single stall does not make a disk slow.
 SLOW_WRITE_S, SLOW_SHARE, SLOW_BURST_S = 0.01, 0.02, 0.25
 MAX_QUEUED_BYTES = 256 * 1024
 LINK_CHECK_S = 0.5
@@ -24,18 +26,19 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class AppendFile:
-    """An append-only file of whole records: one `write(2)` each, nothing torn in the middle, nothing raised.
+    """An append-only file of whole records: one `write(2)` each, never torn in the middle, never raising.
 
     A record that can't be written is dropped and counted, and writing is tried again after a pause that
     doubles up to 30 s. What a short write left behind is cut off again; where that fails, and after every
     error but a full disk, the next try opens a new file. When slow writes (10 ms or more) take over 2 % of
-    the time, records wait in memory, at most 256 KiB, and go out together. There is no thread and no
-    fsync: a record that is not waiting survives the death of the process, not that of the machine. A write
-    that never returns (a hung network mount) can't be helped. After a fork the child writes nothing.
+    the time, records wait in memory, at most 256 KiB, and go out together. There is no fsync: a record that
+    is not waiting survives the death of the process, not that of the machine. A write that never returns (a
+    hung network mount) can't be helped, but is told of (see `formats.stalls`). After a fork the child writes
+    nothing. One thread at a time.
 
     Args:
         open_next: Gives the path of the next file to open and the bytes that it begins with.
-        always_new: Refuse a path that exists already; else append to it.
+        always_new: Refuse a path that exists already, and ask for another; else append to it.
     """
 
     def __init__(self, open_next: Callable[[], tuple[Path, bytes]], *, always_new: bool) -> None:
@@ -43,40 +46,43 @@ class AppendFile:
         self._always_new = always_new
         self._forks = FORKS.number
         self._fd = -1
+        self._inode = (0, 0)
         self._fine_until = self._retry_at = self._rest_until = 0.0
         self._retry_s = FIRST_RETRY_S
         self._slow_credit_s, self._last_slow = SLOW_BURST_S, time.monotonic()
         self._queue: list[bytes] = []
-        self._queued_bytes = self._checked = (
-            0  # of those written, so many are in a file that was there at the last look
-        )
+        self._queued_bytes = 0
+        self._checked = 0  # of those written, so many are in a file that was there at the last look
         self._error: str | None = None
         self._longest_s = 0.0
         self.path: Path | None = None
-        self.end = 0  # the last good record ends here
+        self.since_s = 0.0  # for `STALLS`
+        self.end = 0  # end of the last good record
         self.written = self.dropped = self.slow_writes = self.rests = 0
 
     def ready(self) -> bool:
-        """Whether a record is worth building now; counts it as dropped where not. Opens the file when due."""
+        """Whether a record is worth building now; if not, counts it as dropped. Opens the file when due."""
         if self._forks != FORKS.number:
             return False
         now = time.monotonic()
         if now < self._fine_until:
             return True
-        if now >= self._retry_at and ((self._fd >= 0 and self._still_there(now)) or self._open(now)):
-            return True
-        self.dropped += 1
-        return False
+        self.since_s = now
+        ready = now >= self._retry_at and ((self._fd >= 0 and self._still_there(now)) or self._open(now))
+        self.since_s = 0.0
+        self.dropped += not ready
+        return ready
 
     def append(self, data: bytes, num_records: int = 1) -> bool:
-        """Write one record, or several at once, after `ready()` said yes.
+        """Write one record, or several at once, after `ready()` returned True.
 
         Returns:
-            Whether it is in the file, or waits to go there.
+            Whether it is in the file, or buffered for it.
         """
         began, done = time.monotonic(), 0
         if self._queue or began < self._rest_until:
             return self._wait_with(data)
+        self.since_s = began
         try:
             done = os.write(self._fd, data)
             while done < len(data):
@@ -85,9 +91,11 @@ class AppendFile:
             self._recover(error, done)
             self._pause(error, num_records)
             return False
+        finally:
+            self.since_s = 0.0
         self.end += done
         self.written += num_records
-        if num_records:  # a preamble alone proves little: else a disk that takes no record got a file per try
+        if num_records:  # not for a preamble alone: else a disk that takes no record would get a file per try
             self._retry_s = FIRST_RETRY_S
         now = time.monotonic()
         if now - began >= SLOW_WRITE_S:
@@ -95,13 +103,15 @@ class AppendFile:
         return True
 
     def close(self) -> None:
-        """Write what waits and close the file; the next `ready()` opens the next one."""
-        if self._forks == FORKS.number and self._fd >= 0 and self._still_there(time.monotonic()):
+        """Write what is buffered and close the file; the next `ready()` opens the next one."""
+        self.since_s = now = time.monotonic()
+        if self._forks == FORKS.number and self._fd >= 0 and self._still_there(now):
             self._flush()
         self._let_go()
+        self.since_s = 0.0
 
     def problem(self) -> str | None:
-        """A sentence for the report, or None when all went well."""
+        """A sentence for the report, or None if all went well."""
         parts = []
         if self.dropped:
             where = f"; {self.path}" if self.path else ""
@@ -113,15 +123,24 @@ class AppendFile:
         return "; ".join(parts) or None
 
     def _open(self, now: float) -> bool:
-        # Without O_NONBLOCK the opening of a pipe that nobody reads would wait for ever.
+        # Without O_NONBLOCK, opening a pipe without a reader would block forever.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
         flags |= os.O_EXCL if self._always_new else 0
+        STALLS.watch(self)
         try:
             path, preamble = self._open_next()
+            self.path = path
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(path, flags, 0o666)
+            while self._fd < 0:
+                try:
+                    self._fd = out_of_the_way(os.open(path, flags, 0o666))
+                except FileExistsError:  # somebody was quicker
+                    taken, (path, preamble) = path, self._open_next()
+                    if path == taken:
+                        raise
             os.set_blocking(self._fd, True)
-            self.path, self.end = path, os.fstat(self._fd).st_size
+            status = os.fstat(self._fd)
+            self.path, self.end, self._inode = path, status.st_size, (status.st_dev, status.st_ino)
         except OSError as error:
             self._pause(error, 0)
             return False
@@ -160,7 +179,7 @@ class AppendFile:
             self._rest_until = now + min(-self._slow_credit_s / SLOW_SHARE, LONGEST_PAUSE_S)
 
     def _recover(self, error: OSError, torn_bytes: int) -> None:
-        """Cut a torn record off; give the file up where that fails or the error may have left more damage."""
+        """Cut off a torn record; abandon the file if that fails or the error may have left more damage."""
         good = error.errno in _DISK_FULL
         if torn_bytes:
             good = good and self._cut_back(self.end + torn_bytes)
@@ -169,7 +188,7 @@ class AppendFile:
 
     def _cut_back(self, torn_end: int) -> bool:
         try:
-            # Another writer's records behind ours must stay.
+            # Records of another writer after ours must stay.
             if os.fstat(self._fd).st_size == torn_end:
                 os.ftruncate(self._fd, self.end)
                 return True
@@ -178,10 +197,12 @@ class AppendFile:
         return False
 
     def _still_there(self, now: float) -> bool:
-        """Writes into a deleted file succeed and are lost: look at the link count, twice a second."""
+        """Writes to a deleted file succeed and are lost: check the link count, twice a second."""
         try:
             status = os.fstat(self._fd)
             there = status.st_nlink > 0 or not stat.S_ISREG(status.st_mode)
+            if (status.st_dev, status.st_ino) != self._inode:  # closed by somebody: another file has the number now
+                self._fd, there = -1, False
         except OSError:
             there = False
         if not there:
@@ -204,6 +225,7 @@ class AppendFile:
         self._error = error.strerror or str(error)
 
     def _let_go(self) -> None:
+        STALLS.forget(self)
         if self._fd >= 0:
             try:
                 os.close(self._fd)

@@ -1,8 +1,8 @@
-"""How are TensorBoard event files framed, written, checked and read back?
+"""TensorBoard event files: framing, writing, checking and reading.
 
-A file is a row of records: length (8 bytes), its masked CRC-32C (4), payload, the payload's masked CRC (4).
-The payload is an `Event` message. TensorBoard reads nothing behind a torn record, so nothing is ever appended
-to a file of another process; every run starts a new one.
+A file is a sequence of records: length (8 bytes), its masked CRC-32C (4), payload, the payload's masked CRC (4). The
+payload is an `Event` message. TensorBoard reads nothing after a torn record, so nothing is ever appended to a file of
+another process; every run starts a new one.
 """
 
 from __future__ import annotations
@@ -15,23 +15,26 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
+from forgather_mem.files import open_regular
 from forgather_mem.formats.append import AppendFile
 
-# TensorBoard takes every name with "tfevents" in it. A loader that is not the fast one follows only the last
-# name of a folder while a run goes on: ours sorts before "events.out...", so that a trainer's own curves stay live.
+# TensorBoard accepts every name with "tfevents" in it. Its slow loader follows only the last name of a folder during a
+# run: ours sorts before "events.out...", so that a trainer's own curves stay live.
 _OURS = "events.mem.tfevents"
 _FRAME = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 _MAX_HEADERS = 256
+_PIECE_BYTES, _MAX_PAYLOAD_BYTES = 4 * 2**20, 2**20
 _OVERHEAD_BYTES = _FRAME.size + _CRC.size
 
 
 @functools.cache
 def crc32c() -> Callable[[bytes], int] | None:
-    """The checksum in C, or None where google-crc32c has only its Python fall-back (100 times slower)."""
+    """The checksum in C, or None if google-crc32c only has its Python fallback (100 times slower)."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the fall-back warns; what we do then is better
+        warnings.simplefilter("ignore", RuntimeWarning)  # the fallback warns; we have a better alternative
         try:
             import google_crc32c
         except ImportError:
@@ -44,8 +47,8 @@ class EventFile:
     """The event file of one run, written whole record by whole record (see `AppendFile`).
 
     Args:
-        folder: Where; made at the first record, and again when it is deleted meanwhile.
-        begun: Called for each new file: it knows no tag's description yet.
+        folder: Its folder; created at the first record, and again if it is deleted meanwhile.
+        begun: Called for each new file: it has no tag descriptions yet.
     """
 
     def __init__(self, folder: Path, begun: Callable[[], None]) -> None:
@@ -54,15 +57,15 @@ class EventFile:
         self._checksum = checksum
         self._folder = folder
         self._begun = begun
-        self._headers: dict[int, bytes] = {}  # by length: those of a run are few
+        self._headers: dict[int, bytes] = {}  # by length: a run has few lengths
         self.file = AppendFile(self._next_file, always_new=True)
         self._append = self.file.append
         self.ready = self.file.ready
         """Whether an event is worth building now."""
 
     def add(self, payload: bytes) -> bool:
-        """Write one event, after `ready()`; whether it is in the file, or waits to go there."""
-        # As `frame`, without its calls: in a real step, with cold caches, each costs some 3 us.
+        """Write one event, after `ready()`; returns whether it is in the file, or buffered for it."""
+        # Like `frame`, inlined: in a real step, with cold caches, each call costs some 3 us.
         header = self._headers.get(len(payload)) or self._new_header(len(payload))
         crc = self._checksum(payload)
         masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
@@ -89,7 +92,7 @@ class EventFile:
 
 
 def frame(payload: bytes, checksum: Callable[[bytes], int]) -> bytes:
-    """One record as it stands in the file."""
+    """One record as it appears in the file."""
     return _header(len(payload), checksum) + payload + _CRC.pack(_masked(checksum(payload)))
 
 
@@ -111,41 +114,51 @@ def _new_path(folder: Path) -> Path:
 
 
 def is_ours(name: str) -> bool:
-    """Whether an event file's name is one that `EventFile` gives."""
+    """Whether an event file has a name given by `EventFile`."""
     return name.startswith(_OURS)
 
 
-def payloads(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The records of a file's bytes: (where the record ends, payload). Stops at the first torn one.
+def payloads(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """The records of a file, from its beginning: (where the record ends, payload). Stops at a torn one.
 
-    A payload whose own checksum is wrong is passed over when the length before it is sound.
+    Passed over are payloads with a wrong checksum when the length before it is sound, and those that are larger than
+    any of scalars, pictures for example.
     """
     checksum = crc32c()
     head, tail = _FRAME.unpack_from, _CRC.unpack_from
-    position, size = 0, len(data)
-    while position + _OVERHEAD_BYTES <= size:
+    size = file.seek(0, os.SEEK_END)
+    data, base, position = b"", file.seek(0), 0  # a piece of the file, where it begins, how far in it we are
+    while base + position + _OVERHEAD_BYTES <= size:
+        if len(data) - position < _FRAME.size:
+            data, base, position = data[position:] + file.read(_PIECE_BYTES), base + position, 0
         length, length_crc = head(data, position)
         end = position + length + _OVERHEAD_BYTES
-        if end > size:
+        if base + end > size or (checksum is None and not length):  # the last: zeros that nobody has written
             return
-        payload = data[position + 12 : end - 4]
+        if length > _MAX_PAYLOAD_BYTES:
+            data, base, position = b"", file.seek(base + end), 0
+            continue
+        if end > len(data):
+            data, base, end, position = data[position:] + file.read(_PIECE_BYTES), base + position, end - position, 0
+        payload = data[position + _FRAME.size : end - _CRC.size]
         if checksum is not None:
             crc = checksum(payload)
-            masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF  # `_masked`, without its call
+            masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF  # `_masked`, inlined
         if checksum is None or masked == tail(data, end - 4)[0]:
-            yield end, payload
+            yield base + end, payload
         elif _masked(checksum(data[position : position + 8])) != length_crc:
             return
         position = end
 
 
 def good_end(path: str | Path) -> int:
-    """Where the last whole record of a file ends; behind it TensorBoard reads nothing."""
-    return max((end for end, _ in payloads(Path(path).read_bytes())), default=0)
+    """The end of a file's last whole record; TensorBoard reads nothing after it."""
+    with open_regular(path) as file:
+        return max((end for end, _ in payloads(file)), default=0)
 
 
 def cut_torn_tail(path: str | Path) -> int:
-    """Cut off what stands behind the last whole record of a file that nobody writes; returns the bytes cut."""
+    """Cut off everything after a file's last whole record; returns the bytes cut. Nothing may be writing it."""
     end, size = good_end(path), os.path.getsize(path)
     if end < size:
         os.truncate(path, end)

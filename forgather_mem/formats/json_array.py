@@ -1,10 +1,10 @@
-"""How does a JSON array in a file grow, so that the file is valid JSON after every write, whatever happens?
+"""A JSON array that grows in a file and stays valid JSON after every write.
 
-One element a line. Space is taken first, as blanks behind the closing bracket, where JSON allows them; then
-one `pwrite` puts element and bracket over the old bracket. A full disk refuses the blanks, and the array is
-as it was. Between two pages of 4 KiB the kernel looks for a SIGKILL: of an element that lies across their border and is
-being written at that very moment a part may stay (1 of 100 kills of a process that did nothing but write); the next
-process that goes on with the file cuts it off. Nothing better is possible: JSON has no way to hide what is not whole.
+One element per line. Space is allocated first, as blanks after the closing bracket, where JSON allows them; then one
+`pwrite` puts element and bracket over the old bracket. A full disk refuses the blanks, and the array is unchanged.
+Between two pages of 4 KiB the kernel checks for a SIGKILL: a part may remain of an element across their border that is
+being written at that moment (1 in 100 kills of a process that did nothing but write); the next process that continues
+the file cuts it off. Nothing better is possible: JSON has no way to hide an incomplete element.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import logging
 import math
 import os
 import re
+import stat
 import time
 from collections.abc import Mapping
 from datetime import date
@@ -22,83 +23,111 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from forgather_mem.files import replace_file
 from forgather_mem.formats.append import FIRST_RETRY_S, LONGEST_PAUSE_S
+from forgather_mem.formats.stalls import STALLS
+from forgather_mem.system.descriptors import out_of_the_way
 
 logger = logging.getLogger(__name__)
 
 _TAIL = b"\n]\n"
-# Deeper than any configuration; a structure that holds itself ends here.
+# Deeper than any configuration; a structure that contains itself is cut off here.
 _MAX_DEPTH = 20
 _BETWEEN = re.compile(r"[ \t\r\n]*,?[ \t\r\n]*")
 
 
 class JsonArrayFile:
-    """A JSON array that grows by whole elements; nothing is raised.
+    """A JSON array that grows by whole elements; never raises.
 
-    A file that exists is continued, and what a dead process or machine has torn is cut off behind its last whole
-    element. An element that can't be written is dropped and counted; the next try comes after a pause that doubles up
-    to 30 s. There is no fsync: an element survives the death of the process, not that of the machine. After a fork the
-    child writes nothing.
+    An existing file is continued; anything torn by a dead process or machine is cut off after the last whole element.
+    An element that can't be written is dropped and counted; the next try follows a pause that doubles up to 30 s. There
+    is no fsync: an element survives the death of the process, but not of the machine. After a fork the child writes
+    nothing.
 
     Args:
-        path: The file; its folder is made when the first element is written.
+        path: The file; its folder is created when the first element is written.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._pid = os.getpid()
         self._fd = -1
-        self._bracket = self._size = 0  # where the array ends, and the file
+        self._inode = (0, 0)
+        self._bracket = self._size = 0  # end of the array, end of the file
         self._empty = True
         self._retry_at, self._retry_s = 0.0, FIRST_RETRY_S
         self._error: str | None = None
         self.written = self.dropped = 0
+        self.since_s = 0.0  # for `STALLS`
 
     def append(self, record: Mapping[str, Any]) -> bool:
-        """Write one element; whether it is in the file."""
+        """Write one element; returns whether it is in the file."""
         if os.getpid() != self._pid:
             return False
         if time.monotonic() < self._retry_at:
             self.dropped += 1
             return False
+        self.since_s = time.monotonic()
+        STALLS.watch(self)
         try:
             self._reach_end()
             self._put((b"\n" if self._empty else b",\n") + element(record) + _TAIL)
         except (OSError, _NoArrayError) as error:
             self._failed(error)
             return False
+        finally:
+            self.since_s = 0.0
         self.written += 1
         self._empty, self._retry_s = False, FIRST_RETRY_S
         return True
 
     def close(self) -> None:
-        """Close the file; the next element opens it again."""
-        if self._fd >= 0:
+        """Close the file; the next element reopens it."""
+        STALLS.forget(self)
+        if self._fd >= 0 and self._status() is not None:
             os.close(self._fd)
-            self._fd = -1
+        self._fd = -1
 
     def problem(self) -> str | None:
-        """A sentence for the report, or None when all went well."""
+        """A sentence for the report, or None if all went well."""
         if not self.dropped:
             return None
         return f"{self.dropped:,} of {self.dropped + self.written:,} records dropped ({self._error}; {self.path})"
 
     def _reach_end(self) -> None:
-        """Open the file, and know where its array ends: it may have been deleted, or have grown by another's hand."""
-        status = os.fstat(self._fd) if self._fd >= 0 else None
+        """Open the file and find the end of its array: it may have been deleted, or extended by another process."""
+        status = self._status() if self._fd >= 0 else None
         if status is not None and not status.st_nlink:
             self.close()
         if self._fd < 0:
             if not self.path.exists():
                 _create(self.path)
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            self._fd = out_of_the_way(os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
+            opened = os.fstat(self._fd)
+            self._inode = opened.st_dev, opened.st_ino
+            if not stat.S_ISREG(opened.st_mode):  # reading a pipe would wait for ever
+                self.close()
+                raise _NoArrayError("it is not a regular file")
             status = None
         if status is None or status.st_size != self._size:
             self._find_end()
 
+    def _status(self) -> os.stat_result | None:
+        """Of our file; None where somebody has closed it, and another may have the number now."""
+        try:
+            status = os.fstat(self._fd)
+            if (status.st_dev, status.st_ino) == self._inode:
+                return status
+        except OSError:
+            logger.debug("somebody has closed %s", self.path)
+        self._fd = -1
+        return None
+
     def _find_end(self) -> None:
-        data = self.path.read_bytes()
-        if not data.strip(b" \t\r\n\0"):  # made by a machine that crashed before it was filled
+        with open(self._fd, "rb", closefd=False) as file:
+            file.seek(0)
+            data = file.read()
+        if not data.strip(b" \t\r\n\0"):  # created, but not filled before the machine crashed
             data = b"["
             os.pwrite(self._fd, data, 0)
         end, self._empty, whole = _end_of_array(data)
@@ -109,7 +138,7 @@ class JsonArrayFile:
             self._size = end + len(_TAIL)
 
     def _put(self, tail: bytes) -> None:
-        """The new end of the array over the old one, in blanks that are there already."""
+        """Write the new end of the array over the old one, into blanks that already exist."""
         missing = self._bracket + len(tail) - self._size
         if missing > 0:
             taken = os.pwrite(self._fd, b" " * missing, self._size)
@@ -118,7 +147,7 @@ class JsonArrayFile:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._size += missing
         done = os.pwrite(self._fd, tail, self._bracket)
-        while done < len(tail):  # only on file systems that copy what is written over
+        while done < len(tail):  # only on copy-on-write file systems
             done += os.pwrite(self._fd, tail[done:], self._bracket + done)
         self._bracket += len(tail) - len(_TAIL)
 
@@ -130,14 +159,14 @@ class JsonArrayFile:
         self._error = text
         self._retry_at = time.monotonic() + self._retry_s
         self._retry_s = min(2 * self._retry_s, LONGEST_PAUSE_S)
-        self._size = -1  # look again where the array ends
+        self._size = -1  # find the end of the array again
 
 
 def element(record: Mapping[str, Any]) -> bytes:
-    """One element as a line of JSON, whatever values it holds.
+    """One element as a line of JSON, whatever its values.
 
-    Numbers of other libraries become numbers, dates their ISO form, and what JSON has no form for its text; a number
-    that is infinite or none becomes null.
+    Numbers of other libraries become numbers, dates their ISO form, and anything else that JSON can't represent its
+    text; infinite numbers and NaN become null.
 
     >>> element({"loss": float("nan"), "tags": ("a", Path("b")), 1: True})
     b'{"loss":null,"tags":["a","b"],"1":true}'
@@ -146,7 +175,7 @@ def element(record: Mapping[str, Any]) -> bytes:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """The value as JSON can hold it."""
+    """The value in a form that JSON can hold."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Enum):
@@ -174,23 +203,18 @@ class _NoArrayError(ValueError):
 
 
 def _create(path: Path) -> None:
-    """An empty array, there at once or not at all."""
+    """An empty array, created atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    begun = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        begun.write_bytes(b"[" + _TAIL)
-        begun.replace(path)
-    finally:
-        begun.unlink(missing_ok=True)
+    replace_file(path, b"[" + _TAIL)
 
 
 def _end_of_array(data: bytes) -> tuple[int, bool, bool]:
-    """Behind the last whole element: (where, whether there is none, whether the file is valid as it is).
+    """The end of the last whole element: (position, whether there is none, whether the file is valid unchanged).
 
     Raises:
-        _NoArrayError: the file begins with something else than an array.
+        _NoArrayError: if the file begins with anything other than an array.
     """
-    text = data.decode("latin-1")  # a character a byte; what stands in strings is not looked at
+    text = data.decode("latin-1")  # one character per byte; the contents of strings don't matter
     decode = json.JSONDecoder().raw_decode
     end = len(text) - len(text.lstrip()) + 1
     if not text.startswith("[", end - 1):

@@ -1,7 +1,7 @@
-"""How are samples and findings written as lines of JSON, one file a rank, and read back after a crash?
+"""Samples and findings as lines of JSON, one file per rank, readable after a crash.
 
-Each line is an object with a "type": "header" (one at the beginning of every process's or file's part),
-"sample" or "finding". Keys are only ever added.
+Each line is an object with a "type": "header" (one at the start of each process's part and of each file), "sample" or
+"finding". Keys are only ever added.
 """
 
 from __future__ import annotations
@@ -15,21 +15,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forgather_mem.sample import Finding, Sample
+from forgather_mem.files import open_regular
+from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.telemetry.report_schema import is_number
 
 SCHEMA = 1
-# A longer line is none of ours; reading it whole could need more memory than there is.
-_MAX_LINE_BYTES = 4 * 2**20
+# A longer line is none of ours. The longest holds a whole report.
+_MAX_LINE_BYTES = 2**20
+# A file with so much that is no record is none of ours, or one of which a crash has left nothing more; each line counts
+# as 100 bytes at least.
+_MAX_BAD_BYTES, _LEAST_BAD_BYTES = 2**20, 100
+_MAX_NAMES, _MAX_TEXT = 1000, 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What stands before the samples of one process.
+    """The header before the samples of one process.
 
     Attributes:
-        schema: Version of the lines' format.
-        rank: The process's number.
-        data: All that the line says: pid, versions, script, ...
+        schema: Version of the line format.
+        rank: The process's rank.
+        data: All fields of the line: pid, versions, script, ...
     """
 
     schema: int
@@ -38,7 +44,7 @@ class Header:
 
 
 def header_line(rank: int, data: Mapping[str, Any]) -> bytes:
-    """The first line of a file's or process's part."""
+    """The first line of a file or of a process's part."""
     return _line({"type": "header", "schema": SCHEMA, "rank": rank, **data})
 
 
@@ -68,63 +74,70 @@ def finding_line(finding: Finding) -> bytes:
 
 
 class LogReader:
-    """Reads files of such lines one record at a time, whatever state a crash has left them in.
+    """Reads files of such lines one record at a time, in whatever state a crash has left them.
 
     Attributes:
         bad_lines: Lines passed over so far because they are no records.
+        given_up: Whether a file had so many of them that the rest of it was not read.
         torn: Whether the last line of a file has no end.
     """
 
     def __init__(self, *paths: str | Path) -> None:
         self._paths = [Path(path) for path in paths]
         self.bad_lines = 0
-        self.torn = False
+        self.torn = self.given_up = False
 
     def __iter__(self) -> Iterator[Header | Sample | Finding]:
         """The records of all files in order.
 
         Raises:
-            OSError: a file can't be read.
+            OSError: a file can't be read, or is no regular file.
         """
         for path in self._paths:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
+                bad_bytes = 0
                 for line in iter(lambda: file.readline(_MAX_LINE_BYTES), b""):
                     record = _parse(line)
                     if record is not None:
                         yield record
-                    elif not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES:
+                        continue
+                    if not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES:
                         self.torn = True
                     elif line.strip():
                         self.bad_lines += 1
+                    bad_bytes += max(len(line), _LEAST_BAD_BYTES)
+                    if bad_bytes > _MAX_BAD_BYTES:
+                        self.given_up = True
+                        break
 
 
 def last_record(path: str | Path) -> Header | Sample | Finding | None:
-    """What stands in a file's last line, without reading the lines before; None when that is no record.
+    """The record in a file's last line, without reading the lines before; None if it is not a record.
 
     Raises:
-        OSError: the file can't be read.
+        OSError: if the file can't be read.
     """
-    with Path(path).open("rb") as file:
+    with open_regular(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _MAX_LINE_BYTES))
         return _parse(file.read().rstrip(b"\n").rpartition(b"\n")[2])
 
 
 def log_files(folder: str | Path) -> dict[int, list[Path]]:
-    """The logs in a run's folder by rank, each with the files that were rotated away first, oldest first."""
+    """The logs in a run's folder by rank, each with its rotated files first, oldest first."""
     found: dict[int, list[tuple[int, Path]]] = {}
-    for path in Path(folder).iterdir():
-        match = re.fullmatch(r"memory\.rank(\d+)\.jsonl(?:\.(\d+))?", path.name)
+    for name in os.listdir(folder):
+        match = re.fullmatch(r"memory\.rank(\d{1,6})\.jsonl(?:\.(\d{1,6}))?", name)
         if match:
-            found.setdefault(int(match[1]), []).append((-int(match[2] or 0), path))
+            found.setdefault(int(match[1]), []).append((-int(match[2] or 0), Path(folder, name)))
     return {rank: [path for _, path in sorted(files)] for rank, files in sorted(found.items())}
 
 
 def rotate(path: Path, keep: int) -> None:
-    """Rename the file to `<name>.1`, an older one to `<name>.2`, and so on; the oldest beyond `keep` goes.
+    """Rename the file to `<name>.1`, an older one to `<name>.2`, and so on; those beyond `keep` are deleted.
 
     Raises:
-        OSError: a file can't be renamed.
+        OSError: if a file can't be renamed.
     """
     for number in range(keep, 0, -1):
         older = path.with_name(f"{path.name}.{number - 1}") if number > 1 else path
@@ -135,12 +148,12 @@ def rotate(path: Path, keep: int) -> None:
 
 
 def is_torn(path: Path) -> bool:
-    """Whether a file's last line has no end, so that what is appended needs a new line first.
+    """Whether a file's last line is incomplete, so that appending needs a newline first.
 
     Raises:
-        OSError: the file can't be read.
+        OSError: if the file can't be read.
     """
-    if not path.is_file() or not path.stat().st_size:  # reading a pipe would wait
+    if not path.is_file() or not path.stat().st_size:  # reading a pipe would block
         return False
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)
@@ -150,12 +163,12 @@ def is_torn(path: Path) -> bool:
 def _line(record: Mapping[str, Any]) -> bytes:
     try:
         return (_ENCODE(record) + "\n").encode("ascii")
-    except ValueError:  # not a number, or infinite
+    except ValueError:  # NaN or infinite
         return (_ENCODE(_finite(record)) + "\n").encode("ascii")
 
 
 def _plain(value: object) -> object:
-    """A number of another library as a float; anything else as its text."""
+    """A number of another library as a float; anything else as text."""
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -179,24 +192,38 @@ def _is_infinite(value: object) -> bool:
 
 
 def _parse(line: bytes) -> Header | Sample | Finding | None:
+    """The record of a line; None for anything else, whoever has written it."""
     try:
         record = json.loads(line)
         kind = record["type"]
         if kind == "sample":
             return _sample(record)
         if kind == "finding":
-            return Finding(kind=record["kind"], step=record["step"], text=record["text"], data=record["data"])
+            return _finding(record)
         return Header(schema=record["schema"], rank=record["rank"], data=record) if kind == "header" else None
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
 
 
-def _sample(record: Mapping[str, Any]) -> Sample:
-    return Sample(
-        event=record["event"],
-        step=int(record["step"]),
-        epoch=record["epoch"],
-        time_s=float(record["time_s"]),
-        values={str(name): float(value) for name, value in record["values"].items()},
-        device=record.get("device"),
+def _sample(record: Mapping[str, Any]) -> Sample | None:
+    event, step, epoch, time_s = record["event"], record["step"], record["epoch"], record["time_s"]
+    device = record.get("device")
+    values = {name: float(value) for name, value in record["values"].items() if value is not None}
+    good = (
+        isinstance(event, str)
+        and is_number(step)
+        and (epoch is None or is_number(epoch))
+        and is_number(time_s)
+        and (device is None or (isinstance(device, int) and is_number(device)))
+        and len(values) <= _MAX_NAMES
+        and all(map(math.isfinite, values.values()))
     )
+    if not good:
+        return None
+    return Sample(event, int(step), epoch, float(time_s), values, device)
+
+
+def _finding(record: Mapping[str, Any]) -> Finding | None:
+    kind, step, text, data = record["kind"], record["step"], record["text"], record["data"]
+    good = isinstance(kind, str) and is_number(step) and isinstance(text, str) and isinstance(data, dict)
+    return Finding(kind=kind, step=int(step), text=text[:_MAX_TEXT], data=data) if good else None

@@ -1,42 +1,43 @@
-"""What is still there of a process that was killed? A small file, mapped into its memory, that it wrote to last.
+"""The ring: a small file with the last records of a process, still there after the process was killed.
 
-A store into a mapped file needs no system call, and what is stored belongs to the kernel: it survives SIGKILL
-and the out-of-memory killer, not the loss of the machine. One process writes; others read at any time, also
-while it runs. Nothing here imports torch. What writes it is `formats.ring_writer`; on network file systems it
-uses system calls instead, since a store that fails there would end the process.
+What was written lies in the kernel's page cache: it survives SIGKILL and the out-of-memory killer, not the loss of
+the machine. One process writes (`formats.ring_writer`); others read at any time, also while it runs. Nothing here
+imports torch.
 
 The file, `ring.rank{r}` in a run's folder, has four parts, all numbers little-endian:
 
-- The header, JSON of `HEADER_BYTES` at most, written once. Its keys, each of which may lack: `rank`, `world_size`,
+- The header, JSON of `HEADER_BYTES` at most, written once. Its keys, all of them optional: `rank`, `world_size`,
   `pid`, `script`, `argv`, `started_s`, `versions`, `limit_bytes`, `limit_kind`, `step` (steps done at the
-  beginning), `kills` (the kernel's counter of out-of-memory kills at the beginning, see `cgroups.kill_counter`).
+  beginning), `kills` (the kernel's counter of out-of-memory kills at the start, see `cgroups.kill_counter`).
 - The state, written at each step and at each rare phase, with one byte changed at each phase of a step: the last
-  sign of life, if no record is newer. Its `end` is "running" until the run closes in order; in a file that nobody
+  sign of life, if no record is newer. Its `end` is "running" until the run is closed; in a file that no process
   writes any more that means: killed.
 - `NUM_SAMPLES` records of one step or event each, with the sizes named in `NAMES`; a size that is not read at
-  every step stands in each record as it was read last.
+  every step has its last reading in each record.
 - `NUM_NOTES` findings, their text cut to `NOTE_BYTES`.
 
-A record has its number, counted from 1, at its front and at its back: where the two differ, the writer died in
-the middle of it, and the reader passes it over. The state lies in two cells that are written in turn, so that
-one is always whole.
+A record has its number, counted from 1, at its start and at its end: if the two differ, the writer died in the middle
+of it, and the reader skips it. The state has two cells that are written alternately, so that one is always whole.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from forgather_mem.files import read_regular
 from forgather_mem.formats import ring_writer as layout
-from forgather_mem.sample import Finding, Sample
+from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.telemetry.report_schema import is_number
 
 
 class RingState(NamedTuple):
-    """The last sign of life: when, after how many steps, in which of `PHASES`, and one of `ENDS`."""
+    """The last sign of life: time, number of steps, one of `PHASES`, and one of `ENDS`."""
 
     time_s: float
     step: int
@@ -45,10 +46,10 @@ class RingState(NamedTuple):
 
 
 class Ring(NamedTuple):
-    """A ring as read back.
+    """The contents of a ring file.
 
     Attributes:
-        header: What the writer said of itself.
+        header: The writer's description of itself.
         state: Its last sign of life.
         samples: The last records, oldest first, `NUM_SAMPLES` at most.
         findings: The last findings, oldest first.
@@ -65,37 +66,40 @@ class Ring(NamedTuple):
 def ring_files(folder: str | Path) -> dict[int, Path]:
     """The rings in a run's folder by rank."""
     found = {}
-    for path in Path(folder).iterdir():
-        match = re.fullmatch(r"ring\.rank(\d+)", path.name)
+    for name in os.listdir(folder):
+        match = re.fullmatch(r"ring\.rank(\d{1,6})", name)
         if match:
-            found[int(match[1])] = path
+            found[int(match[1])] = Path(folder, name)
     return dict(sorted(found.items()))
 
 
 def read_ring(path: str | Path) -> Ring:
-    """What a ring holds now, whether its writer lives or not.
+    """The current contents of a ring, whether or not its writer is alive.
 
     Raises:
-        OSError: when the file can't be read.
-        ValueError: when it is no ring, or one whose writer died before it had written the header.
+        OSError: if the file can't be read.
+        ValueError: if it is not a ring, or its writer died before writing the header.
     """
-    with open(path, "rb") as file:
-        data = file.read(layout.FILE_BYTES + 1)
+    data = read_regular(path, layout.FILE_BYTES)
     magic, length, check = layout.HEAD.unpack_from(data.ljust(layout.HEAD.size, b"\0"))
     text = data[layout.HEAD.size : layout.HEAD.size + length]
     if magic != layout.MAGIC or len(data) != layout.FILE_BYTES or zlib.crc32(text) != check:
         raise ValueError(f"{path}: this is no whole ring of forgather_mem")
+    header = _loaded(text)
+    if header is None:
+        raise ValueError(f"{path}: this is no whole ring of forgather_mem")
     samples, torn_samples = _samples(data)
     findings, torn_findings = _findings(data)
     state = _state(data)
-    if samples and samples[-1].step > state.step:  # a record is a sign of life as well
+    if samples and samples[-1].step > state.step:  # a record is also a sign of life
         state = RingState(samples[-1].time_s, samples[-1].step, "other", state.end)
-    return Ring(json.loads(text), state, samples, findings, torn_samples + torn_findings)
+    return Ring(header, state, samples, findings, torn_samples + torn_findings)
 
 
 def _state(data: bytes) -> RingState:
     cells = [layout.STATE.unpack_from(data, layout.STATE_AT + cell * layout.CELL_BYTES) for cell in (0, 1)]
-    _, time_s, step, phase, end, _ = max((cell for cell in cells if cell[0] == cell[-1]), default=(0,) * 6)
+    whole = (cell for cell in cells if cell[0] == cell[-1] and is_number(cell[1]) and is_number(cell[2]))
+    _, time_s, step, phase, end, _ = max(whole, default=(0, 0.0, 0, 0, 0, 0))
     return RingState(time_s, step, _name_of(layout.PHASES, phase), _name_of(layout.ENDS, end))
 
 
@@ -105,11 +109,11 @@ def _samples(data: bytes) -> tuple[list[Sample], int]:
         first, time_s, step, epoch, event, device, *values, last = layout.SAMPLE.unpack_from(
             data, layout.SAMPLES_AT + slot * layout.SAMPLE.size
         )
-        if first != last:
+        if first != last or not (is_number(step) and is_number(time_s)):
             torn += 1
         elif first:
-            named = {name: value for name, value in zip(layout.NAMES, values, strict=True) if value == value}
-            known_epoch = epoch if epoch == epoch else None
+            named = {name: value for name, value in zip(layout.NAMES, values, strict=True) if is_number(value)}
+            known_epoch = epoch if is_number(epoch) else None
             sample = Sample(
                 _name_of(layout.EVENTS, event), step, known_epoch, time_s, named, None if device < 0 else device
             )
@@ -125,12 +129,21 @@ def _findings(data: bytes) -> tuple[list[Finding], int]:
         text = data[at + layout.NOTE.size : at + layout.NOTE.size + min(length, layout.NOTE_BYTES)]
         if not number and not any(text):
             continue
-        if zlib.crc32(text) != check:
+        note = _loaded(text) if zlib.crc32(text) == check else None
+        kind, step, said = (note.get(name) for name in ("kind", "step", "text")) if note else (None, None, None)
+        if not (isinstance(kind, str) and isinstance(step, int) and is_number(step) and isinstance(said, str)):
             torn += 1
             continue
-        note = json.loads(text)
-        found.append((number, Finding(kind=note["kind"], step=note["step"], text=note["text"])))
+        found.append((number, Finding(kind=kind, step=step, text=said)))
     return [finding for _, finding in sorted(found, key=lambda pair: pair[0])], torn
+
+
+def _loaded(text: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _name_of(names: Sequence[str], number: int) -> str:

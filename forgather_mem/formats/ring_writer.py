@@ -1,18 +1,19 @@
-"""How does a process write its ring, the file that tells of it when it was killed? The format: `formats.ring`.
+"""Writes a ring, the file that describes a killed process. The format: `formats.ring`.
 
-Next to nothing is imported here: the waiting parent of `forgather-mem run` has to stay small.
+Almost nothing is imported here: the waiting parent of `forgather-mem run` has to stay small.
 """
 
 from __future__ import annotations
 
+import errno
 import json
-import mmap
 import os
 import struct
 import time
 import zlib
 
-from forgather_mem.forks import FORKS
+from forgather_mem.system.descriptors import out_of_the_way
+from forgather_mem.system.forks import FORKS
 
 TYPE_CHECKING = False  # importing typing would cost the parent a megabyte and 4 ms
 if TYPE_CHECKING:
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-# What was not read yet is NaN in the file and absent when read back. Who adds a name here gives the format
-# another MAGIC, because a record becomes longer.
+# Sizes not read yet are NaN in the file and absent when read back. Adding a name requires another MAGIC, because
+# records become longer.
 NAMES = (
     "host/rss_bytes", "host/rss_peak_bytes", "host/anon_bytes", "host/limit_used_frac", "host/available_bytes",
     "host/children_pss_bytes", "workers/own_bytes", "workers/cow_bytes", "device/allocated_bytes",
     "device/reserved_bytes", "device/step_peak_bytes", "device/headroom_bytes", "step/time_s",
 )  # fmt: skip
-# These stand in the file as numbers: add at the end only.
+# Stored in the file as numbers: add only at the end.
 PHASES = (
     "other", "startup", "data", "forward", "backward", "optimizer", "evaluate", "save", "resume", "generate",
 )  # fmt: skip
@@ -41,7 +42,7 @@ HEADER_BYTES, NUM_SAMPLES, NUM_NOTES, NOTE_BYTES = 16384, 512, 16, 1000
 MAGIC = b"FGMRING1"
 HEAD = struct.Struct("<8sII")  # magic, length and CRC of the JSON that follows
 STATE = struct.Struct("<QdqiiQ")  # number, time_s, step, phase, end, number
-_PHASE_IN_STATE = 24  # its lowest byte, alone enough for all phases
+_PHASE_IN_STATE = 24  # its lowest byte, enough for all phases
 SAMPLE = struct.Struct(f"<Qdqdii{len(NAMES)}dQ")  # number, time_s, step, epoch, event, device, values, number
 NOTE = struct.Struct("<QII")  # number, length and CRC of the JSON that follows
 CELL_BYTES, NOTE_STRIDE = 64, NOTE.size + NOTE_BYTES
@@ -49,14 +50,14 @@ STATE_AT = HEADER_BYTES
 SAMPLES_AT = STATE_AT + 2 * CELL_BYTES
 NOTES_AT = SAMPLES_AT + NUM_SAMPLES * SAMPLE.size
 FILE_BYTES = NOTES_AT + NUM_NOTES * NOTE_STRIDE
-# Where a store into a mapped file can fail only when the machine's own disk does. Elsewhere, on a network, it fails
-# when somebody deletes the folder on another node, and such a store ends the process by SIGBUS.
-_LOCAL = ("btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs")
 _NAN = float("nan")
 _PHASE, _EVENT, _END = ({name: number for number, name in enumerate(names)} for names in (PHASES, EVENTS, ENDS))
-# Looked up once: each record takes under a microsecond, and a training writes some at every step.
-_put_state, _put_sample = STATE.pack_into, SAMPLE.pack_into
-_time = time.time
+_PHASE_BYTE = {name: bytes([number]) for name, number in _PHASE.items()}
+# Looked up once: a training writes some records at every step.
+_state_bytes, _sample_bytes = STATE.pack, SAMPLE.pack
+_write, _time, _clock = os.pwrite, time.time, time.monotonic
+_LOOK_EVERY_S = 1.0
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def ring_name(rank: int) -> str:
@@ -69,49 +70,60 @@ def ring_name(rank: int) -> str:
 
 
 class RingWriter:
-    """Writes one ring; an existing file of this name is replaced. After a fork the child writes nothing.
+    """Writes one ring, replacing an existing file. After a fork the child writes nothing.
+
+    Each write is one system call into the page cache (about 1 us). The file is not mapped: a store into a mapped
+    file that somebody has truncated, or whose disk is full, would end the process by SIGBUS. A write that fails is
+    left out. About once a second the file is looked at: one that was truncated or copied over begins anew.
 
     Args:
         path: The file; its folder exists.
         header: What `formats.ring` lists; JSON-able. Of too much text `argv` and `versions` are left out.
-        mapped: Store into the mapped file (0.1 us); else by a system call (1 us more), which fails without harm.
-            Default: mapped on the machine's own file systems, as `/proc/self/mountinfo` has them.
 
     Raises:
-        OSError: when the file can't be made, or its disk has no room for it. It takes all its space at once: a
-            store into a page for which there is no room would end the process.
+        OSError: when the file can't be made, or its disk has no room for it.
     """
 
-    __slots__ = ("_file", "_forks", "_map", "_notes", "_phase_at", "_samples", "_states", "_values", "step")
+    __slots__ = (
+        "__weakref__", "_file", "_forks", "_header", "_inode", "_looked_s", "_notes", "_phase_at", "_samples",
+        "_states", "_values", "path", "problem", "since_s", "step",
+    )  # fmt: skip
 
-    def __init__(self, path: str | Path, header: Mapping[str, Any], *, mapped: bool | None = None) -> None:
-        self.step = int(header.get("step", 0))  # of the state that was written last
+    def __init__(self, path: str | Path, header: Mapping[str, Any]) -> None:
+        self.step = int(header.get("step", 0))  # step of the last state written
+        self.problem: str | None = None  # why something is missing in the file
         self._phase_at = 0
         self._states = self._samples = self._notes = 0
         self._values: tuple[float, ...] = (_NAN,) * len(NAMES)
         self._forks = FORKS.number
-        self._file, self._map = _new_file(
-            str(path), _header_bytes(header), _is_local(path) if mapped is None else mapped
-        )
+        self._header = _header_bytes(header)
+        self.path, self.since_s = path, 0.0  # for `formats.stalls`
+        self._file = _new_file(str(path), self._header)
+        self._inode = _inode(self._file)
+        self._looked_s = _time()
         self.state(self.step, "other")
 
     def state(self, step: int, phase: str, end: str = "running") -> None:
-        """A sign of life: steps done, the phase that begins now, and at last how the run ended."""
+        """Write a sign of life: steps done, the current phase, and finally how the run ended."""
         if self._forks == FORKS.number:
             self.step = step
             self._states = number = self._states + 1
             at = STATE_AT + (number & 1) * CELL_BYTES
             self._phase_at = at + _PHASE_IN_STATE
-            _put_state(self._map, at, number, _time(), step, _PHASE.get(phase, 0), _END.get(end, 0), number)
-            if self._file >= 0:
-                self._store(at, STATE.size)
+            now_s = _time()
+            if end != "running":
+                self._looked_s = 0.0  # what stands there at last is to be whole
+            self._put(at, _state_bytes(number, now_s, step, _PHASE.get(phase, 0), _END.get(end, 0), number), now_s)
 
     def phase(self, phase: str) -> None:
         """Another phase begins in the same step: one byte of the state changes, its time stays."""
         if self._forks == FORKS.number:
-            self._map[self._phase_at] = _PHASE.get(phase, 0)
-            if self._file >= 0:
-                self._store(self._phase_at, 1)
+            self.since_s = _clock()
+            try:
+                _write(self._file, _PHASE_BYTE.get(phase, b"\0"), self._phase_at)
+            except OSError as error:
+                self._failed(error)
+            self.since_s = 0.0
 
     def sample(
         self,
@@ -123,17 +135,15 @@ class RingWriter:
         time_s: float | None = None,
         device: int | None = None,
     ) -> None:
-        """A record. A size that `values` does not have keeps the last value that was written for it."""
+        """Write a record. A size missing from `values` keeps its last value."""
         if self._forks != FORKS.number:
             return
         self._samples = number = self._samples + 1
         self._values = known = tuple(map(values.get, NAMES, self._values))
-        at = SAMPLES_AT + number % NUM_SAMPLES * SAMPLE.size
-        _put_sample(
-            self._map,
-            at,
+        time_s = _time() if time_s is None else time_s
+        record = _sample_bytes(
             number,
-            _time() if time_s is None else time_s,
+            time_s,
             step,
             _NAN if epoch is None else epoch,
             _EVENT.get(event, 0),
@@ -141,11 +151,10 @@ class RingWriter:
             *known,
             number,
         )
-        if self._file >= 0:
-            self._store(at, SAMPLE.size)
+        self._put(SAMPLES_AT + number % NUM_SAMPLES * SAMPLE.size, record, time_s)
 
     def note(self, kind: str, step: int, text: str) -> None:
-        """A finding. Of a long text the beginning is kept."""
+        """Write a finding; a long text is truncated."""
         if self._forks != FORKS.number:
             return
         data = b""
@@ -155,66 +164,69 @@ class RingWriter:
                 break
         self._notes = number = self._notes + 1
         at = NOTES_AT + number % NUM_NOTES * NOTE_STRIDE
-        self._map[at + NOTE.size : at + NOTE.size + len(data)] = data
-        NOTE.pack_into(self._map, at, number, len(data), zlib.crc32(data))
-        if self._file >= 0:
-            self._store(at, NOTE_STRIDE)
+        self._put(at, NOTE.pack(number, len(data), zlib.crc32(data)) + data, _time())
 
     def close(self) -> None:
-        """Let go of the file; what was written stays."""
+        """Close the file; what was written stays."""
         self._forks = -1
         file, self._file = self._file, -1
-        if file >= 0:
+        if file >= 0 and _inode(file) == self._inode:
             try:
                 os.close(file)
             except OSError:
-                return  # what a server has not taken by now, it will not take
-        if isinstance(self._map, mmap.mmap):
-            self._map.close()
+                return  # what a server has not accepted by now is lost
 
-    def _store(self, at: int, size: int) -> None:
+    def _put(self, at: int, data: bytes, now_s: float) -> None:
+        self.since_s = _clock()
         try:
-            os.pwrite(self._file, memoryview(self._map)[at : at + size], at)
-        except OSError:  # the folder is gone, or its server: what stands there is all there will be
+            if not 0 <= now_s - self._looked_s < _LOOK_EVERY_S:
+                self._looked_s = now_s
+                self._look()
+            _write(self._file, data, at)
+        except OSError as error:
+            self._failed(error)
+        self.since_s = 0.0
+
+    def _look(self) -> None:
+        """Begin the file anew where somebody has truncated it or copied another over it."""
+        if _inode(self._file) != self._inode:  # our descriptor was closed, and its number may be another file's
+            raise OSError(errno.EBADF, "somebody has closed the file")
+        whole = os.fstat(self._file).st_size == FILE_BYTES
+        if not whole or os.pread(self._file, HEAD.size, 0) != self._header[: HEAD.size]:
+            os.ftruncate(self._file, 0)
+            _fill(self._file, self._header)
+
+    def _failed(self, error: OSError) -> None:
+        self.problem = f"not all was written: {error.strerror or error}"
+        if error.errno not in _DISK_FULL:  # the server has gone: what stands there is all there will be
             self.close()
 
 
-def _new_file(path: str, header: bytes, mapped: bool) -> tuple[int, mmap.mmap | bytearray]:
-    """The file, open or -1, and where its content is put."""
+def _new_file(path: str, header: bytes) -> int:
+    """The file, open, with all the room that it will take."""
     if os.path.lexists(path):
         os.unlink(path)
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        if mapped:
-            os.posix_fallocate(file, 0, FILE_BYTES)
-        else:
-            os.ftruncate(file, FILE_BYTES)
-        os.pwrite(file, header, 0)
-        if not mapped:
-            return file, bytearray(FILE_BYTES)
-        content = mmap.mmap(file, FILE_BYTES)
-        os.close(file)
-        return -1, content
+        _fill(file, header)
     except OSError:
         os.close(file)
         os.unlink(path)
         raise
+    return out_of_the_way(file)
 
 
-def _is_local(path: str | Path) -> bool:
-    """Whether a file there lies on one of the machine's own file systems; no where that can't be known."""
-    folder = os.path.join(os.path.dirname(os.path.realpath(path)), "")
-    found, kind = "", ""
+def _fill(file: int, header: bytes) -> None:
+    os.posix_fallocate(file, 0, FILE_BYTES)
+    os.pwrite(file, header, 0)
+
+
+def _inode(file: int) -> tuple[int, int] | None:
     try:
-        with open("/proc/self/mountinfo") as file:
-            for line in file:
-                fields = line.split()
-                mount = os.path.join(fields[4].replace("\\040", " "), "")
-                if folder.startswith(mount) and len(mount) >= len(found):
-                    found, kind = mount, fields[fields.index("-") + 1]
-    except (OSError, ValueError, IndexError):
-        return False
-    return kind in _LOCAL
+        status = os.fstat(file)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _header_bytes(header: Mapping[str, Any]) -> bytes:

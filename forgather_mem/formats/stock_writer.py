@@ -1,4 +1,4 @@
-"""How do our events reach a writer that is not ours: a user's `SummaryWriter`, or TensorBoard's own?"""
+"""Passes our events to another writer: the user's `SummaryWriter`, or TensorBoard's own."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from collections.abc import Callable
 from typing import Any
 
 from forgather_mem.formats.append import FIRST_RETRY_S, LONGEST_PAUSE_S
+from forgather_mem.formats.stalls import STALLS, may_stall
 
 logger = logging.getLogger(__name__)
 
-# What opening a folder can fail with: the disk, an unknown protocol, a package that serves it and is missing.
+# Exceptions from opening a folder: of the disk, an unknown protocol, a missing package for the protocol.
 _CANT_OPEN = (OSError, ValueError, ImportError)
 
 
 class StockWriter:
-    """Writes through a writer that somebody else wrote; its failures are counted, not raised.
+    """Writes through a third-party writer; its failures are counted, not raised.
 
-    A writer that was handed in is used as it is: not flushed, not closed. One that we open has a thread,
-    may lose two minutes when the process is killed, and is opened anew after a failure.
-    After a fork the child writes nothing: there the writer's thread is missing, and it would wait for it.
+    A given writer is neither flushed nor closed. One that we open has a thread, may lose two minutes if the process is
+    killed, and is reopened after a failure. After a fork the child writes nothing: the writer's thread is missing
+    there, and it would wait for it.
 
     Args:
-        make: Gives the writer; called at the first event. It has `add_event(event)`, or is a
+        make: Returns the writer; called at the first event. The writer has `add_event(event)`, or is a
             `torch.utils.tensorboard.SummaryWriter`, or has that class's `add_scalar` and `add_text`.
-        begun: Called for each new writer: its file knows no tag's description yet.
+        begun: Called for each new writer: its file has no tag descriptions yet.
         owned: Whether we close it.
     """
 
@@ -38,10 +39,11 @@ class StockWriter:
         self._pid = os.getpid()
         self._retry_at, self._retry_s = 0.0, FIRST_RETRY_S
         self._error: str | None = None
+        self.path, self.since_s = "TensorBoard's events", 0.0  # for `STALLS`
         self.written = self.dropped = 0
 
     def ready(self) -> bool:
-        """Whether an event is worth building now; counts it as dropped where not."""
+        """Whether an event is worth building now; if not, counts it as dropped."""
         if os.getpid() != self._pid:
             return False
         if self._writer is not None or (time.monotonic() >= self._retry_at and self._open()):
@@ -50,15 +52,18 @@ class StockWriter:
         return False
 
     def add(self, payload: bytes) -> bool:
-        """Hand one event over, after `ready()`; whether the writer took it."""
+        """Pass one event on, after `ready()`; returns whether the writer took it."""
+        self.since_s = time.monotonic()
         try:
             _hand_over(self._writer, payload)
         except OSError as error:
             self.dropped += 1
             self._failed(error)
-            if self._owned:  # the writer keeps its thread's failure and raises it for ever after
+            if self._owned:  # the writer keeps its thread's failure and raises it at every call
                 self.close()
             return False
+        finally:
+            self.since_s = 0.0
         self.written += 1
         self._retry_s = FIRST_RETRY_S
         return True
@@ -66,22 +71,26 @@ class StockWriter:
     def close(self) -> None:
         """Close the writer if it is ours."""
         writer, self._writer = self._writer, None
+        STALLS.forget(self)
         if writer is None or not self._owned or os.getpid() != self._pid:
             return
         try:
-            writer.close()
+            with may_stall(self.path):
+                writer.close()
         except OSError as error:
             self._failed(error)
 
     def problem(self) -> str | None:
-        """A sentence for the report, or None when all went well."""
+        """A sentence for the report, or None if all went well."""
         if not self.dropped:
             return None
         return f"{self.dropped:,} of {self.dropped + self.written:,} records dropped by the writer ({self._error})"
 
     def _open(self) -> bool:
+        STALLS.watch(self)
         try:
-            self._writer = self._make()
+            with may_stall(self.path):
+                self._writer = self._make()
         except _CANT_OPEN as error:
             self._failed(error)
             return False

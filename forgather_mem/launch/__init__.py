@@ -1,1 +1,1 @@
-"""How is any training command watched, unchanged? A small parent waits; a hook meets the Trainer where it is made."""
+"""Watches any training command unchanged: a small parent process waits, and an import hook finds each Trainer."""

@@ -1,6 +1,6 @@
-"""What does `forgather-mem run` read from its command line?
+"""The command line of `forgather-mem run`.
 
-Read by hand, with nothing imported: this happens in the parent that stays small until the command ends.
+Parsed by hand, without imports: it runs in the parent, which stays small until the command ends.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class UsageError(Exception):
 
 
 class Command:
-    """What to execute, and what to call it.
+    """The command to execute, and its name.
 
     Attributes:
-        argv: The words, the first of them an executable file.
-        name: How it is named in the report: the script's file name, the module, or the launcher's script.
-        script: The same with its folder, as it was given.
-        arguments: The words behind it.
-        is_python: Whether the process that is started is itself the Python that runs the script.
+        argv: The command line; its first word is an executable file.
+        name: Its name in the report: the script's file name, the module, or the launcher's script.
+        script: The same with its folder, as given.
+        arguments: The words after it.
+        is_python: Whether the started process is itself the Python that runs the script.
     """
 
     __slots__ = ("arguments", "argv", "is_python", "name", "script")
@@ -56,16 +56,16 @@ class Command:
 
 
 class Arguments:
-    """The options, and the command behind them.
+    """The options, and the command after them.
 
     Attributes:
-        template: Name of the template that watches; None for the default.
+        template: Name of the template to attach; None for the default.
         settings: Its variables, as `key=value`.
-        allow: What it may import besides the default.
-        report: Where the report is written to besides its folder.
-        fail_on: Verdicts that end in exit code 3.
+        allow: What it may import in addition to the default.
+        report: A further path for the report, in addition to its folder.
+        fail_on: Verdicts that lead to exit code 3.
         max_peaks: Place ("host", "gpu0") and size of each `--max-peak`.
-        words: The command.
+        words: The words of the command.
     """
 
     __slots__ = ("allow", "fail_on", "max_peaks", "report", "settings", "template", "words")
@@ -92,18 +92,18 @@ class Arguments:
             self._take(name, value)
         if not rest:
             raise UsageError(
-                "run: there is no command to watch",
-                "as in: forgather-mem run train.py; or -m module; or torchrun, accelerate launch, ...",
+                "run: no command was given",
+                "for example: forgather-mem run train.py; or -m module; or torchrun, accelerate launch, ...",
             )
         self.words = rest
 
     def _take(self, name: str, value: str) -> None:
         if name == "--template":
-            # The command may change its folder before it trains
+            # The command may change its working directory before it trains
             self.template = os.path.abspath(value) if os.path.isfile(value) else value
         elif name == "--set":
             if "=" not in value:
-                raise UsageError(f"run: --set {value!r} is not of the form KEY=VALUE, as lr=1e-4 is")
+                raise UsageError(f"run: --set {value!r} must be KEY=VALUE, for example lr=1e-4")
             self.settings.append(value)
         elif name == "--allow":
             self.allow.append(value)
@@ -113,20 +113,20 @@ class Arguments:
             self.report = os.path.abspath(value)
         elif name == "--fail-on":
             if value not in VERDICTS:
-                raise UsageError(f"run: --fail-on {value!r}: it can be {', '.join(VERDICTS)}")
+                raise UsageError(f"run: --fail-on {value!r}: the only value is {', '.join(VERDICTS)}")
             self.fail_on.append(value)
         else:
             where, equals, size = value.partition("=")
             if not equals or not (where == "host" or (where.startswith("gpu") and where[3:].isdigit())):
-                raise UsageError(f"run: --max-peak {value!r}: as in host=8GiB or gpu0=40GiB")
+                raise UsageError(f"run: --max-peak {value!r}: write host=8GiB or gpu0=40GiB")
             self.max_peaks.append((where, size))
 
 
 def command_of(words: Sequence[str]) -> Command:
-    """What these words run: a Python script, `-m module`, or anything that can be executed.
+    """What these words run: a Python script, `-m module`, or anything executable.
 
     Raises:
-        UsageError: when it can't be found.
+        UsageError: if it can't be found.
     """
     first, rest = words[0], list(words[1:])
     python = [sys.executable, *_interpreter_options()]
@@ -151,13 +151,11 @@ def command_of(words: Sequence[str]) -> Command:
         return Command([executable, *rest], script, arguments, is_python=False)
     if os.path.isfile(first):
         return Command([*python, first, *rest], first, rest)
-    raise UsageError(
-        f"run: there is no file {first!r} and no command of this name", "give a script, -m module, or a command"
-    )
+    raise UsageError(f"run: {first!r} is neither a file nor a command", "give a script, -m module, or a command")
 
 
 def _executable(name: str) -> str | None:
-    """Where a shell would find it; then beside the Python that is running, whose environment need not be active."""
+    """Where a shell would find it; otherwise beside the running Python, whose environment need not be active."""
     if os.sep in name:
         return name if os.path.isfile(name) and os.access(name, os.X_OK) else None
     for folder in [*os.get_exec_path(), os.path.dirname(sys.executable)]:
@@ -168,14 +166,14 @@ def _executable(name: str) -> str | None:
 
 
 def _interpreter_options() -> list[str]:
-    """The options with which this Python was started, as -X dev or -W error; the script gets them too."""
+    """The options with which this Python was started, such as -X dev or -W error; the script gets them too."""
     options = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv[1:])]
     options = options[:-1]  # our script, or the name of our module
     return options[:-1] if options and options[-1] == "-m" else options
 
 
 def _meant(word: str, known: Iterable[str]) -> str | None:
-    from forgather_mem.errors import did_you_mean  # of use to who has made a mistake only
+    from forgather_mem.errors import did_you_mean  # needed only after a mistake
 
     return did_you_mean(word, known)
 
@@ -189,4 +187,4 @@ def _scripts_beside(path: str) -> list[str]:
 
 
 def _options_hint() -> str:
-    return f"there are {', '.join(_WITH_VALUE)};\n  options of the command stand behind it"
+    return f"there are {', '.join(_WITH_VALUE)};\n  options of the command come after it"

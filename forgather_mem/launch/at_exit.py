@@ -1,7 +1,7 @@
-"""What is left to say of a process without a Trainer, when it ends?
+"""What a process without a Trainer reports when it exits.
 
-The waiting parent sees such a process from outside. What only the process itself knows, its device above all, it
-writes at its own end: no thread, no timer, nothing is done before. A process that is killed leaves this out.
+The waiting parent sees such a process only from outside. What only the process itself knows, above all about its
+device, it writes at exit: no thread, no timer, nothing runs earlier. A process that is killed writes nothing.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import os
 import sys
 import time
 
-from forgather_mem import session
 from forgather_mem.launch.last_error import tell_last_error
+from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import mmap
 
-    from forgather_mem.sample import Sample
+    from forgather_mem.telemetry.records import Sample
 
 
 _RESERVE_BYTES = 16 << 20
 
 
 def watch_process() -> None:
-    """At the end of this process tell what has ended it; write its report, if nothing better is there."""
+    """At exit of this process, record what has ended it, and write its report unless a better one exists."""
     import mmap
 
-    try:  # addresses without memory behind them, given back for what is said at a memory limit
+    try:  # address space without memory behind it, released for reporting at a memory limit
         reserve = [mmap.mmap(-1, _RESERVE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)]
     except OSError:
         reserve = []
@@ -36,25 +36,28 @@ def watch_process() -> None:
 
 
 def _ends(pid: int, began_s: float, reserve: list[mmap.mmap]) -> None:
-    folder = os.environ.get(session.FOLDER, "")
-    if os.getpid() != pid or not os.path.isdir(folder):
-        return  # the last: the command has ended before us, and taken its folder away
+    folder = run_session.folder()
+    if os.getpid() != pid or folder is None:
+        return  # the last: there is no place, or the command has ended before us
     reserve_bytes = _RESERVE_BYTES * len(reserve)
     reserve.clear()
     tell_last_error(folder, reserve_bytes)
-    if "torch" not in sys.modules or session.registered(folder):
+    if "torch" not in sys.modules:
         return
-    from forgather_mem.fence import Fence
+    run_session.note(run_session.TORCH)
+    if run_session.registered(folder):
+        return
+    from forgather_mem.telemetry.guard import FailureGuard
 
-    Fence().call("run", _write, folder, began_s)
+    FailureGuard().call("run", _write, folder, began_s)
 
 
 def _write(folder: str, began_s: float) -> None:
     from types import SimpleNamespace
 
-    from forgather_mem.report import build_report, write_report
-    from forgather_mem.run_facts import current_device, facts_of, finish_facts
-    from forgather_mem.summary import RunSummary
+    from forgather_mem.engine.facts import current_device, facts_of, finish_facts
+    from forgather_mem.engine.summary import RunSummary
+    from forgather_mem.reporting.build import build_report, write_report
 
     device = current_device()
     facts = facts_of(SimpleNamespace(), None)
@@ -72,9 +75,9 @@ def _sample(device: int | None) -> Sample:
     import gc
     from pathlib import Path
 
-    from forgather_mem.probes.allocator import current_allocator, gauge
-    from forgather_mem.probes.procfs import kib_fields, own_memory
-    from forgather_mem.sample import Sample
+    from forgather_mem.system.allocator import current_allocator, gauge
+    from forgather_mem.system.procfs import kib_fields, own_memory
+    from forgather_mem.telemetry.records import Sample
 
     memory = own_memory()
     values: dict[str, float] = {
@@ -82,7 +85,7 @@ def _sample(device: int | None) -> Sample:
         "host/anon_bytes": memory.anonymous_bytes,
         "gc/collections": gc.get_stats()[-1]["collections"],
     }
-    try:  # the peak of this program; getrusage would carry over that of the one before it in this process
+    try:  # the peak of this program; getrusage would include that of an earlier program in this process
         values["host/rss_peak_bytes"] = kib_fields(Path("/proc/self/status").read_bytes())[b"VmHWM"]
     except (OSError, KeyError):
         values["host/rss_peak_bytes"] = memory.resident_bytes
@@ -101,20 +104,11 @@ def _sample(device: int | None) -> Sample:
 
 
 def _is_better_there(peak_bytes: int, folder: str, world_size: int, rank: int) -> bool:
-    """Whether those have written who matter more: ranks, to their launcher, and the larger of two processes."""
-    import json
-    from pathlib import Path
+    """Whether a more relevant process has written: ranks (for their launcher), or the larger of two processes."""
+    from forgather_mem.reporting.build import FILE_NAME, rank_reports
+    from forgather_mem.telemetry.report_schema import read_report
 
-    from forgather_mem.report import rank_reports
-
-    try:
-        if world_size == 1:
-            if rank_reports(folder):
-                return True
-            name = "report.json"
-        else:
-            name = f"report.rank{rank}.json"
-        report = json.loads((Path(folder) / name).read_bytes())
-        return bool(report["host"]["rss_peak_bytes"] > peak_bytes)
-    except (OSError, ValueError, KeyError):
-        return False
+    if world_size == 1 and rank_reports(folder):
+        return True
+    report, _ = read_report(os.path.join(folder, FILE_NAME if world_size == 1 else f"report.rank{rank}.json"))
+    return report is not None and bool(report["host"]["rss_peak_bytes"] > peak_bytes)

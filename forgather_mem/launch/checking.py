@@ -1,6 +1,6 @@
-"""Is what the user asked `forgather-mem run` for possible? Looked at before a long training begins, not at its end.
+"""Checks the arguments of `forgather-mem run` before a long training begins, not at its end.
 
-It runs in a process that ends before the command begins.
+It runs in a process that exits before the command starts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEAVY = ("torch", "transformers", "transformers.trainer_callback")
 
 
 def check(arguments: Arguments) -> int:
-    """Say what is wrong with the template, its variables or the sizes: the exit code, 0 when nothing is."""
+    """Print what is wrong with the template, its variables or the sizes; returns the exit code, 0 for no error."""
     try:
         for _, size in arguments.max_peaks:
             parse_bytes(size)
@@ -60,14 +60,14 @@ def _check_template(arguments: Arguments) -> int:
 
 
 def _is_light(config: Config) -> bool:
-    """Whether only classes of ours are named: what those take is known without torch."""
+    """Whether it names only our classes: their arguments can be checked without torch."""
     return all(use.name.startswith(_OURS) for use in config.names())
 
 
 def _is_well_without_torch(environment: ConfigEnvironment, name: str, variables: dict[str, Any]) -> bool:
-    """The same check with empty stand-ins for what takes seconds to import, in a process of its own.
+    """The same check in a separate process, with empty stand-ins for the modules that take seconds to import.
 
-    When it finds anything, the check with the real ones tells what.
+    If it finds anything, the check with the real modules produces the message.
     """
     pid = os.fork()
     if pid:
@@ -83,16 +83,16 @@ def _is_well_without_torch(environment: ConfigEnvironment, name: str, variables:
 
 
 def _construct(environment: ConfigEnvironment, name: str, variables: dict[str, Any]) -> None:
-    """Build what the template names, which are classes of ours: their constructors only look at their arguments."""
+    """Build what the template names: our classes, whose constructors only check their arguments."""
     environment.load(name, **variables).construct(_TARGET)
 
 
 class _StandIn(ModuleType):
-    """A module in which every name is a class that does nothing; as a decorator it changes nothing."""
+    """A module in which every name is a class that does nothing; used as a decorator it returns its argument."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.__path__: list[str] = []  # it is a package
+        self.__path__: list[str] = []  # marks it as a package
 
     def __getattr__(self, name: str) -> type:
         if name.startswith("__"):

@@ -1,7 +1,7 @@
-"""How is a Trainer met in somebody else's script, without importing anything before the script does?
+"""Finds each Trainer in an unmodified script, without importing anything before the script does.
 
-A finder waits for `transformers.trainer`. When the script has imported it, a class of ours is put into its list
-of default callbacks, which each Trainer, of whatever subclass, builds anew.
+A finder waits for `transformers.trainer`. When the script has imported it, a class of ours is added to its list of
+default callbacks, from which every Trainer, also of a subclass, creates new instances.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import operator
 import os
 import sys
 
-from forgather_mem import session
+from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,18 +25,18 @@ TRAINER_MODULE = "transformers.trainer"
 
 
 def install() -> None:
-    """Wait for a Trainer, if this process belongs to a `forgather-mem run` that is not switched off."""
-    if session.FOLDER not in os.environ or session.is_off():
+    """Wait for a Trainer, if this process belongs to a `forgather-mem run` that is not disabled."""
+    if run_session.FOLDER not in os.environ or run_session.is_off():
         return
     sys.meta_path.insert(0, TrainerFinder())
-    if "--multiprocessing-fork" not in sys.orig_argv:  # what a pool's worker holds, its parent's report tells
+    if "--multiprocessing-fork" not in sys.orig_argv:  # a pool worker's memory is in its parent's report
         from forgather_mem.launch.at_exit import watch_process
 
         watch_process()
 
 
 class TrainerFinder:
-    """Finds nothing itself; it looks who is asked for, until the Trainer is there."""
+    """Finds nothing itself; watches the imports until the Trainer's module is loaded."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -47,17 +47,19 @@ class TrainerFinder:
             spec = finder.find_spec(name, path, target) if finder is not self else None
             if spec is not None:
                 if spec.loader is not None:
-                    _then(spec.loader, self.trainer_is_there)
+                    from forgather_mem.telemetry.guard import FailureGuard
+
+                    FailureGuard().call("run", _then, spec.loader, self.trainer_is_there)
                 return spec
         return None
 
     def trainer_is_there(self) -> None:
         """Transformers' Trainer has just been imported."""
-        from forgather_mem.fence import Fence
+        from forgather_mem.telemetry.guard import FailureGuard
 
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        Fence().call("run", _add_default_callback)
+        FailureGuard().call("run", _add_default_callback)
 
 
 def _add_default_callback() -> None:
@@ -69,11 +71,11 @@ def _add_default_callback() -> None:
 
 
 def _then(loader: Loader, afterwards: Callable[[], object]) -> None:
-    """Let this loader, which is one module's own, call a function when it has executed the module.
+    """Let this loader, which belongs to one module, call a function after executing the module.
 
-    Not by a function around `exec_module`: the traceback of a module that fails to import shows each Python frame
-    on the way, and is to be as without us. Here execution and what follows are steps of an iterator, and
-    `exec_module(module)` is `next(steps, module)`: it looks for a step that gives something true, and there is none.
+    `exec_module` is not wrapped in a function: the traceback of a failing import shows each Python frame, and must look
+    the same without us. Here execution and the call afterwards are steps of an iterator, and `exec_module(module)` is
+    `next(steps, module)`: it looks for a step with a true value, and there is none.
     """
     from functools import partial
 

@@ -1,6 +1,6 @@
-"""Has memory that ran out ended this process, and what can be told of it? Written into the session's folder.
+"""Records in the session folder whether an out-of-memory error has ended this process.
 
-Looked at when the interpreter ends: Python has then printed the error's traceback, and keeps it as `sys.last_value`.
+Runs when the interpreter exits: Python has then printed the error's traceback and keeps the error as `sys.last_value`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
-from forgather_mem import session
+from forgather_mem.files import read_regular
+from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
 # Errors of these types are never about memory, and not worth an import.
 _NEVER = (KeyboardInterrupt, SystemExit, AssertionError, AttributeError, LookupError, NameError, TypeError, SyntaxError)
 
+_MAX_BYTES = 2**20
 _AFTER_A_STEP = ("evaluate", "save", "generate")
 
-# Made now: when it is written there is no memory to make it.
+# Built in advance: when it is written, there may be no memory to build it.
 _NOTHING_MORE = (
     b'{"oom": {"where": "host", "step": 0, "phase": "other", "rank": 0, "layer": null, "requested_bytes": null, '
     b'"free_bytes": null, "reserved_unused_bytes": null, "in_use": {}, "why_now": null, "not_because": [], '
@@ -29,18 +31,18 @@ _NOTHING_MORE = (
 
 
 def tell_last_error(folder: str, reserve_bytes: int) -> None:
-    """Write what is known of the out-of-memory error that has ended this process, if one has.
+    """Write what is known about the out-of-memory error that has ended this process, if any.
 
-    `reserve_bytes` were taken by us until just now.
+    `reserve_bytes` were held by us until just now.
     """
     error = getattr(sys, "last_value", None)
     if error is None or (isinstance(error, _NEVER) and error.__cause__ is None and error.__context__ is None):
         return
     try:
-        from forgather_mem.fence import Fence
+        from forgather_mem.telemetry.guard import FailureGuard
 
-        Fence().call("run", _tell, folder, error, reserve_bytes)
-    except MemoryError:  # not even for our own code
+        FailureGuard().call("run", _tell, folder, error, reserve_bytes)
+    except MemoryError:  # no memory even for our own code
         file = os.open(os.path.join(folder, "oom.rank0.json"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         os.write(file, _NOTHING_MORE)
         os.close(file)
@@ -49,37 +51,29 @@ def tell_last_error(folder: str, reserve_bytes: int) -> None:
 def _tell(folder: str, error: BaseException, reserve_bytes: int) -> None:
     import json
 
-    from forgather_mem.actions.frames import drop_frames
-    from forgather_mem.diagnose.oom_explained import explained, story_outside
+    from forgather_mem.diagnose.oom.explanation import explained, story_outside
+    from forgather_mem.files import replace_file
+    from forgather_mem.heap.failed_frames import drop_frames
 
-    rank = int(os.environ.get("RANK") or 0)
-    path = os.path.join(folder, session.LAST_ERROR.format(rank=rank))
+    rank = run_session.rank_and_size()[0]
+    path = os.path.join(folder, run_session.LAST_ERROR.format(rank=rank))
     if _told_by(path) == os.getpid():
         return  # the training's own reporter knows more
     story = story_outside(error, rank, reserve_bytes)
     if story is None:
         return
-    drop_frames(error)  # nobody looks at the frames any more, and writing takes some of what they hold
+    drop_frames(error)  # the frames are no longer needed, and writing needs some of their memory
     oom, advice = explained(story)
-    draft = f"{path}.{os.getpid()}"
-    with open(draft, "w") as file:
-        json.dump({"oom": oom, "advice": advice}, file)
-    os.replace(draft, path)
+    replace_file(path, json.dumps({"oom": oom, "advice": advice}).encode())
 
 
-def _told_by(path: str) -> int | None:
-    import json
-
-    try:
-        with open(path) as file:
-            told: int | None = json.load(file).get("pid")
-        return told
-    except (OSError, ValueError):
-        return None
+def _told_by(path: str) -> object:
+    told = _load(path)
+    return told.get("pid") if isinstance(told, dict) else None
 
 
 def add_last_error(report: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """The report of a command that has ended, with the error that ended it, where a process has told of one."""
+    """The report of a finished command, with the error that ended it if a process has recorded one."""
     if report["oom"] is not None or report.get("killed"):
         return dict(report)
     told = _read(folder)
@@ -87,21 +81,29 @@ def add_last_error(report: Mapping[str, Any], folder: str) -> dict[str, Any]:
         return dict(report)
     run = {**report["run"], "end": "oom"}
     oom = told["oom"]
-    if oom["phase"] in _AFTER_A_STEP:  # of a training that had ended before
+    if oom["phase"] in _AFTER_A_STEP:  # left over from a training that had already ended
         oom["step"] = oom["step"] or report["steps"]
     return {**report, "run": run, "oom": oom, "advice": told["advice"]}
 
 
 def _read(folder: str) -> dict[str, Any] | None:
-    """Of several ranks the one that has failed first."""
-    import json
+    """With several ranks, the one that failed first."""
+    from forgather_mem.telemetry.report_schema import checked_error
 
-    head, _, tail = session.LAST_ERROR.partition("{rank}")
+    head, _, tail = run_session.LAST_ERROR.partition("{rank}")
     try:
         names = [name for name in os.listdir(folder) if name.startswith(head) and name.endswith(tail)]
         paths = sorted((os.path.join(folder, name) for name in names), key=os.path.getmtime)
-        with open(paths[0]) as file:
-            told: dict[str, Any] = json.load(file)
-        return told
-    except (OSError, ValueError, IndexError):
+        return checked_error(_load(paths[0]))
+    except (OSError, IndexError):
+        return None
+
+
+def _load(path: str) -> object:
+    """What stands in such a file; None for anything else."""
+    import json
+
+    try:
+        return json.loads(read_regular(path, _MAX_BYTES))
+    except (OSError, ValueError, RecursionError):
         return None

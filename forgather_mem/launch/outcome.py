@@ -1,4 +1,4 @@
-"""What does the parent say and leave behind when the command has ended?"""
+"""What the parent prints and writes when the command has ended."""
 
 from __future__ import annotations
 
@@ -12,74 +12,101 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from forgather_mem import session
+from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import ForgatherMemError
-from forgather_mem.fence import Fence
-from forgather_mem.formats.ring import read_ring
+from forgather_mem.files import write_chosen_file
 from forgather_mem.launch.arguments import Arguments, Command
 from forgather_mem.launch.last_error import add_last_error
+from forgather_mem.launch.sampler import Sampler
+from forgather_mem.launch.session_folder import SessionFolder
 from forgather_mem.launch.waiting import Ended
-from forgather_mem.report import build_report, write_report
-from forgather_mem.report_table import format_place
-from forgather_mem.report_text import report_text
-from forgather_mem.run_folder import killed_report, read_run
-from forgather_mem.summary import RunSummary
+from forgather_mem.reporting.build import build_report, write_report
+from forgather_mem.reporting.run_dir import killed_report, read_run
+from forgather_mem.reporting.table import format_place
+from forgather_mem.reporting.text import report_text
+from forgather_mem.telemetry import run_session
+from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.units import format_bytes, parse_bytes
 
-# Somebody asked the command to end; other signals kill.
+# Signals that ask the command to end; others kill it.
 _ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def tell_outcome(folder: str, arguments: Arguments, command: Command, ended: Ended) -> bool:
-    """Write the reports of all trainings, print the last one's, and look at the limits that the user set.
+def tell_outcome(folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler) -> bool:
+    """Write the reports of all trainings, print the last one, and check the limits that the user set.
 
-    A failure of ours is logged, and counts as no broken limit.
+    A failure of our own is logged and does not count as a broken limit.
 
     Returns:
         Whether a limit is broken.
     """
-    return bool(Fence().call("run", _tell, folder, arguments, command, ended))
+    return bool(FailureGuard().call("run", _tell, folder, arguments, command, ended, sampler))
 
 
-def _tell(folder: str, arguments: Arguments, command: Command, ended: Ended) -> bool:
-    trainings = session.registered(folder)
+def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler) -> bool:
+    trainings = run_session.registered(folder.path) if folder.path else []
     reports = [_finished(Path(place), command, ended, place == trainings[-1]) for place in trainings]
     if not trainings:
-        reports = [_finished(Path(folder), command, ended, True)]
-        _seen_from_outside(reports[0], Path(folder), ended)
-    if ended.code != 0:
-        reports[-1] = add_last_error(reports[-1], folder)
+        reports = [_finished(Path(folder.path) if folder.path else None, command, ended, True)]
+        _seen_from_outside(reports[0], sampler, ended)
+    if ended.code != 0 and folder.path:
+        reports[-1] = add_last_error(reports[-1], folder.path)
     for report in reports:
-        with contextlib.suppress(OSError):
-            write_report(report, report["run"]["folder"])
-    if arguments.report is not None:
-        Path(arguments.report).write_text(json.dumps(reports[-1], indent=1) + "\n")
-    _print(report_text(reports[-1], color=sys.stderr.isatty()))
-    if len(reports) > 1:
-        _print(f"forgather-mem: this was the last of {len(reports)} trainings; the one before it:")
-        _print(f"  forgather-mem report {shlex.quote(os.path.relpath(reports[-2]['run']['folder']))}")
+        if report["run"]["folder"]:
+            with contextlib.suppress(OSError):
+                write_report(report, report["run"]["folder"])
+    print_reports(reports, run_session.noted(folder.path, run_session.PRINTED) if folder.path else [])
     if trainings:
-        _remove(folder)
+        folder.remove()
+    if arguments.report is not None:
+        _write_where_wanted(reports[-1], arguments.report)
     broken = list(_broken_limits(reports, arguments))
     for sentence in broken or _limits_not_judged(reports, arguments):
         _print(f"forgather-mem: {sentence}")
     return bool(broken)
 
 
+def print_reports(reports: Sequence[Mapping[str, Any]], printed: Sequence[str]) -> None:
+    """The last training's report, and where the one before it is; not again what the script has printed itself."""
+    *before, last = reports
+    shown = _is_known(last, printed)
+    if not shown:
+        _print(report_text(last, color=sys.stderr.isatty()))
+    if before and before[-1]["run"]["folder"] and not _is_known(before[-1], printed):
+        which = "the last" if not shown else "the last, which the script has printed,"
+        _print(f"forgather-mem: this was {which} of {len(reports)} trainings; the one before it:")
+        _print(f"  forgather-mem report {shlex.quote(os.path.relpath(before[-1]['run']['folder']))}")
+
+
+def _is_known(report: Mapping[str, Any], printed: Sequence[str]) -> bool:
+    """Whether the script has printed this report as it stands: of one process, and of a command that ended well."""
+    run = report["run"]
+    return run["folder"] in printed and run["exit_code"] == 0 and run["world_size"] == 1
+
+
+def _write_where_wanted(report: Mapping[str, Any], path: str) -> None:
+    try:
+        write_chosen_file(path, (json.dumps(report, indent=1) + "\n").encode())
+    except OSError as error:
+        _print(f"forgather-mem: can't write --report {path}: {error.strerror}")
+
+
 def _print(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # closed
+    with contextlib.suppress(OSError, ValueError):  # the stream is closed
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
 
 
-def _finished(folder: Path, command: Command, ended: Ended, last: bool) -> dict[str, Any]:
+def _finished(folder: Path | None, command: Command, ended: Ended, last: bool) -> dict[str, Any]:
     """The report of the run in this folder, with what only the parent knows: how the command ended."""
-    try:
-        report = read_run(folder)
-    except ForgatherMemError:  # the disk took nothing
-        report = build_report(RunSummary())
+    report = build_report(RunSummary())
+    with contextlib.suppress(
+        ForgatherMemError
+    ):  # nothing could be written to the disk, or the command has cleared it away
+        report = read_run(folder) if folder is not None else report
     run = report["run"]
-    run["folder"] = str(folder)  # the command's own name for it counts from a folder that it may have left
+    # The command's own name for it counts from a folder that it may have left
+    run["folder"] = str(folder) if folder is not None and folder.is_dir() else None
     if not run["script"]:
         run["script"], run["argv"] = command.script, list(command.arguments)
     if last and ended.signal is not None:
@@ -88,24 +115,26 @@ def _finished(folder: Path, command: Command, ended: Ended, last: bool) -> dict[
             report["run"]["end"] = "interrupted"
     elif ended.signal is None:
         run["exit_code"] = ended.code
-        if run["end"] == "killed" and command.is_python:  # it has left by os._exit, in the middle of its training
+        if run["end"] == "killed" and command.is_python:  # it called os._exit during its training
             run["end"], report["killed"] = "interrupted", None
     return report
 
 
-def _seen_from_outside(report: dict[str, Any], folder: Path, ended: Ended) -> None:
-    """Of a command without a training: what the parent saw of it from its start to its end."""
-    report["run"]["wall_s"] = ended.wall_s
-    report["peaks"] = []  # they tell of steps
+def _seen_from_outside(report: dict[str, Any], sampler: Sampler, ended: Ended) -> None:
+    """Fill in, for a command without a training, what the parent saw from start to end."""
+    run = report["run"]
+    run["wall_s"] = ended.wall_s
+    if not run["folder"] and ended.code == 0:
+        run["end"] = "finished"  # nothing else could tell
+    report["peaks"] = []  # peaks belong to steps
     host = report["host"]
-    with contextlib.suppress(OSError, ValueError):
-        sizes = [
-            sample.values.get("host/rss_bytes", 0.0) for sample in read_ring(folder / session.WAITING_RING).samples
-        ]
-        host["rss_start_bytes"] = int(sizes[0]) if sizes else host["rss_start_bytes"]
+    host["rss_start_bytes"] = sampler.first_bytes or host["rss_start_bytes"]
+    host["rss_end_bytes"] = host["rss_end_bytes"] or sampler.last_bytes
     host["rss_peak_bytes"] = host["rss_peak_bytes"] or ended.peak_bytes
     if not host["limit_bytes"]:
-        from forgather_mem.probes.limits import MemoryLimit  # with all probes: 20 ms that a training does not need
+        from forgather_mem.system.memory_limit import (
+            MemoryLimit,  # imports all probes: 20 ms that a training should not pay
+        )
 
         with contextlib.suppress(OSError, KeyError):
             limit = MemoryLimit()
@@ -114,9 +143,9 @@ def _seen_from_outside(report: dict[str, Any], folder: Path, ended: Ended) -> No
 
 
 def _broken_limits(reports: Sequence[Mapping[str, Any]], arguments: Arguments) -> Iterator[str]:
-    """One sentence for each limit of the command line that a training broke."""
+    """One sentence for each command-line limit that a training broke."""
     if "leak" in arguments.fail_on and any(report["leak"]["verdict"] == "leak" for report in reports):
-        yield "there is a leak, and --fail-on leak was asked for"
+        yield "a leak was found (--fail-on leak)"
     for where, size in arguments.max_peaks:
         found = [peak for report in reports for peak in _peaks(report, where)]
         if max(found, default=0) > parse_bytes(size):
@@ -124,23 +153,13 @@ def _broken_limits(reports: Sequence[Mapping[str, Any]], arguments: Arguments) -
 
 
 def _limits_not_judged(reports: Sequence[Mapping[str, Any]], arguments: Arguments) -> Iterator[str]:
-    """One sentence for each limit that nothing was read for: a misspelt number, or a device that was not used."""
+    """One sentence for each limit without a reading: a mistyped number, or a device that was not used."""
     for where, size in arguments.max_peaks:
         if not any(_peaks(report, where) for report in reports):
-            yield f"--max-peak {where}={size}: nothing was read of {format_place(where)}, so nothing was over it"
+            yield f"--max-peak {where}={size}: {format_place(where)} was not measured, so the limit was not checked"
 
 
 def _peaks(report: Mapping[str, Any], where: str) -> list[int]:
     if where == "host":
         return [report["host"]["rss_peak_bytes"]]
     return [device["peak_allocated_bytes"] for device in report["device"] if f"gpu{device.get('index', 0)}" == where]
-
-
-def _remove(folder: str) -> None:
-    """Take away the folder that no training needed, and the one above it where it is empty now."""
-    with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
-            if name in (session.TRAININGS, session.WAITING_RING) or name.startswith(("report.", "oom.")):
-                os.unlink(os.path.join(folder, name))
-        os.rmdir(folder)
-        os.rmdir(os.path.dirname(folder))

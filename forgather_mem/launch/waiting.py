@@ -1,7 +1,7 @@
-"""How does a process start another and wait for it, so that to everybody else the two are one?
+"""Starts a child process and waits for it so that both look like one process from outside.
 
-Signals that somebody sends to the parent reach the child; those of the terminal reach both by themselves. The
-parent ends as the child ended: with its exit code, or by the same signal.
+Signals that somebody sends to the parent alone reach the child; those of the terminal, or to the whole group, reach
+both by themselves. The parent ends as the child ended: with its exit code, or by the same signal.
 """
 
 from __future__ import annotations
@@ -11,15 +11,22 @@ import signal
 import sys
 import time
 
+from forgather_mem.launch.witness import Witness
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-# Stop and continue are left as they are: the terminal and the shell deal with both processes.
-_FORWARDED = (
-    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
-)  # fmt: skip
-_WAITED_FOR = (*_FORWARDED, signal.SIGCHLD)
+# Job control belongs to the terminal and the shell, which deal with all processes; the others say what a process
+# did itself.
+_NOT_PASSED_ON = frozenset((
+    signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCHLD,
+    signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP, signal.SIGPIPE,
+))  # fmt: skip
+_PASSED_ON = signal.valid_signals() - _NOT_PASSED_ON
+_WAITED_FOR = _PASSED_ON | {signal.SIGCHLD}
+# Within this time whoever signals us and then the others, or our group, has done so
+_SETTLE_S = 0.01
 _PR_SET_PDEATHSIG = 1
 _FOUND_BUT_NOT_RUN = 126
 
@@ -28,10 +35,10 @@ class Ended:
     """How a child ended.
 
     Attributes:
-        code: Its exit code; None when a signal ended it.
-        signal: That signal; None when there was none.
-        wall_s: How long it ran.
-        peak_bytes: The highest resident size of itself, or of one of the processes that it waited for.
+        code: Its exit code; None if a signal ended it.
+        signal: That signal; None otherwise.
+        wall_s: Its run time.
+        peak_bytes: The highest resident size of the child, or of a process that it waited for.
     """
 
     __slots__ = ("code", "peak_bytes", "signal", "wall_s")
@@ -44,50 +51,63 @@ class Ended:
 
 
 class Child:
-    """A process that was started; from then on signals wait until `wait` passes them on.
+    """A started process; from then on signals are blocked until `wait` forwards them.
 
     Args:
-        argv: What to execute, the first word a file.
+        argv: The command line; its first word is a file.
         environment: Its environment.
     """
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         self._began_s = time.monotonic()
-        # Blocked from before the child exists, so that none is lost and none ends us alone
+        # Blocked before the child exists, so that none is lost and none ends the parent alone
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
-        # Who ignores it, as some schedulers do, has its children taken away before it can ask how they ended
+        # If it is ignored, as by some schedulers, the kernel reaps children before their status can be read
         inherited = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         parent = os.getpid()
         self.pid = os.fork()
         if not self.pid:
             signal.signal(signal.SIGCHLD, inherited)
             _become(argv, environment, parent, self._mask)
+        self._witness = Witness(_PASSED_ON, argv)
 
     def wait(self, look: Callable[[], None], every_s: float) -> Ended:
-        """Until it has ended; `look` is called in between. Then signals mean to us what they meant before."""
+        """Wait until it has ended, calling `look` in between. Afterwards signals have their previous meaning."""
         look()
-        # An alarm instead of a time limit for the waiting: who is stopped and continued (Ctrl-Z, fg) while he waits
-        # with a limit is told by Python of a signal that never came.
+        # An alarm instead of a timeout: for a process stopped and continued (Ctrl-Z, fg) while waiting with a timeout,
+        # Python reports a signal that never came.
         signal.setitimer(signal.ITIMER_REAL, every_s, every_s)
         while True:
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
             if pid:
                 break
             told = signal.sigwaitinfo(_WAITED_FOR)
-            if told.si_code <= 0 and told.si_signo != signal.SIGCHLD:
-                os.kill(self.pid, told.si_signo)
-            # A positive code is the kernel's: our alarm, or Ctrl-C, which the terminal sends to the child as well
-            elif told.si_signo == signal.SIGALRM:
+            if told.si_signo == signal.SIGALRM and told.si_code > 0:  # the kernel's, hence our own
                 look()
+            elif told.si_signo != signal.SIGCHLD:
+                self._pass_on(told)
+        self._witness.close()
         signal.setitimer(signal.ITIMER_REAL, 0)
         while signal.sigtimedwait(_WAITED_FOR, 0) is not None:
-            pass  # meant for the child, which has gone
+            pass  # meant for the child, which has already ended
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         return Ended(status, time.monotonic() - self._began_s, usage.ru_maxrss * 1024)
 
+    def _pass_on(self, told: signal.struct_siginfo) -> None:
+        """Give a signal to the child, unless it has got it from the same sender already."""
+        time.sleep(_SETTLE_S)
+        while signal.sigtimedwait((told.si_signo,), 0) is not None:
+            pass  # `timeout` signals first the process and then its group; alone, a process sees that as one
+        if not self._witness.has_got(told) or self._has_left_our_group():
+            os.kill(self.pid, told.si_signo)
+
+    def _has_left_our_group(self) -> bool:
+        """Whether the command has begun a group of its own, which alone, as the leader of this one, it could not."""
+        return os.getpgrp() == os.getpid() != os.getpgid(self.pid)
+
 
 def end_like(ended: Ended) -> int:
-    """The exit code to return; where a signal ended the child, this process ends by it too and does not return."""
+    """The exit code to return; if a signal ended the child, this process ends by it too and does not return."""
     if ended.signal is None:
         return ended.code or 0
     import resource
@@ -102,10 +122,10 @@ def end_like(ended: Ended) -> int:
 
 
 def execute(argv: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Become this program. What Python has changed for itself is put back first.
+    """Become this program. What Python has changed for itself is restored first.
 
     Raises:
-        OSError: when it can't be executed.
+        OSError: if it can't be executed.
     """
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
@@ -113,7 +133,7 @@ def execute(argv: Sequence[str], environment: Mapping[str, str]) -> None:
 
 
 def execute_or_tell(argv: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Become this program; where that can't be, say why, and give the exit code that shells have for it."""
+    """Become this program; on failure, print why and return the exit code that shells use for it."""
     try:
         execute(argv, environment)
     except OSError as error:
@@ -122,15 +142,15 @@ def execute_or_tell(argv: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _become(argv: Sequence[str], environment: Mapping[str, str], parent: int, mask: Iterable[int]) -> None:
-    """In the child: end when the parent is killed, as the script alone would have been, and become the program."""
+    """In the child: become the program, and end when the parent is killed, as the script alone would have."""
     try:
-        import ctypes  # here, so that the parent stays small
+        import ctypes  # imported here to keep the parent small
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(128 + signal.SIGKILL)
     except (ImportError, OSError, AttributeError):
-        pass  # a system without it: then it lives on
+        pass  # a system without it: the child survives the parent
     code = _FOUND_BUT_NOT_RUN
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

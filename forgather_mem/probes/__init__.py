@@ -1,4 +1,4 @@
-"""Which numbers can be read? Probes read and change nothing, except that they may open a measuring window."""
+"""Probes: works that read numbers and change nothing, except that they may open a measuring window."""
 
 from forgather_mem.probes.cleanup_calls import CleanupProbe
 from forgather_mem.probes.device import DeviceProbe

@@ -1,4 +1,4 @@
-"""Who calls gc.collect() and empty_cache() in this process: from which line, how often, and what comes of it?"""
+"""Counts the calls of gc.collect() and empty_cache() in this process: from which line, how often, to what effect."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from forgather_mem.probes.allocator import current_allocator, gauge
-from forgather_mem.probes.procfs import PAGE_BYTES, KernelFile
-from forgather_mem.sample import Finding, Moment, RunInfo, Sample
+from forgather_mem.system.allocator import current_allocator, gauge
+from forgather_mem.system.procfs import PAGE_BYTES, KernelFile
+from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
 from forgather_mem.units import format_duration
 
 COLLECT = "gc.collect"
-# Modules whose `empty_cache` is counted, when they are loaded already.
+# Modules whose `empty_cache` is counted if they are already loaded.
 _WITH_A_CACHE = (
     "torch.cuda", "torch.cuda.memory", "torch.xpu", "torch.xpu.memory", "torch.mps", "torch.accelerator",
     "torch.accelerator.memory", "torch.npu", "torch.mlu", "torch.musa",
 )  # fmt: skip
 _MAX_SITES = 1000
-# Up to Python 3.13 the collector itself runs only when a counter is above its threshold.
+# Up to Python 3.13, automatic collections run only when a counter is above its threshold.
 _COUNTERS_TELL = sys.version_info < (3, 14)
 _COUNTING = "_forgather_mem_counting"
 _US = str(Path(__file__).parent.parent) + os.sep
@@ -39,16 +40,16 @@ _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 class CleanupProbe:
-    """Counts everybody's clean-up calls while a training runs: the script's, its libraries', our own.
+    """Counts all clean-up calls while a training runs: the script's, its libraries', our own.
 
-    A call of `gc.collect()` is told from a collection that Python starts by itself, and its line found, without
-    touching the function: through `gc.callbacks` and the caller's frame. `empty_cache` is wrapped in the modules
-    of torch that are loaded, and put back at the end. An automatic collection costs 1 us more by it, a counted
-    call 10 us, or more with a device. It gives no samples; what it has counted is told as a finding, first when
-    there is something to tell, again whenever the number of calls has doubled, and at the end.
+    Calls of `gc.collect()` are distinguished from automatic collections, and their lines found, without touching the
+    function: through `gc.callbacks` and the caller's frame. `empty_cache` is wrapped in the loaded modules of torch,
+    and restored at the end. This adds 1 us to an automatic collection and 10 us to a counted call, or more with a
+    device. It returns no samples; the counts are reported as a finding: first when there are any, again whenever the
+    number of calls has doubled, and at the end.
 
-    Not seen: a call from a thread while another thread collects, and an `empty_cache` that somebody has taken
-    out of its module before the training.
+    Not seen: a call from a thread while another thread collects, and an `empty_cache` that was imported from its module
+    by name before the training.
     """
 
     def __init__(self) -> None:
@@ -59,7 +60,7 @@ class CleanupProbe:
         self._tell_at = 1
 
     def begin(self, run: RunInfo) -> None:
-        self._stop()
+        self.give_back()
         self._tell_at = 1
         self._ledger = calls = _Calls()
         self._collections = _Collections(calls)
@@ -69,7 +70,7 @@ class CleanupProbe:
     def end(self, run: RunInfo) -> None:
         if self._ledger is not None and self._ledger.sites:
             self._tell(run, self._ledger)
-        self._stop()
+        self.give_back()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         calls = self._ledger
@@ -94,13 +95,14 @@ class CleanupProbe:
             vars(module)["empty_cache"] = counted
             self._wrapped.append((module, counted))
 
-    def _stop(self) -> None:
+    def give_back(self) -> None:
+        """As before `begin`, whatever has failed since. Idempotent."""
         if self._collections is not None:
-            with contextlib.suppress(ValueError):  # somebody emptied the list
+            with contextlib.suppress(ValueError):  # the list was emptied elsewhere
                 gc.callbacks.remove(self._collections)
         for module, counted in self._wrapped:
             getattr(counted, _COUNTING).calls = None
-            if vars(module).get("empty_cache") is counted:  # what somebody has replaced meanwhile is theirs
+            if vars(module).get("empty_cache") is counted:  # what others have replaced since is theirs
                 vars(module)["empty_cache"] = _uncounted(counted)
         if self._ledger is not None:
             self._ledger.close()
@@ -124,17 +126,18 @@ class _Site:
 
 
 class _Calls:
-    """What was counted, by function, file and line.
+    """The counts, by function, file and line.
 
     Attributes:
-        number: Calls so far.
-        inside: A call that is counted is running: what it calls itself is part of it.
+        number: Number of calls so far.
+        inside: A counted call is running: calls inside it are part of it.
     """
 
     def __init__(self) -> None:
         self.number = 0
         self.inside = False
         self.sites: dict[tuple[str, str, int], _Site] = {}
+        self.fence = FailureGuard()
         self._statm = KernelFile("/proc/self/statm")
 
     def add(self, what: str, file: str, line: int, seconds: float, freed_bytes: int) -> None:
@@ -150,7 +153,7 @@ class _Calls:
         site.freed_bytes += max(0, freed_bytes)
 
     def held_bytes(self) -> int:
-        """Anonymous memory of the process, and live tensors on its device: what a collection can free."""
+        """Anonymous memory of the process plus live tensors on its device: what a collection can free."""
         try:
             fields = self._statm.read(128).split()
             held = (int(fields[1]) - int(fields[2])) * PAGE_BYTES
@@ -159,7 +162,7 @@ class _Calls:
         return held + device_bytes("allocated_bytes")
 
     def rows(self) -> list[dict[str, Any]]:
-        """As the report has them, the dearest first."""
+        """The rows of the report, most expensive first."""
         rows = []
         for (what, file, line), site in self.sites.items():
             shown, whose = place_of(file)
@@ -176,7 +179,7 @@ class _Calls:
 
 
 class _Collections:
-    """Stands in `gc.callbacks`. Collections don't overlap, so there is one at a time."""
+    """The callable in `gc.callbacks`. Collections don't overlap, so one at a time is enough."""
 
     def __init__(self, calls: _Calls) -> None:
         self._calls = calls
@@ -186,22 +189,26 @@ class _Collections:
         self._asked: dict[tuple[CodeType, int], bool] = {}
 
     def __call__(self, phase: str, info: Mapping[str, int]) -> None:
-        if phase == "start":
-            self._from = None
-            if self._is_automatic(info["generation"]):
-                return
-            try:
-                frame = sys._getframe(1)
-            except ValueError:  # the interpreter is going down
-                return
-            self._from = (frame.f_code.co_filename, frame.f_lineno)
-            self._held_bytes = self._calls.held_bytes()
-            self._began_s = time.perf_counter()
-        elif self._from is not None:
-            now_s = time.perf_counter()
-            freed_bytes = self._held_bytes - self._calls.held_bytes()
-            self._calls.add(COLLECT, *self._from, now_s - self._began_s, freed_bytes)
-            self._from = None
+        try:
+            if phase == "start":
+                self._from = None
+                if self._is_automatic(info["generation"]):
+                    return
+                try:
+                    frame = sys._getframe(1)
+                except ValueError:  # the interpreter is shutting down
+                    return
+                self._from = (frame.f_code.co_filename, frame.f_lineno)
+                self._held_bytes = self._calls.held_bytes()
+                self._began_s = time.perf_counter()
+            elif self._from is not None:
+                (file, line), self._from = self._from, None
+                now_s = time.perf_counter()
+                freed_bytes = self._held_bytes - self._calls.held_bytes()
+                self._calls.add(COLLECT, file, line, now_s - self._began_s, freed_bytes)
+        except Exception as error:  # the collector would print it each time
+            if not self._calls.fence.keeps("counting gc.collect", error):
+                raise
 
     def _is_automatic(self, generation: int) -> bool:
         if not gc.isenabled():
@@ -214,7 +221,7 @@ class _Collections:
         return not self._is_asked_for(sys._getframe(2))
 
     def _is_asked_for(self, frame: FrameType) -> bool:
-        """Whether the frame stands at a call of something named collect; looked up once for each place."""
+        """Whether the frame is at a call of something named collect; looked up once per location."""
         key = (frame.f_code, frame.f_lasti)
         asked = self._asked.get(key)
         if asked is None:
@@ -225,44 +232,48 @@ class _Collections:
 
 
 class _Counting:
-    """What an `empty_cache` of ours stands before, and where its calls are counted as long as they are."""
+    """The function behind one of our `empty_cache` wrappers, and where its calls are counted while they are."""
 
     def __init__(self, function: Callable[..., Any], what: str, calls: _Calls) -> None:
         self.function = function
         self.what = what
         self.calls: _Calls | None = calls
 
-    def call(self, frame: FrameType, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    def begins(self, frame: FrameType) -> tuple[_Calls, str, int, int, float] | None:
+        """A call begins, from this frame; None when it is not counted."""
         calls = self.calls
         if calls is None or calls.inside:
-            return self.function(*arguments, **keywords)
-        file, line = frame.f_code.co_filename, frame.f_lineno
-        del frame
-        before = device_bytes("reserved_bytes")
-        began_s = time.perf_counter()
+            return None
         calls.inside = True
-        try:
-            return self.function(*arguments, **keywords)
-        finally:
-            calls.inside = False
-            took_s = time.perf_counter() - began_s
-            calls.add(self.what, file, line, took_s, before - device_bytes("reserved_bytes"))
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        return calls, file, line, calls.fence.call(self.what, device_bytes, "reserved_bytes") or 0, time.perf_counter()
+
+    def ends(self, calls: _Calls, file: str, line: int, before: int, began_s: float) -> None:
+        """It is over."""
+        calls.inside = False
+        took_s = time.perf_counter() - began_s
+        calls.add(self.what, file, line, took_s, before - device_bytes("reserved_bytes"))
 
 
 def _counted(function: Callable[..., Any], what: str, calls: _Calls) -> Callable[..., Any]:
     """The function, counted; itself a function of the same name, so that it can be pickled and inspected."""
-    counting = _Counting(function, what, calls)
+    counting, fence = _Counting(function, what, calls), calls.fence
 
     @functools.wraps(function)
     def empty_cache(*arguments: Any, **keywords: Any) -> Any:
-        return counting.call(sys._getframe(1), arguments, keywords)
+        begun = fence.call(what, counting.begins, sys._getframe(1))
+        try:
+            return function(*arguments, **keywords)
+        finally:
+            if begun is not None:
+                fence.call(what, counting.ends, *begun)
 
     setattr(empty_cache, _COUNTING, counting)
     return empty_cache
 
 
 def _uncounted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What stands behind functions of ours that count no longer."""
+    """The function behind wrappers of ours that no longer count."""
     counting = getattr(function, _COUNTING, None)
     while counting is not None and counting.calls is None:
         function = counting.function
@@ -271,7 +282,7 @@ def _uncounted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def device_bytes(name: str) -> int:
-    """One number of the allocator of the device in use; 0 without one."""
+    """One number of the current device's allocator; 0 without a device."""
     with contextlib.suppress(RuntimeError):  # a device that has failed
         allocator = current_allocator()
         return (gauge(allocator.stats(), name) or 0) if allocator is not None else 0
@@ -298,7 +309,7 @@ def calls_collect(code: CodeType, at: int) -> bool:
 
 
 def place_of(file: str) -> tuple[str, str]:
-    """A file as people call it, and whose it is: "us", "library" or "user".
+    """A file in short form, and its origin: "us", "library" or "user".
 
     >>> place_of("/env/lib/python3.11/site-packages/transformers/trainer.py")
     ('transformers/trainer.py', 'library')

@@ -1,4 +1,4 @@
-"""What does this process hold on its accelerator, how high did it go, and what is left?"""
+"""The accelerator's memory: what this process holds, its peak, and what is left."""
 
 from __future__ import annotations
 
@@ -7,30 +7,29 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
-from forgather_mem.probes.allocator import Allocator, Nested, current_allocator, driver_memory, gauge, has_accelerator
-from forgather_mem.probes.marks import DeviceMark
-from forgather_mem.probes.nvml import other_processes_bytes
-from forgather_mem.probes.pace import BUDGET_FRAC, Pace
-from forgather_mem.probes.windows import PeakWindows, device_peaks
-from forgather_mem.sample import RISEN, Moment, RunInfo, Sample
+from forgather_mem.system.allocator import Allocator, Nested, current_allocator, driver_memory, gauge, has_accelerator
+from forgather_mem.system.high_water import DeviceMark
+from forgather_mem.system.nvml import other_processes_bytes
+from forgather_mem.system.peak_windows import PeakWindows, device_peaks
+from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
+from forgather_mem.telemetry.records import RISEN, Moment, RunInfo, Sample
 
 HEADROOM_EVERY_S = 1.0
 
 
 class DeviceProbe:
-    """The device allocator's numbers, from one nested reading; with the driver's, what is left.
+    """The device allocator's numbers from one nested reading, and what the driver says is left.
 
-    Gives nothing at all without an accelerator, or before the training has used it: a device is never
-    woken, nothing waits for it. Numbers that an allocator does not keep (peaks on MPS, retries under
-    cudaMallocAsync) are absent.
+    Returns nothing without an accelerator, or before the training has used it: a device is never initialised and never
+    waited for. Numbers that an allocator does not keep (peaks on MPS, retries under cudaMallocAsync) are absent.
 
     Args:
-        reset_peaks: Start the allocator's peak anew at every call, so that `device/step_peak_bytes` is this
-            step's; all who read the peak in this process see the reset. Without it the value is the
-            allocator's own peak, absent as long as that may be from before the run.
-        headroom: Ask the driver what is left, once a second (it may take 0.1 ms).
-        others: Ask NVML what other processes hold on this device (needs the nvml extra).
-        budget_frac: The share of the time that questions to the driver may take.
+        reset_peaks: Reset the allocator's peak at every call, so that `device/step_peak_bytes` is this step's; other
+            readers of the peak in this process see the reset. Without it the value is the allocator's own peak, absent
+            while that may be from before the run.
+        headroom: Query the driver for what is left, once a second (up to 0.1 ms).
+        others: Query NVML for the memory of other processes on this device (needs the nvml extra).
+        budget_frac: The fraction of the time that queries to the driver may take.
 
     Raises:
         ValueError: for a budget that is not positive.
@@ -57,14 +56,14 @@ class DeviceProbe:
         self._never = False
 
     def begin(self, run: RunInfo) -> None:
-        self._stop()
+        self.give_back()
         self._start()
         self._never = not has_accelerator()
 
     def end(self, run: RunInfo) -> None:
         if self._live is not None:
             self._live.tell(run)
-        self._stop()
+        self.give_back()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         live = self._live or (None if self._never else self._start())
@@ -78,7 +77,7 @@ class DeviceProbe:
         return values
 
     def is_urgent(self) -> bool:
-        """Whether more is allocated than ever when this was read: one nested reading."""
+        """Whether more is allocated than at any earlier reading: one nested reading."""
         live = self._live
         if live is None:
             return False
@@ -90,7 +89,8 @@ class DeviceProbe:
         self._live = None if allocator is None else _Live(self, allocator, device_peaks())
         return self._live
 
-    def _stop(self) -> None:
+    def give_back(self) -> None:
+        """As before `begin`, whatever has failed since. Idempotent."""
         if self._live is not None:
             self._live.close()
             self._live = None
@@ -100,7 +100,7 @@ class DeviceProbe:
 
 
 class _Live:
-    """What a probe holds during one run on one device."""
+    """The state of a probe during one run on one device."""
 
     def __init__(self, probe: DeviceProbe, allocator: Allocator, peaks: PeakWindows[DeviceMark] | None) -> None:
         self.allocator = allocator
@@ -108,15 +108,15 @@ class _Live:
         self.held: Callable[[], AbstractContextManager[object]] = nullcontext if peaks is None else peaks.held
         self._reset = probe.reset_peaks
         self._window = None if peaks is None else peaks.open(reset=probe.reset_peaks)
-        self._told_bytes = 0  # the highest peak that was seen here
+        self._told_bytes = 0  # the highest peak seen here
         driver = driver_memory(allocator)
         self._total_bytes = 0 if driver is None else driver[1]
         self._rare = []
         if probe.headroom and allocator.memory_info is not None:
-            pace = Pace(HEADROOM_EVERY_S, budget_frac=probe.budget_frac)
+            pace = TimeBudget(HEADROOM_EVERY_S, budget_frac=probe.budget_frac)
             self._rare.append(("what is left on the device", pace, self._headroom))
         if probe.others:
-            pace = Pace(HEADROOM_EVERY_S, budget_frac=probe.budget_frac)
+            pace = TimeBudget(HEADROOM_EVERY_S, budget_frac=probe.budget_frac)
             self._rare.append(("what other processes hold on the device", pace, self._others))
 
     def values(self, stats: Nested) -> dict[str, float]:
@@ -150,11 +150,11 @@ class _Live:
         return values
 
     def risen(self, peak_bytes: int) -> bool:
-        """Whether this peak is above all that was seen."""
+        """Whether this peak is above all earlier ones."""
         return self._window is not None and peak_bytes > RISEN * self._told_bytes
 
     def rare_values(self, stats: Nested) -> dict[str, float]:
-        """The answers of the driver that are due."""
+        """The driver's values that are due."""
         values: dict[str, float] = {}
         for _, pace, reading in self._rare:
             values |= pace.take(reading, stats)
@@ -162,7 +162,7 @@ class _Live:
         return values
 
     def tell(self, run: RunInfo) -> None:
-        """What the report should say about readings that were taken rarely."""
+        """Report readings that were taken less often than asked."""
         for what, pace, _ in self._rare:
             pace.tell(run, what)
 

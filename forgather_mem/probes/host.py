@@ -1,4 +1,4 @@
-"""What memory does this process hold on the host, and how near is the limit that kills it?"""
+"""Host memory of this process, and how close it is to the limit that would kill it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import time
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 
-from forgather_mem.probes.limits import MemoryLimit
-from forgather_mem.probes.marks import HostMark
-from forgather_mem.probes.pace import BUDGET_FRAC, Pace, backed_off
-from forgather_mem.probes.procfs import PAGE_BYTES, KernelFile, kib_fields, own_memory, resident_bytes
-from forgather_mem.probes.windows import PeakWindows, host_peaks
-from forgather_mem.sample import RISEN, Moment, RunInfo, Sample
+from forgather_mem.system.high_water import HostMark
+from forgather_mem.system.memory_limit import MemoryLimit
+from forgather_mem.system.peak_windows import PeakWindows, host_peaks
+from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, kib_fields, own_memory, resident_bytes
+from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget, backed_off
+from forgather_mem.telemetry.records import RISEN, Moment, RunInfo, Sample
 from forgather_mem.units import format_bytes, format_duration
 
 LIMIT_EVERY_S = 1.0
@@ -23,22 +23,22 @@ _PSS_S_PER_BYTE = 1e-11  # at least: 40 ms at 4.3 GB; measured at every reading
 
 
 class HostProbe:
-    """Resident memory, its peak and the limit that applies; rarer: PSS, swap, faults, pressure, /dev/shm.
+    """Resident memory, its peak and the applicable limit; less often PSS, swap, faults, pressure, /dev/shm.
 
-    Every call gives RSS, anonymous memory and the run's peak (about 4 us). The limit is read once a second,
-    the rest every `slow_every_s`, and rarer when that would take over 0.1 % of the time; between readings
-    their names are absent.
+    Every call returns RSS, anonymous memory and the run's peak (about 4 us). The limit is read once a second, the rest
+    every `slow_every_s`, or less often if that would take over 0.1 % of the time; between readings their names are
+    absent.
 
-    `host/rss_peak_bytes` is the run's own maximum: a reset of the kernel's mark by this library does not
-    harm it, and a peak from before the run does not count. A spike between two calls that stays below such
-    an older peak is missed, unless a measuring window of this library was open.
+    `host/rss_peak_bytes` is the run's own maximum: resets of the kernel's mark by this library don't affect it, and a
+    peak from before the run does not count. A spike between two calls that stays below such an older peak is missed,
+    unless a measuring window of this library was open.
 
     Args:
-        slow_every_s: Seconds between the rare readings.
-        limits: Read what is used of the limit and what is left.
+        slow_every_s: Seconds between the less frequent readings.
+        limits: Read how much of the limit is used, and what is left.
         pss: Read the proportional set size, unless that would take over 50 ms.
-        budget_frac: The share of the time that each of the rare readings may take.
-        proc_root, cgroup_root: Where the kernel's files are; for tests.
+        budget_frac: The fraction of the time that each of the less frequent readings may take.
+        proc_root, cgroup_root: Locations of the kernel's files; for tests.
 
     Raises:
         ValueError: for a period or budget that is not positive.
@@ -70,13 +70,13 @@ class HostProbe:
         self._live: _Live | None = None
 
     def begin(self, run: RunInfo) -> None:
-        self._stop()
+        self.give_back()
         self._start()
 
     def end(self, run: RunInfo) -> None:
         if self._live is not None:
             self._live.tell(run)
-        self._stop()
+        self.give_back()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         live = self._live or self._start()
@@ -86,8 +86,8 @@ class HostProbe:
             fields = live.statm.read(128).split()
             rss = int(fields[1]) * PAGE_BYTES
             live.peaks.fold((rss, live.peaks.mark.peak_bytes(rss)))
-        if live.window.closed:  # in a forked child: its memory is another's
-            self._stop()
+        if live.window.closed:  # in a forked child, which has other memory
+            self.give_back()
             return self(moment, sample)
         live.told_bytes = peak = live.window.seen_bytes
         values: dict[str, float] = {
@@ -100,7 +100,7 @@ class HostProbe:
         return values
 
     def is_urgent(self) -> bool:
-        """Whether the process is larger than it ever was when this was read (1 us)."""
+        """Whether the process is larger than at any earlier reading (1 us)."""
         live = self._live
         if live is None:
             return False
@@ -112,7 +112,8 @@ class HostProbe:
         self._live = None if peaks is None else _Live(self, peaks)
         return self._live
 
-    def _stop(self) -> None:
+    def give_back(self) -> None:
+        """As before `begin`, whatever has failed since. Idempotent."""
         if self._live is not None:
             self._live.close()
             self._live = None
@@ -122,7 +123,7 @@ class HostProbe:
 
 
 class _Live:
-    """What a probe holds during one run."""
+    """The state of a probe during one run."""
 
     def __init__(self, probe: HostProbe, peaks: PeakWindows[HostMark]) -> None:
         own = Path(probe.proc_root) / "self"
@@ -130,7 +131,7 @@ class _Live:
         self.peaks = peaks
         self.window = peaks.open(reset=False)
         self.next_s = 0.0
-        self.told_bytes = 0  # the peak that was given last
+        self.told_bytes = 0  # the peak returned last
         self._status = KernelFile(own / "status")
         self._rollup = KernelFile(own / "smaps_rollup")
         self._limit = MemoryLimit(probe.proc_root, probe.cgroup_root)
@@ -143,12 +144,12 @@ class _Live:
             pss_s = resident_bytes(self.statm) * _PSS_S_PER_BYTE
             rare.append(("PSS", probe.slow_every_s, pss_s, self._pss_values))
         self._rare = [
-            (what, Pace(every_s, budget_frac=probe.budget_frac, expected_s=expected_s), reading)
+            (what, TimeBudget(every_s, budget_frac=probe.budget_frac, expected_s=expected_s), reading)
             for what, every_s, expected_s, reading in rare
         ]
 
     def rare_values(self) -> dict[str, float]:
-        """The readings that are due of those that are not taken at every call."""
+        """The less frequent readings that are due."""
         values: dict[str, float] = {}
         for _, pace, reading in self._rare:
             values |= pace.take(reading)
@@ -156,7 +157,7 @@ class _Live:
         return values
 
     def tell(self, run: RunInfo) -> None:
-        """What the report should say about readings that were taken rarely or not at all."""
+        """Report readings that were taken less often than asked, or not at all."""
         for what, pace, _ in self._rare:
             pace.tell(run, what)
         if self._pss_skipped_at_bytes:
@@ -202,7 +203,7 @@ class _Live:
 
 
 def some_pressure_frac(text: bytes) -> float:
-    """The share of the last 10 s in which some task waited, from a PSI file.
+    """The fraction of the last 10 s in which some task waited, from a PSI file.
 
     >>> some_pressure_frac(b"some avg10=12.50 avg60=3.00 avg300=0.00 total=7\\nfull avg10=0.00 ...")
     0.125

@@ -1,38 +1,38 @@
-"""How high does memory go in each phase of a step: forward, backward, optimizer, save, ...?"""
+"""Peak memory in each phase of a step: forward, backward, optimizer, save, ..."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-from forgather_mem.probes.pace import backed_off
-from forgather_mem.probes.windows import PeakWindow, device_peaks, host_peaks
-from forgather_mem.sample import OWN_BUDGET_FRAC, Moment, RunInfo, Sample
+from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
+from forgather_mem.system.time_budget import backed_off
+from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, RunInfo, Sample
 from forgather_mem.units import format_duration, format_share
 
-# A short run is to have its phases, too: so many readings are taken whatever they cost, 0.1 ms each.
+# Short runs need phases too: this many readings are taken whatever they cost, 0.1 ms each.
 _ALWAYS = 16
 
 
 class PhaseProbe:
     """Peaks per phase from the kernel's and the allocator's own high-water marks: exact, without a thread.
 
-    The training's link says when a phase begins and ends, so this works under `torch.compile` and DDP; a
-    training without a link has no phases, and nothing is given. A phase's peak holds what ran inside it
-    (an evaluation's its forward passes). Over the micro-batches of a step the highest counts. Each call
-    hands out the phases that ended since the last one.
+    The training's link reports when a phase begins and ends, so this works under `torch.compile` and DDP; without a
+    link there are no phases, and nothing is returned. A phase's peak includes what ran inside it (an evaluation's
+    forward passes). Over the micro-batches of a step the highest counts. Each call returns the phases that ended since
+    the last one.
 
-    A mark that is not reset tells a phase's peak only when it rises in it; otherwise that phase is absent.
-    Where steps are so short that measuring takes more than its share of the time, the phases of some steps
-    are left out.
+    A mark that is not reset shows a phase's peak only if it rises in that phase; otherwise the phase is absent. If
+    steps are so short that measuring exceeds its budget, the phases of some steps are skipped.
 
     Args:
-        host_mark: Reset the kernel's mark at the beginning of each phase (about 10 us a phase). Others in
-            this process who read `VmHWM` or `ru_maxrss` see the reset.
-        device: Read the device's allocator too.
-        reset_peaks: Reset the allocator's peak at the beginning of each phase.
-        budget_frac: That share; 1 measures every step.
+        host_mark: Reset the kernel's mark at the start of each phase (about 10 us per phase). Other readers of `VmHWM`
+            or `ru_maxrss` in this process see the reset.
+        device: Also read the device's allocator.
+        reset_peaks: Reset the allocator's peak at the start of each phase.
+        budget_frac: The budget as a fraction of the time; 1 measures every step.
 
     Raises:
         ValueError: for a budget that is not positive.
@@ -67,9 +67,9 @@ class PhaseProbe:
         self._num_calls = self._num_left_out = 0
 
     def begin(self, run: RunInfo) -> None:
-        self._close()
+        self.give_back()
         host = host_peaks()
-        if host is not None:  # as long as some window is open, the kernel's files stay open too
+        if host is not None:  # while a window is open, the kernel's files stay open
             self._whole_run = host.open(reset=False)
         run.watch_phases(self)
 
@@ -81,19 +81,22 @@ class PhaseProbe:
                 f"{cost} (budget {format_share(self.budget_frac)} of the time)"
             )
             run.tell(backed_off(run, "phases", text))
-        self._close()
+        self.give_back()
 
     def phase_begin(self, phase: str) -> None:
         began_s = time.perf_counter()
-        host = host_peaks()
-        device = device_peaks() if self.device else None
-        self._open.append(
-            _Phase(
-                phase,
-                None if host is None else host.open(reset=self.host_mark),
-                None if device is None else device.open(reset=self.reset_peaks),
-            )
-        )
+        entry = _Phase(phase)
+        try:
+            host = host_peaks()
+            if host is not None:
+                entry.host = host.open(reset=self.host_mark)
+            device = device_peaks() if self.device else None
+            if device is not None:
+                entry.device = device.open(reset=self.reset_peaks)
+        except BaseException:
+            entry.close()
+            raise
+        self._open.append(entry)
         self._cost_s += time.perf_counter() - began_s
 
     def phase_end(self, phase: str) -> None:
@@ -102,8 +105,12 @@ class PhaseProbe:
         began_s = time.perf_counter()
         while True:
             entry = self._open.pop()
-            self._keep(f"phase/host/{entry.name}_peak_bytes", entry.host)
-            self._keep(f"phase/device/{entry.name}_peak_bytes", entry.device)
+            try:
+                self._keep(f"phase/host/{entry.name}_peak_bytes", entry.host)
+                self._keep(f"phase/device/{entry.name}_peak_bytes", entry.device)
+            except BaseException:
+                entry.close()
+                raise
             if entry.name == phase:
                 break
         now_s = time.perf_counter()
@@ -117,7 +124,7 @@ class PhaseProbe:
         return peaks
 
     def _keep_to_the_budget(self) -> None:
-        """Whether to measure until the next call: what measuring has cost must be paid for by the time gone by."""
+        """Whether to measure until the next call: the elapsed time must have paid for the cost of measuring."""
         self._num_calls += 1
         self._num_left_out += not (self.listens or self._measured)
         self._measured = False
@@ -133,12 +140,14 @@ class PhaseProbe:
         if window.exact and peak > self._peaks.get(name, -1):
             self._peaks[name] = peak
 
-    def _close(self) -> None:
-        windows = [window for entry in self._open for window in (entry.host, entry.device)]
-        for window in (*windows, self._whole_run):
-            if window is not None:
-                window.close()
-        self._forget()
+    def give_back(self) -> None:
+        """As before `begin`, whatever has failed since. Idempotent."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._forget)
+            if self._whole_run is not None:
+                stack.callback(self._whole_run.close)
+            for entry in self._open:
+                stack.callback(entry.close)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_open": [], "_peaks": {}, "_whole_run": None}
@@ -146,8 +155,16 @@ class PhaseProbe:
 
 @dataclass(slots=True)
 class _Phase:
-    """A phase that is open, with its measuring windows."""
+    """An open phase with its measuring windows."""
 
     name: str
-    host: PeakWindow | None
-    device: PeakWindow | None
+    host: PeakWindow | None = None
+    device: PeakWindow | None = None
+
+    def close(self) -> None:
+        try:
+            if self.host is not None:
+                self.host.close()
+        finally:
+            if self.device is not None:
+                self.device.close()

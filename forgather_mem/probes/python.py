@@ -1,4 +1,4 @@
-"""What does Python's collector do in this run: how often, how long, over how many objects?"""
+"""Python's garbage collector during a run: how often, how long, over how many objects."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ import gc
 import time
 from collections.abc import Hashable, Mapping
 
-from forgather_mem.probes.pace import BUDGET_FRAC, Pace
-from forgather_mem.sample import Moment, RunInfo, Sample
+from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample
 
 FULL_GENERATION = 2
 _COUNTING_S = 0.04  # with the 400 000 objects of a process that has imported torch and transformers
 
 
 class PythonProbe:
-    """Collections and pauses of all causes, timed from inside the collector; rarer, the objects it tracks.
+    """Collections and pauses of all causes, timed inside the collector; less often, the number of tracked objects.
 
-    `gc/pause_s` is what was spent since the last call, so that it sums up over a step. From `begin` to
-    `end` one callable of ours stands in `gc.callbacks`; an automatic collection costs 1 us more by it.
+    `gc/pause_s` is the time spent since the last call, so that it adds up over a step. A step has it once: after its
+    record only the totals are reported, after a full collection; that pause is part of the next step. From `begin` to
+    `end` a callable of ours is in `gc.callbacks`; it adds 1 us to an automatic collection.
 
     Args:
-        tracked_every_s: Seconds between counts of the tracked objects; rarer when counting them would take
-            over 0.1 % of the time (300 000 objects take 10 to 40 ms), so the first comes after 10 s, too.
-        budget_frac: That share.
+        tracked_every_s: Seconds between counts of the tracked objects; less often if counting would take over 0.1 % of
+            the time (300 000 objects take 10 to 40 ms), so the first is also after 10 s.
+        budget_frac: That budget, as a fraction.
 
     Raises:
         ValueError: for a period or budget that is not positive.
@@ -38,24 +39,27 @@ class PythonProbe:
             raise ValueError(f"PythonProbe(budget_frac={budget_frac}): give a share above 0 and at most 1")
         self.tracked_every_s = tracked_every_s
         self.budget_frac = budget_frac
-        self.reading: Hashable = (type(self), tracked_every_s, budget_frac)
+        self.reading: Hashable = (type(self),)  # however often it counts objects: pauses of two would add up
         self._pauses: _Pauses | None = None
-        self._pace: Pace | None = None
+        self._pace: TimeBudget | None = None
 
     def begin(self, run: RunInfo) -> None:
-        self._stop()
-        self._pace = Pace(self.tracked_every_s, budget_frac=self.budget_frac, expected_s=_COUNTING_S)
+        self.give_back()
+        self._pace = TimeBudget(self.tracked_every_s, budget_frac=self.budget_frac, expected_s=_COUNTING_S)
         self._pauses = _Pauses()
         gc.callbacks.append(self._pauses)
 
     def end(self, run: RunInfo) -> None:
         if self._pace is not None:
             self._pace.tell(run, "tracked objects")
-        self._stop()
+        self.give_back()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         pauses, pace = self._pauses, self._pace
-        if pauses is None or pace is None:  # not begun: nothing has been counted
+        if pauses is None or pace is None:  # not begun: there are no counts
+            return {}
+        after_step = moment.event != "step_end" and moment.step == pauses.step
+        if after_step and pauses.given_full == pauses.full:
             return {}
         total_s = pauses.total_s
         values: dict[str, float] = {
@@ -64,15 +68,20 @@ class PythonProbe:
             "gc/pause_max_s": pauses.longest_s,
             "gc/collections": pauses.full,
         }
-        pauses.given_s = total_s
+        pauses.given_full = pauses.full
+        if after_step:
+            del values["gc/pause_s"]
+            return values
+        pauses.given_s, pauses.step = total_s, moment.step
         if time.perf_counter() >= pace.next_s:
             values |= pace.take(_tracked)
         return values
 
-    def _stop(self) -> None:
+    def give_back(self) -> None:
+        """As before `begin`, whatever has failed since. Idempotent."""
         pauses, self._pauses, self._pace = self._pauses, None, None
         if pauses is not None:
-            with contextlib.suppress(ValueError):  # somebody emptied the list
+            with contextlib.suppress(ValueError):  # the list was emptied elsewhere
                 gc.callbacks.remove(pauses)
 
     def __getstate__(self) -> dict[str, object]:
@@ -82,18 +91,19 @@ class PythonProbe:
 class _Pauses:
     """Counts inside the collector. Collections don't overlap, so one start time is enough."""
 
-    __slots__ = ("_began_s", "full", "given_s", "longest_s", "total_s")
+    __slots__ = ("_began_s", "full", "given_full", "given_s", "longest_s", "step", "total_s")
 
     def __init__(self) -> None:
         self._began_s: float | None = None
-        self.full = 0
+        self.full = self.given_full = 0
+        self.step = -1
         self.total_s = self.given_s = self.longest_s = 0.0
 
     def __call__(self, phase: str, info: Mapping[str, int]) -> None:
         now_s = time.perf_counter()
         if phase == "start":
             self._began_s = now_s
-        elif self._began_s is not None:  # None: we came in while this collection was running
+        elif self._began_s is not None:  # None: we were added while this collection was running
             pause_s = now_s - self._began_s
             self._began_s = None
             self.total_s += pause_s
@@ -104,5 +114,5 @@ class _Pauses:
 
 
 def _tracked() -> dict[str, float]:
-    # get_objects() sees nothing that gc.freeze() has put aside
+    # get_objects() does not include objects frozen by gc.freeze()
     return {"gc/tracked": len(gc.get_objects()) + gc.get_freeze_count()}

@@ -1,4 +1,4 @@
-"""Which tensors hold the memory: parameters, gradients, optimizer state, buffers; and which are alive at all?"""
+"""Memory of tensors: parameters, gradients, optimizer state, buffers, and all live tensors."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.probes.pace import BUDGET_FRAC, Pace
-from forgather_mem.sample import Moment, RunInfo, Sample
+from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample
 
 if TYPE_CHECKING:
     import torch
@@ -31,14 +31,14 @@ _SPARSE_PARTS = {
 class TensorProbe:
     """Bytes of the model's parameters, gradients and buffers and of the optimizer's state.
 
-    Storages are counted, each once: tied weights do not count twice, and a storage that stands in two
-    groups counts in the first of parameters, gradients, optimizer, buffers. Of a distributed tensor the
-    part on this rank counts; a tensor on the meta device holds nothing. Gradients are absent where there
-    are none: read them at `pre_optimizer_step`. Walking 300 parameters and their state takes about 3 ms,
-    so at each event the reading is repeated only when it stays under its share of the time.
+    Each storage is counted once: tied weights don't count twice, and a storage in two groups counts in the first of
+    parameters, gradients, optimizer, buffers. Of a distributed tensor the part on this rank counts; a tensor on the
+    meta device holds nothing. Gradients are absent if there are none: read them at `pre_optimizer_step`. Walking 300
+    parameters and their state takes about 3 ms, so the reading is repeated at an event only while it stays within its
+    budget.
 
     Args:
-        budget_frac: That share.
+        budget_frac: That budget, as a fraction of the time.
 
     Raises:
         ValueError: for a budget that is not positive.
@@ -51,7 +51,7 @@ class TensorProbe:
             raise ValueError(f"TensorProbe(budget_frac={budget_frac}): give a share above 0 and at most 1")
         self.budget_frac = budget_frac
         self.reading: Hashable = (type(self), budget_frac)
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, TimeBudget] = {}
 
     def begin(self, run: RunInfo) -> None:
         self._paces = {}
@@ -64,7 +64,7 @@ class TensorProbe:
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         pace = self._paces.get(moment.event)
         if pace is None:
-            pace = self._paces[moment.event] = Pace(0.0, budget_frac=self.budget_frac)
+            pace = self._paces[moment.event] = TimeBudget(0.0, budget_frac=self.budget_frac)
         return pace.take(tensor_bytes, moment.objects.get("model"), moment.objects.get("optimizer"))
 
     def __getstate__(self) -> dict[str, object]:
@@ -72,7 +72,7 @@ class TensorProbe:
 
 
 def tensor_bytes(model: Any, optimizer: Any = None) -> dict[str, float]:
-    """Bytes by group as `TensorProbe` gives them; groups that don't exist are absent."""
+    """Bytes by group, as returned by `TensorProbe`; missing groups are absent."""
     seen: set[StorageKey] = set()
     values: dict[str, float] = {}
     if hasattr(model, "parameters") and hasattr(model, "buffers"):
@@ -81,7 +81,7 @@ def tensor_bytes(model: Any, optimizer: Any = None) -> dict[str, float]:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if gradients:
             values["tensors/gradients_bytes"] = _add_storages(gradients, seen)
-    if isinstance(state := getattr(optimizer, "state", None), Mapping):  # AcceleratedOptimizer hands it on
+    if isinstance(state := getattr(optimizer, "state", None), Mapping):  # AcceleratedOptimizer passes it on
         values["tensors/optimizer_bytes"] = _add_storages(_tensors_in(list(state.values())), seen)
     if hasattr(model, "buffers"):
         values["tensors/buffers_bytes"] = _add_storages(model.buffers(), seen)
@@ -93,9 +93,9 @@ class LiveTensors:
     """The live tensors of one kind.
 
     Attributes:
-        dtype, device: As torch writes them, e.g. "torch.float32" and "cuda:0".
-        num_tensors: How many tensor objects.
-        num_bytes: Their storages, each counted once; one that tensors of two kinds share counts in the first.
+        dtype, device: In torch's notation, e.g. "torch.float32" and "cuda:0".
+        num_tensors: Number of tensor objects.
+        num_bytes: Size of their storages, each counted once; one shared by two kinds counts in the first.
     """
 
     dtype: str
@@ -105,12 +105,12 @@ class LiveTensors:
 
 
 def live_tensors() -> list[LiveTensors]:
-    """All tensors that Python objects hold in this process, by dtype and device, the largest first.
+    """All tensors held by Python objects in this process, by dtype and device, largest first.
 
-    On demand only: it walks the heap (0.1 s for 350 000 objects). Gradients are included. What only C++ holds
-    is not: activations saved for the backward pass, or a tensor inside a C++ module. After `gc.freeze()` the
-    collector hides frozen objects, so the heap is walked from all modules, frames and unfrozen objects
-    instead, which takes about four times as long.
+    On demand only: it walks the heap (0.1 s for 350 000 objects). Gradients are included. Tensors held only by C++ are
+    not: activations saved for the backward pass, or a tensor inside a C++ module. After `gc.freeze()` the collector
+    hides frozen objects, so the heap is walked from all modules, frames and unfrozen objects instead, which takes about
+    four times as long.
     """
     import torch
 
@@ -133,7 +133,7 @@ def live_tensors() -> list[LiveTensors]:
 
 
 def storages_of(tensor: torch.Tensor) -> list[tuple[StorageKey, int]]:
-    """The storages a tensor stands on, with their bytes; none without memory (meta, fake)."""
+    """The storages of a tensor with their sizes in bytes; empty if it has no memory (meta, fake)."""
     import torch
 
     try:
@@ -145,7 +145,7 @@ def storages_of(tensor: torch.Tensor) -> list[tuple[StorageKey, int]]:
         else:
             storage = tensor.untyped_storage()
             device = storage.device
-            # asking a fake tensor for its address warns; its storage is on the meta device
+            # reading a fake tensor's address warns; its storage is on the meta device
             if device == torch.device("meta") or not (address := storage.data_ptr()):
                 return []
             return [((device, address), storage.nbytes())]
@@ -179,7 +179,7 @@ def _tensors_in(value: object) -> Iterator[torch.Tensor]:
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
     try:
-        return tensor.grad if tensor.is_leaf else None  # asking a non-leaf tensor for it warns
+        return tensor.grad if tensor.is_leaf else None  # reading it from a non-leaf tensor warns
     except (RuntimeError, ValueError):
         return None
 
@@ -188,7 +188,7 @@ def _live_objects(wanted: type) -> list[Any]:
     # type(), not isinstance(): a proxy's __class__ runs code of its own
     if not gc.get_freeze_count():
         return [found for found in gc.get_objects() if issubclass(type(found), wanted)]
-    # The objects first and unnamed: they must not come to hold the list or a frame that holds them.
+    # The objects first and unnamed: they must not include the list or a frame that holds them.
     return _reachable(wanted, gc.get_objects(), [sys.modules], _running_locals())
 
 
@@ -211,10 +211,10 @@ def _reachable(wanted: type, *roots: list[Any]) -> list[Any]:
 
 
 def _running_locals() -> list[dict[str, Any]]:
-    """The variables of all functions that are running; the collector does not see them inside a running frame."""
+    """The variables of all running functions; the collector does not see them inside a running frame."""
     variables = []
     frames: list[FrameType | None] = list(sys._current_frames().values())
-    while frames:  # emptied, since a frame that stays in one of our variables would keep all of this alive
+    while frames:  # emptied: a frame left in one of our variables would keep all of this alive
         frame = frames.pop()
         if frame is None:
             continue
@@ -222,7 +222,7 @@ def _running_locals() -> list[dict[str, Any]]:
         if frame.f_globals is not globals():
             snapshot = frame.f_locals
             variables.append(dict(snapshot))
-            # Before Python 3.13 the frame keeps this snapshot, and with it every batch it holds.
+            # Before Python 3.13 the frame keeps this snapshot, and with it every batch in it.
             if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(snapshot, dict):
                 snapshot.clear()
     return variables

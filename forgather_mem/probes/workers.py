@@ -1,4 +1,4 @@
-"""How much memory do this process's children hold, of their own and by making shared pages private?"""
+"""Memory of this process's children: their own, and shared pages made private (copy-on-write)."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from forgather_mem.probes.pace import BUDGET_FRAC, Pace
-from forgather_mem.probes.procfs import anonymous_bytes, kib_fields
-from forgather_mem.sample import Moment, RunInfo, Sample
+from forgather_mem.system.procfs import anonymous_bytes, kib_fields
+from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample
 
-# Places in /proc/<pid>/stat behind the name (proc_pid_stat(5) counts from 1, with the number and the name).
+# Fields of /proc/<pid>/stat after the name (proc_pid_stat(5) counts from 1, including PID and name).
 _START_TIME, _START_STACK = 22 - 3, 28 - 3
 
 
 class WorkerProbe:
-    """Children of this process (data workers), grandchildren included, without counting shared pages twice.
+    """Children of this process (data workers) and their children, without counting shared pages twice.
 
-    A forked worker begins with all anonymous pages of its parent, shared. When either side writes to one of
-    them (a reference count is enough), each has its own copy: the worker's private memory grows, its
-    resident memory does not. When the worker allocates, both grow. So `workers/own_bytes` is the growth of
-    the worker's anonymous memory since the fork, and `workers/cow_bytes` is what is private beyond that:
-    bounded by what the parent had at the fork, and no leak. A worker that was spawned inherits nothing.
+    A forked worker starts with all of its parent's anonymous pages, shared. When either side writes to one of them (a
+    reference count is enough), each gets its own copy: the worker's private memory grows, its resident memory does not.
+    When the worker allocates, both grow. So `workers/own_bytes` is the growth of the worker's anonymous memory since
+    the fork, and `workers/cow_bytes` is what is private beyond that: limited by what the parent had at the fork, and
+    not a leak. A spawned worker inherits nothing.
 
-    Limits: the inherited size is taken when a worker is first seen, as the smaller of its own and its
-    parent's anonymous memory then. So what a worker allocated before that counts as inherited as far as the
-    parent grew too, and inherited pages it gave back are missing from its own. A shared-memory page that no
-    other process maps yet (a batch on its way) may count as copy-on-write.
+    Limits: the inherited size is read when a worker is first seen, as the smaller of its own and its parent's anonymous
+    memory. So what a worker allocated before that counts as inherited to the extent that the parent grew too, and
+    inherited pages that it freed are missing from its own. A shared-memory page that no other process maps yet (a batch
+    in transit) may count as copy-on-write.
 
     Args:
-        every_s: Seconds between readings; rarer when they would take over 0.1 % of the time (a worker costs
-            about 0.2 ms, and 10 ms a GiB).
-        budget_frac: That share.
-        proc_root: Where the kernel's files are; for tests.
+        every_s: Seconds between readings; less often if they would take over 0.1 % of the time (a worker costs about
+            0.2 ms, plus 10 ms per GiB).
+        budget_frac: That budget, as a fraction.
+        proc_root: Location of the kernel's files; for tests.
 
     Raises:
         ValueError: for a period or budget that is not positive.
@@ -50,11 +50,11 @@ class WorkerProbe:
         self.budget_frac = budget_frac
         self.proc_root = proc_root
         self.reading: Hashable = (type(self), every_s, budget_frac, proc_root)
-        self._pace: Pace | None = None
+        self._pace: TimeBudget | None = None
         self._inherited_bytes: dict[tuple[int, int], int] = {}
 
     def begin(self, run: RunInfo) -> None:
-        self._pace = Pace(self.every_s, budget_frac=self.budget_frac)
+        self._pace = TimeBudget(self.every_s, budget_frac=self.budget_frac)
         self._inherited_bytes = {}
 
     def end(self, run: RunInfo) -> None:
@@ -65,7 +65,7 @@ class WorkerProbe:
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if self._pace is None:
-            self._pace = Pace(self.every_s, budget_frac=self.budget_frac)
+            self._pace = TimeBudget(self.every_s, budget_frac=self.budget_frac)
         return self._pace.take(self._values)
 
     def _values(self) -> dict[str, float]:
@@ -85,7 +85,7 @@ class WorkerProbe:
         }
 
     def _workers(self, parent: str) -> Iterator[_Worker]:
-        """The children of a process and theirs; one that ends meanwhile is left out."""
+        """The children of a process and theirs; one that exits meanwhile is left out."""
         for pid in _children(Path(self.proc_root) / parent):
             with contextlib.suppress(OSError, KeyError):
                 yield _worker(Path(self.proc_root), pid, parent)
@@ -97,9 +97,9 @@ class WorkerProbe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Worker:
-    """One child as it is now; `inherited_bytes` holds if it is seen for the first time.
+    """One child at this moment; `inherited_bytes` is valid if it is seen for the first time.
 
-    `key` is its number and start time: numbers are used again.
+    `key` is its PID and start time: PIDs are reused.
     """
 
     key: tuple[int, int]
@@ -113,13 +113,13 @@ def _worker(proc_root: Path, pid: str, parent: str) -> _Worker:
     memory = kib_fields((proc_root / pid / "smaps_rollup").read_bytes())
     stat, of_parent = _stat(proc_root / pid), _stat(proc_root / parent)
     anonymous = memory[b"Anonymous"]
-    # The address of the stack is drawn at exec, so only a process that was forked without one shares it.
+    # The stack address is randomised at exec, so only a process forked without an exec shares it.
     forked = stat[_START_STACK] == of_parent[_START_STACK] != b"0"
     return _Worker(
         key=(int(pid), int(stat[_START_TIME])),
         pss_bytes=memory[b"Pss"],
         anonymous_bytes=anonymous,
-        # Private_Dirty holds shared memory that only this process maps, Pss_Anon a part of the shared pages
+        # Private_Dirty includes shared memory that only this process maps, Pss_Anon a part of the shared pages
         private_bytes=min(memory[b"Private_Dirty"], memory.get(b"Pss_Anon", anonymous)),
         inherited_bytes=min(anonymous, anonymous_bytes(proc_root / parent)) if forked else 0,
     )
@@ -129,11 +129,11 @@ def _children(process: Path) -> list[str]:
     pids: list[str] = []
     with contextlib.suppress(OSError):
         for thread in (process / "task").iterdir():
-            with contextlib.suppress(OSError):  # a thread that ended, or a kernel without this file
+            with contextlib.suppress(OSError):  # a thread that has ended, or a kernel without this file
                 pids += (thread / "children").read_text().split()
     return pids
 
 
 def _stat(process: Path) -> list[bytes]:
-    # the second field is the program's name in parentheses, which may hold anything
+    # the second field is the program's name in parentheses, which may contain anything
     return (process / "stat").read_bytes().rpartition(b")")[2].split()

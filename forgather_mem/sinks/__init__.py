@@ -1,6 +1,6 @@
-"""Where do samples go? Each sink writes one step's record at a time and handles its own I/O errors.
+"""Sinks: destinations of samples. Each writes one step's record at a time and handles its own I/O errors.
 
-A sink is loaded when it is first used: TensorBoard's messages cost 30 ms, and only `TensorBoardSink` needs them.
+A sink is loaded on first use: importing TensorBoard's messages costs 30 ms, and only `TensorBoardSink` needs them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How does a run leave word of where it was, even when it is killed?"""
+"""The sink that leaves word of where a run was, even when the run is killed."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ import sys
 import time
 from typing import Any
 
-from forgather_mem.cgroups import kill_counter
 from forgather_mem.formats.ring_writer import RingWriter, ring_name
-from forgather_mem.probes.limits import MemoryLimit
-from forgather_mem.sample import STEP_PHASES, Finding, RunInfo, Sample
-from forgather_mem.session import register
+from forgather_mem.formats.stalls import STALLS, may_stall
+from forgather_mem.system.cgroups import kill_counter
+from forgather_mem.system.memory_limit import MemoryLimit
+from forgather_mem.system.process_start import process_start
+from forgather_mem.telemetry.records import STEP_PHASES, Finding, RunInfo, Sample
+from forgather_mem.telemetry.run_session import register
 
 
 class BlackBoxSink:
-    """Notes each change of phase, each record and each finding in `ring.rank{r}`, in the run's folder.
+    """Records each change of phase, each record and each finding in `ring.rank{r}`, in the run's folder.
 
-    What stands there survives SIGKILL and the out-of-memory killer (see `formats.ring`); a record costs about a
-    microsecond. The file takes its 110 KiB at the beginning. Without a folder for the run there is none.
+    Its content survives SIGKILL and the out-of-memory killer (see `formats.ring`); a record costs about a microsecond.
+    The file takes its 110 KiB at the start. Without a folder for the run there is no file.
     """
 
     key = ("black box",)
-    hears_ends = False  # of a step's phases: another, or the step's record, comes soon
+    hears_ends = False  # of a step's phases: another phase, or the step's record, follows soon
 
     def __init__(self) -> None:
         self._ring: RingWriter | None = None
@@ -33,22 +35,24 @@ class BlackBoxSink:
         self._problem: str | None = None
 
     def begin(self, run: RunInfo) -> None:
-        """A training begins: the file is made now, for what may happen before the first step."""
+        """A training begins: the file is created now, for failures before the first step."""
         self._close()
         self._problem, self._end = None, "finished"
         folder = run.folder
         if folder is None:
-            self._problem = "nothing written, there is no output folder; give FORGATHER_MEM_DIR"
+            self._problem = "nothing was written: there is no output folder; set FORGATHER_MEM_DIR"
             return
         path = folder / ring_name(run.rank)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._ring = RingWriter(path, _header(run))
+            with may_stall(path):
+                folder.mkdir(parents=True, exist_ok=True)
+                self._ring = RingWriter(path, _header(run))
+            STALLS.watch(self._ring)
         except OSError as error:
             self._problem = f"nothing written: {error.strerror or error}; {path}"
             return
         self._run = run
-        register(folder, run.rank)
+        register(folder)
         run.watch_phases(self)
 
     def phase_begin(self, phase: str) -> None:
@@ -65,7 +69,7 @@ class BlackBoxSink:
             self._ring.state(self._run.step, self._run.phase)
 
     def write(self, sample: Sample) -> None:
-        """One step's or event's record."""
+        """Write the record of one step or event."""
         if self._ring is not None:
             self._ring.sample(
                 sample.step,
@@ -77,7 +81,7 @@ class BlackBoxSink:
             )
 
     def tell(self, finding: Finding) -> None:
-        """A finding; of the one that closes the run only how it ended."""
+        """Write a finding; of the one that closes the run, only how it ended."""
         if finding.kind == "verdict":
             report: Any = finding.data.get("report") or {}
             self._end = report.get("run", {}).get("end") or self._end
@@ -85,21 +89,24 @@ class BlackBoxSink:
             self._ring.note(finding.kind, finding.step, finding.text)
 
     def end(self, run: RunInfo) -> None:
-        """The training is over, in order: who reads the file sees that nobody was killed."""
+        """The training has ended in an orderly way: readers of the file see that it was not killed."""
         if self._ring is not None:
             self._ring.state(run.step, "other", self._end)
+            self._problem = self._ring.problem
         self._close()
 
     def problems(self) -> str | None:
-        """Why there is no file; None when there is one."""
-        return f"black box: {self._problem}" if self._problem else None
+        """Why there is no file, or something is missing in it; None when all is there."""
+        problem = self._ring.problem if self._ring is not None else self._problem
+        return f"black box: {problem}" if problem else None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_ring": None, "_run": None}  # a mapped file is this process's own
+        return {**self.__dict__, "_ring": None, "_run": None}  # an open file is this process's own
 
     def _close(self) -> None:
         if self._ring is not None:
             self._ring.close()
+            STALLS.forget(self._ring)
         self._ring = self._run = None
 
 
@@ -109,6 +116,7 @@ def _header(run: RunInfo) -> dict[str, Any]:
         "world_size": run.world_size,
         "pid": os.getpid(),
         "host": socket.gethostname(),
+        "process": process_start(),
         "script": sys.argv[0] if sys.argv else "",
         "argv": sys.argv[1:],
         "started_s": time.time(),

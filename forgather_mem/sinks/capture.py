@@ -1,12 +1,12 @@
-"""Which samples and findings came by? A sink that keeps them, for tests of rules and callbacks."""
+"""A sink that keeps all samples and findings, for tests of rules and callbacks."""
 
 from __future__ import annotations
 
-from forgather_mem.sample import Finding, RunInfo, Sample
+from forgather_mem.telemetry.records import Finding, RunInfo, Sample
 
 
 class Capture:
-    """Keeps what it is given; begins anew with each training.
+    """Keeps everything it receives; starts over with each training.
 
     >>> capture = Capture()
     >>> capture.write(Sample(event="step_end", step=3, epoch=None, time_s=0.0, values={"host/rss_bytes": 5.0}))
@@ -36,7 +36,7 @@ class Capture:
         self.findings.append(finding)
 
     def series(self, name: str, event: str | None = None) -> list[tuple[int, float]]:
-        """(step, value) of every sample that has this name, of one event or of all."""
+        """(step, value) of every sample with this name, for one event or all."""
         return [
             (sample.step, sample.values[name])
             for sample in self.samples

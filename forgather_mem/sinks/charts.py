@@ -1,4 +1,4 @@
-"""Which charts does the Custom Scalars tab show of a run?"""
+"""The charts of a run on the Custom Scalars tab."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from forgather_mem.formats.summaries import Chart
 _IN_STEPS, _BETWEEN_STEPS = "(data|forward|backward|optimizer)_gib", "(startup|evaluate|save|generate)_gib"
 _HOST, _GPU, _PHASES, _CLEAN_UP = "Host memory", "GPU {i}", "Phases", "Collector and clean-up"
 # A {i} stands for a device index; lines are regular expressions. The tags of a margin must have points at the same
-# steps, else TensorBoard draws an error: those here come from one reading.
+# steps, otherwise TensorBoard shows an error: those here come from one reading.
 _CHARTS = (
     Chart(
         category=_HOST,
         title="resident, GiB (band: anonymous to highest so far)",
         margin=("mem_host/rss_gib", "mem_host/anon_gib", "mem_host/rss_peak_gib"),
     ),
-    Chart(category=_HOST, title="left below the limit, GiB", lines=("mem_host/available_gib",)),
+    Chart(category=_HOST, title="free below the limit, GiB", lines=("mem_host/available_gib",)),
     Chart(
         category=_HOST,
         title="children, shared memory, swap, GiB",
@@ -42,13 +42,13 @@ _CHARTS = (
         title="pauses and clears in each step, ms",
         lines=("mem_(gc/pause|cache/time|trim/time)_ms",),
     ),
-    Chart(category=_CLEAN_UP, title="given back, GiB", lines=("mem_(cache|trim)/freed_gib",)),
+    Chart(category=_CLEAN_UP, title="freed by our actions, GiB", lines=("mem_(cache|trim)/freed_gib",)),
     Chart(category="Ranks", title="lowest and highest, GiB", lines=("mem_ranks/.*_gib",)),
 )
 
 
 def charts_for(tags: Collection[str]) -> list[Chart]:
-    """The charts that have something to show when these tags exist.
+    """The charts that have data if these tags exist.
 
     >>> [chart.title for chart in charts_for(["mem_gpu0/headroom_gib"])]
     ['headroom, GiB']

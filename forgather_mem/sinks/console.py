@@ -1,38 +1,38 @@
-"""What does a person at the terminal see while the run goes on?"""
+"""Live output for a person at the terminal."""
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TextIO
 
-from forgather_mem.metrics import metric_of
-from forgather_mem.sample import Finding, RunInfo, Sample
-from forgather_mem.triggers import check_period
+from forgather_mem.telemetry.metrics import metric_of
+from forgather_mem.telemetry.records import Finding, RunInfo, Sample
+from forgather_mem.telemetry.run_session import rank_and_size
+from forgather_mem.telemetry.triggers import check_period
 from forgather_mem.units import format_bytes
 
-# What a line shows of a record, where it is there: sample name and word.
+# What a line shows of a record, if present: sample name and label.
 _SHOWN = (
     ("host/rss_bytes", "host"),
     ("device/allocated_bytes", "allocated"),
     ("device/reserved_bytes", "reserved"),
     ("device/step_peak_bytes", "peak"),
 )
-# These stand in the run's report, which is printed by itself; an alert has printed its line.
+# These are in the run's report, which is printed separately; an alert has already printed its line.
 _NOT_PRINTED = ("verdict", "backed_off", "cleanup_calls", "advice", "alert")
-# A failing rank prints too, with its number.
+# A failing rank also prints, with its number.
 _FROM_EVERY_RANK = ("oom", "exception")
 
 
 class ConsoleSink:
-    """Prints findings, and a short line every so many steps when asked; beside the progress bar, not into it.
+    """Prints findings and, on request, a short line every N steps, without disturbing the progress bar.
 
-    Rank 0 prints; another rank only that it fails. A stream that is closed or can't show a character is no
+    Rank 0 prints; another rank prints only its failure. A stream that is closed or can't encode a character is not an
     error.
 
     Args:
-        every_steps: Print a line of the record at every N-th step. Default: none.
-        stream: Where to. Default: the `sys.stderr` of the moment; a script's own stdout is left alone.
+        every_steps: Print a line of the record at every Nth step. Default: never.
+        stream: The output stream. Default: the current `sys.stderr`; a script's own stdout is left alone.
 
     >>> ConsoleSink(every_steps=0)
     Traceback (most recent call last):
@@ -43,7 +43,7 @@ class ConsoleSink:
         ValueError: for a period below 1.
     """
 
-    key = ("console",)  # two of them would say everything twice
+    key = ("console",)  # two of them would print everything twice
 
     def __init__(self, every_steps: int | None = None, stream: TextIO | None = None) -> None:
         check_period("ConsoleSink", "every_steps", "step", every_steps)
@@ -56,7 +56,7 @@ class ConsoleSink:
         self._rank = run.rank
 
     def write(self, sample: Sample) -> None:
-        """Print the record's line when it is due."""
+        """Print the record's line if it is due."""
         if self.every_steps and sample.event == "step_end" and sample.step % self.every_steps == 0:
             self.say(_line(sample))
 
@@ -72,7 +72,7 @@ class ConsoleSink:
             self.say(_hanging(head, finding.text))
 
     def say(self, text: str) -> None:
-        """Print a line as it is, on rank 0."""
+        """Print a line unchanged, on rank 0."""
         if not self._rank:
             self._print(text)
 
@@ -81,7 +81,7 @@ class ConsoleSink:
 
 
 def print_line(text: str, stream: TextIO | None = None) -> None:
-    """Print to standard output, or to `stream`, on rank 0 only, beside a progress bar: for those outside a run."""
+    """Print to standard output, or to `stream`, on rank 0 only, above a progress bar; for code outside a run."""
     if _rank() == 0:
         _write(text, sys.stdout if stream is None else stream)
 
@@ -89,23 +89,23 @@ def print_line(text: str, stream: TextIO | None = None) -> None:
 def _write(text: str, stream: TextIO | None) -> None:
     if stream is None:  # a process without a console
         return
-    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)  # not loaded: no bar to spare
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)  # not loaded: there is no bar
     try:
         if tqdm is not None:
             tqdm.write(text + "\n", file=stream, end="")
         else:
-            stream.write(text + "\n")  # in one piece, so that threads don't mix their lines
-        stream.flush()  # the next thing that happens may be a kill
+            stream.write(text + "\n")  # in one call, so that threads don't mix their lines
+        stream.flush()  # the process may be killed next
     except (OSError, ValueError):
-        return  # closed, or a character it can't encode: a message is not worth a run
+        return  # closed, or can't encode a character: a message must not end a run
 
 
 def _rank() -> int:
-    """This process's number, for those who have no run that knows it."""
+    """This process's rank, for code without a run."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())
-    return int(os.environ.get("RANK") or 0)
+    return rank_and_size()[0]
 
 
 def _hanging(head: str, text: str) -> str:

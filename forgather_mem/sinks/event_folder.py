@@ -1,4 +1,4 @@
-"""In which folder does this run's TensorBoard data stand, so that `train/loss` and `mem_*` are one run?"""
+"""Finds the folder of a run's TensorBoard data, so that `train/loss` and `mem_*` are in one run."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 
 from forgather_mem.formats.event_file import is_ours
 
-# `output_dir/runs/<time>_<host>/<trial>` is the deepest place in which transformers writes.
+# `output_dir/runs/<time>_<host>/<trial>` is the deepest folder that transformers writes to.
 _MAX_DEPTH = 3
 
 
 def find_folder(logging_dir: str | Path | None, output_dir: Path | None, began_s: float) -> str:
-    """The folder or its address: what was asked for, else where this process's trainer writes, else a new one.
+    """The folder or its address: the requested one, else the one this process's trainer writes to, else a new one.
 
     Args:
-        logging_dir: What our user asked for.
-        output_dir: The trainer's; its folders are searched for an event file of this host and process.
-        began_s: When this training began, to tell its event file from one of an earlier training.
+        logging_dir: The folder that the user requested.
+        output_dir: The trainer's; searched for an event file of this host and process.
+        began_s: Start time of this training, to distinguish its event file from an earlier one's.
     """
     asked = logging_dir or os.environ.get("TENSORBOARD_LOGGING_DIR")
     if asked:
@@ -31,7 +31,7 @@ def find_folder(logging_dir: str | Path | None, output_dir: Path | None, began_s
     found = _folder_of_this_process(output_dir, began_s) if output_dir is not None else None
     if found is not None:
         return str(found)
-    name = f"{time.strftime('%b%d_%H-%M-%S')}_{socket.gethostname()}"  # as transformers names them
+    name = f"{time.strftime('%b%d_%H-%M-%S')}_{socket.gethostname()}"  # named as in transformers
     return str((output_dir or Path()) / "runs" / name)
 
 
@@ -55,17 +55,17 @@ def _folder_of_this_process(output_dir: Path, began_s: float) -> Path | None:
 
 
 def _open_paths() -> set[str]:
-    """What this process has open: a file of ours among them belongs to the training that is running."""
+    """The files that this process has open: one of our own among them belongs to the running training."""
     paths = set()
     with contextlib.suppress(OSError):  # no /proc: then two of our writers may have two folders
         for name in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):  # the descriptor that lists
+            with contextlib.suppress(OSError):  # the descriptor used for listing
                 paths.add(os.readlink(f"/proc/self/fd/{name}"))
     return paths
 
 
 def _belongs_to_earlier_training(file: _Found, files: list[_Found], began_s: float) -> bool:
-    """A trainer makes a new file for each training: ours beside it, from before this one, shows it to be old."""
+    """A trainer creates a file per training: an earlier one of ours beside it shows that it is old."""
     return any(mine.ours and mine.folder == file.folder and file.made_s <= mine.made_s < int(began_s) for mine in files)
 
 
@@ -74,7 +74,7 @@ def _files_of_this_process(output_dir: Path) -> Iterator[_Found]:
     depth_of_output = len(output_dir.parts)
     for folder, subfolders, names in os.walk(output_dir):
         depth = len(Path(folder).parts) - depth_of_output
-        # Checkpoints hold many files and no events.
+        # Checkpoints contain many files and no events.
         subfolders[:] = [s for s in subfolders if depth < _MAX_DEPTH and not s.startswith("checkpoint-")]
         for name in names:
             match = pattern.search(name)

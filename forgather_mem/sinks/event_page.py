@@ -1,4 +1,4 @@
-"""How do scalars and texts under tags of a callback's own choice get onto a run's TensorBoard page?"""
+"""Writes scalars and texts under a callback's own tags to a run's TensorBoard page."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from forgather_mem.formats.summaries import (
 
 logger = logging.getLogger(__name__)
 
-# Sets of tags that scalars may come in; more than this and something makes up names.
+# Maximum number of tag sets of scalars; beyond it, something is generating names.
 _MAX_RECORDS = 64
 
 
 class EventPage:
-    """One run's page, opened with the first thing written to it; what can't be written is counted, not raised.
+    """One run's page, opened at the first write; what can't be written is counted, not raised.
 
     Args:
-        summary_writer: A `SummaryWriter` to write through: used as it is and not closed, since it may be somebody
-            else's, but flushed at the end, since nobody else may close it. Without one a file of our own is made.
+        summary_writer: A `SummaryWriter` to write through: not configured and not closed, since it may belong to
+            others, but flushed at the end, since nothing else may close it. Without one we create our own file.
         folder: The folder of our own file, or its address.
     """
 
@@ -44,7 +44,7 @@ class EventPage:
         self._hparams = False
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """Write one record with a number for each tag."""
+        """Write one record with one number per tag."""
         out = self._ready() if values else None
         if out is None:
             return
@@ -63,7 +63,7 @@ class EventPage:
             out.add(text_payload(tag, markdown, step, time.time()))
 
     def hparams(self, hparams: Mapping[str, HParam], metric_tags: Iterable[str]) -> None:
-        """Show the run in the HParams tab, with tags of its own as its metrics."""
+        """Show the run in the HParams tab, with its own tags as metrics."""
         out = self._ready()
         if out is not None:
             self._hparams = True
@@ -71,24 +71,24 @@ class EventPage:
                 out.add(payload)
 
     def finished(self) -> None:
-        """The run that `hparams` showed has come to its end."""
+        """Mark the run shown by `hparams` as finished."""
         out = self._ready() if self._hparams else None
         if out is not None:
             out.add(hparams_end_payload(time.time()))
             self._hparams = False
 
     def close(self) -> None:
-        """Close our own file, or flush the writer; the next thing written opens a new file."""
+        """Close our own file, or flush the writer; the next write opens a new file."""
         if self._out is None:
             return
         self._out.close()
         self._out = None
-        if self._summary_writer is not None and os.getpid() == self._pid:  # in a forked child it would wait for ever
+        if self._summary_writer is not None and os.getpid() == self._pid:  # in a forked child it would wait forever
             with contextlib.suppress(OSError):
                 getattr(self._summary_writer, "flush", _nothing)()
 
     def problem(self) -> str | None:
-        """What could not be written, for the report; None when all was."""
+        """What could not be written, for the report; None if everything was."""
         return self._out.problem() if self._out is not None else None
 
     def _ready(self) -> EventFile | StockWriter | None:
@@ -104,11 +104,11 @@ def _nothing() -> None:
 def open_events(
     summary_writer: Any, find_folder: Callable[[], str], begun: Callable[[], None]
 ) -> EventFile | StockWriter:
-    """What takes events: the writer that was handed in, our own file in the folder, or TensorBoard's own writer.
+    """The destination of events: the given writer, our own file in the folder, or TensorBoard's own writer.
 
     Args:
         summary_writer: As for `EventPage`.
-        find_folder: Asked for the folder when there is no writer.
+        find_folder: Called for the folder if there is no writer.
         begun: Called for each new file.
     """
     if summary_writer is not None:

@@ -1,4 +1,4 @@
-"""How do samples get into a log that survives a crash, one file a rank?"""
+"""Writes samples to a log that survives a crash, one file per rank."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ import logging
 import os
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from forgather_mem.formats.append import AppendFile
 from forgather_mem.formats.jsonl import finding_line, header_line, is_torn, rotate, sample_line
-from forgather_mem.probes.limits import MemoryLimit
-from forgather_mem.sample import Finding, RunInfo, Sample
+from forgather_mem.system.forks import FORKS
+from forgather_mem.system.memory_limit import MemoryLimit
+from forgather_mem.system.process_start import process_start
+from forgather_mem.telemetry.records import Finding, RunInfo, Sample
 from forgather_mem.units import MIB
 
 logger = logging.getLogger(__name__)
 
+_FIRST = threading.Lock()
 _PACKAGES = ("forgather_mem", "torch", "transformers", "accelerate")
 
 
 class JsonlSink:
-    """Writes each sample and finding as one line of JSON by one `write(2)`; every rank its own file.
+    """Writes each sample and finding as one line of JSON with one `write(2)`; every rank has its own file.
 
     A killed run keeps every line; see `AppendFile` for full and slow disks. Read it with
     `formats.jsonl.LogReader`, `pandas.read_json(path, lines=True)` or `jq`.
@@ -32,8 +36,8 @@ class JsonlSink:
     Args:
         path: The file; other ranks than 0 put `.rank{r}` before its suffix. An existing file is continued.
             Default: `memory.rank{r}.jsonl` in the run's folder, `<output_dir>/forgather_mem/<time>`.
-        max_bytes: A file that has grown so large is renamed to `<name>.1` and a new one begun.
-        keep: How many renamed files stay. With the defaults a rank's log takes at most 256 MiB, that is about
+        max_bytes: A file that reaches this size is renamed to `<name>.1` and a new one started.
+        keep: Number of renamed files to keep. With the defaults a rank's log takes at most 256 MiB, which is about
             400,000 records of 20 numbers.
 
     Raises:
@@ -62,7 +66,7 @@ class JsonlSink:
 
     @property
     def file(self) -> Path | None:
-        """The file of this run; None before the first record, or when there is no place for one."""
+        """The file of this run; None before the first record, or if there is no folder for one."""
         return self._log.path if self._log is not None else None
 
     def begin(self, run: RunInfo) -> None:
@@ -72,17 +76,19 @@ class JsonlSink:
 
     def write(self, sample: Sample) -> None:
         """Write one line, or count it as dropped. Nothing is written between `end` and the next `begin`."""
-        log = self._log
-        if log is None:
-            log = self._log = _Log(self, None)
-        if log.ready():
-            log.out.append(sample_line(sample))
+        log = self._log or self._first_log()
+        if log.is_ours():
+            with log.lock:
+                if log.ready():
+                    log.out.append(sample_line(sample))
 
     def tell(self, finding: Finding) -> None:
         """Write the finding as a line."""
         log = self._log
-        if log is not None and log.ready():
-            log.out.append(finding_line(finding))
+        if log is not None and log.is_ours():
+            with log.lock:
+                if log.ready():
+                    log.out.append(finding_line(finding))
 
     def end(self, run: RunInfo) -> None:
         """The training is over: close the file."""
@@ -90,18 +96,30 @@ class JsonlSink:
             self._log.close()
 
     def problems(self) -> str | None:
-        """What could not be written, for the report; None when all was."""
+        """What could not be written, for the report; None if everything was."""
         problem = self._log.problem() if self._log is not None else None
         return f"JSONL: {problem}" if problem else None
 
+    def _first_log(self) -> _Log:
+        """The log of a sink that no training began."""
+        with _FIRST:
+            self._log = log = self._log or _Log(self, None)
+        return log
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_log": None}  # an open file is this process's own
+        return {**self.__dict__, "_log": None}  # an open file belongs to this process
 
 
 class _Log:
-    """One run's file while it is being written."""
+    """One run's file while it is being written.
+
+    Attributes:
+        lock: Held while something is written: a record may come from any thread.
+    """
 
     def __init__(self, sink: JsonlSink, run: RunInfo | None) -> None:
+        self.lock = threading.RLock()  # a signal's handler may close the run in the middle of a write
+        self._forks = FORKS.number
         self._sink = sink
         self._run = run
         self._rank = run.rank if run is not None else 0
@@ -110,6 +128,10 @@ class _Log:
         self._rotate_at = sink.max_bytes
         self.path: Path | None = None
         self.out = AppendFile(self._open_next, always_new=False)
+
+    def is_ours(self) -> bool:
+        """Whether this process began it; in a forked child the lock may be held by a thread of the parent."""
+        return self._forks == FORKS.number
 
     def ready(self) -> bool:
         if self._closed or (self.path is None and not self._find_place()):
@@ -124,7 +146,7 @@ class _Log:
 
     def problem(self) -> str | None:
         if self._no_place:
-            return "nothing written, there is no output folder; give JsonlSink(path=...) or FORGATHER_MEM_DIR"
+            return "nothing was written: there is no output folder; give JsonlSink(path=...) or set FORGATHER_MEM_DIR"
         return self.out.problem()
 
     def _find_place(self) -> bool:
@@ -150,7 +172,7 @@ class _Log:
         try:
             rotate(self.path, self._sink.keep)
         except OSError as error:
-            logger.warning("can't rename %s: %s; the log goes on in the same file", self.path, error.strerror)
+            logger.warning("can't rename %s: %s; logging continues in the same file", self.path, error.strerror)
             self._rotate_at += self.out.end
 
     def _header(self) -> dict[str, Any]:
@@ -158,6 +180,7 @@ class _Log:
             "world_size": self._world_size,
             "pid": os.getpid(),
             "host": socket.gethostname(),
+            "process": process_start(),
             "time_s": time.time(),
             "script": sys.argv[0] if sys.argv else "",
             "argv": sys.argv[1:],
@@ -175,7 +198,7 @@ def _limit() -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    """Versions of what matters, without importing any of it."""
+    """Versions of the relevant packages, without importing any of them."""
     versions = {"python": ".".join(map(str, sys.version_info[:3]))}
     for name in _PACKAGES:
         loaded = getattr(sys.modules.get(name), "__version__", None)

@@ -1,20 +1,20 @@
-"""Under which TensorBoard tags do a sample's numbers stand, and in which unit?"""
+"""Maps a sample's numbers to their TensorBoard tags and units."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
 
-from forgather_mem.metrics import GAUGE, Metric, metric_of
+from forgather_mem.telemetry.metrics import GAUGE, Metric, metric_of
 
 _STEP_RECORD = "step_end"
 
 
 def tag_of(metric: Metric, event: str = _STEP_RECORD, device: int | None = None) -> str:
-    """The whole tag of a metric that was read at an event.
+    """The full tag of a metric read at an event.
 
-    Gauges read at another event than `step_end` get tags of their own, so that the numbers of an evaluation
-    don't stand among those of the steps. What is read only now and then, or names its phase, needs none.
+    Gauges read at an event other than `step_end` get their own tags, so that the numbers of an evaluation are not mixed
+    with those of the steps. Gauges read only now and then, or with a phase in their name, need none.
 
     >>> rss, peak = metric_of("host/rss_bytes"), metric_of("device/step_peak_bytes")
     >>> tag_of(rss), tag_of(rss, "evaluate"), tag_of(peak, device=1)
@@ -34,10 +34,10 @@ def _whole_tag(tag: str, device: int | None) -> str:
 
 
 class Columns:
-    """From the values of samples with one event and one set of names to the numbers under their tags.
+    """Maps the values of samples with one event and one set of names to the numbers of their tags.
 
-    Extremes of the run are written with the steps only, so that they have a point wherever their gauges have
-    one: TensorBoard draws a band only between tags with equal steps. Other events count for them too.
+    Extremes of the run are written with the steps only, so that they have a point wherever their gauges do: TensorBoard
+    draws a band only between tags with equal steps. Other events count towards them too.
 
     Args:
         event: The samples' event.
@@ -45,13 +45,13 @@ class Columns:
         names: The names of their values, in order.
 
     Attributes:
-        names: The values that are written; None for all.
-        tags: One for each of these in order, then those that only show an extreme.
+        names: The values to write; None for all.
+        tags: One per value in order, then those that only show an extreme.
         metrics: The table's row of each tag.
-        factors: One for each value written: the number under its tag is value times factor.
-        extremes: Those tags that show the run's highest or lowest value so far.
-        spiking: What counts for such a tag: (name, factor, that tag, what beats it, index of the tag: -1 where it
-            is not written).
+        factors: One per value written: the tag's number is value times factor.
+        extremes: The tags that show the run's highest or lowest value so far.
+        spiking: The values that count for such a tag: (name, factor, tag, comparison, index of the tag or -1 if it is
+            not written).
     """
 
     __slots__ = ("extremes", "factors", "metrics", "names", "spiking", "tags")
@@ -78,7 +78,7 @@ class Columns:
         self.extremes = [tag for _, _, tag, _, index in self.spiking if index >= 0]
 
     def numbers_so_far(self, values: Mapping[str, float], so_far: dict[str, float]) -> list[tuple[int, float]]:
-        """(index of the tag, number) for each extreme; `so_far` keeps the run's by tag."""
+        """(index of the tag, number) for each extreme; `so_far` holds the run's extremes by tag."""
         found = []
         for name, factor, tag, beats, index in self.spiking:
             number = values[name] * factor

@@ -1,7 +1,8 @@
-"""How do samples get onto the TensorBoard page of a run?"""
+"""Writes samples to the TensorBoard page of a run."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,33 +19,35 @@ from forgather_mem.formats.summaries import (
     layout_payload,
     text_payload,
 )
-from forgather_mem.metrics import Metric
-from forgather_mem.sample import Finding, RunInfo, Sample
 from forgather_mem.sinks.charts import charts_for
 from forgather_mem.sinks.event_folder import find_folder
 from forgather_mem.sinks.event_page import open_events
 from forgather_mem.sinks.tags import Columns
+from forgather_mem.system.forks import FORKS
+from forgather_mem.telemetry.metrics import Metric
+from forgather_mem.telemetry.records import Finding, RunInfo, Sample
 
-# Findings that stand in the Text tab; the others are lines for a console.
+# Findings shown in the Text tab; the others are lines for a console.
 _SHOWN_KINDS = ("verdict", "leak", "oom")
-# Sets of names that samples may come in; more than this and something makes up names.
+_FIRST = threading.Lock()
+# Maximum number of name sets of samples; beyond it, something is generating names.
 _MAX_ROWS = 256
 
 
 class TensorBoardSink:
     """Writes each sample as one TensorBoard record, under the tags of `metrics.METRICS`; rank 0 only.
 
-    Numbers are float32 in GiB, ms, per cent and counts. A tag's description stands in its first record; gauges
-    that spike get a running maximum beside them. The record goes into a new file of our own by one `write(2)`,
-    so a killed run keeps every point; see `AppendFile` for full and slow disks. A record of 20 numbers costs
-    6 us in a loop and, with cold caches, 80 us in a real step. Remote folders (`s3://...`) are written by
-    TensorBoard's own writer, as is everything where google-crc32c has no C implementation.
+    Numbers are float32 in GiB, ms, per cent and counts. A tag's description is in its first record; gauges that spike
+    also get a running maximum. The record goes into a new file of our own with one `write(2)`, so a killed run keeps
+    every point; see `AppendFile` for full and slow disks. A record of 20 numbers costs 6 us in a loop and, with cold
+    caches, 80 us in a real step. Remote folders (`s3://...`) are written by TensorBoard's own writer, as is everything
+    if google-crc32c has no C implementation.
 
     Args:
-        summary_writer: A `torch.utils.tensorboard.SummaryWriter` to write through. It is used as it is and not
-            closed. Default: a file of our own.
-        logging_dir: The folder. Default: `TENSORBOARD_LOGGING_DIR`, else where this process's trainer writes its
-            event file below `output_dir`, else `output_dir/runs/<time>_<host>`; looked up at the first record.
+        summary_writer: A `torch.utils.tensorboard.SummaryWriter` to write through. It is not configured or closed.
+            Default: a file of our own.
+        logging_dir: The folder. Default: `TENSORBOARD_LOGGING_DIR`, else the folder below `output_dir` with the event
+            file of this process's trainer, else `output_dir/runs/<time>_<host>`; looked up at the first record.
         layout: Write a layout for the Custom Scalars tab.
         hparams: Hyperparameters to show in the HParams tab for this run; its metrics are the peaks.
 
@@ -79,7 +82,7 @@ class TensorBoardSink:
 
     @property
     def folder(self) -> str | None:
-        """Where the records of this run go: None before the first of them, and with a writer that was handed in."""
+        """The folder of this run's records: None before the first of them, and with a given writer."""
         return self._page.folder if self._page is not None else None
 
     def begin(self, run: RunInfo) -> None:
@@ -93,6 +96,11 @@ class TensorBoardSink:
         if self._off:
             return
         page = self._page or self._first_page()
+        if page.is_ours():
+            with page.lock:
+                self._write(page, sample)
+
+    def _write(self, page: _Page, sample: Sample) -> None:
         out = page.out or page.open()
         if not out.ready():
             return
@@ -108,15 +116,15 @@ class TensorBoardSink:
             record.descriptive = False
 
     def tell(self, finding: Finding) -> None:
-        """Put a verdict, a leak or an out-of-memory finding into the Text tab.
+        """Write a verdict, a leak or an out-of-memory finding to the Text tab.
 
-        `data["tables"]`, if there, is a mapping of title to rows, the first of them the header.
+        `data["tables"]`, if present, maps a title to rows, the first of which is the header.
         """
         if finding.kind in _SHOWN_KINDS and not self._off:
             page = self._page or self._first_page()
-            out = page.out or page.open()
-            if out.ready():
-                out.add(text_payload(f"mem_report/{finding.kind}", _markdown(finding), finding.step, time.time()))
+            if page.is_ours():
+                with page.lock:
+                    page.write_text(finding)
 
     def end(self, run: RunInfo) -> None:
         """The training is over: close our file."""
@@ -125,40 +133,53 @@ class TensorBoardSink:
         self._off = True
 
     def problems(self) -> str | None:
-        """What could not be written, for the report; None when all was."""
+        """What could not be written, for the report; None if everything was."""
         out = self._page.out if self._page is not None else None
         problem = out.problem() if out is not None else None
         return f"TensorBoard: {problem}" if problem else None
 
     def _first_page(self) -> _Page:
-        """The page of a sink that no training began."""
-        page = self._page = _Page(self, None)
+        """The page of a sink used without a training."""
+        with _FIRST:
+            self._page = page = self._page or _Page(self, None)
         return page
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_page": None}  # a page is this process's own
+        return {**self.__dict__, "_page": None}  # a page belongs to this process
 
 
 class _Page:
-    """What one run's page knows while it is being written.
+    """The state of one run's page while it is being written.
 
     Attributes:
-        out: What takes the events; None before the first of them.
-        rows: How samples with one event and one set of names become records.
+        out: The destination of events; None before the first of them.
+        rows: Converts samples with one event and one set of names to records.
         extremes: The run's highest and lowest numbers by tag.
-        folder: Where our own file lies.
+        folder: The folder of our own file.
+        lock: Held while something is written: a record may come from any thread.
     """
 
     def __init__(self, sink: TensorBoardSink, output_dir: Path | None) -> None:
+        self.lock = threading.RLock()  # a signal's handler may close the run in the middle of a write
+        self._forks = FORKS.number
         self._sink = sink
         self._output_dir = output_dir
         self._began_s = time.time()
-        self._tags: dict[str, Metric] = {}  # those whose description is written
+        self._tags: dict[str, Metric] = {}  # tags whose description has been written
         self._charts: Sequence[Chart] = ()
         self.out: EventFile | StockWriter | None = None
         self.rows: dict[tuple[object, ...], tuple[Columns, ScalarRecord]] = {}
         self.extremes: dict[str, float] = {}
         self.folder: str | None = None
+
+    def is_ours(self) -> bool:
+        """Whether this process began it; in a forked child the lock may be held by a thread of the parent."""
+        return self._forks == FORKS.number
+
+    def write_text(self, finding: Finding) -> None:
+        out = self.out or self.open()
+        if out.ready():
+            out.add(text_payload(f"mem_report/{finding.kind}", _markdown(finding), finding.step, time.time()))
 
     def open(self) -> EventFile | StockWriter:
         out = self.out = open_events(self._sink.summary_writer, self._find_folder, self._forget_what_was_said)
@@ -175,7 +196,7 @@ class _Page:
         return self.folder
 
     def _forget_what_was_said(self) -> None:
-        """A new file begins: it knows no descriptions and no layout."""
+        """A new file begins: it has no descriptions and no layout yet."""
         self.rows.clear()
         self._tags.clear()
         self._charts = ()
@@ -183,7 +204,7 @@ class _Page:
     def new_row(
         self, key: tuple[object, ...], sample: Sample, out: EventFile | StockWriter
     ) -> tuple[Columns, ScalarRecord]:
-        """The first sample with this event and these names: also time for what is written once."""
+        """The first sample with this event and these names; also writes what is written only once."""
         if len(self.rows) >= _MAX_ROWS:
             self.rows.clear()
         columns = Columns(sample.event, sample.device, sample.values)
@@ -205,7 +226,7 @@ def _hparam(value: object) -> HParam:
 
 
 def _markdown(finding: Finding) -> str:
-    """The finding's lines as they are, and its tables."""
+    """The finding's lines unchanged, and its tables."""
     parts = ["\n".join(f"    {line}" for line in finding.text.splitlines())]
     for title, rows in finding.data.get("tables", {}).items():
         header, *body = ([str(cell).replace("|", "\\|") for cell in row] for row in rows)

@@ -1,31 +1,30 @@
-"""Which of our numbers stand in the trainer's own log lines, and so in W&B, MLflow, trackio, ...?"""
+"""Adds a few of our numbers to the trainer's own log lines, and so to W&B, MLflow, trackio, ..."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
-from forgather_mem.metrics import FLOW, GAUGE, Metric, check_name, metric_of
-from forgather_mem.sample import RunInfo, Sample
+from forgather_mem.telemetry.metrics import FLOW, GAUGE, Metric, check_name, metric_of
+from forgather_mem.telemetry.records import RunInfo, Sample
 
-# The device's peak where there is a device, else the host's; the second host name counts when it rises.
+# The device's peak if there is a device, else the host's; the second host name counts if it rises.
 DEFAULT_KEYS: Mapping[str, Sequence[str]] = {"peak_gib": ("host/rss_bytes", "host/rss_peak_bytes")}
 DEFAULT_DEVICE_KEYS: Mapping[str, Sequence[str]] = {"peak_gib": ("device/step_peak_bytes",)}
 _DEVICE_NAME = "device/step_peak_bytes"
 
 
 class TrainerLogSink:
-    """Gathers samples between two log lines of the trainer, and gives a few numbers for each line.
+    """Collects samples between two log lines of the trainer, and returns a few numbers for each line.
 
-    It prints and sends nothing itself: whoever makes the log line calls `log_values(step)` and adds what it
-    gets. A gauge gives its highest value since the last line (headroom its lowest), a flow its sum, a total
-    its last value; in GiB, ms, per cent or counts as in TensorBoard. A line without new samples gets the last
-    numbers again.
+    It prints and sends nothing itself: the code that writes the log line calls `log_values(step)` and adds the result.
+    A gauge returns its highest value since the last line (headroom its lowest), a flow its sum, a total its last value;
+    in GiB, ms, per cent or counts as in TensorBoard. A line without new samples repeats the last numbers.
 
     Args:
-        prefix: Before every key.
-        keys: Key to sample name, or to several of one unit that count together. Default: `peak_gib`, the
-            device's peak since the last line, on a machine without one the host's.
+        prefix: Prefix of every key.
+        keys: Maps a key to a sample name, or to several of one unit that are combined. Default: `peak_gib`, the
+            device's peak since the last line, or the host's if there is no device.
 
     >>> sink = TrainerLogSink(keys={"rss_gib": "host/rss_bytes"})
     >>> sink.write(Sample(event="step_end", step=1, epoch=None, time_s=0.0, values={"host/rss_bytes": 2.0**31}))
@@ -48,12 +47,12 @@ class TrainerLogSink:
         self._device_seen = False
 
     def begin(self, run: RunInfo) -> None:
-        """A training begins: nothing is known yet."""
+        """A training begins: there are no values yet."""
         self._windows = _windows(self.keys or DEFAULT_KEYS)
         self._device_seen = False
 
     def write(self, sample: Sample) -> None:
-        """Take a sample into the line to come."""
+        """Take a sample into the next line."""
         if self.keys is None and not self._device_seen and _DEVICE_NAME in sample.values:
             self._device_seen = True
             self._windows = _windows(DEFAULT_DEVICE_KEYS)
@@ -64,7 +63,7 @@ class TrainerLogSink:
                     window.take(value)
 
     def log_values(self, step: int) -> dict[str, float]:
-        """Numbers for the log line of this step, finite and plain; a new window begins.
+        """Numbers for the log line of this step, finite and plain; starts a new window.
 
         Args:
             step: Optimizer steps done.
@@ -98,12 +97,12 @@ class _Window:
             if metric.running == "min":
                 self._best = value if self._best is None else min(self._best, value)
             elif metric.running != "max" or (self._last is not None and value > self._last):
-                # The run's maximum says something about this window only when it rises in it.
+                # The run's maximum is meaningful for this window only if it rises in it.
                 self._best = value if self._best is None else max(self._best, value)
         self._last = float(value)
 
     def close(self) -> float | None:
-        """The window's number in the tag's unit, None when there is none."""
+        """The window's number in the tag's unit; None if there is none."""
         if self._last is None:
             return None
         if self.metric.kind == FLOW:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from forgather_mem.engine import Run
-from forgather_mem.sample import Moment, Sample
+from forgather_mem.engine.run import Run
+from forgather_mem.telemetry.records import Moment, Sample
 
 
 @pytest.fixture

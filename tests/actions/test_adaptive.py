@@ -12,14 +12,14 @@ import pytest
 from forgather_mem.actions import Adaptive, ClearCache, Collect, TrimHost
 from forgather_mem.actions.adaptive import pays
 from forgather_mem.actions.trim import trim_host
-from forgather_mem.plan import Rule
-from forgather_mem.sample import Outcome
+from forgather_mem.engine.schedule import Rule
 from forgather_mem.sinks import Capture
-from forgather_mem.triggers import Every
+from forgather_mem.telemetry.records import Outcome
+from forgather_mem.telemetry.triggers import Every
 from forgather_mem.units import GIB, MIB
+from tests.engine.test_run import new_loop
 from tests.fragments import Fragments, needs_glibc
 from tests.simulated_device import simulated_device
-from tests.test_engine import new_loop
 
 SCHEDULED = 100
 
@@ -97,8 +97,8 @@ def test_one_line_says_why(fragments: Fragments, caplog: pytest.LogCaptureFixtur
         loop.step()
     loop.run.close()
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith("Trim does not pay: the call at step ")
-    assert line.endswith("from now on only every 32nd is done, then fewer, then none unless one of them pays")
+    assert line.startswith("Trim does not pay off: the call at step ")
+    assert line.endswith("from now on only every 32nd call is made, then fewer, then none, unless one pays off")
     assert [finding.kind for finding in loop.run.summary.findings] == ["adaptive"]
     calls = [sample.step for sample in capture.samples if "trim/time_s" in sample.values]
     assert len(calls) <= 6, "in the end none is done"

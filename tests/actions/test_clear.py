@@ -10,7 +10,7 @@ import torch
 
 from forgather_mem.actions import ClearCache, clear
 from forgather_mem.units import GIB, MIB
-from tests.probes.allocator_stats import PaperDevice
+from tests.system.allocator_stats import PaperDevice
 
 Act = Callable[..., dict[str, float]]
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

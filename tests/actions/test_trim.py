@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from forgather_mem.actions import TrimHost, trim
-from forgather_mem.engine import Run
+from forgather_mem.engine.run import Run
 from forgather_mem.units import MIB
 from tests.memory import status_bytes
 

@@ -86,7 +86,7 @@ def left_behind(trainer: Trainer) -> dict[str, Any]:
             name
             for owner in owners
             for name, value in vars(owner).items()
-            if type(value).__name__ == "Wrapper" and name != "_inner_training_loop"
+            if type(value).__name__ == "MethodPatch" and name not in ("_inner_training_loop", "__getstate__")
         ],
     }
 

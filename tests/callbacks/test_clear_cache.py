@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 
 from forgather_mem.callbacks import ClearCacheCallback, MemoryCallback
 from forgather_mem.sinks import Capture
-from forgather_mem.triggers import Above, Every
+from forgather_mem.telemetry.triggers import Above, Every
 from forgather_mem.units import MIB
 from tests.fragments import Fragments, needs_glibc
 from tests.memory import status_bytes

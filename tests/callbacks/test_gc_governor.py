@@ -15,11 +15,11 @@ import pytest
 from transformers import Trainer, TrainerCallback
 
 from forgather_mem import load_callbacks
-from forgather_mem.actions.heap import frees_aged_cycles
+from forgather_mem.actions.freeze import frees_aged_cycles
 from forgather_mem.callbacks import MemoryCallback, ScheduledGarbageCollector, gc_schedule
-from forgather_mem.engine import Run
-from forgather_mem.sample import Moment
+from forgather_mem.engine.run import Run
 from forgather_mem.sinks import Capture
+from forgather_mem.telemetry.records import Moment
 from tests.callbacks.interruptions import assert_restored_after_interruption
 from tests.training import fingerprint, make_trainer
 

@@ -13,7 +13,7 @@ import torch
 from transformers import TrainerCallback
 
 from forgather_mem.callbacks import LeakDetector, ScheduledGarbageCollector
-from forgather_mem.report import build_report
+from forgather_mem.reporting.build import build_report
 from tests.training import fingerprint, make_trainer
 
 LEAK_BYTES = 200_000

@@ -23,11 +23,11 @@ from forgather_mem.callbacks import (
     TBLogger,
     TBMemoryLogger,
 )
-from forgather_mem.plan import Rule
+from forgather_mem.engine.schedule import Rule
 from forgather_mem.sinks import Capture
-from forgather_mem.triggers import Every
+from forgather_mem.telemetry.triggers import Every
 from tests.events import scalars
-from tests.test_loop import Order
+from tests.loops.test_training_loop import Order
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -18,9 +18,9 @@ from transformers import TrainerCallback
 from forgather_mem import Every, Rule, load_callbacks
 from forgather_mem.callbacks import MemoryAlert, MemoryCallback
 from forgather_mem.callbacks.memory_alert import Alert
-from forgather_mem.diagnose.time_to_full import Filling
-from forgather_mem.sample import Moment, Sample
+from forgather_mem.diagnose.alerts.forecast import Filling
 from forgather_mem.sinks import Capture
+from forgather_mem.telemetry.records import Moment, Sample
 from tests.training import fingerprint, make_trainer
 
 CAPACITY = 64e9

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from forgather_mem.callbacks import MemoryCallback
-from forgather_mem.engine import RUN_ATTRIBUTE
-from forgather_mem.plan import Rule
+from forgather_mem.engine.run_of import run_of
+from forgather_mem.engine.schedule import Rule
 from forgather_mem.probes import PhaseProbe
-from forgather_mem.report import build_report
+from forgather_mem.reporting.build import build_report
 from forgather_mem.sinks import Capture
+from forgather_mem.telemetry.triggers import Every
 from forgather_mem.trackers import EpochMemoryMonitor
-from forgather_mem.triggers import Every
 from forgather_mem.units import MIB
 from tests.memory import status_bytes
 from tests.simulated_device import SimulatedDevice, simulated_device
@@ -35,7 +35,7 @@ class Training:
         getattr(self.callback, f"on_{event}")(self.args, self.state, None)
 
     def phase(self, name: str, spike_mib: float) -> None:
-        phases = getattr(self.state, RUN_ATTRIBUTE).phases
+        phases = run_of(self.state).phases
         phases.enter(name)
         self.device.spike(spike_mib)
         phases.leave(name)

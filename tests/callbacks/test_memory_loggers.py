@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import TrainerCallback
 
 from forgather_mem.callbacks import JsonMemoryLogger, MemoryCallback, SimpleGarbageCollector, TBMemoryLogger
-from forgather_mem.plan import Rule
+from forgather_mem.engine.schedule import Rule
 from forgather_mem.probes import TensorProbe
-from forgather_mem.report import build_report, report_text
+from forgather_mem.reporting.build import build_report, report_text
 from forgather_mem.sinks import Capture
-from forgather_mem.triggers import Every
+from forgather_mem.telemetry.triggers import Every
 from forgather_mem.units import GIB, MIB
 from tests.memory import status_bytes
 from tests.training import make_trainer
@@ -157,7 +159,7 @@ def phase_records(folder: Path) -> dict[tuple[str, int], set[str]]:
 def test_what_ends_between_steps_is_told_there_and_the_last_of_it_too(tmp_path: Path) -> None:
     from forgather_mem.probes import PhaseProbe
     from forgather_mem.sinks import JsonlSink
-    from forgather_mem.triggers import AtEvent
+    from forgather_mem.telemetry.triggers import AtEvent
 
     exact = PhaseProbe(host_mark=True, budget_frac=1)
     rules = [Rule(Every(steps=1), [exact]), Rule(AtEvent("evaluate", "save", "train_end"), [exact])]
@@ -188,6 +190,43 @@ def test_a_collection_at_the_end_of_the_last_epoch_is_counted(tmp_path: Path) ->
     assert [row["calls"] for row in report["ledger"]] == [2]
     assert report["gc"]["collections"] >= 2
     assert tensorboard(tmp_path).Scalars("mem_gc/collections")[-1].value >= 2
+
+
+def test_pauses_have_one_point_a_step_also_with_evaluations_checkpoints_and_two_who_read_them(tmp_path: Path) -> None:
+    class Collects(TrainerCallback):
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            gc.collect()
+
+    settings = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    json_logger = JsonMemoryLogger(tmp_path / "memory.jsonl", strict=True)
+    trainer = make_trainer(
+        tmp_path, [Collects(), MemoryCallback(strict=True), TBMemoryLogger(strict=True), json_logger], **settings
+    )
+    pauses_s: list[float] = []
+    began_s = 0.0
+
+    def note(phase: str, info: Mapping[str, int]) -> None:
+        nonlocal began_s
+        now_s = time.perf_counter()
+        if phase == "start":
+            began_s = now_s
+        else:
+            pauses_s.append(now_s - began_s)
+
+    gc.callbacks.append(note)
+    gc.disable()
+    try:
+        trainer.train()
+    finally:
+        gc.enable()
+        gc.callbacks.remove(note)
+    points = [(point.step, point.value) for point in tensorboard(tmp_path).Scalars("mem_gc/pause_ms")]
+    assert [step for step, _ in points] == [1, 2, 3, 4, 5, 6]
+    # Of the checkpoints after steps 2 and 4, each once; that of step 6 comes after the last step
+    assert [step for step, pause_ms in points if pause_ms] == [3, 5]
+    assert sum(pause_ms for _, pause_ms in points) == pytest.approx(1e3 * sum(pauses_s[:2]), rel=0.3)
+    assert json_logger.summary is not None
+    assert build_report(json_logger.summary)["gc"]["pause_total_s"] == pytest.approx(sum(pauses_s[:3]), rel=0.3)
 
 
 class Sleeps:
@@ -224,7 +263,7 @@ def test_a_dear_reading_becomes_rarer_and_the_report_says_so(tmp_path: Path) -> 
     (said,) = report["overhead"]["backed_off"]
     assert said["what"] == "sizes of tensors at pre_optimizer_step"
     assert re.match(r"sizes of tensors at pre_optimizer_step: read every [\d.]+ m?s instead", said["text"])
-    assert "read more rarely, for what it costs: sizes of tensors at" in report_text(report)
+    assert "sampled less often to stay within budget: sizes of tensors at" in report_text(report)
 
 
 @pytest.mark.filterwarnings("ignore:Environment variable TORCH_FORCE:UserWarning")

@@ -19,10 +19,10 @@ from transformers import Trainer, TrainerCallback
 
 from forgather_mem import TrainingLoop, attach
 from forgather_mem.callbacks import OOMReporter
-from forgather_mem.diagnose import snapshot
-from forgather_mem.diagnose.snapshot import Snapshot
-from forgather_mem.report import build_report
-from forgather_mem.report_text import report_text
+from forgather_mem.diagnose.oom import allocator_snapshot
+from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
+from forgather_mem.reporting.build import build_report
+from forgather_mem.reporting.text import report_text
 from forgather_mem.units import MIB
 from tests.simulated_device import TOTAL_MIB, simulated_device
 from tests.training import fingerprint, make_trainer, tiny_model
@@ -121,6 +121,66 @@ def test_a_callback_that_is_called_before_the_reporter_fails_after_its_step(tmp_
     assert reporter.summary is not None
     report = build_report(reporter.summary)
     assert (report["oom"]["phase"], report["oom"]["step"], report["steps"]) == ("generate", 2, 2)
+
+
+class Elsewhere(Trainer):
+    """Asks for too much outside all phases, in the sixth step or after it."""
+
+    place = ""
+
+    def training_step(self, *arguments: Any, **keywords: Any) -> Any:
+        if self.place == "training_step" and self.state.global_step == 5:
+            too_much()
+        loss = super().training_step(*arguments, **keywords)
+        if self.place == "after training_step" and self.state.global_step == 5:
+            too_much()
+        return loss
+
+    def create_scheduler(self, *arguments: Any, **keywords: Any) -> Any:
+        scheduler = super().create_scheduler(*arguments, **keywords)
+        if self.place == "scheduler":
+            step = scheduler.step
+            scheduler.step = lambda *given: too_much() if self.state.global_step == 5 else step(*given)
+        return scheduler
+
+
+class AtEvent(TrainerCallback):
+    """Asks for too much at one event."""
+
+    def __init__(self, event: str, step: int) -> None:
+        def fail(args: Any, state: Any, control: Any, **objects: Any) -> None:
+            if state.global_step == step:
+                too_much()
+
+        setattr(self, f"on_{event.replace(' ', '_')}", fail)
+
+
+INSIDE = (
+    "training_step", "after training_step", "scheduler", "step_begin", "substep_end", "pre_optimizer_step",
+    "optimizer_step",
+)  # fmt: skip
+AFTER = ("step_end", "evaluate", "epoch_end", "epoch_begin")
+
+
+@pytest.mark.parametrize(
+    ("place", "first"), [*((place, True) for place in INSIDE), *((place, n == 0) for place in AFTER for n in (0, 1))]
+)
+def test_what_fails_outside_all_phases_fails_in_its_own_step(tmp_path: Path, place: str, first: bool) -> None:
+    reporter = OOMReporter(strict=True)
+    fails = AtEvent(place, 5 if place in INSIDE else 6)
+    callbacks = [fails, reporter] if first else [reporter, fails]
+    trainer = make_trainer(
+        tmp_path, callbacks, trainer_class=Elsewhere, rows=48, max_steps=12,
+        gradient_accumulation_steps=2, per_device_train_batch_size=4, logging_steps=3, eval_strategy="steps",
+        eval_steps=3,
+    )  # fmt: skip
+    trainer.place = place
+    with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+        trainer.train()
+    assert reporter.summary is not None
+    report = build_report(reporter.summary)
+    assert (report["oom"]["step"], report["steps"]) == (6, 5 if place in INSIDE else 6)
+    assert f"OUT OF MEMORY   host, step 6{', ' if report['oom']['phase'] != 'other' else ''}" in report_text(report)
 
 
 def test_what_was_read_before_the_failure_explains_it(tmp_path: Path) -> None:
@@ -385,4 +445,4 @@ def test_a_snapshot_that_is_too_large_or_slow_is_not_left_behind(
         theirs.start()
         theirs.stop()
         assert recorder.calls == [], "somebody else's recording goes on"
-    assert snapshot.current_allocator() is None
+    assert allocator_snapshot.current_allocator() is None

@@ -12,9 +12,9 @@ from transformers import Trainer, TrainerCallback
 
 from forgather_mem import EpochMemoryMonitor
 from forgather_mem.callbacks import MemoryCallback
-from forgather_mem.callbacks.link import Link
 from forgather_mem.callbacks.step_loss import StepLoss
-from forgather_mem.fence import Fence
+from forgather_mem.callbacks.trainer.link import Link
+from forgather_mem.telemetry.guard import FailureGuard
 from tests.training import make_trainer
 
 
@@ -118,7 +118,7 @@ def test_no_tensor_is_kept_and_what_is_no_number_ends_nothing(tmp_path: Path, ca
     trainer = make_trainer(tmp_path)
     shares: list[Any] = [torch.tensor(0.5), torch.tensor(0.25), torch.zeros(3)]
     trainer.training_step = lambda number: shares[number]
-    loss = StepLoss(Link(trainer), Fence())
+    loss = StepLoss(Link(trainer), FailureGuard())
     loss.start()
     trainer.training_step(0)
     trainer.training_step(1)
@@ -128,7 +128,7 @@ def test_no_tensor_is_kept_and_what_is_no_number_ends_nothing(tmp_path: Path, ca
     assert loss.take() == 0.75
     trainer.training_step(2)
     assert loss.take() is None
-    assert "the loss of a step failed; the training goes on" in caplog.text
+    assert "the loss of a step failed; training continues" in caplog.text
     trainer.training_step(0)
     loss.stop()
     trainer.training_step(0)

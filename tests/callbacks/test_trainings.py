@@ -25,10 +25,10 @@ from forgather_mem.callbacks import (
     SimpleGarbageCollector,
     TBMemoryLogger,
 )
-from forgather_mem.engine import RUN_ATTRIBUTE
-from forgather_mem.plan import Rule
+from forgather_mem.engine.run_of import run_of
+from forgather_mem.engine.schedule import Rule
 from forgather_mem.sinks import Capture
-from forgather_mem.triggers import AtEvent, Every
+from forgather_mem.telemetry.triggers import AtEvent, Every
 from tests.training import fingerprint, make_trainer
 
 
@@ -144,7 +144,7 @@ def test_nothing_is_left_behind_however_a_training_ends(tmp_path: Path, way: str
         with pytest.raises(expected[ending]):
             trainer.train()
     assert left_behind(trainer) == before
-    run = getattr(trainer.state, RUN_ATTRIBUTE)
+    run = run_of(trainer.state)
     assert run.closed
     assert run.summary.facts.end == {"normal": "finished", "interrupt": "interrupted"}.get(ending, "exception")
 
@@ -230,7 +230,7 @@ def test_verbose_collectors_say_what_they_did(tmp_path: Path, capsys: pytest.Cap
     assert text.count("Garbage collection finished in") == 2
     assert "freed" in text
     if not torch.accelerator.is_available():
-        assert text.count("no accelerator here") == 1
+        assert text.count("there is no accelerator") == 1
 
 
 def test_callbacks_can_be_added_and_taken_out_by_class_and_by_instance(tmp_path: Path) -> None:
@@ -372,7 +372,7 @@ def test_switched_off_by_the_environment_nothing_happens(tmp_path: Path, monkeyp
     trainer = make_trainer(tmp_path, all_callbacks())
     trainer.train()
     assert not list(tmp_path.rglob("*tfevents*"))
-    assert not hasattr(trainer.state, RUN_ATTRIBUTE)
+    assert run_of(trainer.state) is None
     assert "_inner_training_loop" not in vars(trainer)
 
 
@@ -381,7 +381,7 @@ def test_disabled_callbacks_do_nothing(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, [MemoryCallback([Rule(Every(steps=1), [steps])], enabled=False)])
     trainer.train()
     assert steps.steps == []
-    assert not hasattr(trainer.state, RUN_ATTRIBUTE)
+    assert run_of(trainer.state) is None
 
 
 @pytest.mark.parametrize("make_copy", [copy.deepcopy, lambda callback: pickle.loads(pickle.dumps(callback))])
@@ -444,7 +444,7 @@ def test_our_numbers_stand_in_the_trainers_log_but_not_in_an_evaluations_metrics
 
 
 def test_the_names_that_the_link_wraps_exist(tmp_path: Path) -> None:
-    from forgather_mem.callbacks.trainer_phases import PHASE_OF_METHOD
+    from forgather_mem.callbacks.trainer.phases import PHASE_OF_METHOD
 
     trainer = make_trainer(tmp_path)
     for name in (*PHASE_OF_METHOD, "log", "train"):

@@ -26,7 +26,7 @@ def test_with_every_callback_rank_0_writes_and_prints_and_every_rank_has_its_own
     assert done.returncode == 0, done.stdout + done.stderr + said[0] + said[1]
     assert said[0].count("Garbage collection finished in") == 3
     assert "Garbage collection" not in said[1]
-    for line in ("a training begins", "step 2/6"):  # InfoCallback's and ProgressCallback's
+    for line in ("training starts", "step 2/6"):  # InfoCallback's and ProgressCallback's
         assert line in said[0]
         assert line not in said[1]
     assert len(event_folders(tmp_path / "out")) == 1

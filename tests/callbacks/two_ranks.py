@@ -23,7 +23,7 @@ from forgather_mem.callbacks import (
     TBMemoryLogger,
 )
 from forgather_mem.callbacks.memory_alert import Alert
-from forgather_mem.sample import Moment, Sample
+from forgather_mem.telemetry.records import Moment, Sample
 from tests.callbacks.test_built_ins import SETTINGS, TextTrainer, built_ins
 from tests.training import make_trainer
 

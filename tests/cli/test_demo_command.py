@@ -56,7 +56,7 @@ def test_the_demo_trains_and_shows_where_the_memory_went(tmp_path: Path) -> None
     assert output.isascii()
     assert "{" not in output  # the trainer's lines of losses
     assert done.stderr.splitlines() == [
-        "forgather-mem demo: loading; Ctrl-C ends the training and shows the table so far"
+        "forgather-mem demo: loading; press Ctrl-C to stop early and see the table so far"
     ]
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from forgather_mem.report import write_report
-from forgather_mem.report_text import report_text
-from tests.report_fixtures import all_well
-from tests.test_run_folder import log_of
+from forgather_mem.reporting.build import write_report
+from forgather_mem.reporting.text import report_text
+from tests.reporting.report_fixtures import all_well
+from tests.reporting.test_run_dir import log_of
 
 
 def report(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -55,7 +55,7 @@ def test_the_page_is_written_and_standard_output_stays_free(folder: Path) -> Non
     [
         (["nowhere"], 1, "there is no folder 'nowhere'"),
         (["ou"], 1, "did you mean 'out'?"),
-        (["empty"], 1, "there is nothing of a run below 'empty': no report, log or event file"),
+        (["empty"], 1, "no run was found below 'empty': no report, log or event file"),
         (["notes.txt"], 1, "'notes.txt' is a file"),
         (["out", "--html", "no/such/page.html"], 1, "can't write 'no/such/page.html': No such file or directory"),
         (["out", "--htm", "x"], 2, "No such option"),

@@ -15,9 +15,9 @@ import pytest
 
 from forgather_mem.cli.app import COMMANDS, TEMPLATES, dispatch
 from forgather_mem.cli.options import variables_of
-from forgather_mem.config.entries import entries_of_folder
 from forgather_mem.config.environment import ConfigEnvironment
-from forgather_mem.config.search import library
+from forgather_mem.config.policy.allow_entries import entries_of_folder
+from forgather_mem.config.source.search import library
 
 TEMPLATE_COMMANDS = [name for name, panel in COMMANDS.items() if panel == TEMPLATES]
 
@@ -149,7 +149,7 @@ def test_the_module_and_the_command_are_one():
         (["pp", "base.yaml", "--set", "lr"], "KEY=VALUE"),
         (["pp", "base.yaml", "--set", "l-r=1"], "KEY=VALUE"),
         (["pp", "base.yaml", "--set", "=1"], "KEY=VALUE"),
-        (["pp", "base.yaml", "--set", "a=[1"], "no plain YAML"),
+        (["pp", "base.yaml", "--set", "a=[1"], "not plain YAML"),
         (["pp", "base.yaml", "--set", "a=!call:os:system [x]"], "tags mean nothing here"),
         (["pp", "base.yaml", "--set", "a=1", "--set", "a.b=1"], "plain value"),
         (["check", "base.yaml", "--allow", "os.*"], "no wild cards"),
@@ -365,7 +365,7 @@ def test_check_compares_arguments_of_what_is_allowed_and_builds_nothing(cli, her
 
 
 def test_check_says_that_nothing_is_wrong(cli):
-    assert cli("check", "base.yaml") == (0, "base.yaml: nothing is wrong with it\n", "")
+    assert cli("check", "base.yaml") == (0, "base.yaml: no problems found\n", "")
 
 
 @pytest.mark.parametrize("text", ["a: !var {name: metric, default: 1}", "a: !var pp_config", "a: {{ lr }}"])
@@ -394,7 +394,7 @@ def test_a_misspelt_part_of_a_setting_is_found(cli, here):
 def test_a_block_that_no_parent_has_is_found_and_told_once(cli, here):
     (here / "t.yaml").write_text("-- extends 'base.yaml'\n[quite_another]\n    x: 1\n")
     code, found, raw = findings(cli, "t.yaml")
-    text = "no template that t.yaml extends has a block 'quite_another': it is printed nowhere"
+    text = "no template that t.yaml extends has a block 'quite_another', so it is not rendered"
     assert (code, found) == (1, [("block", 2, text)])
     assert raw["findings"][0]["hint"] == "the blocks are: callbacks, head"
     code, printed, complained = cli("check", "t.yaml")
@@ -464,7 +464,7 @@ def test_allow_writes_what_opens_exactly_these(here):
     assert entries_of_folder(here) == ["my_own"]
     assert (here / "pyproject.toml").read_text().startswith("[project]\nname = 'mine'\n")
     again = in_a_process("allow", "train.yaml", cwd=here, input="")
-    assert (again.returncode, again.stdout) == (0, "train.yaml: no name of it is refused\n")
+    assert (again.returncode, again.stdout) == (0, "train.yaml: the policy refuses none of its names\n")
     assert in_a_process("check", "train.yaml", "--set", "metric=x", cwd=here).returncode == 0
 
 
@@ -475,15 +475,67 @@ def test_allow_opens_a_re_export_by_its_exact_name(cli, here):
     assert entries_of_folder(here) == ["my_own", "getattr"]
     assert cli("allow", "t.yaml", "--yes")[0] == 0
     assert entries_of_folder(here) == ["my_own", "getattr", "my_own.callbacks:JSONDecoder"]
-    assert cli("allow", "t.yaml", "--yes")[1] == "t.yaml: no name of it is refused\n"
+    assert cli("allow", "t.yaml", "--yes")[1] == "t.yaml: the policy refuses none of its names\n"
 
 
 def test_allow_can_not_open_what_is_no_name(cli, here):
     (here / "t.yaml").write_text("a: !call:os._exit [1]\nb: !call:a:b:c []\n")
     code, out, _ = cli("allow", "t.yaml", "--yes")
     assert code == 1
-    assert out.count("none can open it") == 2
+    assert out.count("can't be allowed") == 2
     assert not (here / "pyproject.toml").exists()
+
+
+def test_allow_shows_and_writes_addresses_too(cli, here):
+    (here / "t.yaml").write_text("a: !call:forgather_mem.sinks:TensorBoardSink { logging_dir: 's3://bucket/runs/1' }\n")
+    code, found, _ = findings(cli, "t.yaml")
+    assert (code, found[0][0]) == (1, "refused")
+    assert findings(cli, "t.yaml", "--allow", "s3://bucket/runs")[0] == 0
+    code, out, _ = cli("allow", "t.yaml", "--yes")
+    assert code == 0
+    assert "s3://bucket/" in out
+    assert entries_of_folder(here) == ["s3://bucket/"]
+    assert findings(cli, "t.yaml")[0] == 0
+    assert cli("allow", "t.yaml", "--yes")[1] == "t.yaml: the policy refuses none of its names\n"
+
+
+@pytest.mark.parametrize("command", [["check"], ["allow", "--yes"]])
+def test_a_pyproject_that_is_no_file_is_not_waited_for(cli, here, command):
+    for make in (os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)):
+        make(here / "pyproject.toml")
+        code, out, err = cli(command[0], "train.yaml", *command[1:])
+        assert code == 1
+        assert "my_own" in out + err
+        if command[0] == "allow":
+            assert "is not a regular file" in err or "is a link to /dev/zero" in err
+        if (here / "pyproject.toml").is_dir():
+            (here / "pyproject.toml").rmdir()
+        else:
+            (here / "pyproject.toml").unlink()
+
+
+@pytest.mark.parametrize("command", [["check"], ["allow", "--yes"]])
+def test_a_pyproject_nested_too_deeply_is_a_sentence(cli, here, command):
+    text = "[tool.forgather_mem]\nallow = " + "[" * 100_000
+    (here / "pyproject.toml").write_text(text)
+    code, _, err = cli(command[0], "train.yaml", *command[1:])
+    assert code == 2
+    assert "nested too deeply" in err
+    assert (here / "pyproject.toml").read_text() == text
+
+
+def test_allow_writes_through_no_link_of_a_strangers_folder(cli, here, tmp_path_factory):
+    victim = tmp_path_factory.mktemp("home") / "victim"
+    victim.write_text("precious")
+    (here / "pyproject.toml.new").symlink_to(victim)
+    assert cli("allow", "train.yaml", "--yes")[0] == 0
+    assert entries_of_folder(here) == ["my_own"]
+    (here / "pyproject.toml").unlink()
+    (here / "pyproject.toml").symlink_to(victim)
+    code, _, err = cli("allow", "train.yaml", "--yes")
+    assert code == 1
+    assert "pyproject.toml is a link to" in " ".join(err.split())
+    assert victim.read_text() == "precious"
 
 
 def test_allow_says_what_to_write_where_it_can_not(cli, here):

@@ -6,8 +6,9 @@ With `--heavy` the parent has torch, transformers and our callbacks imported, as
 attacks that say `heavy`; without it the config half alone, so that importing anything would show. `--unsafe` takes
 the policy away, to see that the attacks are real.
 
-An audit hook in the child is the witness: a process that is started, a connection, a file that is opened for
-writing, an import of something that no attack may import. A canary file stands for all the rest.
+A listener on this machine notes who connects. An audit hook in the child is the witness: a process that is started, a
+connection, a file that is opened for writing, an import of something that no attack may import. A canary file stands
+for all the rest.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -42,6 +44,7 @@ SUSPICIOUS = frozenset(
 
 def main(argv: list[str]) -> None:
     heavy = "--heavy" in argv
+    listener = Listener()
     from forgather_mem.config.environment import ConfigEnvironment
 
     # Everything that loading needs is imported once, here, and not in each child.
@@ -49,6 +52,7 @@ def main(argv: list[str]) -> None:
     if heavy:
         import transformers
         import transformers.trainer  # noqa: F401
+        from torch.utils.tensorboard import SummaryWriter  # noqa: F401
 
         import forgather_mem.callbacks  # noqa: F401
     gc.freeze()  # so that a child's collections copy nothing
@@ -57,17 +61,53 @@ def main(argv: list[str]) -> None:
             continue
         for attack in yaml.safe_load(Path(file).read_text(encoding="utf-8")):
             if bool(attack.get("heavy")) == heavy:
-                result = run(attack, unsafe="--unsafe" in argv)
+                result = run(attack, listener, unsafe="--unsafe" in argv or bool(attack.get("unsafe")))
                 print(json.dumps({"file": Path(file).stem, "name": attack["name"], **result}), flush=True)
+    listener.close()
 
 
-def run(attack: dict[str, Any], *, unsafe: bool = False) -> dict[str, Any]:
+class Listener:
+    """A server on this machine, in a process of its own: who connects is noted, and told that nothing is there."""
+
+    def __init__(self) -> None:
+        server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{server.getsockname()[1]}"
+        self._heard, note = os.pipe()
+        os.set_blocking(self._heard, False)
+        self._process = os.fork()
+        if self._process == 0:
+            while True:
+                client, _ = server.accept()
+                os.write(note, b"!")
+                client.settimeout(1)
+                try:
+                    client.recv(4096)
+                    client.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                except OSError:
+                    pass
+                client.close()
+        server.close()
+        os.close(note)
+
+    def heard(self) -> int:
+        """How many have connected since this was last asked."""
+        try:
+            return len(os.read(self._heard, 1000))
+        except BlockingIOError:
+            return 0
+
+    def close(self) -> None:
+        os.kill(self._process, signal.SIGKILL)
+        os.waitpid(self._process, 0)
+
+
+def run(attack: dict[str, Any], listener: Listener, *, unsafe: bool = False) -> dict[str, Any]:
     """One attack in a forked child: how it ended, what the witness saw, time and memory."""
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         canary, folder = root / "canary", root / "templates"
         folder.mkdir()
-        prepare(attack, root, folder, canary)
+        prepare(attack, root, folder, canary, listener.address)
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
@@ -81,10 +121,16 @@ def run(attack: dict[str, Any], *, unsafe: bool = False) -> dict[str, Any]:
             said = pipe.read()
         _, status = os.waitpid(child, 0)
         result = json.loads(said) if said else {"end": f"killed by {signal.Signals(status & 0x7F).name}"}
-        return {"loads": attack.get("loads", False), **result, "canary": canary.exists()}
+        return {
+            "loads": attack.get("loads", False),
+            **result,
+            "unsafe": unsafe,
+            "canary": canary.exists(),
+            "heard": listener.heard(),
+        }
 
 
-def prepare(attack: dict[str, Any], root: Path, folder: Path, canary: Path) -> None:
+def prepare(attack: dict[str, Any], root: Path, folder: Path, canary: Path, address: str) -> None:
     """The files that the attack has beside its template, and one above them that nobody may read."""
     (root / "secret.yaml").write_text("secret: !call:list [[1]]\n")
     texts = {"attack.yaml": attack["text"], **attack.get("files", {})}
@@ -96,7 +142,9 @@ def prepare(attack: dict[str, Any], root: Path, folder: Path, canary: Path) -> N
         for key, (count, step, *unit) in attack.get("numbers", {}).items():
             numbers = ((unit[0] if unit else "%d: 1, ") % (i * step) for i in range(count))
             text = text.replace(f"<{key}>", "".join(numbers))
-        path.write_text(text.replace("{canary}", str(canary)).replace("{folder}", str(folder)), "utf-8")
+        for word, value in (("canary", canary), ("folder", folder), ("address", address)):
+            text = text.replace(f"{{{word}}}", str(value))
+        path.write_text(text, "utf-8")
     for name, content in attack.get("bytes", {}).items():
         (folder / name).write_bytes(bytes.fromhex(content))
     for name, target in attack.get("links", {}).items():
@@ -108,7 +156,7 @@ def prepare(attack: dict[str, Any], root: Path, folder: Path, canary: Path) -> N
 def attempt(attack: dict[str, Any], folder: Path, unsafe: bool) -> dict[str, Any]:
     """Load the template and build everything it asks for, under limits and under watch."""
     from forgather_mem.config.environment import ConfigEnvironment
-    from forgather_mem.config.policy import Policy
+    from forgather_mem.config.policy.policy import Policy
     from forgather_mem.errors import TemplateError
 
     os.chdir(folder)

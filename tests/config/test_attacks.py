@@ -34,14 +34,19 @@ def run(files: list[Path], *options: str) -> dict[tuple[str, str], dict[str, Any
 
 
 @pytest.fixture(scope="module")
-def results():
+def results(all_results):
     """How every attack ended: half of them in a process as small as possible, the others beside torch."""
+    return {key: result for key, result in all_results.items() if not result["unsafe"]}
+
+
+@pytest.fixture(scope="module")
+def all_results():
     return {**run(FILES), **run(FILES, "--heavy")}
 
 
-def test_there_are_enough_attacks_and_all_were_run(results):
+def test_there_are_enough_attacks_and_all_were_run(all_results):
     assert len(ATTACKS) >= 120
-    assert set(results) == {(file, attack["name"]) for file, attack in ATTACKS}
+    assert set(all_results) == {(file, attack["name"]) for file, attack in ATTACKS}
 
 
 @pytest.mark.parametrize("group", [file.stem for file in FILES])
@@ -50,6 +55,7 @@ def test_no_attack_runs_code(results, group):
         if file == group:
             assert not result["canary"], name
             assert result["seen"] == [], name
+            assert result["heard"] == 0, name
 
 
 @pytest.mark.parametrize("group", [file.stem for file in FILES])
@@ -88,3 +94,11 @@ def test_the_witness_sees_what_the_same_templates_do_where_everything_is_allowed
     for (_, name), result in run([file], "--unsafe").items():
         assert result["canary"], name
         assert result["seen"], name
+
+
+def test_the_listener_hears_what_the_same_templates_open_where_everything_is_allowed(all_results):
+    witnesses = [result for result in all_results.values() if result["unsafe"]]
+    assert len(witnesses) >= 2
+    for result in witnesses:
+        assert result["heard"] > 0, result
+        assert any("connect" in event for event in result["seen"]), result

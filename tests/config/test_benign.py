@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from forgather_mem.config.environment import ConfigEnvironment
-from forgather_mem.config.policy import Policy
+from forgather_mem.config.policy.policy import Policy
 from forgather_mem.errors import TemplateError
 
 TEMPLATES = yaml.safe_load((Path(__file__).parent / "benign.yaml").read_text())

@@ -4,7 +4,7 @@ import time
 
 from forgather_mem.config.check import problems
 from forgather_mem.config.environment import ConfigEnvironment
-from forgather_mem.config.policy import Policy
+from forgather_mem.config.policy.policy import Policy
 
 
 def unused(folder, text, *names):

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forgather_mem.config import policy as policies
-from forgather_mem.config.budgets import Budgets
 from forgather_mem.config.environment import ConfigEnvironment
-from forgather_mem.config.policy import Policy
+from forgather_mem.config.limits import Limits
+from forgather_mem.config.policy import policy as policies
+from forgather_mem.config.policy.policy import Policy
 from forgather_mem.errors import TemplateError
 from forgather_mem.load import load_callbacks
 
@@ -237,12 +237,12 @@ def test_budgets_are_raised_by_code():
     text = "x: " + "[" * 150 + "]" * 150
     with pytest.raises(TemplateError, match="deeper than 100"):
         ConfigEnvironment().load_from_string(text)
-    assert ConfigEnvironment(budgets=Budgets(depth=200)).load_from_string(text).targets == ("x",)
+    assert ConfigEnvironment(budgets=Limits(depth=200)).load_from_string(text).targets == ("x",)
 
 
 def test_a_chain_of_2000_nodes_loads_and_builds_when_the_depth_is_raised():
     text = "x: " + "!singleton:list [[" * 2000 + "]]" * 2000
-    made = ConfigEnvironment(budgets=Budgets(depth=5000)).load_from_string(text).construct("x")
+    made = ConfigEnvironment(budgets=Limits(depth=5000)).load_from_string(text).construct("x")
     levels = 1
     while made:
         (made,), levels = made, levels + 1

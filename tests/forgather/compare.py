@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from forgather_mem.config.environment import ConfigEnvironment
-from forgather_mem.config.nodes import NO_DEFAULT, CallNode, DictNode, Graph, ListNode, VarNode
+from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, DictNode, Graph, ListNode, VarNode
 from forgather_mem.errors import TemplateError
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d[:-]\d\d[:-]\d\d")

@@ -142,7 +142,7 @@ def main() -> int:
 
 def make_project(folder: Path, checkout: Path) -> None:
     """A workspace with one project, as Forgather wants them."""
-    from forgather_mem.config.search import library
+    from forgather_mem.config.source.search import library
 
     templates = folder / "project" / "templates"
     files = {
@@ -212,8 +212,10 @@ class Checks:
         self.hold("all curves are one run", len(event_folders(self.folder / "both")), 1)
         points = scalars(self.folder / "both")
         self.hold("memory is logged once a step", [step for step, _ in points["mem_host/rss_gib"]], STEPS)
+        pauses = [step for step, _ in points["mem_gc/pause_ms"]]
+        self.hold("pauses have one point a step, also where a checkpoint is written", pauses, STEPS)
         self.hold("beside all of Forgather's own", scalars(self.folder / "theirs").keys() - points.keys(), set())
-        self.hold("no method of the trainer stays wrapped", wrapped(watched), [])
+        self.hold("nothing of us stays on the trainer", wrapped(watched), [])
 
     def instead_of_theirs(self) -> None:
         from tests.events import event_folders, scalars, texts
@@ -231,7 +233,7 @@ class Checks:
         self.hold("it is bit-identical, too", weights(trainer), weights(self.trained("theirs", "again")))
         self.hold("all curves are one run", len(event_folders(folder)), 1)
         points, pages = scalars(folder), texts(folder)
-        for tag in ("train-loss", "grad_norm_total", "mem_host/rss_gib"):
+        for tag in ("train-loss", "grad_norm_total", "mem_host/rss_gib", "mem_gc/pause_ms"):
             self.hold(f"{tag}: one point a step", sorted({step for step, _ in points[tag]}), STEPS)
             self.hold(f"{tag}: none twice", len(points[tag]), len(STEPS))
         norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
@@ -250,7 +252,7 @@ class Checks:
         self.hold("memory.rank0.jsonl goes to the last step", max(step for step in steps if step is not None), 12)
         self.hold("parameters, gradients and the optimizer's state are told apart", {"mem_tensors/parameters_gib",
                   "mem_tensors/gradients_gib", "mem_tensors/optimizer_gib"} <= points.keys())  # fmt: skip
-        self.hold("no method of the trainer stays wrapped", wrapped(trainer), [])
+        self.hold("nothing of us stays on the trainer", wrapped(trainer), [])
 
     def trained(self, config: str, folder: str) -> Any:
         trainer = self.trainer(config, folder)
@@ -278,7 +280,7 @@ class Checks:
             left = str(error)
         self.hold("an exception of the training passes", left, "in the step")
         self.hold("the collector is as before", (gc.isenabled(), gc.get_freeze_count(), len(gc.callbacks)), before)
-        self.hold("no method of the trainer stays wrapped", wrapped(trainer), [])
+        self.hold("nothing of us stays on the trainer", wrapped(trainer), [])
 
 
 class PhaseOrder:
@@ -319,9 +321,8 @@ def weights(trainer: Any) -> str:
 
 
 def wrapped(trainer: Any) -> list[str]:
-    """What is still wrapped; the whole loop is so between trainings, as long as one of our callbacks is there."""
-    names = [name for name, value in vars(trainer).items() if type(value).__name__ == "Wrapper"]
-    return [name for name in names if name != "_train_loop"]
+    """What of us is still on the trainer."""
+    return [name for name, value in vars(trainer).items() if type(value).__module__.startswith("forgather_mem")]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import subprocess
 import sys
@@ -49,16 +50,16 @@ def test_a_file_cut_anywhere_gives_its_whole_records(records: list[bytes], data:
     fitting = 0
     while fitting < len(whole) and sum(map(len, whole[: fitting + 1])) <= cut:
         fitting += 1
-    assert [payload for _, payload in payloads(content[:cut])] == records[:fitting]
+    assert [payload for _, payload in payloads(io.BytesIO(content[:cut]))] == records[:fitting]
 
 
 def test_a_wrong_payload_is_passed_over_and_a_wrong_length_ends_the_file() -> None:
     first, second, third = framed(b"first"), framed(b"second"), framed(b"third")
     damaged = second[:13] + b"X" + second[14:]
-    assert [payload for _, payload in payloads(first + damaged + third)] == [b"first", b"third"]
+    assert [payload for _, payload in payloads(io.BytesIO(first + damaged + third))] == [b"first", b"third"]
     damaged = b"\x07" + second[1:]
-    assert [payload for _, payload in payloads(first + damaged + third)] == [b"first"]
-    assert [payload for _, payload in payloads(first + bytes(4096))] == [b"first"]
+    assert [payload for _, payload in payloads(io.BytesIO(first + damaged + third))] == [b"first"]
+    assert [payload for _, payload in payloads(io.BytesIO(first + bytes(4096)))] == [b"first"]
 
 
 def test_our_file_is_one_that_tensorboard_takes_and_reads(tmp_path: Path) -> None:

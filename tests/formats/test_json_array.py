@@ -235,3 +235,15 @@ def test_values_that_json_has_no_form_for() -> None:
         "lone surrogate": "\ud800",
     }
     assert json.loads(element(itself))["itself"]
+
+
+def test_what_is_no_file_is_not_waited_for_and_a_planted_draft_is_not_followed(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    log = JsonArrayFile(tmp_path / "pipe")
+    assert not log.append({"a": 1})
+    assert "not a regular file" in log.problem()
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / f".log.json.{os.getpid()}").symlink_to(victim)
+    assert JsonArrayFile(tmp_path / "log.json").append({"a": 1})
+    assert victim.read_text() == "precious"

@@ -19,7 +19,7 @@ from forgather_mem.formats.jsonl import (
     rotate,
     sample_line,
 )
-from forgather_mem.sample import Finding, Sample
+from forgather_mem.telemetry.records import Finding, Sample
 
 NAMES = st.text(min_size=1, max_size=12)
 SAMPLES = st.builds(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,15 +16,15 @@ import pytest
 from forgather_mem.formats import ring_writer as layout
 from forgather_mem.formats.ring import read_ring, ring_files
 from forgather_mem.formats.ring_writer import RingWriter, ring_name
-from forgather_mem.metrics import METRICS, PHASES
-from forgather_mem.sample import EVENTS, Sample
+from forgather_mem.telemetry.metrics import METRICS, PHASES
+from forgather_mem.telemetry.records import EVENTS, Sample
+from tests.sinks.faults import small_disk
 
 
-@pytest.mark.parametrize("mapped", [True, False])
-def test_what_was_written_is_read_back(tmp_path: Path, mapped: bool) -> None:
+def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / ring_name(0)
     header = {"rank": 0, "pid": 7, "script": "train.py", "step": 40, "kills": {"count": 0}}
-    ring = RingWriter(path, header, mapped=mapped)
+    ring = RingWriter(path, header)
     ring.sample(41, {"host/rss_bytes": 5.0, "host/available_bytes": 9.0, "mine": 1.0}, epoch=0.5, time_s=100.0)
     ring.sample(42, {"host/rss_bytes": 6.0}, event="evaluate", time_s=101.0, device=1)
     ring.note("leak", 42, "the host grows")
@@ -45,24 +48,89 @@ def test_what_was_written_is_read_back(tmp_path: Path, mapped: bool) -> None:
     assert read_ring(path).state.step == 42
 
 
-def test_a_file_system_that_fails_is_no_harm_where_nothing_is_mapped(tmp_path: Path) -> None:
-    ring = RingWriter(tmp_path / "ring", {}, mapped=False)
-    ring.state(1, "save")
-    os.close(ring._file)  # as far as a write can see, the server has gone
-    ring.state(2, "save")
-    ring.sample(2, {})
-    assert read_ring(tmp_path / "ring").state.step == 1
+def copied_over(path: Path) -> None:
+    (path.parent / "other").write_bytes(b"another file's content")
+    shutil.copyfile(path.parent / "other", path)
 
 
-def test_what_is_not_known_to_be_local_is_not_mapped(tmp_path: Path) -> None:
-    assert layout._is_local(Path("/dev/shm/ring")), "a tmpfs"
-    assert not layout._is_local("/proc/ring")
-    kinds = {
-        line.split()[4]: line.split(" - ")[1].split()[0]
-        for line in Path("/proc/self/mountinfo").read_text().splitlines()
-    }
-    place = max((mount for mount in kinds if f"{tmp_path}/".startswith(f"{mount.rstrip('/')}/")), key=len)
-    assert layout._is_local(tmp_path / "ring") is (kinds[place] in layout._LOCAL)
+def cut_short(path: Path) -> None:
+    os.truncate(path, layout.SAMPLES_AT + 10)
+
+
+def emptied(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def replaced(path: Path) -> None:
+    (path.parent / "other").write_bytes(b"")
+    os.replace(path.parent / "other", path)
+
+
+def deleted(path: Path) -> None:
+    path.unlink()
+
+
+def closed(path: Path) -> None:
+    """Somebody closes every descriptor, as daemons do, and opens a file of their own."""
+    os.closerange(3, 1024)
+    theirs = [os.open(path.parent / f"theirs{number}", os.O_RDWR | os.O_CREAT) for number in range(40)]
+    assert len(theirs) == 40
+
+
+FAULTS = [copied_over, cut_short, emptied, replaced, deleted, closed]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: str(fault.__name__))
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_nothing_done_to_the_file_ends_the_process(tmp_path: Path, fault: Callable[[Path], None]) -> None:
+    path, go = tmp_path / "ring", 2_000_000_000.0
+    child = os.fork()  # a store that fails would take this process along
+    if not child:
+        ring = RingWriter(path, {"rank": 0})
+        for step in range(1, 601):
+            if step == 300:
+                fault(path)
+            ring.state(step - 1, "forward")
+            ring.phase("backward")
+            ring.sample(step, {"host/rss_bytes": float(step)}, time_s=go + step)  # a second each
+            ring.note("noise", step, "text")
+        ring.state(600, "other", "finished")
+        stopped = ring.problem is not None
+        ring.close()
+        os._exit(0 if stopped is (fault is closed) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    if fault in (copied_over, cut_short, emptied):
+        read = read_ring(path)
+        assert (read.header, read.state.step, read.state.end) == ({"rank": 0}, 600, "finished")
+        steps = [sample.step for sample in read.samples]
+        assert steps == list(range(600 - len(steps) + 1, 601))
+        assert len(steps) >= 295
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_full_disk_leaves_out_what_has_no_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        child = os.fork()
+        if not child:
+            ring = RingWriter(disk / "ring", {"rank": 0})
+            ring.sample(1, {}, time_s=1.0)
+            (disk / "ring").write_bytes(b"")  # its room is free again, and is taken by others
+            with contextlib.suppress(OSError), open(disk / "ballast", "wb", buffering=0) as ballast:
+                while True:
+                    ballast.write(b"x" * 4096)
+            ring.state(1, "forward")
+            ring.sample(2, {}, time_s=2.0)
+            told = ring.problem or ""
+            (disk / "ballast").unlink()
+            ring.sample(3, {}, time_s=4.0)
+            ring.state(3, "forward")
+            os._exit(0 if "No space left" in told else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        read = read_ring(disk / "ring")
+        assert (read.state.step, read.state.phase, [sample.step for sample in read.samples]) == (3, "forward", [3])
+        (disk / "ballast").write_bytes(b"x" * 80_000)
+        with pytest.raises(OSError, match="No space left"):
+            RingWriter(disk / "another", {})
 
 
 def test_a_new_ring_is_one_already(tmp_path: Path) -> None:

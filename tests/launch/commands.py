@@ -11,6 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 RUN = [sys.executable, "-m", "forgather_mem", "run"]
+JUDGED = [*RUN, "--fail-on", "leak"]  # who asks for a verdict has a report of the shortest script, too
 BEGIN = "forgather-mem: watching "
 REPORT = "== forgather-mem == "
 
@@ -50,8 +51,8 @@ def python(*words: str) -> list[str]:
 
 
 def watched(words: Sequence[str], folder: Path, **more: str) -> Watched:
-    """`forgather-mem run WORDS...`."""
-    return taken_apart(run([*RUN, *words], folder, **more))  # type: ignore[arg-type]
+    """`forgather-mem run --fail-on leak WORDS...`."""
+    return taken_apart(run([*JUDGED, *words], folder, **more))  # type: ignore[arg-type]
 
 
 def taken_apart(result: Result) -> Watched:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from forgather_mem.cgroups import memory_groups
+from forgather_mem.system.cgroups import memory_groups
 from forgather_mem.units import MIB
 from tests.launch.commands import RUN, run, taken_apart
 

@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 
-from forgather_mem.run_folder import read_run
-from tests.launch.commands import ROOT, RUN, Result, Watched, environment, python, run, taken_apart
+from forgather_mem.launch.outcome import print_reports
+from forgather_mem.reporting.run_dir import read_run
+from tests.launch.commands import BEGIN, REPORT, ROOT, RUN, Result, Watched, environment, python, run, taken_apart
+from tests.reporting.report_fixtures import all_well
 
 SCRIPT = str(ROOT / "tests/launch/train.py")
 LOOP = str(ROOT / "tests/launch/loop.py")
@@ -78,6 +80,39 @@ def test_a_script_that_watches_itself_is_watched_once(tmp_path: Path) -> None:
     for name in ("listed", "attached"):
         (folder,) = (tmp_path / name / "forgather_mem").iterdir()
         assert {path.name for path in folder.iterdir()} == {"memory.rank0.jsonl", "report.json", "ring.rank0"}
+
+
+def test_a_script_that_prints_its_reports_has_them_once(tmp_path: Path) -> None:
+    result = run([*RUN, SCRIPT, "prints", "."], tmp_path)
+    assert result.code == 0, result.err
+    assert result.out.count(REPORT) == 2
+    assert result.err.splitlines() == [f"{BEGIN}train.py; your run is not changed. Report at the end."]
+    assert {report["run"]["exit_code"] for report in reports(tmp_path).values()} == {0}
+
+
+@pytest.mark.parametrize(
+    ("printed", "code", "ranks", "shown"),
+    [
+        ([], 0, 1, [REPORT, "the last of 2 trainings", "report first"]),
+        (["first"], 0, 1, [REPORT]),
+        (["second"], 0, 1, ["the last, which the script has printed, of 2 trainings", "report first"]),
+        (["first", "second"], 0, 1, []),
+        (["first", "second"], 1, 1, [REPORT, "the last of 2 trainings", "report first"]),
+        (["first", "second"], 0, 2, [REPORT, "the last of 2 trainings", "report first"]),
+    ],
+    ids=["none", "the first", "the last", "both", "both, then an error", "each rank its own"],
+)
+def test_what_is_printed_at_the_end_is_what_the_script_has_not(
+    printed: list[str], code: int, ranks: int, shown: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = [all_well(), all_well()]
+    for name, report in zip(("first", "second"), both, strict=True):
+        report["run"] |= {"folder": str(Path(name).absolute()), "exit_code": code, "world_size": ranks}
+    print_reports(both, [str(Path(name).absolute()) for name in printed])
+    said = capsys.readouterr().err
+    everything = [REPORT, "the last of 2 trainings", "the last, which the script", "of 2 trainings", "report first"]
+    assert all(text in said for text in shown)
+    assert not [text for text in everything if text in said and not any(text in wanted for wanted in shown)]
 
 
 def test_a_template_of_the_users_acts_and_the_report_comes_all_the_same(tmp_path: Path) -> None:

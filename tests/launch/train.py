@@ -22,6 +22,7 @@ from transformers.trainer_callback import PrinterCallback
 from tests.training import Tokens, fingerprint, make_trainer, tiny_model
 
 MODE, FOLDER = sys.argv[1], Path(sys.argv[2])
+START = os.getcwd()
 DISTRIBUTED: dict[str, Any] = (
     {}
     if "RANK" not in os.environ
@@ -67,6 +68,19 @@ def own() -> None:
         trainer.train()
         known = [type(callback).__name__ for callback in trainer.callback_handler.callbacks]
         print(name, known.count("MemoryCallback"), len(set(map(id, handles))), trainer.state.global_step)
+
+
+def prints() -> None:
+    """A script that watches itself and prints the report of each training."""
+    from forgather_mem import attach
+
+    for name, template in (("default", "callbacks/watch.yaml"), ("other", "callbacks/memory.yaml")):
+        trainer = make_trainer(FOLDER / name, logging_strategy="no")
+        watching = attach(trainer, template)
+        trainer.train()
+        os.chdir("..")  # scripts do
+        print(watching.report())
+        os.chdir(START)
 
 
 def ranks() -> None:
@@ -121,4 +135,6 @@ def trl() -> None:
 
 
 if __name__ == "__main__":
-    {"raises": trainings, "own": own, "short": short, "ranks": ranks, "long": long, "trl": trl}[MODE]()
+    {"raises": trainings, "own": own, "prints": prints, "short": short, "ranks": ranks, "long": long, "trl": trl}[
+        MODE
+    ]()

@@ -19,8 +19,8 @@ import torch
 
 from forgather_mem.actions.clear import clear_cache
 from forgather_mem.probes.cleanup_calls import CleanupProbe
-from forgather_mem.report import build_report
-from forgather_mem.sample import Finding
+from forgather_mem.reporting.build import build_report
+from forgather_mem.telemetry.records import Finding
 from forgather_mem.units import MIB
 from tests.memory import touched
 from tests.simulated_device import simulated_device
@@ -266,7 +266,7 @@ def test_a_trainings_report_names_the_lines(tmp_path: Path) -> None:
 
     from forgather_mem.callbacks import MemoryCallback
     from forgather_mem.formats.jsonl import LogReader, log_files
-    from forgather_mem.report import report_text
+    from forgather_mem.reporting.build import report_text
     from tests.training import make_trainer
 
     class Worried(TrainerCallback):

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from forgather_mem.engine import Run
-from forgather_mem.probes import DeviceProbe, PhaseProbe, allocator, device, nvml, windows
-from forgather_mem.probes.allocator import current_allocator
+from forgather_mem.engine.run import Run
+from forgather_mem.probes import DeviceProbe, PhaseProbe, device
+from forgather_mem.system import allocator, nvml, peak_windows
+from forgather_mem.system.allocator import current_allocator
 from forgather_mem.units import GIB, MIB
-from tests.probes.allocator_stats import PaperDevice, nested_stats
+from tests.system.allocator_stats import PaperDevice, nested_stats
 
 Read = Callable[..., dict[str, float]]
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -31,7 +32,7 @@ def paper(monkeypatch: pytest.MonkeyPatch) -> PaperDevice:
 
 def use(monkeypatch: pytest.MonkeyPatch, paper: PaperDevice, **options: bool) -> None:
     found = paper.allocator(**options)
-    for module in (device, windows, allocator):
+    for module in (device, peak_windows, allocator):
         monkeypatch.setattr(module, "current_allocator", lambda: found)
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from forgather_mem.engine import Run
+from forgather_mem.engine.run import Run
 from forgather_mem.probes import HostProbe, host
-from forgather_mem.probes.windows import host_peaks
+from forgather_mem.system.peak_windows import host_peaks
 from forgather_mem.units import MIB
 from tests.memory import open_descriptors, reset_kernel_mark, spike, status_bytes, touched
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from forgather_mem.engine import Run
+from forgather_mem.engine.run import Run
 from forgather_mem.probes import PhaseProbe
 from forgather_mem.units import MIB
 from tests.memory import open_descriptors, reset_kernel_mark, spike, status_bytes

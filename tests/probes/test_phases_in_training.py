@@ -14,7 +14,7 @@ from forgather_mem import Every, Rule
 from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.probes import PhaseProbe
 from forgather_mem.sinks import Capture
-from forgather_mem.triggers import AtEvent
+from forgather_mem.telemetry.triggers import AtEvent
 from forgather_mem.units import MIB
 from tests.memory import spike, status_bytes
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from forgather_mem.engine import Run
+from forgather_mem.engine.run import Run
 from forgather_mem.probes import PythonProbe
 
 Read = Callable[..., dict[str, float]]

@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
-from forgather_mem.engine import Run
+from forgather_mem.engine.run import Run
 from forgather_mem.probes import TensorProbe, live_tensors
 from forgather_mem.probes.tensors import storages_of, tensor_bytes
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from forgather_mem.engine import Run
+from forgather_mem.engine.run import Run
 from forgather_mem.probes import WorkerProbe
 from forgather_mem.units import MIB
 from tests.memory import touched

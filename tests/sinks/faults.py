@@ -18,10 +18,10 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from forgather_mem.formats.jsonl import LogReader
-from forgather_mem.metrics import metric_of
-from forgather_mem.sample import Sample
 from forgather_mem.sinks import JsonlSink, TensorBoardSink
 from forgather_mem.sinks.tags import tag_of
+from forgather_mem.telemetry.metrics import metric_of
+from forgather_mem.telemetry.records import Sample
 from tests.sinks.plain_run import PlainRun
 
 NAMES = [f"mine/value_{i}_bytes" for i in range(20)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from forgather_mem.sample import Finding, PhaseWatcher, RunInfo
+from forgather_mem.telemetry.records import Finding, PhaseWatcher, RunInfo
 
 
 @dataclass

@@ -12,9 +12,9 @@ from transformers import TrainerCallback
 
 from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.formats.ring import Ring, read_ring, ring_files
-from forgather_mem.sample import Finding, Sample
-from forgather_mem.session import FOLDER, registered
 from forgather_mem.sinks import BlackBoxSink
+from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.telemetry.run_session import FOLDER, make_notes, registered
 from tests.sinks.plain_run import PlainRun
 from tests.training import make_trainer
 
@@ -109,6 +109,7 @@ def test_without_a_place_it_says_so(tmp_path: Path) -> None:
 def test_a_waiting_parent_is_told_of_each_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = tmp_path / "session"
     session.mkdir()
+    make_notes(str(session))
     (session / "ring.rank0").touch()
     monkeypatch.setenv(FOLDER, str(session))
     for name in ("first", "second", "first"):
@@ -118,3 +119,18 @@ def test_a_waiting_parent_is_told_of_each_training(tmp_path: Path, monkeypatch: 
     assert registered(str(session)) == [str(tmp_path / "first"), str(tmp_path / "second")]
     assert not (session / "ring.rank0").exists()
     assert registered(str(tmp_path / "nowhere")) == []
+
+
+def test_a_folder_that_no_run_waits_for_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "ring.rank0").write_text("somebody's")
+    monkeypatch.setenv(FOLDER, str(tmp_path / "theirs"))
+    sink = BlackBoxSink()
+    sink.begin(run := PlainRun(folder=tmp_path / "training"))
+    sink.end(run)
+    assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["ring.rank0"]
+    (tmp_path / "theirs" / "trainings").symlink_to(tmp_path / "notes")
+    (tmp_path / "notes").write_text("somebody's")
+    sink.begin(run)
+    sink.end(run)
+    assert (tmp_path / "notes").read_text() == "somebody's"

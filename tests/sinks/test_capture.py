@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 from forgather_mem import sinks
-from forgather_mem.sample import Finding, Sample
 from forgather_mem.sinks import Capture
+from forgather_mem.telemetry.records import Finding, Sample
 from tests.sinks.plain_run import PlainRun
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from forgather_mem.formats.jsonl import Header, LogReader, log_files
-from forgather_mem.sample import Finding, Sample
 from forgather_mem.sinks import JsonlSink
+from forgather_mem.telemetry.records import Finding, Sample
 from tests.sinks.plain_run import PlainRun
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from torch.utils.tensorboard import SummaryWriter
 
-from forgather_mem.sample import Finding, Sample
 from forgather_mem.sinks import TensorBoardSink
+from forgather_mem.telemetry.records import Finding, Sample
 from tests.sinks.page import Page
 from tests.sinks.plain_run import PlainRun
 

@@ -22,8 +22,8 @@ from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR, Summary
 from torch.utils.tensorboard import SummaryWriter
 
 from forgather_mem.formats.summaries import ScalarRecord
-from forgather_mem.sample import Finding, Sample
 from forgather_mem.sinks import TensorBoardSink
+from forgather_mem.telemetry.records import Finding, Sample
 from tests.sinks.plain_run import PlainRun
 
 GIB = 2.0**30
@@ -261,7 +261,7 @@ def test_a_sink_can_be_pickled_in_the_middle_of_a_run(tmp_path: Path) -> None:
 def test_without_a_c_checksum_the_stock_writer_is_used(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['google_crc32c._crc32c'] = None\n"
-        "from forgather_mem.sample import Sample\n"
+        "from forgather_mem.telemetry.records import Sample\n"
         "from forgather_mem.sinks import TensorBoardSink\n"
         "sink = TensorBoardSink(logging_dir=sys.argv[1])\n"
         "for step in (1, 2):\n"

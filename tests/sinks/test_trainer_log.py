@@ -7,8 +7,8 @@ import pickle
 
 import pytest
 
-from forgather_mem.sample import Sample
 from forgather_mem.sinks import TrainerLogSink
+from forgather_mem.telemetry.records import Sample
 from tests.sinks.plain_run import PlainRun
 
 GIB = 2.0**30

@@ -9,8 +9,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import TrainerCallback
 
-from forgather_mem.sample import Sample
 from forgather_mem.sinks import TensorBoardSink
+from forgather_mem.telemetry.records import Sample
 from tests.sinks.plain_run import PlainRun
 from tests.training import make_trainer
 

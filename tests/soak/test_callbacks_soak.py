@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from forgather_mem.callbacks import JsonMemoryLogger, PeakMemory, SimpleGarbageCollector, TBMemoryLogger
-from forgather_mem.engine import RUN_ATTRIBUTE
-from forgather_mem.probes.procfs import own_memory
+from forgather_mem.engine.run_of import run_of
+from forgather_mem.system.procfs import own_memory
 from forgather_mem.units import MIB
 
 pytestmark = pytest.mark.soak
@@ -30,7 +30,7 @@ def test_two_million_steps_leave_no_memory_behind(tmp_path: Path, capsys: pytest
     args, state = SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=0, epoch=0.0)
     for callback in callbacks:
         callback.on_train_begin(args, state, None)
-    run = getattr(state, RUN_ATTRIBUTE)
+    run = run_of(state)
     start_bytes, began_s = 0, time.monotonic()
     for step in range(1, NUM_STEPS + 1):
         state.global_step, state.epoch = step, step / 1000

@@ -1,24 +1,27 @@
-"""Put before everything else on the path of a watched command: it sets our hook and steps aside.
+"""First on the import path of a watched command: installs our hook and steps aside.
 
-It runs in each Python that the command starts, whichever that is: hence no new syntax, and no import of ours
-that could fail loudly.
+It runs in every Python that the command starts, of any version: so no new syntax, and no import of ours that could fail
+loudly.
 """
 
 import sys
 
 
 def _step_aside():  # type: ignore[no-untyped-def]
-    """Take this folder from the path, and run the sitecustomize that would have run without us."""
+    """Remove this folder from the path, and run the sitecustomize that would have run without us."""
     import os
 
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
     try:
         from forgather_mem.launch.import_hook import install
-    except ImportError:  # another environment's Python, without this library
+    except ImportError:  # a Python of another environment, without this library
         pass
     else:
-        install()
+        try:
+            install()
+        except Exception as error:  # noqa: BLE001  # nothing of ours is loaded that could be the fence
+            sys.stderr.write("forgather-mem: this process is not watched: " + repr(error) + "\n")
     for finder in sys.meta_path:
         spec = finder.find_spec("sitecustomize", None) if hasattr(finder, "find_spec") else None
         if spec is not None and spec.loader is not None:
@@ -27,7 +30,7 @@ def _step_aside():  # type: ignore[no-untyped-def]
             module = sys.modules["sitecustomize"] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
             return
-    # As site expects it where there is none
+    # What site expects if there is none
     raise ImportError("No module named 'sitecustomize'", name="sitecustomize")
 
 

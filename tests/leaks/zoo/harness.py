@@ -104,7 +104,7 @@ def train(trainer):
         "weights": float(sum(p.sum() for p in trainer.model.parameters())),
     }
     if detector is not None:
-        from forgather_mem.report import build_report
+        from forgather_mem.reporting.build import build_report
 
         report = build_report(detector.summary)
         found |= {"leak": report["leak"], "own_s": report["overhead"]["seconds"]}

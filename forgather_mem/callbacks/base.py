@@ -1,0 +1,313 @@
+"""The base of all our trainer callbacks: adds rules to the run of a training and passes events on."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+from transformers import TrainerCallback
+
+from forgather_mem.callbacks.trainer.link import Link
+from forgather_mem.engine.run import Run
+from forgather_mem.engine.run_of import RUNS, run_of
+from forgather_mem.engine.schedule import EventSchedule, Rule, events_of
+from forgather_mem.engine.summary import RunSummary
+from forgather_mem.errors import check_flags
+from forgather_mem.reporting.build import verdict, write_report
+from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.records import Sink
+from forgather_mem.telemetry.switch import is_off
+
+# A run may begin late, with a callback added during a training; events outside a training don't begin one.
+_BEGINS_A_RUN = frozenset(
+    {"train_begin", "epoch_begin", "step_begin", "substep_end", "pre_optimizer_step", "optimizer_step", "step_end"}
+)
+
+
+class RuleCallback(TrainerCallback):
+    """A trainer callback made of rules. Internal; users take `MemoryCallback(rules=[...])`.
+
+    Args:
+        rules: What to do, and when.
+        sinks: Where the run's records go, in addition to the sinks of other callbacks.
+        enabled: False disables the callback; so does `FORGATHER_MEM=0` in the environment.
+        strict: Let failures of our own end the training instead of logging them once.
+
+    Raises:
+        ValueError: if `enabled` or `strict` is neither true nor false.
+    """
+
+    # Whether readings need the phase (forward, backward, ...), which only a link to the trainer provides.
+    needs_phases = False
+    # Events that it also handles outside a training, as in an evaluation before or after it.
+    outside: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(
+        self, rules: Sequence[Rule], sinks: Sequence[Sink] = (), *, enabled: bool = True, strict: bool = False
+    ) -> None:
+        check_flags(type(self).__name__, enabled=enabled, strict=strict)
+        self.rules = tuple(rules)
+        self.sinks = tuple(sinks)
+        self.enabled = enabled
+        self.strict = strict
+        self.failure: str | None = None  # why our run of the last training could not begin
+        self._summary: RunSummary | None = None
+        self._forget_run()
+
+    @property
+    def summary(self) -> RunSummary | None:
+        """Numbers of the current or last training; None before the first."""
+        return self._run.summary if self._run is not None else self._summary
+
+    def close(self) -> None:
+        """End the run now: flush what is open, restore what was changed. For a training that raised an exception."""
+        if self._run is not None:
+            run = self._run
+            self._leave_run()
+            run.close("interrupted")
+
+    # ---- events; each first checks whether there is anything to do ----
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        FailureGuard(self.strict).call("link", self._stay_linked)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self.failure = self._summary = None
+        self._event("train_begin", args, state, control, objects)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self._event("train_end", args, state, control, objects)
+        FailureGuard(self.strict).call("the end of a run", self._finish)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "epoch_begin" in self._events:
+            self._event("epoch_begin", args, state, control, objects)
+
+    def on_epoch_end(self, args: Any = None, state: Any = None, control: Any = None, **objects: Any) -> None:
+        """The trainer's event, or the plain call `on_epoch_end(epoch, logs=None)` of a loop without a trainer.
+
+        In the plain call `epoch` counts from 0; a rule with a period of N epochs is due after epochs N, 2 N, ...
+
+        Raises:
+            ValueError: for a plain call with an epoch that is not an integer.
+        """
+        if state is None or isinstance(state, Mapping):
+            epoch = _whole_number(objects.get("epoch", args))
+            FailureGuard(self.strict).call(type(self).__name__, self._plain_epoch_end, epoch)
+        elif "epoch_end" in self._events:
+            self._event("epoch_end", args, state, control, objects)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "step_begin" in self._events:
+            self._event("step_begin", args, state, control, objects)
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "substep_end" in self._events:
+            self._event("substep_end", args, state, control, objects)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "pre_optimizer_step" in self._events:
+            self._event("pre_optimizer_step", args, state, control, objects)
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "optimizer_step" in self._events:
+            self._event("optimizer_step", args, state, control, objects)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "step_end" in self._events:
+            self._event("step_end", args, state, control, objects)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "evaluate" in self._events:
+            self._event("evaluate", args, state, control, objects)
+
+    def on_predict(self, args: Any, state: Any, control: Any, *metrics: Any, **objects: Any) -> None:
+        if "predict" in self._events:
+            self._event("predict", args, state, control, objects)
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "prediction_step" in self._events:
+            self._event("prediction_step", args, state, control, objects)
+
+    def on_save(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "save" in self._events:
+            self._event("save", args, state, control, objects)
+
+    def on_log(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "log" in self._events:
+            self._event("log", args, state, control, objects)
+
+    def on_push_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if "push_begin" in self._events:
+            self._event("push_begin", args, state, control, objects)
+
+    # ---- inside ----
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = dict(self.__dict__)
+        for name in ("_run", "_plans", "_part"):  # belong to the training: not for another process or a copy
+            kept.pop(name, None)
+        return kept
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        self.__dict__.update(kept)
+        self._forget_run()
+
+    def _on(self) -> bool:
+        return self.enabled and self.failure is None and not is_off()
+
+    def _finish(self) -> None:
+        run = self._run
+        if run is not None:
+            self._leave_run()
+            run.fence.call("the end of a run", run.finish, self)
+            if not run.has_members and not run.closed:  # closing has failed
+                run.put_back()
+
+    def _stay_linked(self) -> None:
+        link = Link.find(self) if self._on() else None
+        if link is not None:
+            link.stay(FailureGuard(self.strict))
+
+    def _forget_run(self) -> None:
+        self._run: Run | None = None
+        self._plans: dict[str, EventSchedule] = {}
+        self._events = events_of(self.rules) if self.enabled else frozenset()
+        self._following: bool | None = None  # whether the effect of an action is followed over the next steps
+        self._part = _Part(type(self).__name__)
+
+    def _leave_run(self) -> None:
+        if self._run is not None:
+            self._summary = self._run.summary
+        self._forget_run()
+
+    def _event(self, event: str, args: Any, state: Any, control: Any, objects: Mapping[str, Any]) -> None:
+        try:
+            run: Run | None = self._run
+            if run is None or run.closed or run_of(state) is not run or event == "train_begin":
+                run = self._enter(event, args, state)
+            plan = self._plans.get(event)
+            if run is not None:
+                if plan is not None:
+                    run.handle(plan, args, state, control, objects)
+                if run.ledger.following is not self._following:
+                    self._follow(run.ledger.following)
+            elif event in self.outside and self._on() and not _is_of_another_process(state):
+                self._one_event(event, args, state, control, objects)
+            self._part.strikes = 0
+        except Exception as error:
+            fence = self._run.fence if self._run is not None else FailureGuard(self.strict)
+            if not fence.strike(self._part, error):
+                raise
+            if self._part.off:
+                self._events = frozenset()  # until the next training
+
+    def _follow(self, following: bool) -> None:
+        """Handle events without a rule of ours only while something is being followed."""
+        self._following = following
+        self._events = frozenset(event for event, plan in self._plans.items() if following or plan.rules)
+
+    def _enter(self, event: str, args: Any, state: Any) -> Run | None:
+        """The run of this training: joined, or begun if we are the first. None outside a training."""
+        if not self._on() or event not in _BEGINS_A_RUN:
+            return None
+        found = run_of(state)
+        if found is None and self._run is not None and not self._run.closed and event != "train_begin":
+            found = self._run  # a copy, or another state, has taken the place of the training's
+            RUNS.give(state, found)
+            return found
+        if found is not None and found.closed and event != "train_begin":
+            return None
+        if self._run is not None and (event == "train_begin" or self._run is not found):
+            self._run.fence.call(
+                "the end of a run", self._run.close, "exception"
+            )  # restarted without a `train_end`: an exception, auto_find_batch_size
+        self._leave_run()
+        if found is None or found.closed:
+            fence = FailureGuard(self.strict)
+            found = fence.call("run", self._begin_run, args, state)
+            if found is None:
+                self.failure = fence.failure
+                self._events = frozenset()  # until the next training
+                return None
+        self._run = found
+        link = found.fence.call("link", Link.find, self)
+        if link is not None:
+            found.fence.call("link", self._linked, link, found)
+        self._plans = found.join(self, self.rules, self.sinks, state.epoch)
+        if link is not None:
+            found.fence.call("link", self._use_link, link)
+        return found
+
+    def _use_link(self, link: Link) -> None:
+        """For a callback that needs more of the trainer than its events; called when it has joined a run."""
+
+    def _linked(self, link: Link, run: Run) -> None:
+        """Called when a training that we joined has a link to its trainer."""
+        link.begin(run, phases=self.needs_phases)
+
+    def _plain_epoch_end(self, epoch: int) -> None:
+        if self._on():
+            state = SimpleNamespace(global_step=0, epoch=epoch + 1.0)
+            self._one_event("epoch_end", SimpleNamespace(), state, None, {}, epochs_before=epoch)
+
+    def _one_event(
+        self, event: str, args: Any, state: Any, control: Any, objects: Mapping[str, Any], epochs_before: int = 0
+    ) -> None:
+        """One event outside a training: a run of its own, begun and closed here."""
+        run = Run(args, state, strict=self.strict)
+        try:
+            plan = run.join(self, self.rules, self.sinks, float(epochs_before)).get(event)
+            if plan is not None:
+                run.handle(plan, args, state, control, objects)
+        finally:
+            run.close()
+
+    def _begin_run(self, args: Any, state: Any) -> Run:
+        run = Run(args, state, strict=self.strict, verdict=_close_report)
+        RUNS.give(state, run)
+        return run
+
+
+def _is_of_another_process(state: Any) -> bool:
+    """Whether this training's files are those of a process that has forked us."""
+    run = run_of(state)
+    return run is not None and not run.is_of_this_process
+
+
+class _Part:
+    """A callback in one training, with its failures in a row."""
+
+    __slots__ = ("name", "off", "strikes")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.strikes = 0
+        self.off = False
+
+
+def _close_report(summary: RunSummary) -> tuple[str, dict[str, Any]]:
+    """The finding that closes a run; its report is also written if there is a folder with our files."""
+    facts = summary.facts
+    for name in ("folder", "event_folder"):  # it may be read from another working directory
+        place = getattr(facts, name)
+        if place and "://" not in place:
+            setattr(facts, name, os.path.abspath(place))
+    text, data = verdict(summary)
+    folder = facts.folder
+    if folder is not None and Path(folder).is_dir():
+        with contextlib.suppress(OSError):  # the report can be rebuilt from the log
+            write_report(data["report"], folder)
+    return text, data
+
+
+def _whole_number(epoch: Any) -> int:
+    try:
+        return operator.index(epoch)
+    except TypeError:
+        raise ValueError(f"on_epoch_end(epoch={epoch!r}): an epoch is a whole number, counted from 0") from None

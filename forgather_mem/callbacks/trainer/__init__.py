@@ -1,0 +1,1 @@
+"""What touches a Trainer's methods: the link, its patches, its phases."""

@@ -1,0 +1,283 @@
+"""The link to a Trainer: wraps its methods to see what happens between events. Nothing else wraps them.
+
+The wrappers are set on the trainer object, not on its class, during a training. One stays between trainings: around the
+whole training loop, because no event is fired when an exception leaves it. It is not around `train` itself: a wrapper
+of `train` must hold the trainer, or `Trainer(...).train()` would lose it midway, and then the trainer keeps itself and
+its model alive until some garbage collection.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import weakref
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any
+
+from forgather_mem.callbacks.trainer.method_patches import Around, MethodPatch, MethodPatches
+from forgather_mem.callbacks.trainer.phases import wrap_phases
+from forgather_mem.diagnose.oom.failing import close_failed
+from forgather_mem.engine.run import Run
+from forgather_mem.telemetry.guard import FailureGuard
+
+# The trainer's attribute for the link, so that several callbacks share one.
+LINK_ATTRIBUTE = "_forgather_mem_link"
+# The whole training, in transformers' and in Forgather's trainer.
+_WHOLE = ("_inner_training_loop", "_train_loop")
+# For a callback added too late to wrap the whole training, which is already running: its parts, outermost first, of
+# transformers 5 and then 4, each with its owner. An exception that leaves one of them ends the training.
+_PARTS = (("", "_run_epoch"), ("", "_evaluate"), ("", "_finalize_training"), ("callback_handler", "on_epoch_begin"))
+_SMALL_PARTS = (("", "get_batch_samples"), ("", "training_step"), ("callback_handler", "call_event"))
+# The objects that a trainer passes to callbacks.
+_OBJECTS = ("model", "processing_class", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader")
+_BUILDS_OR_TRAINS = ("__init__", "train", *_WHOLE)
+
+
+class Link:
+    """The wrapped methods of one trainer.
+
+    Args:
+        trainer: A `transformers.Trainer` or an object that behaves like one. Only a weak reference is kept.
+    """
+
+    stays_behind = True  # a copied trainer is one without us
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = weakref.ref(trainer)
+        self._run: Run | None = None
+        self._inside = False  # whether the current training went through our wrapper
+        self._tells_phases = False  # whether phases are reported to the run
+        self._wrapped = MethodPatches()  # until the run ends
+        self._lasting = MethodPatches()  # until no callback needs the link
+        self._of_one_training = False  # whether there will be another `on_init_end` before the next one
+        self.handles: dict[str, object] = {}  # handles returned by `attach`, by template
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()  # callbacks that need the link between trainings
+
+    @staticmethod
+    def find(user: object) -> Link | None:
+        """The link of the trainer that is calling us, created if missing; None outside a trainer."""
+        trainer = _calling_trainer()
+        return Link.of(trainer, user) if trainer is not None else None
+
+    @staticmethod
+    def of(trainer: Any, user: object) -> Link:
+        """The trainer's link, created if missing."""
+        link: Link | None = trainer.__dict__.get(LINK_ATTRIBUTE)
+        if link is None or link._trainer() is not trainer:  # a copied trainer carries a copied link
+            link = Link(trainer)
+            setattr(trainer, LINK_ATTRIBUTE, link)
+        link.users.add(user)
+        return link
+
+    @staticmethod
+    def handles_of(trainer: Any) -> dict[str, object]:
+        """The handles of the trainer's link; empty if it has no link of its own."""
+        link: Link | None = trainer.__dict__.get(LINK_ATTRIBUTE)
+        return link.handles if link is not None and link.trainer() is trainer else {}
+
+    def trainer(self) -> Any | None:
+        """The trainer, as long as something else holds it."""
+        return self._trainer()
+
+    def stay(self, fence: FailureGuard | None = None) -> None:
+        """Wrap the training loop, also between trainings, as long as one of our users is among the callbacks.
+
+        Forgather's trainer fires `on_init_end` inside each `train()`: its link lasts for that training only.
+        """
+        self._lasting.fence = fence or FailureGuard()
+        trainer = self._trainer()
+        self._of_one_training = _caller(("train",), lambda owner: owner is trainer) is not None
+        for name in _WHOLE:
+            if trainer is not None and not isinstance(trainer.__dict__.get(name), MethodPatch):
+                self._lasting.wrap(trainer, name, functools.partial(_training, self))
+
+    def begin(self, run: Run, *, phases: bool) -> None:
+        """Serve this run until it closes: always exceptions; trainer logs and phases if they are needed."""
+        trainer = self._trainer()
+        if trainer is None:
+            return
+        if self._run is not run:
+            self._unwrap()  # in a forked child: the parent's run is not ended there
+            self._run = run
+            self._wrapped.fence = run.fence
+            run.on_close.append(self.end)
+            if not self._inside:
+                self._wrap_parts(trainer)
+            self._wrapped.wrap(trainer, "log", functools.partial(_log, run))
+            self._tell_before_the_optimizer(trainer, run)
+        if phases and not self._tells_phases:
+            self._tells_phases = True
+            wrap_phases(self._wrapped, trainer, run)
+
+    def callbacks(self) -> list[Any]:
+        """All of the trainer's callbacks."""
+        return _callbacks_of(self._trainer())
+
+    def around_clipping(self, around: Around) -> bool:
+        """Until the run ends, clip gradients through `around(call, arguments, keywords)`, which calls `call`.
+
+        Returns:
+            Whether the trainer clips gradients. Clipping may have two layers; `around` is then called for both.
+        """
+        trainer = self._trainer()
+        owners = ((trainer, "_clip_grad_norm"), (getattr(trainer, "accelerator", None), "clip_grad_norm_"))
+        for owner, name in owners:
+            self._wrapped.wrap(owner, name, around)
+        return any(hasattr(owner, name) for owner, name in owners)
+
+    def silence(self, callback: object, events: Iterable[str]) -> None:
+        """Until the run ends, withhold these events from another callback."""
+        for event in events:
+            self._wrapped.wrap(callback, f"on_{event}", _skip)
+
+    def around_training_step(self, around: Around) -> Callable[[], None]:
+        """Until the run ends, train each micro-batch through `around(call, arguments, keywords)`, which calls `call`.
+
+        Returns:
+            A function that ends this earlier.
+        """
+        self._wrapped.wrap(self._trainer(), "training_step", around)
+        return functools.partial(self._wrapped.unwrap, around)
+
+    def settle(self) -> None:
+        """After a training, whatever failed at its end: restore all that the next one does not need."""
+        self.end()
+        needed = any(callback in self.users for callback in self.callbacks())
+        if not needed or (self._of_one_training and not self.handles):
+            self.detach()
+
+    def end(self) -> None:
+        """Restore all methods wrapped for this training; what others have replaced since is theirs and stays."""
+        self._unwrap()
+        if not self._lasting:
+            self._go()
+
+    def leave(self, users: Iterable[object]) -> None:
+        """These callbacks no longer need the link; after the last of them everything is restored."""
+        for user in users:
+            self.users.discard(user)
+        if not self.users:
+            self.detach()
+
+    def detach(self) -> None:
+        """Restore everything."""
+        self._lasting.unwrap_all()
+        self.end()
+
+    def close_run(self, error: BaseException | None = None) -> None:
+        """The training that is running has ended, by this error or without. Idempotent."""
+        if self._run is not None and error is not None:
+            close_failed(self._run, error)
+        elif self._run is not None:
+            self._run.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()  # also where a trainer copies itself in a way of its own
+
+    # ---- inside ----
+
+    def _unwrap(self) -> None:
+        self._tells_phases = False
+        self._wrapped.unwrap_all()
+
+    def _go(self) -> None:
+        trainer = self._trainer()
+        if trainer is not None and trainer.__dict__.get(LINK_ATTRIBUTE) is self:
+            delattr(trainer, LINK_ATTRIBUTE)
+
+    def _tell_before_the_optimizer(self, trainer: Any, run: Run) -> None:
+        """Fire `pre_optimizer_step` from the optimizer, since Forgather's trainer has no such event."""
+        optimizer: Any = getattr(trainer, "optimizer", None)
+        if hasattr(trainer, "callback_handler") or not hasattr(optimizer, "register_step_pre_hook"):
+            return
+
+        def tell_all() -> None:
+            owner: Any = self._trainer()
+            objects = {name: getattr(owner, name, None) for name in _OBJECTS}
+            for callback in self.callbacks():
+                if callback in self.users:
+                    callback.on_pre_optimizer_step(owner.args, owner.state, getattr(owner, "control", None), **objects)
+
+        def tell(*_: Any) -> None:
+            run.fence.call("link", tell_all)
+
+        run.on_close.append(optimizer.register_step_pre_hook(tell).remove)
+
+    def _wrap_parts(self, trainer: Any) -> None:
+        parts = _PARTS if hasattr(trainer, "_run_epoch") else _PARTS + _SMALL_PARTS
+        for owner, name in parts:
+            self._wrapped.wrap(
+                getattr(trainer, owner, None) if owner else trainer, name, functools.partial(_whole, self)
+            )
+
+
+def _training(link: Link, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    link._inside = True
+    fence = link._lasting.fence or FailureGuard()
+    try:
+        result = _whole(link, call, arguments, keywords)
+        fence.call("the end of a training", link.close_run)
+        return result
+    except BaseException as error:
+        fence.call("the end of a training", link.close_run, error)  # what a Ctrl-C while it closed has left undone
+        raise
+    finally:
+        link._inside, link._run = False, None
+        fence.call("the end of a training", link.settle)
+
+
+def _whole(link: Link, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    try:
+        return call(*arguments, **keywords)
+    except BaseException as error:
+        link.close_run(error)
+        raise
+
+
+def _log(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Logs with our numbers in a copy of the dict: the caller's own (an evaluation's metrics) is unchanged."""
+    ours = run.fence.call("log values", run.log_values)
+    if ours and arguments and isinstance(arguments[0], dict):
+        arguments = ({**arguments[0], **ours}, *arguments[1:])
+    elif ours and isinstance(keywords.get("logs"), dict):
+        keywords = {**keywords, "logs": {**keywords["logs"], **ours}}
+    return call(*arguments, **keywords)
+
+
+def _skip(call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    return None
+
+
+def _callbacks_of(trainer: Any) -> list[Any]:
+    """The trainer's callbacks: transformers keeps them in a handler, Forgather in the trainer itself."""
+    owner = getattr(trainer, "callback_handler", trainer)
+    return list(getattr(owner, "callbacks", ()))
+
+
+def fellow_callbacks() -> list[Any]:
+    """All callbacks of transformers' handler that is calling us; empty if something else is calling."""
+    handler = _caller(("call_event",), lambda owner: hasattr(owner, "callbacks"))
+    return list(handler.callbacks) if handler is not None else []
+
+
+def _calling_trainer() -> Any | None:
+    """The trainer whose constructor or training is calling us."""
+    trainer = _caller(_BUILDS_OR_TRAINS, lambda owner: hasattr(owner, "train") and hasattr(owner, "add_callback"))
+    return None if getattr(trainer, "links_itself", False) else trainer
+
+
+def _caller(names: Iterable[str], fits: Callable[[Any], bool]) -> Any | None:
+    """The nearest object up the stack that is calling us through a method with one of these names."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name in names and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            variables = frame.f_locals
+            owner = variables.get("self")
+            if isinstance(variables, dict):  # before Python 3.13 the frame keeps this copy, and the batch with it
+                variables.clear()
+            if owner is not None and fits(owner):
+                return owner
+        frame = frame.f_back
+    return None

@@ -1,0 +1,208 @@
+"""Wraps a method of one object and unwraps it again, without keeping the object alive."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import weakref
+from collections.abc import Callable
+from types import MethodType, TracebackType
+from typing import Any
+
+from forgather_mem.telemetry.guard import FailureGuard
+
+# What `copy` and `pickle` ask an object for.
+_STATE = "__getstate__"
+_HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+# Called with the wrapped method, and the arguments and keywords of the call.
+Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+
+class MethodPatches:
+    """Methods, each of one object, that have something around them until it is taken away, the last first.
+
+    Copies of such an object, also pickled ones, are made without: they have the methods of their class.
+
+    Attributes:
+        fence: Where failures of what stands around stop; without one they pass.
+    """
+
+    def __init__(self, fence: FailureGuard | None = None) -> None:
+        self.fence = fence
+        self._entries: list[tuple[weakref.ref[Any], str, MethodPatch]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def wrap(self, owner: Any, name: str, around: Any, kind: type[MethodPatch] | None = None) -> None:
+        """Call `around` in the place of this object's method; nothing happens where there is no such method.
+
+        Args:
+            owner, name: Whose method.
+            around: An `Around`, or what else that kind of wrapper takes.
+            kind: `MethodPatch`, or a kind of it that calls the method by itself.
+        """
+        method = getattr(owner, name, None)
+        if method is not None and hasattr(owner, "__dict__"):
+            wrapper = (kind or MethodPatch)(owner, name, method, around, self.fence)
+            owner.__dict__[name] = wrapper
+            self._entries.append((weakref.ref(owner), name, wrapper))
+            _keep_copies_plain(owner, self.fence)
+
+    def unwrap(self, around: Around) -> None:
+        """Unwrap this, wherever it is used."""
+        self._take_away([entry for entry in self._entries if entry[2].around is around])
+
+    def unwrap_all(self) -> None:
+        """Unwrap everything; what others have replaced since is theirs and stays."""
+        self._take_away(list(self._entries))
+
+    def _take_away(self, entries: list[tuple[weakref.ref[Any], str, MethodPatch]]) -> None:
+        for entry in reversed(entries):
+            reference, name, wrapper = entry
+            owner = reference()
+            if owner is not None and owner.__dict__.get(name) is wrapper:
+                _put_back(wrapper, owner, name)
+                _keep_copies_plain(owner, self.fence)
+            self._entries.remove(entry)
+
+
+class MethodPatch:
+    """A wrapped method of one object. Holds its owner weakly: no cycle keeps a trainer alive.
+
+    Whatever fails in what stands around it, the method is called as without us: once, with what comes of it.
+
+    Attributes:
+        around: What is called.
+        fence: Where its failures stop, if anywhere.
+        name: For messages.
+        replaced: Whether somebody had put the method on the object before, so that it stood not only in its class.
+        stays_behind: A copied trainer is one without it.
+    """
+
+    stays_behind = True
+
+    def __init__(self, owner: Any, name: str, method: Any, around: Any, fence: FailureGuard | None = None) -> None:
+        functools.update_wrapper(self, method)
+        del self.__dict__["__wrapped__"]  # it would keep the owner alive
+        self.around: Any = around
+        self.fence = fence
+        self.name = f"what we do around {name}"
+        bound_here = isinstance(method, MethodType) and method.__self__ is owner
+        self._owner = weakref.ref(owner) if bound_here else None
+        self._function: Any = method.__func__ if bound_here else method
+        self.replaced = name in owner.__dict__
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        # Like `original`, inlined: after a pass, with cold caches, each call costs some 3 us
+        owner = self._owner() if self._owner is not None else None
+        call = _Call(self._function if owner is None else MethodType(self._function, owner))
+        try:
+            return self.around(call, arguments, keywords)
+        except BaseException as error:
+            theirs, call.error = call.error, None
+            ours = isinstance(error, Exception) and error is not theirs
+            if not ours or self.fence is None or not self.fence.keeps(self.name, error):  # type: ignore[arg-type]
+                # A bare `raise` does not add an entry for this frame again: the traceback looks as if unwrapped
+                error.__traceback__ = without_ours(error.__traceback__)
+                del theirs  # no cycle
+                raise
+        if theirs is None:
+            return call.result if call.done else call.method(*arguments, **keywords)
+        theirs.__traceback__ = without_ours(theirs.__traceback__)
+        try:
+            raise theirs
+        finally:
+            del theirs
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.original())
+
+    def original(self) -> Any:
+        """The underlying bound method, or what the user had put in its place."""
+        if self._owner is None:
+            return self._function
+        owner = self._owner()
+        assert owner is not None, "only the owner's own methods call these, so it is alive"
+        return MethodType(self._function, owner)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._owner is not None:  # a copy gets the plain method, bound to the copied owner
+            return MethodType, (self._function, self._owner())
+        return _same, (self._function,)
+
+
+def _put_back(wrapper: MethodPatch, owner: Any, name: str) -> None:
+    if wrapper.replaced:
+        owner.__dict__[name] = wrapper.original()
+    else:
+        del owner.__dict__[name]
+
+
+def _keep_copies_plain(owner: Any, fence: FailureGuard | None) -> None:
+    """The object's state is asked for through us exactly as long as a wrapper of ours is part of it."""
+    names = owner.__dict__
+    ours = [name for name, value in names.items() if isinstance(value, MethodPatch)]
+    if ours == [_STATE]:
+        _put_back(names[_STATE], owner, _STATE)
+    elif ours and _STATE not in ours:
+        get_state = names.get(_STATE) or MethodType(type(owner).__getstate__, owner)
+        names[_STATE] = MethodPatch(owner, _STATE, get_state, _plain_state, fence)
+
+
+def _plain_state(call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    state = call(*arguments, **keywords)
+    if not isinstance(state, dict):
+        return state
+    plain = {}
+    for name, value in state.items():
+        while isinstance(value, MethodPatch) and value.replaced:
+            value = value.original()
+        if not getattr(type(value), "stays_behind", False):
+            plain[name] = value
+    return plain
+
+
+class _Call:
+    """One call of a method, and what has come of it.
+
+    Attributes:
+        error: What it raised.
+        done: Whether it returned, namely `result`.
+    """
+
+    __slots__ = ("done", "error", "method", "result")
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self.method = method
+        self.error: BaseException | None = None
+        self.done = False
+        self.result: Any = None
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        try:
+            self.result = self.method(*arguments, **keywords)
+        except BaseException as error:
+            self.error = error
+            error.__traceback__ = without_ours(error.__traceback__)
+            raise
+        self.done = True
+        return self.result
+
+    @property
+    def __self__(self) -> Any:
+        return getattr(self.method, "__self__", None)
+
+
+def without_ours(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame that is not one of these wrappers; all of it if there is no other."""
+    rest = trace
+    while rest is not None and rest.tb_frame.f_code.co_filename.startswith(_HERE):
+        rest = rest.tb_next
+    return rest or trace
+
+
+def _same(value: Any) -> Any:
+    return value

@@ -1,0 +1,123 @@
+"""Maps methods of a trainer to the phases of a step, for transformers' trainer and for Forgather's."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from forgather_mem.callbacks.trainer.method_patches import MethodPatch, MethodPatches, without_ours
+from forgather_mem.engine.run import Run
+
+# Methods of a `transformers.Trainer` whose time is a phase; the accelerator's and the optimizer's come in addition.
+PHASE_OF_METHOD = {
+    "get_batch_samples": "data",
+    "compute_loss": "forward",
+    "evaluation_loop": "evaluate",
+    "_save_checkpoint": "save",
+}
+# The same for Forgather's trainer, where one method does both passes and calls the other for the second.
+PHASE_OF_FORGATHERS = {"_forward_backward_step": "forward", "_backward": "backward", "_eval_loop": "evaluate"}
+_END = object()
+
+
+def wrap_phases(wrapped: MethodPatches, trainer: Any, run: Run) -> None:
+    """Report this trainer's phases to the run, as long as the methods stay wrapped."""
+    run.phases.enter("startup")
+    for name, phase in (PHASE_OF_METHOD | PHASE_OF_FORGATHERS).items():
+        wrapped.wrap(trainer, name, (run, phase), PhaseWrapper)
+    handler = getattr(trainer, "callback_handler", None)
+    if handler is None:
+        _wrap_forgathers(wrapped, trainer, run)
+        return
+    wrapped.wrap(getattr(trainer, "accelerator", None), "backward", (run, "backward"), PhaseWrapper)
+    wrapped.wrap(handler, "on_pre_optimizer_step", functools.partial(_optimizer_begins, run))
+    wrapped.wrap(handler, "on_optimizer_step", functools.partial(_optimizer_ends, run))
+
+
+def _wrap_forgathers(wrapped: MethodPatches, trainer: Any, run: Run) -> None:
+    wrapped.wrap(trainer, "_dataloader_iter", functools.partial(_batches, run))
+    manager = getattr(trainer, "checkpoint_manager", None)
+    wrapped.wrap(manager, "save_checkpoint", (run, "save"), PhaseWrapper)
+    optimizer: Any = getattr(trainer, "optimizer", None)
+    if hasattr(optimizer, "register_step_pre_hook"):  # no event marks the start of its step
+
+        def begins(*_: Any) -> None:
+            run.fence.call("phases", run.phases.enter, "optimizer")
+
+        def ends(*_: Any) -> None:
+            run.fence.call("phases", run.phases.leave, "optimizer")
+
+        hooks = optimizer.register_step_pre_hook(begins), optimizer.register_step_post_hook(ends)
+        run.on_close.extend(hook.remove for hook in hooks)
+
+
+class PhaseWrapper(MethodPatch):
+    """A method whose time is a phase; `around` is the run and the phase's name.
+
+    It calls the method by itself and has the fence inside: five of them in a step are to cost no call more than needed.
+    """
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        run, phase = self.around
+        entered = False
+        try:
+            phases = run.phases
+            if phase == "forward" and phases.on_batch:
+                _tell_of_batch(run, arguments, keywords)
+            entered = phases.enter(phase)
+        except Exception as error:
+            if not run.fence.keeps(self.name, error):
+                raise
+        try:
+            owner = self._owner() if self._owner is not None else None
+            if owner is not None:
+                return self._function(owner, *arguments, **keywords)
+            return self._function(*arguments, **keywords)
+        except BaseException as error:
+            error.__traceback__ = without_ours(error.__traceback__)
+            run.fence.call(self.name, phases.fail)
+            raise
+        finally:
+            if entered:
+                try:
+                    phases.leave(phase)
+                except Exception as error:
+                    if not run.fence.keeps(self.name, error):
+                        raise
+
+
+def _tell_of_batch(run: Run, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    began_s = time.perf_counter()
+    for see in run.phases.on_batch:
+        run.fence.call("batch", see, arguments, keywords)
+    run.phases.watched_s += time.perf_counter() - began_s
+
+
+def _batches(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Any]:
+    """Yields what the method yields; each wait for the next item is the phase "data"."""
+    fence, phases = run.fence, run.phases
+    batches = iter(call(*arguments, **keywords))
+    while True:
+        entered = fence.call("phases", phases.enter, "data")
+        try:
+            batch = next(batches, _END)
+        finally:
+            if entered:
+                fence.call("phases", phases.leave, "data")
+        if batch is _END:
+            return
+        yield batch
+        del batch
+
+
+def _optimizer_begins(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    result = call(*arguments, **keywords)
+    run.phases.enter("optimizer")
+    return result
+
+
+def _optimizer_ends(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    run.phases.leave("optimizer")
+    return call(*arguments, **keywords)

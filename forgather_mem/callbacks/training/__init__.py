@@ -1,0 +1,1 @@
+"""Callbacks about the training itself: progress, logs, text, gradients."""

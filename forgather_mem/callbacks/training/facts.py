@@ -1,0 +1,166 @@
+"""Facts about a training before its first step: model, settings, data, devices."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from forgather_mem.callbacks.minimum_memory import estimate_minimum
+from forgather_mem.telemetry.records import Moment
+from forgather_mem.units import format_bytes
+
+# Shown on every page and compared across runs: what people change from run to run.
+SETTINGS = (
+    "learning_rate", "lr_scheduler_type", "warmup_steps", "warmup_ratio", "optim", "weight_decay",
+    "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps",
+    "max_grad_norm", "bf16", "fp16", "gradient_checkpointing", "seed",
+)  # fmt: skip
+Facts = dict[str, str]
+
+
+def training_facts(moment: Moment) -> dict[str, Facts]:
+    """Sections of named facts, each a short text; what a trainer does not provide is left out."""
+    model, objects = moment.objects.get("model"), moment.objects
+    facts: dict[str, Facts] = {}
+    if isinstance(model, torch.nn.Module):
+        facts["model"] = _model(model)
+        facts["memory"] = _memory(model, objects.get("optimizer"))
+    facts["training"] = _training(moment)
+    facts["data"] = _data("train", objects.get("train_dataloader")) | _data("eval", objects.get("eval_dataloader"))
+    facts["devices"] = _devices(model, moment.run.world_size)
+    return {section: found for section, found in facts.items() if found}
+
+
+def settings(args: Any) -> dict[str, str | int | float | bool]:
+    """The arguments in `SETTINGS` that the trainer has, as plain values."""
+    found: dict[str, str | int | float | bool] = {}
+    for name in SETTINGS:
+        value = getattr(args, name, None)
+        value = getattr(value, "value", value)  # of an enum
+        if isinstance(value, str | int | float):
+            found[name] = value
+    return found
+
+
+def arguments(args: Any) -> dict[str, Any]:
+    """All of the trainer's arguments; tokens and keys are blanked by transformers' own `to_dict`."""
+    if hasattr(args, "to_dict"):
+        return dict(args.to_dict())
+    return {name: value for name, value in vars(args).items() if not name.startswith("_")} if args is not None else {}
+
+
+def format_count(count: int) -> str:
+    """A number of parameters or rows in the usual short form.
+
+    >>> format_count(999), format_count(12_345), format_count(7_250_000_000)
+    ('999', '12.3 k', '7.25 G')
+    """
+    for factor, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return str(count)
+
+
+def _model(model: torch.nn.Module) -> Facts:
+    trained, frozen = Counter[str](), Counter[str]()
+    for parameter in model.parameters():
+        count = getattr(parameter, "ds_numel", parameter.numel())  # DeepSpeed leaves an empty tensor behind
+        (trained if parameter.requires_grad else frozen)[str(parameter.dtype).removeprefix("torch.")] += count
+    total = trained + frozen
+    return {
+        "class": type(model).__name__,
+        "parameters": f"{total.total():,} ({format_count(total.total())})",
+        "trainable": f"{trained.total():,}" + _by_dtype(trained),
+        "frozen": f"{frozen.total():,}" + _by_dtype(frozen),
+    }
+
+
+def _by_dtype(counts: Counter[str]) -> str:
+    return f" ({', '.join(f'{dtype} {count:,}' for dtype, count in counts.most_common())})" if counts else ""
+
+
+def _memory(model: torch.nn.Module, optimizer: Any) -> Facts:
+    minimum = estimate_minimum(model, optimizer)
+    known = minimum.optimizer_bytes is not None
+    return {
+        "parameters": format_bytes(minimum.parameters_bytes),
+        "gradients": format_bytes(minimum.gradients_bytes),
+        "optimizer": format_bytes(minimum.optimizer_bytes or 0) if known else "not known before the first step",
+        "at least": format_bytes(minimum.total_bytes) + ", plus activations",
+    }
+
+
+def _training(moment: Moment) -> Facts:
+    args, state = moment.args, moment.state
+    facts = {name: str(value) for name, value in settings(args).items()}
+    if getattr(state, "max_steps", 0):
+        facts["max_steps"] = f"{state.max_steps:,}"
+    per_device = getattr(state, "train_batch_size", None) or getattr(args, "per_device_train_batch_size", None)
+    if per_device:
+        accumulated = getattr(args, "gradient_accumulation_steps", None) or 1
+        total = per_device * accumulated * moment.run.world_size
+        facts["rows a step"] = f"{total:,} ({per_device} x {accumulated} micro-batches x {moment.run.world_size} ranks)"
+    if getattr(state, "global_step", 0):
+        facts["resumed at step"] = f"{state.global_step:,}"
+    optimizer = moment.objects.get("optimizer")
+    optimizer = getattr(optimizer, "optimizer", optimizer)
+    if optimizer is not None:
+        facts["optimizer"] = type(optimizer).__name__
+    return facts
+
+
+def _data(name: str, loader: Any) -> Facts:
+    facts = {}
+    rows, batches = _length(getattr(loader, "dataset", None)), _length(loader)
+    if rows is not None:
+        facts[f"{name} rows"] = f"{rows:,}"
+    elif loader is not None:
+        facts[f"{name} rows"] = "a stream of unknown length"
+    if batches is not None:
+        facts[f"{name} batches"] = f"{batches:,}"
+    if loader is not None:
+        facts[f"{name} workers"] = str(getattr(loader, "num_workers", 0))
+    return facts
+
+
+def _length(sized: Any) -> int | None:
+    try:
+        return len(sized)
+    except (TypeError, NotImplementedError, AttributeError):  # a stream
+        return None
+
+
+def _devices(model: Any, world_size: int) -> Facts:
+    facts: Facts = {"processes": str(world_size)}
+    if isinstance(model, torch.nn.Module):
+        devices = Counter(str(parameter.device) for parameter in model.parameters())
+        facts["model is on"] = ", ".join(devices)
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        for index in range(torch.cuda.device_count()):
+            properties = torch.cuda.get_device_properties(index)
+            facts[f"cuda:{index}"] = f"{properties.name}, {format_bytes(properties.total_memory)}"
+    facts["processors"] = f"{os.cpu_count()}, torch uses {torch.get_num_threads()} threads"
+    return facts
+
+
+def markdown(sections: Mapping[str, Mapping[str, str]]) -> str:
+    """The sections as Markdown tables; multi-line texts as blocks below."""
+    parts = []
+    for title, facts in sections.items():
+        rows = [f"| {name} | {_cell(value)} |" for name, value in facts.items() if "\n" not in value]
+        parts.append("\n".join([f"### {title}", "", "| | |", "|---|---|", *rows] if rows else [f"### {title}"]))
+        parts += [f"#### {name}\n\n{_block(value)}" for name, value in facts.items() if "\n" in value]
+    return "\n\n".join(parts)
+
+
+def _cell(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("|", "\\|")
+
+
+def _block(text: str) -> str:
+    """Indented, so that nothing in it is interpreted as Markdown."""
+    return "\n".join(f"    {line}" for line in text.splitlines())

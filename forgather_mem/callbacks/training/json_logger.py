@@ -1,0 +1,152 @@
+"""`JsonLogger`: keeps everything that a training logs in one JSON file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar
+
+from forgather_mem.callbacks.base import RuleCallback
+from forgather_mem.callbacks.training.facts import arguments
+from forgather_mem.callbacks.training.output_paths import event_folder
+from forgather_mem.engine.schedule import Rule
+from forgather_mem.formats.json_array import JsonArrayFile, plain
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.triggers import AtEvent
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME = "trainer_logs.json"
+# Stored on the trainer's state, so that an evaluation after the training continues in its file.
+_PATH_ATTRIBUTE = "_forgather_mem_json"
+_NOTHING: Mapping[str, float] = {}
+_EVENTS = ("train_begin", "epoch_end", "log", "evaluate", "save", "train_end")
+# Longer descriptions of the experiment appear in full in the first record only.
+_MAX_META_CHARS = 4_096
+
+
+class JsonLogger(RuleCallback):
+    """Writes log lines, evaluations, checkpoints, epochs, and the start and end of a training to `trainer_logs.json`.
+
+    The file is a JSON array, valid after every record, also if the process is killed between two of them; a record torn
+    by a kill is cut off by the training that continues the file. It is in the run's TensorBoard folder; a resumed
+    training continues its file. Rank 0 only. A record is
+
+        {"event": "on_log", "timestamp": "2024-01-01T12:00:00.000+00:00", "global_step": 100, "epoch": 0.5,
+         "metrics": {"loss": 2.34, "learning_rate": 0.0001}, "meta": {"name": "My Experiment"}}
+
+    and the record of `on_train_begin` also has the trainer's arguments and the model's configuration. Infinite numbers
+    and NaN become null, since JSON has no form for them.
+
+    Args:
+        logging_dir: The folder, if it can't be found as for `TBMemoryLogger`.
+        enabled: False makes it do nothing.
+        strict: Let a failure of our own end the training instead of logging it once.
+        **experiment_info: The "meta" of every record (`name`, `description`, `config`, ...). If it is longer than 4,096
+            characters in total, only the first record of a training has the long parts.
+    """
+
+    outside: ClassVar[frozenset[str]] = frozenset({"log", "evaluate"})
+
+    def __init__(
+        self,
+        *,
+        logging_dir: str | Path | None = None,
+        enabled: bool = True,
+        strict: bool = False,
+        **experiment_info: Any,
+    ) -> None:
+        self.logging_dir = logging_dir
+        self.experiment_info = experiment_info
+        self._writer = _Writer(logging_dir, experiment_info)
+        super().__init__([Rule(AtEvent(*_EVENTS), [self._writer], "JsonLogger")], enabled=enabled, strict=strict)
+
+    @property
+    def path(self) -> Path | None:
+        """The file of this training, or of the last one; None before the first record."""
+        return self._writer.path
+
+
+class _Writer:
+    """The work: one file for each training."""
+
+    def __init__(self, logging_dir: str | Path | None, info: Mapping[str, Any]) -> None:
+        self._logging_dir = logging_dir
+        self._info = info
+        self._short_info = _short(info)
+        self._file: JsonArrayFile | None = None
+        self._began_s = 0.0
+        self.path: Path | None = None
+
+    def begin(self, run: RunInfo) -> None:
+        """A training begins, or an evaluation outside one."""
+        self.end(run)
+        self._began_s = time.time()
+
+    def end(self, run: RunInfo) -> None:
+        """The training is over, however it ended."""
+        if self._file is not None:
+            self._file.close()
+            if problem := self._file.problem():
+                logger.warning("JsonLogger: %s", problem)
+        self._file = None
+
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        if moment.run.rank == 0:
+            if self._file is None:
+                self.path = self._place(moment)
+                self._file = JsonArrayFile(self.path)
+            self._file.append(self._record(moment))
+        return _NOTHING
+
+    def _record(self, moment: Moment) -> dict[str, Any]:
+        begins = moment.event == "train_begin"
+        metrics = moment.objects.get("logs" if moment.event == "log" else "metrics")
+        record = {
+            "event": f"on_{moment.event}",
+            "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "global_step": moment.step,
+            "epoch": moment.epoch,
+            "metrics": dict(metrics or {}),
+            "meta": self._info if begins else self._short_info,
+        }
+        if begins:
+            config = getattr(moment.objects.get("model"), "config", None)
+            record["arguments"] = arguments(moment.args)
+            record["model"] = config.to_dict() if config is not None and hasattr(config, "to_dict") else None
+        return record
+
+    def _place(self, moment: Moment) -> Path:
+        known: Path | None = getattr(moment.state, _PATH_ATTRIBUTE, None)
+        if known is not None and self._logging_dir is None:
+            return known
+        path = self._find(moment)
+        setattr(moment.state, _PATH_ATTRIBUTE, path)
+        return path
+
+    def _find(self, moment: Moment) -> Path:
+        folder, output_dir = event_folder(moment, self._logging_dir, self._began_s), moment.run.output_dir
+        if "://" in folder:
+            path = (output_dir or Path()) / FILE_NAME
+            logger.warning("JsonLogger: %s is remote; the log is written to %s", folder, path)
+            return path
+        path = Path(folder) / FILE_NAME
+        resumes = moment.event == "train_begin" and moment.step > 0
+        if resumes and not path.exists() and output_dir is not None:
+            earlier = [log for log in (output_dir / "runs").rglob(FILE_NAME) if log.is_file()]
+            return max(earlier, key=lambda log: log.stat().st_mtime, default=path)
+        return path
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_file": None}
+
+
+def _short(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    if len(json.dumps(plain(info))) <= _MAX_META_CHARS:
+        return info
+    share = _MAX_META_CHARS // max(len(info), 1)
+    return {name: value for name, value in info.items() if len(json.dumps(plain(value))) <= share}

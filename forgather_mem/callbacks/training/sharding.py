@@ -1,0 +1,34 @@
+"""Detects whether a model's parameters are sharded, so that one rank alone can't run it or know its gradients."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+# Environment variables set by accelerate's launcher, with the library that each stands for.
+_SWITCHES = {"ACCELERATE_USE_FSDP": "FSDP"}
+# Attributes that mark a parameter as sharded, with the library that sets them.
+_MARKS = (("device_mesh", "DTensor"), ("ds_status", "DeepSpeed ZeRO 3"), ("_is_flat_param", "FSDP"))
+
+
+def sharded_by(model: torch.nn.Module, args: Any) -> str | None:
+    """What sharded the parameters; None if this rank has them whole.
+
+    Args:
+        model: The model, wrapped or not.
+        args: The trainer's arguments, or None.
+    """
+    if getattr(args, "fsdp", None):
+        return "FSDP"
+    for switch, library in _SWITCHES.items():
+        if os.environ.get(switch, "").lower() in ("1", "true"):
+            return library
+    if any(type(module).__name__ in ("FullyShardedDataParallel", "FSDPModule") for module in model.modules()):
+        return "FSDP"
+    for parameter in model.parameters():
+        for attribute, library in _MARKS:
+            if hasattr(parameter, attribute):
+                return library
+    return None

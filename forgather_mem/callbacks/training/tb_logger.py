@@ -1,0 +1,197 @@
+"""`TBLogger`: writes a training's own numbers and its configuration to TensorBoard."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from forgather_mem.callbacks.base import RuleCallback
+from forgather_mem.callbacks.training.facts import arguments, markdown, settings, training_facts
+from forgather_mem.callbacks.training.output_paths import EventTarget
+from forgather_mem.engine.schedule import Rule
+from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.triggers import AtEvent
+
+Derive = Callable[[float, Mapping[str, Any]], float | None]
+_NOTHING: Mapping[str, float] = {}
+# Longer texts are not settings by which runs are compared.
+_MAX_HPARAM_CHARS = 100
+
+
+def perplexity(loss: float, logs: Mapping[str, Any]) -> float:
+    """The perplexity of a mean loss per token in nats; infinite if a float can't hold it.
+
+    >>> perplexity(0.0, {}), perplexity(1e6, {})
+    (1.0, inf)
+    """
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
+
+
+DEFAULT_SCALARS: tuple[tuple[str, str] | tuple[str, str, Derive], ...] = (
+    ("loss", "train-loss"),
+    ("loss", "train-perplexity", perplexity),
+    ("learning_rate", "learning-rate"),
+    ("grad_norm", "grad-norm"),
+    ("max_grad_norm", "grad-norm[max]"),
+    ("eval_loss", "eval-loss"),
+    ("eval_loss", "eval-perplexity", perplexity),
+    ("eval_accuracy", "eval-accuracy"),
+)
+"""The default of `scalars`: key in the trainer's logs, tag, function. Any other numbers that the trainer logs use their
+own keys."""
+
+
+class TBLogger(RuleCallback):
+    """Writes what the trainer logs to TensorBoard, the configuration as text, and the run to the HParams tab.
+
+    Zero is a value, and so is a NaN loss. It writes on rank 0 only, in records that survive a crash; a failing disk
+    never ends the training.
+
+    Args:
+        summary_writer: A `torch.utils.tensorboard.SummaryWriter` to write through: it is not configured or closed.
+            Default: a file of our own in the run's TensorBoard folder, beside `mem_*`.
+        scalars: What to log, each (key in the logs, tag) or (key, tag, function), where `function(value, logs)` returns
+            the number, or None for no point. Default: `DEFAULT_SCALARS`, and other numbers under their own keys.
+        logging_dir: The folder for our own file, if it can't be found as for `TBMemoryLogger`.
+        enabled: False makes it do nothing.
+        strict: Let a failure of our own end the training instead of logging it once.
+        **experiment_info: Anything worth knowing about the experiment (`name`, `description`, `config`, ...), shown as
+            text; numbers and short texts also in the HParams tab for comparing runs.
+
+    >>> TBLogger(scalars=[["loss"]])
+    Traceback (most recent call last):
+    ...
+    ValueError: TBLogger(scalars=[... ['loss'] ...]): each is (key, tag) or (key, tag, function)
+
+    Raises:
+        ValueError: for scalars in another form, or both a writer and a folder.
+    """
+
+    outside: ClassVar[frozenset[str]] = frozenset({"log", "evaluate"})
+
+    def __init__(
+        self,
+        summary_writer: Any = None,
+        scalars: Sequence[Sequence[Any]] | None = None,
+        *,
+        logging_dir: str | Path | None = None,
+        enabled: bool = True,
+        strict: bool = False,
+        **experiment_info: Any,
+    ) -> None:
+        if summary_writer is not None and logging_dir is not None:
+            raise ValueError(
+                f"TBLogger(summary_writer=..., logging_dir={str(logging_dir)!r}): the writer has its folder already; "
+                "give one of the two"
+            )
+        self.summary_writer = summary_writer
+        self.logging_dir = logging_dir
+        self.experiment_info = experiment_info
+        self.scalars = tuple(map(_checked, scalars if scalars is not None else DEFAULT_SCALARS))
+        writer = _Writer(self, takes_all=scalars is None, strict=strict)
+        when = AtEvent("train_begin", "log", "evaluate", "train_end")
+        super().__init__([Rule(when, [writer], "TBLogger")], enabled=enabled, strict=strict)
+
+
+class _Writer:
+    """The work: one page for each training."""
+
+    def __init__(self, logger: TBLogger, *, takes_all: bool, strict: bool) -> None:
+        self._target = EventTarget(logger.summary_writer, logger.logging_dir)
+        self._info = logger.experiment_info
+        self._scalars = logger.scalars
+        self._keys = {key for key, _, _ in logger.scalars}
+        self._takes_all = takes_all
+        self._strict = strict
+        self._fence = FailureGuard(self._strict)
+        self._written: dict[str, tuple[int, str]] = {}
+
+    def begin(self, run: RunInfo) -> None:
+        """A training begins, or an evaluation outside one."""
+        self._fence = FailureGuard(self._strict)
+        self._target.begin()
+
+    def end(self, run: RunInfo) -> None:
+        """The training is over, however it ended."""
+        self._target.end()
+
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        if moment.run.rank != 0:
+            return _NOTHING
+        if moment.event == "train_begin":
+            self._written.clear()
+            self._introduce(moment)
+        elif moment.event == "train_end":
+            self._conclude(moment)
+        else:
+            logs = moment.objects.get("logs" if moment.event == "log" else "metrics") or {}
+            self._target.page(moment).scalars(self._new(moment, logs), moment.step)
+        return _NOTHING
+
+    def _introduce(self, moment: Moment) -> None:
+        page = self._target.page(moment)
+        if self._info:
+            page.text("experiment", markdown({"experiment": {k: str(v) for k, v in self._info.items()}}), moment.step)
+        facts = training_facts(moment)
+        facts["arguments"] = {name: str(value) for name, value in arguments(moment.args).items()}
+        config = getattr(moment.objects.get("model"), "config", None)
+        if config is not None:
+            facts["model"]["config"] = str(config)
+        page.text("training_info", markdown(facts), moment.step)
+        short = {name: v for name, v in self._info.items() if isinstance(v, int | float) or _is_short(v)}
+        if hparams := {**settings(moment.args), **short}:
+            page.hparams(hparams, [tag for _, tag, _ in self._scalars])
+
+    def _conclude(self, moment: Moment) -> None:
+        page, history = self._target.page(moment), getattr(moment.state, "log_history", None)
+        if history:
+            results = {name: str(value) for name, value in history[-1].items()}
+            page.text("train_results", markdown({"results": results}), moment.step)
+        page.finished()
+
+    def _new(self, moment: Moment, logs: Mapping[str, Any]) -> dict[str, float]:
+        """The numbers by tag, without those already written for this step: evaluations are logged too."""
+        values: dict[str, float] = {}
+        for key, tag, derive in self._scalars:
+            number = _number(logs.get(key))
+            if number is not None and derive is not None:
+                number = _number(self._fence.call(f"TBLogger, {tag!r}", derive, number, logs))
+            if number is not None:
+                values[tag] = number
+        if self._takes_all:
+            rest = {key: _number(value) for key, value in logs.items() if key not in self._keys}
+            values.update({key: number for key, number in rest.items() if number is not None})
+        new = {tag: number for tag, number in values.items() if self._written.get(tag) != (moment.step, repr(number))}
+        self._written.update({tag: (moment.step, repr(number)) for tag, number in new.items()})
+        return new
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_written": {}}
+
+
+def _checked(scalar: Sequence[Any]) -> tuple[str, str, Derive | None]:
+    parts = () if isinstance(scalar, str) else tuple(scalar)
+    named = len(parts) in (2, 3) and all(isinstance(part, str) and part for part in parts[:2])
+    if not named or (len(parts) == 3 and parts[2] is not None and not callable(parts[2])):
+        raise ValueError(f"TBLogger(scalars=[... {scalar!r} ...]): each is (key, tag) or (key, tag, function)")
+    return parts[0], parts[1], parts[2] if len(parts) == 3 else None
+
+
+def _number(value: Any) -> float | None:
+    """The value as a number, including NaN and infinity; None for anything else."""
+    if value is None or isinstance(value, bool | str | bytes):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):  # a list, a tensor of several numbers
+        return None
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _MAX_HPARAM_CHARS and "\n" not in value

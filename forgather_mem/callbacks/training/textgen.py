@@ -1,0 +1,252 @@
+"""`TextgenCallback`: lets the model generate text from time to time, so that people see what it has learned."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import GenerationConfig
+
+from forgather_mem.callbacks.base import RuleCallback
+from forgather_mem.callbacks.training.generation import Generated, config_for, generate
+from forgather_mem.callbacks.training.output_paths import EventTarget
+from forgather_mem.callbacks.training.sharding import sharded_by
+from forgather_mem.engine.run import Run
+from forgather_mem.engine.schedule import Rule
+from forgather_mem.errors import did_you_mean
+from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
+from forgather_mem.units import GIB, format_bytes, format_duration
+
+_NOTHING: Mapping[str, float] = {}
+DEFAULT_MAX_NEW_TOKENS = 50
+
+
+class TextgenCallback(RuleCallback):
+    """Lets the model continue some prompts and writes the result to TensorBoard, as the text `generated_text`.
+
+    All prompts form one batch; a text ends at the end of sequence. The training is not affected: modes of modules and
+    random generators are restored. The cost is shown with the text and as `textgen/time_ms`, `textgen/tokens_per_s` and
+    `textgen/peak_gib`, the memory on top of what was in use before. Rank 0 only; a model whose parameters are sharded
+    over the ranks (FSDP, ZeRO 3) can't be run by one rank, so nothing is generated then. Missing requirements are
+    reported at the start of the training.
+
+    Args:
+        summary_writer: A `SummaryWriter` to write through. Default: a file of our own in the run's TensorBoard folder.
+        prompts: Texts to continue. They may also be the only positional argument, as a list.
+        generation_config: A dict on top of the model's own configuration, or a complete `GenerationConfig`.
+        generation_steps: Generate every N optimizer steps. Default: at each evaluation of the training.
+        max_new_tokens: Maximum number of tokens to generate. Default: the configuration's value, else 50.
+        tokenizer: Default: the trainer's `processing_class`.
+        reset_peaks: Reset the memory peak before generating. Other readers of that peak see the reset; without it the
+            memory is known only if it rises above an older peak.
+        logging_dir: The folder for our own file, if it can't be found as for `TBMemoryLogger`.
+        enabled: False makes it do nothing.
+        strict: Let a failure of our own end the training instead of logging it once.
+
+    Raises:
+        ValueError: for missing prompts, a period below 1, or settings that transformers refuses.
+    """
+
+    def __init__(
+        self,
+        summary_writer: Any = None,
+        prompts: Sequence[str] | str | None = None,
+        generation_config: GenerationConfig | Mapping[str, Any] | None = None,
+        generation_steps: int | None = None,
+        max_new_tokens: int | None = None,
+        *,
+        tokenizer: Any = None,
+        reset_peaks: bool = True,
+        logging_dir: str | Path | None = None,
+        enabled: bool = True,
+        strict: bool = False,
+    ) -> None:
+        if prompts is None and isinstance(summary_writer, str | list | tuple):
+            summary_writer, prompts = None, summary_writer
+        check_period("TextgenCallback", "generation_steps", "step", generation_steps)
+        self.summary_writer = summary_writer
+        self.prompts = _checked_prompts(prompts)
+        self.generation_steps = generation_steps
+        self.generation_config = _checked_config(generation_config, max_new_tokens)
+        writer = _Writer(
+            EventTarget(summary_writer, logging_dir), self.prompts, self.generation_config, tokenizer, reset_peaks
+        )
+        when = AtEvent("evaluate") if generation_steps is None else Every(steps=generation_steps)
+        begins = Rule(AtEvent("train_begin"), [_Check(writer, by_steps=generation_steps is not None)])
+        super().__init__([begins, Rule(when, [writer], "TextgenCallback")], enabled=enabled, strict=strict)
+
+
+class _Writer:
+    """The work: generates and writes."""
+
+    def __init__(
+        self,
+        target: EventTarget,
+        prompts: Sequence[str],
+        config: GenerationConfig | dict[str, Any],
+        tokenizer: Any,
+        reset_peaks: bool,
+    ) -> None:
+        self._target = target
+        self._prompts = prompts
+        self._config = config
+        self._tokenizer = tokenizer
+        self._reset_peaks = reset_peaks
+        self.off = False
+
+    def begin(self, run: RunInfo) -> None:
+        """A training begins."""
+        self.off = run.rank != 0
+        self._target.begin()
+
+    def end(self, run: RunInfo) -> None:
+        """The training is over, however it ended."""
+        self._target.end()
+
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        if not self.off and self.missing(moment) is None:
+            self._write(moment)
+        return _NOTHING
+
+    def missing(self, moment: Moment) -> str | None:
+        """Why nothing can be generated; None if it can."""
+        model: Any = moment.objects.get("model")
+        if not callable(getattr(model, "generate", None)):
+            return f"the model ({type(model).__name__}) has no method generate()"
+        if self._tokenizer_of(moment) is None:
+            return "there is no tokenizer; give the trainer its processing_class, or TextgenCallback(tokenizer=...)"
+        spread_by = sharded_by(model, moment.args)
+        if spread_by is not None:
+            return f"the parameters are spread over the ranks ({spread_by}), and all of them would have to take part"
+        return None
+
+    def _tokenizer_of(self, moment: Moment) -> Any:
+        given = (self._tokenizer, moment.objects.get("processing_class"), moment.objects.get("tokenizer"))
+        found = next((tokenizer for tokenizer in given if tokenizer is not None), None)
+        return getattr(found, "tokenizer", found)  # a processor of texts and images has one
+
+    def _write(self, moment: Moment) -> None:
+        model, tokenizer = moment.objects["model"], self._tokenizer_of(moment)
+        config = config_for(model, tokenizer, self._config)
+        began_s = time.perf_counter()
+        with _Memory(self._reset_peaks) as memory:
+            texts = _as_phase(moment.run, lambda: generate(model, tokenizer, self._prompts, config))
+        took_s = time.perf_counter() - began_s
+        num_tokens = sum(text.num_tokens for text in texts)
+        values = {"textgen/time_ms": took_s * 1e3, "textgen/tokens_per_s": num_tokens / took_s}
+        if memory.rise_bytes is not None:
+            values["textgen/peak_gib"] = memory.rise_bytes / GIB
+        page = self._target.page(moment)
+        page.scalars(values, moment.step)
+        page.text("generated_text", _markdown(texts, num_tokens, took_s, memory), moment.step)
+
+
+class _Check:
+    """The work at the start of a training: reports what is missing."""
+
+    def __init__(self, writer: _Writer, *, by_steps: bool) -> None:
+        self._writer = writer
+        self._by_steps = by_steps
+
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        if moment.run.rank != 0:
+            return _NOTHING
+        strategy = getattr(moment.args, "eval_strategy", None)
+        missing = self._writer.missing(moment)
+        if missing is None and not self._by_steps and getattr(strategy, "value", strategy) == "no":
+            missing = "this training has no evaluations; give generation_steps"
+        if missing is not None:
+            self._writer.off = True
+            moment.run.say(f"forgather-mem: TextgenCallback generates nothing: {missing}")
+        return _NOTHING
+
+
+class _Memory:
+    """The memory peak in a `with` block, above what was in use before: the device's, or else the process's."""
+
+    def __init__(self, reset: bool) -> None:
+        self.where, peaks = "device", device_peaks()
+        if peaks is None:
+            self.where = "host"
+            host = host_peaks()
+            self._window = None if host is None else host.open(reset=reset)
+        else:
+            self._window = peaks.open(reset=reset)
+
+    @property
+    def rise_bytes(self) -> int | None:
+        """None if unknown."""
+        window: PeakWindow | None = self._window
+        return window.peak_bytes - window.start_bytes if window is not None and window.exact else None
+
+    def __enter__(self) -> _Memory:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._window is not None:
+            self._window.close()
+
+
+def _as_phase(run: RunInfo, work: Callable[[], list[Generated]]) -> list[Generated]:
+    """Run the work as the phase "generate"."""
+    phases = run.phases if isinstance(run, Run) else None
+    entered = phases is not None and phases.enter("generate")
+    try:
+        return work()
+    finally:
+        if phases is not None and entered:
+            phases.leave("generate")
+
+
+def _markdown(texts: Sequence[Generated], num_tokens: int, took_s: float, memory: _Memory) -> str:
+    rise = memory.rise_bytes
+    head = f"{len(texts)} prompts, {num_tokens:,} tokens in {format_duration(took_s)}"
+    head += "" if rise is None else f", {format_bytes(rise)} of {memory.where} memory"
+    parts = [head]
+    for text in texts:
+        end = "" if text.ended else " ..."
+        parts.append(_block(f"{text.prompt}[START]{text.text}{end}"))
+    return "\n\n---\n\n".join(parts)
+
+
+def _block(text: str) -> str:
+    """Indented, so that nothing in it is interpreted as Markdown."""
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def _checked_prompts(prompts: Sequence[str] | str | None) -> tuple[str, ...]:
+    found = (prompts,) if isinstance(prompts, str) else tuple(prompts or ())
+    if not found or not all(isinstance(prompt, str) for prompt in found):
+        raise ValueError(
+            f"TextgenCallback(prompts={prompts!r}): give a list of texts, for example ['Once upon a time']"
+        )
+    return found
+
+
+def _checked_config(
+    config: GenerationConfig | Mapping[str, Any] | None, max_new_tokens: int | None
+) -> GenerationConfig | dict[str, Any]:
+    check_period("TextgenCallback", "max_new_tokens", "token", max_new_tokens)
+    if isinstance(config, GenerationConfig):
+        config = copy.deepcopy(config)
+        if max_new_tokens is not None:
+            config.max_new_tokens = max_new_tokens
+        return config
+    asked = dict(config or {})
+    if max_new_tokens is not None or not {"max_new_tokens", "max_length"} & asked.keys():
+        asked["max_new_tokens"] = max_new_tokens or DEFAULT_MAX_NEW_TOKENS
+    known = GenerationConfig()
+    unknown = known.update(**asked)
+    for name in unknown:
+        hint = did_you_mean(name, [key for key in vars(known) if not key.startswith("_")])
+        raise ValueError(
+            f"TextgenCallback(generation_config={{{name!r}: ...}}): transformers has no such setting"
+            + (f"; {hint}" if hint else "")
+        )
+    known.validate()
+    return asked

@@ -1,0 +1,324 @@
+"""Builds the objects that the nodes of a graph describe.
+
+Everything that can be checked is checked first, for all nodes that the requested targets reach: variables are bound,
+names are allowed, modules can be imported, arguments fit. Only then is the first object built: depth first, in written
+order, with an explicit stack.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from forgather_mem.config.construction.filling import filled_arguments, filled_list, filled_mapping
+from forgather_mem.config.construction.resolve import MAX_NAMES, Callee, Resolver, is_file
+from forgather_mem.config.construction.sizes import Sizes, TooLarge
+from forgather_mem.config.construction.value_builtins import Values
+from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, DictNode, ListNode, Node, Value, VarNode, walk
+from forgather_mem.config.policy.remote_code import ArgumentCheck
+from forgather_mem.errors import TemplateError
+
+_MISSING: Final = object()
+
+
+class Construction:
+    """The objects built from one graph: one node is one object.
+
+    It keeps every object it built. A partial made by it keeps only what its own arguments refer to.
+    """
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+        self._built: dict[int, object] = {}  # by id of the node; the graph keeps the nodes alive
+        self._cells: dict[int, _Cell] = {}
+        self._items: dict[int, int] = {}
+
+    def build(self, roots: Sequence[Value]) -> list[object]:
+        """The objects for some parts of the graph.
+
+        Raises:
+            TemplateError: before anything is built, if something is unbound, refused, missing or does not fit; later if
+                a constructor raises, with its exception as the cause.
+        """
+        run = _Builder(self._resolver, self._built, self._built, items=self._items)
+        for node in self._resolver.calls(roots):
+            if not is_file(node):  # an earlier call of the template may write the file
+                run.check_ahead(node)
+        self._built.update(_filled(self._cells))
+        try:
+            return [run.value(root) for root in roots]
+        finally:
+            run.settle(self._cells)
+
+
+def misfits(resolver: Resolver, roots: Sequence[Value]) -> list[TemplateError]:
+    """All failures that can be found without building: names that can't be imported, arguments that don't fit.
+
+    Names that the policy allows are imported, refused ones are skipped.
+    """
+    found: list[TemplateError] = []
+    names: set[str] = set()
+    run = _Builder(resolver, {}, {})
+    for node in resolver.reached(roots):
+        if max(len(found), len(names)) >= MAX_NAMES:
+            break
+        if isinstance(node, CallNode):
+            names.add(node.constructor)
+        if isinstance(node, CallNode) and resolver.allows(node):
+            try:
+                run.check_ahead(node)
+            except TemplateError as error:
+                found.append(error)
+    return found
+
+
+class Partial:
+    """The callable that a `!partial` becomes. Arguments of a call are added to those of the template, which are built
+    anew for each call, except for singletons.
+
+    Exceptions of the callable itself pass through, with a note that names the partial's location.
+    """
+
+    def __init__(self, resolver: Resolver, node: CallNode, run: _Builder | None) -> None:
+        self._resolver = resolver
+        self._node = node
+        self._run = run  # while the construction that made it is running; afterwards `_cells` is used
+        self._cells: dict[int, _Cell] = {}
+
+    def __call__(self, /, *args: object, **kwargs: object) -> object:
+        once = self._run.once if self._run else _filled(self._cells)
+        run = _Builder(self._resolver, once, {}, self._run.partials if self._run else [])
+        try:
+            return run.call_partial(self._node, args, kwargs)
+        finally:
+            if self._run is None:
+                run.settle(self._cells)
+
+    def __repr__(self) -> str:
+        return f"<!partial:{self._node.constructor} at {self._resolver.graph.place(self._node.mark)}>"
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The parameters that may still be given."""
+        function = _Builder(self._resolver, {}, {}).callee(self._node).function
+        return inspect.signature(functools.partial(function, *self._node.args, **self._node.kwargs))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickles the partial with the singletons that its arguments refer to."""
+        whole = Partial(self._resolver, self._node, None)
+        whole.settle(self._run.once if self._run else _filled(self._cells), {})
+        return _restored, (whole._resolver, self._node, [(c.node, c.value) for c in whole._cells.values()])
+
+    def settle(self, once: Mapping[int, object], cells: dict[int, _Cell]) -> None:
+        """Let go of the construction: keep only the variables and singletons that the arguments refer to."""
+        resolver, names = self._resolver, []
+        self._run, self._cells = None, {}
+
+        def parts(node: Node) -> Sequence[Node]:
+            return () if node.once and id(node) in once else resolver.parts(node)
+
+        for node in walk([self._node], parts):
+            if node.once:
+                cell = self._cells[id(node)] = cells.setdefault(id(node), _Cell(node))
+                cell.fill(once)
+            elif isinstance(node, VarNode):
+                names.append(node.variable)
+        self._resolver = resolver.narrowed(names)
+
+
+class _Cell:
+    """The one object of a node, shared by a construction and the partials that it made."""
+
+    __slots__ = ("node", "value")
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.value: object = _MISSING
+
+    def fill(self, once: Mapping[int, object]) -> None:
+        if self.value is _MISSING:
+            self.value = once.get(id(self.node), _MISSING)
+
+
+def _filled(cells: Mapping[int, _Cell]) -> dict[int, object]:
+    return {key: cell.value for key, cell in cells.items() if cell.value is not _MISSING}
+
+
+def _restored(resolver: Resolver, node: CallNode, built: Sequence[tuple[Node, object]]) -> Partial:
+    partial = Partial(resolver, node, None)
+    for once, value in built:
+        cell = partial._cells[id(once)] = _Cell(once)
+        cell.value = value
+    return partial
+
+
+class _Builder:
+    """One construction of some targets, or one call of a partial.
+
+    Args:
+        once: Objects that exist once per construction, by id of their node.
+        memo: The other lists and mappings, which are shared by all their aliases.
+        partials, items: Collect the partials made, and the `Sizes` of what is built.
+    """
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        once: dict[int, object],
+        memo: dict[int, object],
+        partials: list[Partial] | None = None,
+        items: dict[int, int] | None = None,
+    ) -> None:
+        self.once = once
+        self.partials = [] if partials is None else partials
+        self._resolver = resolver
+        self._memo = memo
+        self._values = Values(cpu_s=resolver.budgets.render_cpu_s)
+        self._callees: dict[str, Callee] = {}
+        self._arguments_check = ArgumentCheck(resolver.allows_address)
+        self._sizes = Sizes(resolver.budgets, {} if items is None else items)
+
+    def settle(self, cells: dict[int, _Cell]) -> None:
+        """At the end: detach the partials and move what was built into the shared cells."""
+        for partial in self.partials:
+            partial.settle(self.once, cells)
+        for cell in cells.values():
+            cell.fill(self.once)
+
+    def callee(self, node: CallNode) -> Callee:
+        """The callee of a call, imported if necessary."""
+        found = self._callees.get(node.constructor)
+        if found is None:
+            found = self._callee(node)
+            if not is_file(node):  # files depend on the template's location
+                self._callees[node.constructor] = found
+        return found
+
+    def _callee(self, node: CallNode) -> Callee:
+        if function := self._values.function(node.constructor):
+            return Callee(function)
+        try:
+            return self._resolver.callee(node)
+        except TemplateError:
+            raise
+        except Exception as error:
+            raise self._resolver.error(node, f"importing {node.constructor} raised {_shown(error)}") from error
+
+    def check_ahead(self, node: CallNode) -> None:
+        """Import the callee of a call and check its arguments, before anything is built."""
+        more_come = node.kind == "partial" or node.latent is not None
+        callee = self.callee(node)
+        found = callee.misfit(len(node.args), node.kwargs.keys(), more_come=more_come)
+        if found is not None:
+            raise self._resolver.misfit_error(node, found)
+        if callee.is_guarded:
+            named = node.kwargs if node.latent is None else {**node.kwargs, "latent_args": node.latent}
+            self._resolver.guard(node, callee, node.args, named, self._arguments_check)
+
+    def value(self, root: Value) -> object:
+        """The object for a part of the graph."""
+        if not isinstance(root, Node):
+            return root
+        made = self._known(root)
+        if made is not _MISSING:
+            return made
+        stack: list[tuple[Node, Iterator[Node], list[object]]] = [(root, iter(self._needs(root)), [])]
+        while stack:
+            node, pending, values = stack[-1]
+            for child in pending:
+                made = self._known(child)
+                if made is _MISSING:
+                    needs = self._needs(child)
+                    if needs:
+                        stack.append((child, iter(needs), []))
+                        break
+                    made = self._make(child, [])
+                values.append(made)
+            else:
+                stack.pop()
+                made = self._make(node, values)
+                if stack:
+                    stack[-1][2].append(made)
+        return made
+
+    def call_partial(self, node: CallNode, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+        """Build the arguments of a partial, add those of the call, and call."""
+        values = [self.value(child) for child in self._resolver.parts(node)]
+        own, named = self._arguments(node, values)
+        callee = self.callee(node)
+        if node.children:
+            self._resolver.guard(node, callee, own, named, self._arguments_check)
+        own, named = [*own, *args], {**named, **kwargs}
+        self._resolver.check(node, callee, own, named)
+        try:
+            return callee.function(*own, **named)
+        except Exception as error:
+            error.add_note(f"in {node.constructor}, a !partial at {self._resolver.graph.place(node.mark)}")
+            raise
+
+    def _needs(self, node: Node) -> Sequence[Node]:
+        if not node.children or (isinstance(node, CallNode) and node.kind == "partial"):
+            return ()
+        return self._resolver.parts(node)
+
+    def _known(self, node: Node) -> object:
+        return (self.once if node.once else self._memo).get(id(node), _MISSING)
+
+    def _make(self, node: Node, values: Sequence[object]) -> object:
+        made: object
+        if isinstance(node, CallNode):
+            made = self._call(node, values)
+        elif isinstance(node, ListNode):
+            made = filled_list(node, values)
+        elif isinstance(node, DictNode):
+            made = filled_mapping(node, values)
+        else:
+            assert isinstance(node, VarNode)
+            made = self._variable(node, values)
+        try:
+            self._sizes.add(node, self._resolver.parts, made)
+        except TooLarge as error:
+            raise self._resolver.error(node, str(error)) from error
+        if not node.fresh:
+            (self.once if node.once else self._memo)[id(node)] = made
+        return made
+
+    def _variable(self, node: VarNode, values: Sequence[object]) -> object:
+        if node.variable in self._resolver.variables:
+            return self._resolver.variables[node.variable]
+        assert node.default is not NO_DEFAULT  # checked ahead
+        return values[0] if values else node.default
+
+    def _call(self, node: CallNode, values: Sequence[object]) -> object:
+        if node.kind == "partial":
+            made = Partial(self._resolver, node, self)
+            self.partials.append(made)
+            return made
+        callee = self.callee(node)
+        args, kwargs = self._arguments(node, values)
+        if callee.is_checked_late or node.latent is not None:
+            self._resolver.check(node, callee, args, kwargs)
+        if values:  # the others were looked at ahead
+            self._resolver.guard(node, callee, args, kwargs, self._arguments_check)
+        try:
+            return callee.function(*args, **kwargs)
+        except Exception as error:
+            raise self._resolver.raised(node, callee, args, kwargs, error, _shown(error)) from error
+
+    def _arguments(self, node: CallNode, values: Sequence[object]) -> tuple[Sequence[object], Mapping[str, object]]:
+        args, kwargs, latent = filled_arguments(node, values)
+        if latent is None or node.kind == "meta":
+            return args, kwargs
+        if not isinstance(latent, Mapping):
+            message = f"latent_args of {node.constructor} is a mapping; here it is of type {type(latent).__name__}"
+            raise self._resolver.error(node, message, "latent_args")
+        return args, {**kwargs, **latent}
+
+
+def _shown(error: Exception) -> str:
+    if isinstance(error, TemplateError):
+        return f"TemplateError: {error.message[:400]}"
+    return "".join(traceback.format_exception_only(error)).strip()[:400]  # also when its __str__ raises

@@ -1,0 +1,283 @@
+"""Resolves the names in a graph: imports callables, binds variables, checks arguments.
+
+Nothing is built here. Exceptions of an imported module pass through; `construct` turns them into a `TemplateError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from forgather_mem.config.construction.signature_check import Misfit, Parameters, misfit, parameters_of
+from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, Graph, Node, Paths, Value, VarNode, walk
+from forgather_mem.config.limits import Limits
+from forgather_mem.config.policy.policy import NameUse, Policy
+from forgather_mem.config.policy.remote_code import ArgumentCheck, addresses_in, are_plain, is_below
+from forgather_mem.config.source.location import SourceLocation
+from forgather_mem.errors import TemplateError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Callee:
+    """A resolved callable.
+
+    Attributes:
+        function: The callable.
+        parameters: What it takes, where Python can tell.
+        is_checked_late: Whether its arguments fit is looked at when they are built, not only ahead.
+        is_guarded: Its arguments may hold nothing that leads to code, an address or a file.
+    """
+
+    function: Callable[..., object]
+    parameters: Parameters | None = None
+    is_checked_late: bool = False
+    is_guarded: bool = False
+
+    def misfit(self, num_args: int, names: Set[str], *, more_come: bool = False) -> Misfit | None:
+        """Why the arguments can't fit, or None."""
+        return misfit(self.parameters, num_args, names, more_come=more_come) if self.parameters else None
+
+
+OWN_VARIABLE = "pp_config"
+"""A variable that every construction has: the text of the template, for loggers that record it."""
+
+_NOWHERE = SourceLocation("", 1)
+MAX_NAMES = 1_000
+"""Names of one template that are looked at; with more it is no honest one."""
+
+
+class Resolver:
+    """Resolves the names and variables of one construction.
+
+    Args:
+        graph: The parsed template.
+        policy: Decides what may be imported.
+        variables: Values for `!var`.
+        budgets: How much may be built.
+        addresses: Those that the person who loads gave as values.
+        folder_of: Takes the name of a template to the folder of its file, None for text from memory.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        policy: Policy,
+        variables: Mapping[str, object],
+        *,
+        budgets: Limits | None = None,
+        addresses: Sequence[str] = (),
+        folder_of: Callable[[str], str | None] | None = None,
+    ) -> None:
+        self.graph = graph
+        self.policy = policy
+        self.variables = variables
+        self.budgets = budgets or Limits()
+        self._addresses = addresses
+        self._folder_of = folder_of
+        self._callees: dict[object, Callee] = {}
+        self._paths: Paths | None = None  # found when an error wants one
+
+    def __getstate__(self) -> dict[str, object]:
+        graph = Graph(root=None)  # its `locate` belongs to a load that has ended
+        return {**self.__dict__, "graph": graph, "_folder_of": None, "_callees": {}, "_paths": None}
+
+    def narrowed(self, names: Iterable[str]) -> Resolver:
+        """A copy with only some of the variables, so that it keeps no more alive than it needs."""
+        other = Resolver.__new__(Resolver)
+        other.__dict__.update(self.__dict__)
+        other.variables = {name: self.variables[name] for name in names if name in self.variables}
+        return other
+
+    def parts(self, node: Node) -> Sequence[Node]:
+        """The nodes that are built when this one is used."""
+        if not node.children or (isinstance(node, VarNode) and node.variable in self.variables):
+            return ()
+        if isinstance(node, CallNode) and node.kind == "meta":
+            return ()
+        return node.children
+
+    def reached(self, roots: Sequence[Value]) -> Iterator[Node]:
+        """Every node that is built for the roots, or may be when a partial is called."""
+        return walk(roots, self.parts)
+
+    def allows(self, node: CallNode) -> bool:
+        """Whether the policy allows importing the name of a call."""
+        folder = self._folder(node) if is_file(node) else None
+        return self.policy.verdict(node.constructor, folder).allowed
+
+    def calls(self, roots: Sequence[Value]) -> list[CallNode]:
+        """All calls that the roots reach; their names are allowed and all variables bound.
+
+        Raises:
+            TemplateError: if a variable has no value, or the policy refuses a name.
+        """
+        calls, unbound = [], []
+        for node in self.reached(roots):
+            if isinstance(node, CallNode):
+                calls.append(node)
+            elif isinstance(node, VarNode) and node.default is NO_DEFAULT and node.variable not in self.variables:
+                unbound.append(node)
+        if unbound:
+            raise self._unbound(unbound)
+        self._check_names(calls)
+        return calls
+
+    def callee(self, node: CallNode) -> Callee:
+        """Import the callable of a call. The built-ins that make values are not imported: `Values` has them.
+
+        Raises:
+            TemplateError: if it does not exist or is refused. Exceptions of a module pass through.
+        """
+        key: object = node.constructor
+        if is_file(node):
+            key = (node.constructor, self._folder(node), node.searchpath)
+        found = self._callees.get(key)
+        if found is None:
+            with self._placed(node) as use:
+                function = self.policy.load(use)
+            late = is_file(node) or node.constructor.startswith("transformers")
+            guarded = self.policy.guards(node.constructor)
+            found = self._callees[key] = Callee(function, parameters_of(function), late, guarded)
+        return found
+
+    def uses(self, calls: Iterable[CallNode]) -> list[NameUse]:
+        """The names of calls, each where it stands first, for the policy; of very many the first ones."""
+        nodes: dict[object, CallNode] = {}
+        for node in calls:
+            nodes.setdefault((node.constructor, node.searchpath), node)
+            if len(nodes) == MAX_NAMES:
+                break
+        return [self._use(node, self.graph.place(node.mark), self._path(node) or "") for node in nodes.values()]
+
+    def check(self, node: CallNode, callee: Callee, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        """Refuse arguments that don't fit, before the call.
+
+        Raises:
+            TemplateError: names the first of them.
+        """
+        found = callee.misfit(len(args), kwargs.keys())
+        if found is not None:
+            raise self.misfit_error(node, found)
+
+    def guard(
+        self,
+        node: CallNode,
+        callee: Callee,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        check: ArgumentCheck,
+    ) -> None:
+        """Refuse arguments that the policy forbids, before the call; parts may still be nodes.
+
+        Raises:
+            TemplateError: names the first of them.
+        """
+        is_of_transformers = node.constructor.startswith("transformers")
+        if not callee.is_guarded or (not is_of_transformers and are_plain(args, kwargs)):
+            return
+        names = callee.parameters.positional if callee.parameters else ()
+        rest, named = args[len(names) :], {**dict(zip(names, args, strict=False)), **kwargs}
+        found = check.address(node.constructor, rest, named)
+        if found is None and is_of_transformers:
+            found = check.of_transformers(node.constructor, rest, named)
+        if found is not None:
+            with self._placed(node) as use:
+                raise self.policy.refuse_argument(use, found)
+
+    def allows_address(self, address: str) -> bool:
+        """Whether an address is one that a person opened, or gave as a value."""
+        if self.policy.allows_address(address):
+            return True
+        given = {name: value for name, value in self.variables.items() if name != OWN_VARIABLE}
+        return any(is_below(address, known) for known in (*self._addresses, *addresses_in(given)))
+
+    def misfit_error(self, node: CallNode, found: Misfit) -> TemplateError:
+        """The error about arguments that don't fit; the caller raises it."""
+        return self.error(node, f"{found.message} of {node.constructor}", found.argument, found.hint)
+
+    def raised(
+        self,
+        node: CallNode,
+        callee: Callee,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        error: Exception,
+        shown: str,
+    ) -> TemplateError:
+        """The error about an exception of a callable, given as `shown`; the caller raises it.
+
+        A wrapper that accepts anything may hide a function that does not; the message then names the argument.
+        """
+        if isinstance(error, TypeError) and (inner := parameters_of(callee.function, follow_wrapped=True)):
+            found = misfit(inner, len(args), kwargs.keys())
+            if found is not None:
+                return self.misfit_error(node, found)
+        taken = callee.parameters.positional if callee.parameters else ()
+        names = [*taken[: len(args)], *(f"args[{i}]" for i in range(len(taken), len(args))), *kwargs]
+        with_these = f"its arguments were {', '.join(names[:20])}" if names else "it was given no arguments"
+        return self.error(node, f"{node.constructor} raised {shown}; {with_these}")
+
+    def error(self, node: Node, message: str, argument: object = None, hint: str | None = None) -> TemplateError:
+        """The error about a node, or about one key in it; the caller raises it."""
+        marks = node.marks if isinstance(node, CallNode) else {}
+        place = self.graph.place(marks.get(argument, node.mark))
+        return place.error(message, path=self._path(node), hint=hint)
+
+    def _path(self, node: Node) -> str | None:
+        if self._paths is None:
+            self._paths = Paths(self.graph)
+        return self._paths.of(node)
+
+    def _use(self, node: CallNode, place: SourceLocation, path: str) -> NameUse:
+        directory = self._folder(node) if is_file(node) else None
+        return NameUse(node.constructor, place, path, directory, node.searchpath)
+
+    @contextmanager
+    def _placed(self, node: CallNode) -> Iterator[NameUse]:
+        """The name of a call, without location and path. Only an error needs these, and finding the location renders
+        the template once more."""
+        try:
+            yield self._use(node, _NOWHERE, "")
+        except TemplateError as error:
+            if error.template == _NOWHERE.template:  # else it concerns a template that the imported module loads
+                error.__dict__.update(self.error(node, error.message, hint=error.hint).__dict__)
+            raise
+
+    def _folder(self, node: Node) -> str | None:
+        return self._folder_of(self.graph.place(node.mark).template) if self._folder_of else None
+
+    def _check_names(self, calls: Sequence[CallNode]) -> None:
+        doubtful: dict[object, CallNode] = {}
+        seen: set[str] = set()
+        num_refused = 0
+        for node in calls:
+            name = node.constructor
+            if is_file(node):  # depends on its folder and search path
+                if (name, node.searchpath) not in doubtful:
+                    doubtful[name, node.searchpath] = node
+                    num_refused += not self.allows(node)
+            elif name not in seen:
+                seen.add(name)
+                if not self.policy.verdict(name).allowed:
+                    doubtful[name] = node
+                    num_refused += 1
+            if num_refused == MAX_NAMES:
+                break
+        if doubtful:  # again, with locations and paths, which take longer
+            self.policy.check(self.uses(doubtful.values()))
+
+    def _unbound(self, nodes: Sequence[VarNode]) -> TemplateError:
+        first = nodes[0]
+        names = list(dict.fromkeys(node.variable for node in nodes))
+        message = f"the variable {first.variable!r} has no value and no default"
+        if len(names) > 1:
+            message += f"; neither have {', '.join(map(repr, names[1:10]))}"
+        hint = did_you_mean(first.variable, self.variables)
+        given = f"give context_vars={{{', '.join(f'{name!r}: ...' for name in names[:10])}}}"
+        return self.error(first, message, hint=f"{hint} Or {given}" if hint else given)
+
+
+def is_file(node: CallNode) -> bool:
+    """Whether a call names something in a Python file."""
+    return ".py:" in node.constructor

@@ -1,0 +1,209 @@
+"""The value built-ins of templates, with limits on what they compute.
+
+`list`, `range`, `sorted`, `items` and the like are open to every template, so they must be harmless in any number and
+combination: each call is charged the size of its arguments, with shared parts counted each time.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from typing import Any
+
+from forgather_mem.config.clock import CpuClock
+from forgather_mem.config.graph.hash_flooding import MAX_COLLIDING, too_many
+from forgather_mem.config.limits import Limits
+
+LIMIT = 500_000
+_UNTIMED = 1_000  # items that are handled in no time
+MAX_DIGITS = 400  # round(1, -10**9) would first build 10**10**9
+
+
+class LimitExceeded(ValueError):
+    """The built-ins of one construction were given more than their limit."""
+
+
+class Values:
+    """The value built-ins of one construction, which share one limit.
+
+    A `!partial` that is called later is a construction of its own, with a limit of its own.
+
+    Args:
+        limit: Total items that all calls may be given. A string counts as one item per 16 characters.
+        cpu_s: CPU time of all of them; what else a construction calls is not in it.
+    """
+
+    def __init__(self, limit: int = LIMIT, cpu_s: float | None = None) -> None:
+        self._limit = limit
+        self._left = limit
+        self._clock = CpuClock(Limits().render_cpu_s if cpu_s is None else cpu_s)
+        self._special: dict[str, Callable[..., Any]] = {
+            "collections.OrderedDict": self._ordered,
+            "collections:OrderedDict": self._ordered,
+            "dict": self._dict,
+            "frozenset": self._collect(frozenset),
+            "list": self._collect(list),
+            "named_list": self._collect(list),
+            "named_tuple": self._collect(tuple),
+            "named_dict": self._dict,
+            "range": self._range,
+            "round": _round,
+            "set": self._collect(set),
+            "sorted": self._sorted,
+            "sum": self._sum,
+            "tuple": self._collect(tuple),
+            "max": self._extreme(max),
+            "min": self._extreme(min),
+            "items": lambda mapping: mapping.items(),
+            "keys": lambda mapping: mapping.keys(),
+            "values": lambda mapping: mapping.values(),
+            "getitem": lambda container, key: container[key],
+            "call": _call,
+        }
+
+    def function(self, name: str) -> Callable[..., object] | None:
+        """The function of that name, or None if it is not a value built-in.
+
+        >>> Values().function("sorted")([3, 1, 2])
+        [1, 2, 3]
+        >>> Values().function("list")(range(10**9))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        forgather_mem...value_builtins.LimitExceeded: the built-ins of one construction handle 500,000 items at most
+        """
+        function = self._special.get(name) or _PLAIN.get(name)
+        if function is None or name == "call":
+            return function
+        return self._charging(function, name in _SHALLOW)
+
+    def _charging(self, function: Callable[..., Any], is_shallow: bool) -> Callable[..., object]:
+        def charged(*args: Any, **kwargs: Any) -> object:
+            left = self._left
+            if is_shallow and not (function == self._dict and args):  # all keys of pairs are hashed
+                self._charge_outermost((*args, *kwargs.values()))
+            else:
+                self._charge(args)
+                self._charge(kwargs)
+            if is_shallow and left - self._left < _UNTIMED:
+                return function(*args, **kwargs)
+            with self._clock:
+                made = function(*args, **kwargs)
+                self._clock.look()
+                return made
+
+        charged.__name__ = charged.__qualname__ = function.__name__
+        return charged
+
+    def _charge_outermost(self, values: Sequence[object]) -> None:
+        """Like `_charge`, for a function that looks at its arguments but not into their items: so a chain of 2 000
+        lists costs as much as 2 000 lists."""
+        self._left -= len(values) + sum(len(v) for v in values if isinstance(v, list | tuple | dict | set | frozenset))
+        if self._left < 0:
+            self._refuse()
+
+    def _charge(self, value: object) -> None:
+        """Subtract the size of a value, with everything it contains, from what is left."""
+        left = self._left
+        stack = [value]
+        while stack and left >= 0:
+            found = stack.pop()
+            left -= 1
+            if isinstance(found, str | bytes):
+                left -= len(found) // 16
+            elif isinstance(found, int):
+                left -= found.bit_length() // 512
+            elif isinstance(found, dict):
+                left -= len(found)
+                stack.extend(itertools.islice(itertools.chain(found.keys(), found.values()), max(left, 0) + 1))
+            elif isinstance(found, list | tuple | set | frozenset):
+                stack.extend(itertools.islice(found, max(left, 0) + 1))
+        self._left = left
+        if left < 0:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        raise LimitExceeded(f"the built-ins of one construction handle {self._limit:,} items at most")
+
+    def _taken(self, items: Iterable[Any]) -> Iterable[Any]:
+        """The items, if they are not too many; containers were charged as arguments."""
+        if isinstance(items, list | tuple | dict | set | frozenset):
+            return items
+        if isinstance(items, Sized):
+            if len(items) > self._left:
+                self._refuse()
+            self._left -= len(items)
+            return items
+        taken = list(itertools.islice(items, self._left + 1))
+        self._charge(taken)
+        return taken
+
+    def _collect(self, kind: type[Any]) -> Callable[..., Any]:
+        def collect(items: Iterable[Any] = (), /) -> Any:
+            taken = self._taken(items)
+            if kind in (set, frozenset):
+                _check_keys(taken)
+            return kind(taken)
+
+        collect.__name__ = kind.__name__
+        return collect
+
+    def _dict(self, items: Any = (), /, **kwargs: Any) -> dict[Any, Any]:
+        return dict(self._entries(items), **kwargs)
+
+    def _ordered(self, items: Any = (), /, **kwargs: Any) -> dict[Any, Any]:
+        return collections.OrderedDict(self._entries(items), **kwargs)
+
+    def _entries(self, items: Any) -> Any:
+        if isinstance(items, Mapping):
+            return items
+        pairs = [tuple(itertools.islice(pair, 3)) for pair in self._taken(items)]
+        _check_keys([pair[0] for pair in pairs if pair])
+        return pairs
+
+    def _range(self, *args: int) -> range:
+        found = range(*args)
+        if found and abs(found[-1] - found[0]) // abs(found.step) >= self._left:  # len() overflows
+            self._refuse()
+        return found
+
+    def _sorted(self, items: Iterable[Any], /, *, reverse: bool = False) -> list[Any]:
+        return sorted(self._taken(items), reverse=reverse)
+
+    def _sum(self, items: Iterable[Any], /, start: Any = 0) -> Any:
+        if isinstance(start, Sequence):
+            raise TypeError(f"sum adds numbers; start={start!r:.80} is of type {type(start).__name__}")
+        return sum(self._taken(items), start)
+
+    def _extreme(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def extreme(first: Any, /, *others: Any) -> Any:
+            return function(first, *others) if others else function(self._taken(first))
+
+        extreme.__name__ = function.__name__
+        return extreme
+
+
+def _check_keys(keys: Iterable[Any]) -> None:
+    if too_many(keys):
+        raise LimitExceeded(f"more than {MAX_COLLIDING} keys are chosen so that Python finds them in one place")
+
+
+def _round(number: Any, ndigits: int | None = None) -> Any:
+    if ndigits is not None and abs(ndigits) > MAX_DIGITS:
+        raise ValueError(f"round(..., {ndigits}): {MAX_DIGITS} digits at most")
+    return round(number, ndigits)
+
+
+def _call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
+
+
+_SHALLOW = frozenset(
+    ("dict", "list", "tuple", "named_dict", "named_list", "named_tuple", "items", "keys", "values", "len", "enumerate",
+     "reversed", "zip", "bool", "slice")
+)  # fmt: skip
+
+_PLAIN: dict[str, Callable[..., Any]] = {
+    "abs": abs, "bool": bool, "complex": complex, "enumerate": enumerate, "float": float, "int": int,
+    "len": len, "reversed": reversed, "slice": slice, "str": str, "zip": zip,
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""Rendered text to a graph of nodes."""

@@ -1,0 +1,329 @@
+"""Composes the events of a YAML parser into the nodes of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import yaml
+
+from forgather_mem.config.graph.frames import NO_KEY, Anchor, OpenNode, Written
+from forgather_mem.config.graph.hash_flooding import MAX_COLLIDING, Hashes
+from forgather_mem.config.graph.nodes import (
+    LINE,
+    CallNode,
+    DictNode,
+    ListNode,
+    Mark,
+    Node,
+    Redeclared,
+    Value,
+    VarNode,
+    step,
+)
+from forgather_mem.config.graph.scalars import STANDARD, convert, resolve
+from forgather_mem.config.graph.tags import (
+    CALLS,
+    Tag,
+    TemplateNodeError,
+    check_form,
+    mapping_node,
+    parse_tag,
+    scalar_node,
+    sequence_node,
+)
+from forgather_mem.config.limits import Limits
+from forgather_mem.config.source.rendered import Rendered
+from forgather_mem.errors import did_you_mean
+
+_MERGE: Final = object()
+_MISSING: Final = object()
+
+
+class Composer:
+    """Takes events one by one; after the last one, `root` is the graph.
+
+    Attributes:
+        root: The value of the document.
+        definitions: Entries of a root mapping whose key starts with a dot.
+        redeclared: Keys and anchors given twice.
+        repeated_names: Each `@name` shared by several nodes.
+        budgets: The limits.
+    """
+
+    def __init__(self, rendered: Rendered, budgets: Limits) -> None:
+        self.budgets = budgets
+        self.root: Value = None
+        self.definitions: list[tuple[str, Value]] = []
+        self.redeclared: list[Redeclared] = []
+        self.repeated_names: set[str] = set()
+        self.handlers: Mapping[type, Callable[[Any], None]] = {
+            yaml.ScalarEvent: self._on_scalar,
+            yaml.AliasEvent: self._on_alias,
+            yaml.MappingStartEvent: self._on_start,
+            yaml.SequenceStartEvent: self._on_start,
+            yaml.MappingEndEvent: self._on_end,
+            yaml.SequenceEndEvent: self._on_end,
+            yaml.DocumentStartEvent: self._on_document,
+        }
+        self._rendered = rendered
+        self._has_values = bool(rendered.values)
+        self._frames: list[OpenNode] = []
+        self._frame: OpenNode | None = None  # the innermost
+        self._plain: dict[str, object] = {}  # values of plain scalars; most of them repeat
+        self._anchors: dict[str, Anchor] = {}
+        self._open: set[str] = set()
+        self._tags: dict[str, Tag] = {}
+        self._names: set[str] = set()
+        self._left = budgets.nodes
+        self._copies = 0  # entries copied by merge keys
+        self._repeated = 0  # text that aliases repeat, in pieces of 64 characters
+        self._nodes = 0  # with every alias counted as a copy
+        self._scalars = 0
+        self._documents = 0
+        self._hashes = Hashes()  # of keys that are no text
+
+    @property
+    def path(self) -> str:
+        """The path to what is being composed."""
+        steps = []
+        for frame in self._frames:
+            if frame.items is not None:
+                steps.append(f"[{len(frame.items)}]")
+            elif frame.key is not NO_KEY:
+                steps.append(".<<" if frame.key is _MERGE else step(frame.key))
+        return "$" + "".join(steps)
+
+    def _on_document(self, event: yaml.Event) -> None:
+        self._documents += 1
+        if self._documents > 1:
+            hint = "remove the line '---' (or '...') between them"
+            raise TemplateNodeError(mark_of(event), "a template is one YAML document; a second one starts here", hint)
+
+    def _on_scalar(self, event: yaml.ScalarEvent) -> None:
+        text: str = event.value
+        mark = mark_of(event)
+        self._left -= 1  # as in `_count`; most events take this path
+        if self._left < 0:
+            raise self._too_many(mark)
+        scalars = 1 + (len(text) >> 6)  # a long text counts for several: aliases multiply its characters
+        self._scalars += scalars
+        frame = self._frame
+        is_key = frame is not None and frame.items is None and frame.key is NO_KEY
+        if not event.implicit[0]:
+            value = self._quoted_or_tagged(event, mark)
+        else:
+            value = self._plain.get(text, _MISSING)
+            if value is _MISSING:
+                value = self._plain[text] = self._plain_scalar(text, mark)
+            if value is _MERGE and not is_key:
+                value = text
+        if event.anchor is not None:
+            nodes = 1 if isinstance(value, Node) else 0
+            self._set_anchor(event.anchor, Anchor(text if value is _MERGE else value, mark, nodes, scalars))
+        self._attach(value, mark)
+
+    def _plain_scalar(self, text: str, mark: Mark) -> object:
+        self._check_length(text, mark)
+        if self._has_values and self._rendered.has_value(text):
+            return self._rendered.put_back(text)
+        return _MERGE if text == "<<" else _resolved(text, mark)
+
+    def _quoted_or_tagged(self, event: yaml.ScalarEvent, mark: Mark) -> Value:
+        self._check_length(event.value, mark)
+        if event.tag is not None and event.tag != "!":
+            return self._tagged_scalar(event, event.tag, mark)
+        return self._rendered.put_back(event.value) if self._has_values else event.value
+
+    def _check_length(self, text: str, mark: Mark) -> None:
+        if len(text) > self.budgets.string_bytes:
+            limit = f"{self.budgets.string_bytes:,}"
+            raise TemplateNodeError(mark, f"a string has {limit} characters at most; this one has {len(text):,}")
+
+    def _on_alias(self, event: yaml.AliasEvent) -> None:
+        mark = mark_of(event)
+        name = event.anchor or ""
+        self._count(mark)
+        if name in self._open:
+            raise TemplateNodeError(mark, f"the alias *{name} refers to what contains it")
+        anchored = self._anchors.get(name)
+        if anchored is None:
+            hint = did_you_mean(f"*{name}", [f"*{known}" for known in self._anchors])
+            raise TemplateNodeError(mark, f"there is no anchor &{name} before this alias", hint)
+        if not isinstance(anchored.value, Node):
+            self._repeat(anchored.scalars - 1, mark)
+        self._nodes += anchored.nodes
+        self._scalars += anchored.scalars
+        self._attach(anchored.value, mark)
+
+    def _on_start(self, event: yaml.MappingStartEvent | yaml.SequenceStartEvent) -> None:
+        mark = mark_of(event)
+        self._count(mark, 3)  # each takes as long as three scalars
+        if len(self._frames) >= self.budgets.depth:
+            raise TemplateNodeError(mark, f"the template nests deeper than {self.budgets.depth:,} levels")
+        is_mapping = type(event) is yaml.MappingStartEvent
+        tag = None
+        if event.tag is not None and event.tag != "!" and event.tag != STANDARD + ("map" if is_mapping else "seq"):
+            tag = self._tag(event.tag, mark)
+            check_form(tag, is_mapping, mark)
+            self._count(mark)
+        frame = OpenNode(tag, event.anchor, mark, is_mapping)
+        frame.is_root = tag is None and not self._frames
+        frame.nodes, frame.scalars = self._nodes, self._scalars
+        self._nodes += 1
+        if event.anchor is not None:
+            self._open.add(event.anchor)
+        self._frames.append(frame)
+        self._frame = frame
+
+    def _on_end(self, event: yaml.Event) -> None:
+        frame = self._frames.pop()
+        self._frame = self._frames[-1] if self._frames else None
+        if frame.items is None:
+            node = self._mapping(frame)
+        else:
+            node = sequence_node(frame.tag, frame.mark, frame.items)
+        nodes, scalars = self._nodes - frame.nodes, self._scalars - frame.scalars
+        is_root_mapping = frame.is_root and frame.items is None  # targets may share everything
+        if max(nodes, scalars) > self.budgets.expanded_nodes and not is_root_mapping:
+            limit = f"{self.budgets.expanded_nodes:,}"
+            hint = "it uses aliases of aliases, which multiply"
+            raise TemplateNodeError(frame.mark, f"written out without aliases this has more than {limit} nodes", hint)
+        if frame.anchor is not None:
+            self._open.discard(frame.anchor)
+            self._set_anchor(frame.anchor, Anchor(node, frame.mark, nodes, scalars))
+        self._attach(node, frame.mark)
+
+    def _attach(self, value: Value, mark: Mark) -> None:
+        frame = self._frame
+        if frame is None:
+            self.root = value
+        elif frame.items is not None:
+            frame.items.append(value)
+        elif frame.key is NO_KEY:
+            if type(value) is not str:
+                self._check_key(value, mark)
+            frame.key = value
+            frame.key_mark = mark
+        else:
+            key, frame.key = frame.key, NO_KEY
+            if key is _MERGE or key in frame.entries or frame.is_root:
+                self._put(frame, key, value)
+            else:
+                frame.entries[key] = value
+                frame.marks[key] = frame.key_mark
+
+    def _check_key(self, key: Value, mark: Mark) -> None:
+        if isinstance(key, Node):
+            raise TemplateNodeError(mark, "a key is a scalar; this one is a list, a mapping or a call")
+        if self._hashes.are_too_many_with(key):
+            message = f"more than {MAX_COLLIDING} keys are chosen so that Python finds them in one place"
+            raise TemplateNodeError(mark, message, "quote them")
+
+    def _put(self, frame: OpenNode, key: object, value: Value) -> None:
+        if key is _MERGE:
+            frame.merges += _mergeable(value, frame.key_mark)
+            return
+        if frame.is_root and isinstance(key, str) and key.startswith("."):
+            self.definitions.append((key, value))
+            return
+        if key in frame.entries:
+            frame.repeats.append((key, frame.key_mark, frame.marks[key]))
+        frame.entries[key] = value
+        frame.marks[key] = frame.key_mark
+
+    def _mapping(self, frame: OpenNode) -> Node:
+        entries, marks = frame.entries, frame.marks
+        if frame.merges:
+            entries, marks = self._merged(frame)
+        node = mapping_node(frame.tag, frame.mark, entries, marks)
+        self.redeclared += (Redeclared(key, mark, first, node) for key, mark, first in frame.repeats)
+        return node
+
+    def _merged(self, frame: OpenNode) -> tuple[dict[object, Value], dict[object, Mark]]:
+        entries: dict[object, Value] = {}
+        marks: dict[object, Mark] = {}
+        for written, places in frame.merges:
+            self._copies += len(written)
+            if self._copies > self.budgets.nodes:
+                raise TemplateNodeError(frame.mark, f"merge keys copy more than {self.budgets.nodes:,} entries")
+            self._repeat(sum(len(value) >> 6 for value in written.values() if type(value) is str), frame.mark)
+            entries.update(written)
+            marks.update(places)
+        entries.update(frame.entries)
+        marks.update(frame.marks)
+        return entries, marks
+
+    def _repeat(self, amount: int, mark: Mark) -> None:
+        """Count the text of scalars that stand in several places: whoever shows the graph writes all of it."""
+        self._repeated += amount
+        if self._repeated > self.budgets.nodes:
+            raise TemplateNodeError(mark, f"aliases repeat more than {self.budgets.nodes << 6:,} characters of text")
+
+    def _tagged_scalar(self, event: yaml.ScalarEvent, tag_text: str, mark: Mark) -> Value:
+        text = self._rendered.put_back(event.value)
+        if tag_text.startswith(STANDARD):
+            try:
+                return convert(tag_text, text)
+            except ValueError as error:
+                raise TemplateNodeError(mark, str(error)) from None
+            except LookupError:
+                pass  # `parse_tag` refuses it
+        tag = self._tag(tag_text, mark)
+        self._count(mark, 2)
+        self._nodes += 1
+        is_empty = text == "" and not event.style
+        is_text = bool(event.style) or text != event.value or tag.word not in CALLS
+        return scalar_node(tag, mark, None if is_empty else (text if is_text else _resolved(text, mark),))
+
+    def _tag(self, text: str, mark: Mark) -> Tag:
+        tag = self._tags.get(text)
+        if tag is None:
+            tag = self._tags[text] = parse_tag(text, mark)
+        if tag.name is not None:
+            (self.repeated_names if tag.name in self._names else self._names).add(tag.name)
+        return tag
+
+    def _set_anchor(self, name: str, anchored: Anchor) -> None:
+        if name in self._anchors:
+            self.redeclared.append(Redeclared(f"&{name}", anchored.mark, self._anchors[name].mark))
+        self._anchors[name] = anchored
+
+    def _count(self, mark: Mark, nodes: int = 1) -> None:
+        self._left -= nodes
+        if self._left < 0:
+            raise self._too_many(mark)
+
+    def _too_many(self, mark: Mark) -> TemplateNodeError:
+        return TemplateNodeError(mark, f"the template has more than {self.budgets.nodes:,} nodes")
+
+
+def mark_of(event: yaml.Event) -> Mark:
+    """Where an event of a parser begins."""
+    start = event.start_mark
+    assert start is not None  # set for every event of a parser
+    return (start.line + 1) * LINE + start.column + 1
+
+
+def _resolved(text: str, mark: Mark) -> object:
+    try:
+        return resolve(text)
+    except ValueError as error:
+        raise TemplateNodeError(mark, str(error)) from None
+
+
+def _mergeable(value: Value, mark: Mark) -> list[Written]:
+    """The mappings that a merge key refers to, lowest precedence first."""
+    nodes = reversed(value.items) if isinstance(value, ListNode) and value.form == "" else [value]
+    found = [_written(node) for node in nodes]
+    if None in found:
+        raise TemplateNodeError(mark, "a merge key (<<) takes a mapping, or a list of mappings")
+    return [written for written in found if written is not None]
+
+
+def _written(node: Value) -> Written | None:
+    if isinstance(node, DictNode):
+        return node.entries, node.marks
+    if isinstance(node, CallNode | VarNode) and node.written is not None:
+        return node.written, node.marks
+    return None

@@ -1,0 +1,252 @@
+"""Shows a graph as YAML that parses to an equal graph, and as a tree for people."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import yaml
+
+from forgather_mem.config.graph.nodes import (
+    NO_DEFAULT,
+    CallNode,
+    DictNode,
+    Graph,
+    ListNode,
+    Mark,
+    Node,
+    Value,
+    VarNode,
+    edges,
+    extended,
+    shortened,
+    step,
+    walk,
+)
+from forgather_mem.config.graph.scalars import resolve
+from forgather_mem.config.graph.tags import is_shorthand
+
+_Dumper = getattr(yaml, "CDumper", yaml.Dumper)
+_ANCHOR = re.compile(r"[A-Za-z0-9_-]+")
+_WIDTH = 120
+_MAX_SHOWN = 500  # characters of one value in the tree
+
+
+def encode(graph: Graph, targets: Sequence[str] | None = None) -> str:
+    """YAML that parses to an equal graph: aliases, names and defaults are kept; overridden keys are dropped.
+
+    Args:
+        graph: The graph.
+        targets: Write only these; None for all.
+    """
+    root = graph.root
+    if targets is not None:
+        chosen: dict[object, Value] = {name: graph.target(name) for name in targets}
+        nodes = tuple(value for value in chosen.values() if isinstance(value, Node))
+        root = DictNode(mark=0, children=nodes, entries=chosen)
+    events = [
+        yaml.StreamStartEvent(),
+        yaml.DocumentStartEvent(explicit=False),
+        *_events(root),
+        yaml.DocumentEndEvent(explicit=False),
+        yaml.StreamEndEvent(),
+    ]
+    return str(yaml.emit(events, Dumper=_Dumper, width=_WIDTH, allow_unicode=True))
+
+
+def _events(root: Value) -> Iterator[yaml.Event]:
+    anchors = _anchors(root)
+    written: set[int] = set()
+    stack: list[Value] = [root]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, yaml.Event):
+            yield item
+        elif not isinstance(item, Node):
+            yield _scalar(item)
+        elif id(item) in written:
+            yield yaml.AliasEvent(anchors[id(item)])
+        else:
+            written.add(id(item))
+            start, *rest = _node(item, anchors.get(id(item)))
+            assert isinstance(start, yaml.Event)
+            yield start
+            stack.extend(reversed(rest))
+
+
+def _anchors(root: Value) -> dict[int, str]:
+    """A name for each node that occurs in several places: its own if it has one."""
+    nodes = list(walk([root]))
+    times = Counter(id(child) for node in nodes for child in node.children)
+    names = {node.name for node in nodes}
+    numbered = (name for i in itertools.count(1) if (name := f"a{i}") not in names)
+    return {
+        id(node): node.name if node.name and _ANCHOR.fullmatch(node.name) else next(numbered)
+        for node in nodes
+        if times[id(node)] > 1
+    }
+
+
+def _node(node: Node, anchor: str | None) -> list[Value]:
+    """The events of one node, with its parts inserted unchanged."""
+    tag = _tag(node)
+    if isinstance(node, ListNode):
+        return _sequence(node.items, anchor, tag)
+    if isinstance(node, DictNode):
+        return _mapping(_pairs(node.entries), anchor, tag)
+    if isinstance(node, VarNode):
+        default = {} if node.default is NO_DEFAULT else {"default": node.default}
+        return _mapping(_pairs({"name": node.variable, **default}), anchor, tag)
+    assert isinstance(node, CallNode)
+    named = _pairs(node.kwargs)
+    if node.latent is not None:
+        named += [_scalar("latent_args"), node.latent]
+    if node.searchpath:
+        named += [_scalar("submodule_searchpath"), *_sequence(node.searchpath, None, None)]
+    if not named:
+        return _sequence(node.args, anchor, tag)
+    if not node.args and is_shorthand(node.kwargs):
+        return _mapping(named, anchor, tag)
+    args = [_scalar("args"), *_sequence(node.args, None, None)] if node.args else []
+    return _mapping([*args, _scalar("kwargs"), *_mapping(named, None, None)], anchor, tag)
+
+
+def _pairs(entries: Mapping[Any, Value]) -> list[Value]:
+    return [part for key, value in entries.items() for part in (_scalar(key), value)]
+
+
+def _mapping(parts: Sequence[Value], anchor: str | None, tag: str | None) -> list[Value]:
+    start = yaml.MappingStartEvent(anchor, tag, tag is None, flow_style=not parts)
+    return [start, *parts, yaml.MappingEndEvent()]
+
+
+def _sequence(items: Sequence[Value], anchor: str | None, tag: str | None) -> list[Value]:
+    start = yaml.SequenceStartEvent(anchor, tag, tag is None, flow_style=not items)
+    return [start, *items, yaml.SequenceEndEvent()]
+
+
+def _tag(node: Node) -> str | None:
+    if isinstance(node, CallNode):
+        word = f"!{node.kind}:{node.constructor}"
+    elif isinstance(node, VarNode):
+        return "!var"
+    else:
+        assert isinstance(node, ListNode | DictNode)
+        word = f"!{node.form}" if node.form else ""
+    at = "@" if isinstance(node, CallNode) else ":@"
+    return f"{word}{at}{node.name}" if node.name else word or None
+
+
+def _scalar(value: Value) -> yaml.ScalarEvent:
+    if isinstance(value, str):
+        style = "|" if "\n" in value else None
+        return yaml.ScalarEvent(None, None, (_is_plain(value), True), value, style=style)
+    return yaml.ScalarEvent(None, None, (True, False), _text(value))
+
+
+def _is_plain(text: str) -> bool:
+    """Whether YAML without quotes would read the same text."""
+    try:
+        return text != "<<" and resolve(text) == text and resolve(text.strip()) == text.strip()
+    except ValueError:
+        return False
+
+
+def _text(value: Value) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
+        text = repr(value)
+        return text if "." in text else text.replace("e", ".0e")  # a number in YAML 1.1 as well
+    if isinstance(value, datetime.datetime):
+        return value.isoformat(" ")
+    return str(value)
+
+
+class Branch(NamedTuple):
+    """One line of the tree.
+
+    Attributes:
+        depth: 0 for a target.
+        label: Key, index or keyword.
+        text: The value of a scalar, or a description of the node.
+        mark: Its position in the rendered text; None for a scalar in a list.
+        note: "redeclared, first at FILE:LINE:COLUMN", "the same as $.PATH", or "".
+    """
+
+    depth: int
+    label: str
+    text: str
+    mark: Mark | None = None
+    note: str = ""
+
+
+def tree(graph: Graph, targets: Sequence[str] | None = None, *, outermost: bool = False) -> Iterator[Branch]:
+    """The graph line by line, in written order. A node that occurs in several places is shown in full once.
+
+    Args:
+        graph: The graph.
+        targets: Show only these; None for all.
+        outermost: Show nothing of what is in them.
+    """
+    notes = {(id(r.node), step(r.what)): f"redeclared, first at {graph.place(r.first)}" for r in graph.redeclared}
+    shown: dict[int, str] = {}
+    stack: list[tuple[int, str, Value, str, str, Mark | None]] = []
+    if targets is None and not graph.targets:
+        stack.append((0, "$", graph.root, "$", "", None))
+    root_marks = _marks(graph.root)
+    for name in reversed(graph.targets if targets is None else targets):
+        way = step(name)
+        note = notes.get((id(graph.root), way), "")
+        stack.append((0, shortened(name), graph.target(name), extended("$", way), note, root_marks.get(way)))
+    while stack:
+        depth, label, value, path, note, mark = stack.pop()
+        if not isinstance(value, Node):
+            text = repr(shortened(value, _MAX_SHOWN)) if isinstance(value, str) else _text(value)
+            yield Branch(depth, label, text, mark, note)
+            continue
+        first = shown.setdefault(id(value), path)
+        if first != path:
+            yield Branch(depth, label, _described(value), mark or value.mark, f"the same as {first}")
+            continue
+        yield Branch(depth, label, _described(value), mark or value.mark, note)
+        if outermost:
+            continue
+        marks = _marks(value)
+        for way, part in reversed(list(edges(value))):
+            note = notes.get((id(value), way), "") if notes else ""
+            inner = extended(path, way) if isinstance(part, Node) else ""
+            stack.append((depth + 1, way.removeprefix("."), part, inner, note, marks.get(way)))
+
+
+def _marks(node: Value) -> dict[str, Mark]:
+    """Positions of a mapping's keys, by path step."""
+    marks = node.marks if isinstance(node, DictNode | CallNode | VarNode) else {}
+    return {step(key): mark for key, mark in marks.items()}
+
+
+def _described(node: Node) -> str:
+    """Describes a node in one line.
+
+    >>> _described(CallNode(mark=0, kind="factory", constructor="random:Random", name="dice"))
+    '!factory:random:Random @dice'
+    """
+    name = f" @{node.name}" if node.name else ""
+    if isinstance(node, CallNode):
+        return shortened(f"!{node.kind}:{node.constructor}{name}", _MAX_SHOWN)
+    if isinstance(node, VarNode):
+        return shortened(f"!var {node.variable}", _MAX_SHOWN)
+    name = shortened(name)
+    if isinstance(node, ListNode):
+        return f"!{node.form}{name}" if node.form else f"list of {len(node.items)}"
+    assert isinstance(node, DictNode)
+    return f"!{node.form}{name}" if node.form else f"mapping of {len(node.entries)}"

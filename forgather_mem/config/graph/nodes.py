@@ -1,0 +1,323 @@
+"""The graph that a template describes: lists, mappings, calls and variables, each with its location.
+
+A graph is plain data. Scalars are Python values; everything else is a node. An alias is the same node in two places.
+Nothing writes to a node after it is made; it is not a frozen dataclass, because making one of those takes three times
+as long, a tenth of a load. Nothing here recurses, so a chain of thousands of nodes is no problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from forgather_mem.config.source.location import SourceLocation
+
+Mark: TypeAlias = int
+"""A position in the rendered text, packed by `mark_at`: the garbage collector does not track an int."""
+
+Value: TypeAlias = object
+"""A `Node`, or a scalar: str, int, float, bool, None, a date, or an object that came from outside."""
+
+Kind: TypeAlias = Literal["singleton", "factory", "partial", "meta"]
+
+
+class _NoDefault:
+    def __repr__(self) -> str:
+        return "NO_DEFAULT"
+
+    def __reduce__(self) -> str:
+        return "NO_DEFAULT"
+
+
+NO_DEFAULT: Final = _NoDefault()
+"""The default of a variable that has none."""
+
+MAX_PATH = 400
+MAX_STEP = 100
+LINE = 1 << 24  # more than any line has columns
+
+
+def mark_at(line: int, column: int) -> Mark:
+    """Packs a line and a column, both counted from 1.
+
+    >>> line_and_column(mark_at(3, 7))
+    (3, 7)
+    """
+    return line * LINE + column
+
+
+def line_and_column(mark: Mark) -> tuple[int, int]:
+    """The line and column that a mark packs."""
+    return divmod(mark, LINE)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Node:
+    """The base of all nodes.
+
+    Attributes:
+        mark: Its position in the rendered text.
+        children: The nodes among its parts, in building order.
+        name: From `@name` in its tag.
+        fresh: Each place it occurs in gets an object of its own: it is a factory, or a list that contains one.
+        once: It has one object per construction, also for a partial that is called repeatedly: a singleton, or a list
+            or mapping with a tag.
+    """
+
+    mark: Mark
+    children: tuple[Node, ...] = ()
+    name: str | None = None
+    fresh: bool = False
+    once: bool = False
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ListNode(Node):
+    """A sequence. `form` is its tag: "" for none, "list" or "tuple"."""
+
+    items: tuple[Value, ...] = ()
+    form: Literal["", "list", "tuple"] = ""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class DictNode(Node):
+    """A mapping. `form` is its tag: "" for none, "dict", or "dlist", which becomes a list of its values other than
+    None."""
+
+    entries: Mapping[object, Value] = field(default_factory=dict)
+    marks: Mapping[object, Mark] = field(default_factory=dict)
+    form: Literal["", "dict", "dlist"] = ""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class CallNode(Node):
+    """A call of `constructor`.
+
+    Attributes:
+        kind: "singleton": built once; "factory": built anew in each place; "partial": becomes a callable; "meta":
+            called with its arguments as nodes, not built.
+        constructor: The name as written in the tag: `module:name`, `path.py:name`, a built-in.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        latent: A mapping that is built last and merged over `kwargs` (Forgather's `latent_args`).
+        searchpath: Folders for the relative imports of a `path.py:name` (`submodule_searchpath`).
+        marks: Positions of the keys of its mapping.
+        written: Its mapping as written, for merge keys; None if it is written as a list.
+    """
+
+    kind: Kind
+    constructor: str
+    args: tuple[Value, ...] = ()
+    kwargs: Mapping[str, Value] = field(default_factory=dict)
+    latent: Value = None
+    searchpath: tuple[str, ...] = ()
+    marks: Mapping[object, Mark] = field(default_factory=dict)
+    written: Mapping[object, Value] | None = None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class VarNode(Node):
+    """A variable whose value is given at construction."""
+
+    variable: str
+    default: Value = NO_DEFAULT
+    marks: Mapping[object, Mark] = field(default_factory=dict)
+    written: Mapping[object, Value] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Redeclared:
+    """A key given twice in one mapping, or an anchor given twice; the last one counts.
+
+    Attributes:
+        what: The key; for an anchor "&" and its name.
+        mark: Its last position.
+        first: Its earlier position.
+        node: The mapping it belongs to; None for an anchor.
+    """
+
+    what: object
+    mark: Mark
+    first: Mark
+    node: Node | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A parsed template.
+
+    Two graphs are equal if they would build the same objects: same nodes, same names, same sharing. Locations and
+    overridden keys don't count.
+
+    Attributes:
+        root: The whole document, without the entries of a root mapping that start with a dot.
+        definitions: These entries, in order; a key may repeat.
+        redeclared: Keys and anchors given twice.
+        locate: Maps a line and column of the rendered text to the location in the original file.
+    """
+
+    root: Value
+    definitions: tuple[tuple[str, Value], ...] = ()
+    redeclared: tuple[Redeclared, ...] = ()
+    locate: Callable[[int, int], SourceLocation] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Graph) and same(self.root, other.root)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Names of the targets."""
+        if isinstance(self.root, DictNode) and self.root.form == "":
+            return tuple(key for key in self.root.entries if isinstance(key, str))
+        return ()
+
+    def target(self, name: str) -> Value:
+        """The part of the graph that a target refers to."""
+        assert isinstance(self.root, DictNode)
+        return self.root.entries[name]
+
+    def place(self, mark: Mark) -> SourceLocation:
+        """The location of a mark in the original files."""
+        line, column = line_and_column(mark)
+        return self.locate(line, column) if self.locate else SourceLocation("<graph>", line, column)
+
+    def path(self, node: Node) -> str | None:
+        """The path from the root to a node, e.g. `$.trainer_callbacks.gc`; None if it is no longer reachable."""
+        return Paths(self).of(node)
+
+
+class Paths:
+    """The paths to all nodes of a graph, found in one walk: targets first, in written order."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._came: dict[int, tuple[int | None, str]] = {}
+        self._last: tuple[int | None, str] = (None, "")  # a node whose parts are asked for, and its path
+        self._graph = graph  # keeps the ids from being reused
+        hidden = [(value, f"$[{shortened(key)!r}]") for key, value in graph.definitions]
+        stack: list[tuple[Value, int | None, str]] = [(value, None, label) for value, label in reversed(hidden)]
+        stack.append((graph.root, None, "$"))
+        while stack:
+            node, parent, label = stack.pop()
+            if isinstance(node, Node) and id(node) not in self._came:
+                self._came[id(node)] = (parent, label)
+                parts = [(value, id(node), label) for label, value in edges(node) if isinstance(value, Node)]
+                stack.extend(reversed(parts))
+
+    def of(self, node: Node) -> str | None:
+        """The path to one node, or None."""
+        if id(node) not in self._came:
+            return None
+        parent, label = self._came[id(node)]
+        if parent != self._last[0]:
+            self._last = (parent, self._way(parent))
+        return self._last[1] + label
+
+    def _way(self, at: int | None) -> str:
+        steps = []
+        while at is not None:
+            at, label = self._came[at]
+            steps.append(label)
+        return "".join(reversed(steps))
+
+
+def extended(path: str, way: str = "") -> str:
+    """A path and one step more, cut at some hundred characters."""
+    if len(path) + len(way) <= MAX_PATH:
+        return path + way
+    return path if path.endswith("...") else path[:MAX_PATH] + "..."
+
+
+def shortened(text: str, limit: int = MAX_STEP) -> str:
+    """A text as people are shown it in one line: a stranger may have made it as long as a file.
+
+    >>> shortened("abcdefgh", 5), shortened("abc", 5)
+    ('abcde... (8 characters)', 'abc')
+    """
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text):,} characters)"
+
+
+def edges(node: Value) -> Iterator[tuple[str, Value]]:
+    """The parts of a node in written order, each with its path step: `.key`, `[0]`.
+
+    >>> list(edges(ListNode(mark=0, items=("a", 2))))
+    [('[0]', 'a'), ('[1]', 2)]
+    """
+    if isinstance(node, ListNode):
+        yield from ((f"[{i}]", value) for i, value in enumerate(node.items))
+    elif isinstance(node, DictNode):
+        yield from ((step(key), value) for key, value in node.entries.items())
+    elif isinstance(node, CallNode):
+        yield from ((f"[{i}]", value) for i, value in enumerate(node.args))
+        yield from ((step(key), value) for key, value in node.kwargs.items())
+        if node.latent is not None:
+            yield ".latent_args", node.latent
+    elif isinstance(node, VarNode) and node.default is not NO_DEFAULT:
+        yield ".default", node.default
+
+
+def step(key: object) -> str:
+    """One step of a path.
+
+    >>> step("gc"), step("a b"), step(3)
+    ('.gc', "['a b']", '[3]')
+    """
+    if isinstance(key, str):
+        key = shortened(key)
+        return f".{key}" if key.isidentifier() else f"[{key!r}]"
+    return f"[{key!r}]"
+
+
+def children_of(node: Node) -> Sequence[Node]:
+    """All nodes among the parts of a node."""
+    return node.children
+
+
+def walk(roots: Iterable[Value], parts: Callable[[Node], Sequence[Node]] = children_of) -> Iterator[Node]:
+    """Every node reachable from the given ones, once, in written order. `parts` gives the successors of a node."""
+    seen: set[int] = set()
+    stack = [root for root in reversed(list(roots)) if isinstance(root, Node)]
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        yield node
+        stack.extend(reversed(parts(node)))
+
+
+def same(left: Value, right: Value) -> bool:
+    """Whether two graphs would build the same objects, sharing included."""
+    partner: dict[int, Node] = {}
+    back: dict[int, Node] = {}
+    stack = [(left, right)]
+    while stack:
+        a, b = stack.pop()
+        if not (isinstance(a, Node) and isinstance(b, Node)):
+            if type(a) is not type(b) or not (a == b or (a != a and b != b)):
+                return False
+            continue
+        if id(a) in partner or id(b) in back:
+            if partner.get(id(a)) is not b or back.get(id(b)) is not a:
+                return False
+            continue
+        partner[id(a)], back[id(b)] = b, a
+        if _shape(a) != _shape(b):
+            return False
+        stack.extend(zip((value for _, value in edges(a)), (value for _, value in edges(b)), strict=True))
+    return True
+
+
+def _shape(node: Node) -> tuple[object, ...]:
+    """A key that equal nodes have in common, without their values."""
+    if isinstance(node, ListNode):
+        return ListNode, node.form, node.name, len(node.items)
+    if isinstance(node, DictNode):
+        return DictNode, node.form, node.name, [(type(key), key) for key in node.entries]
+    if isinstance(node, CallNode):
+        keys = [*node.kwargs, node.latent is None]
+        return CallNode, node.kind, node.constructor, node.name, node.searchpath, len(node.args), keys
+    assert isinstance(node, VarNode)
+    return VarNode, node.variable, node.default is NO_DEFAULT

@@ -1,0 +1,145 @@
+"""Parses rendered text into a graph.
+
+libyaml turns the text into events; `compose` turns these into nodes with an explicit stack and counts them, so that
+neither deep nesting nor aliases of aliases do harm (libyaml's own loader crashes on 50 000 brackets).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+
+import yaml
+
+from forgather_mem.config.clock import OutOfTime
+from forgather_mem.config.graph.composer import Composer, mark_of
+from forgather_mem.config.graph.nodes import Graph, Node, edges, line_and_column, mark_at
+from forgather_mem.config.graph.tags import TemplateNodeError
+from forgather_mem.config.limits import Limits
+from forgather_mem.config.source.rendered import Rendered
+from forgather_mem.errors import TemplateError
+
+_Loader: Callable[[str], yaml.SafeLoader] = getattr(
+    yaml, "CSafeLoader", yaml.SafeLoader
+)  # without libyaml: 15 times slower
+MAX_DIRECTIVES = 10
+"""Lines that begin with "%", as `%TAG` does: for each node libyaml goes through all of them."""
+
+_MAX_DIRECTIVE = 200  # a prefix that a directive gives is copied into each tag
+_LOOK_EVERY = 500  # events
+_DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])\ufeff?(%[^\n\r\x85\u2028\u2029]*)")
+_UNPRINTABLE = "[^\\t\\n\\r -~\\x85\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]|(?<!^)\\ufeff"
+
+
+def parse(rendered: Rendered, budgets: Limits | None = None) -> Graph:
+    """Parse a rendered template. Nothing is imported or built.
+
+    Raises:
+        TemplateError: for invalid YAML, meaningless tags and arguments, and anything beyond a limit.
+    """
+    composer = Composer(rendered, budgets or Limits())
+    try:
+        with rendered.clock:
+            _check_directives(rendered.text)
+            _compose(rendered, composer)
+        graph = Graph(
+            root=composer.root,
+            definitions=tuple(composer.definitions),
+            redeclared=tuple(composer.redeclared),
+            locate=rendered.place,
+        )
+        if composer.repeated_names:
+            _refuse_repeated_names(graph, composer.repeated_names)
+        return graph
+    except TemplateNodeError as wrong:
+        place = rendered.place(*line_and_column(wrong.mark))
+        raise place.error(wrong.message, path=composer.path, hint=wrong.hint) from wrong.__cause__
+    except (yaml.YAMLError, UnicodeError) as error:
+        raise _syntax_error(rendered, composer, error) from error
+    except (RecursionError, MemoryError) as error:
+        raise rendered.place(1).error(f"the template is too large to parse: {error!r}") from error
+
+
+def _compose(rendered: Rendered, composer: Composer) -> None:
+    loader = _Loader(rendered.text)
+    event: yaml.Event | None = None
+    try:
+        handlers = composer.handlers
+        next_event: Callable[[], yaml.Event] = loader.get_event
+        while True:
+            rendered.clock.look()
+            for _ in itertools.repeat(None, _LOOK_EVERY):
+                event = next_event()
+                handler = handlers.get(type(event))
+                if handler is not None:
+                    handler(event)
+                elif type(event) is yaml.StreamEndEvent:
+                    return
+    except OutOfTime as error:
+        raise TemplateNodeError(mark_of(event) if event else mark_at(1, 1), str(error)) from error
+    finally:
+        loader.dispose()
+
+
+def _check_directives(text: str) -> None:
+    """Refuse what libyaml would take long for before its first event."""
+    if "%" in text:
+        lines = list(itertools.islice(_DIRECTIVE.finditer(text), MAX_DIRECTIVES + 1))
+        long = [line for line in lines if len(line[1]) > _MAX_DIRECTIVE]
+        if long or len(lines) > MAX_DIRECTIVES:
+            line = text.count("\n", 0, (long or lines)[-1].start(1)) + 1
+            limit = f"{MAX_DIRECTIVES} lines that begin with %, of {_MAX_DIRECTIVE} characters each"
+            raise TemplateNodeError(mark_at(line, 1), f"a template has at most {limit}")
+
+
+def _refuse_repeated_names(graph: Graph, names: set[str]) -> None:
+    """Two nodes with the same `@name` are an error, unless one of them was overridden and is not in the graph."""
+    holders: dict[str, Node] = {}
+    seen: set[int] = set()
+    stack = [graph.root]
+    while stack:
+        node = stack.pop()
+        if not isinstance(node, Node) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if node.name in names:
+            first = holders.setdefault(node.name, node)
+            if first is not node:
+                first, last = sorted((first, node), key=lambda node: node.mark)
+                there = graph.place(first.mark)
+                raise TemplateNodeError(
+                    last.mark, f"the name @{node.name} is given twice, first at {there}", "give it another name"
+                )
+        stack.extend(value for _, value in edges(node))
+
+
+def _syntax_error(rendered: Rendered, composer: Composer, error: Exception) -> TemplateError:
+    number, column, message = _problem(rendered.text, error)
+    lines = rendered.text.split("\n")
+    line = lines[number - 1] if number <= len(lines) else ""
+    hint = None
+    if rendered.has_value(line):
+        message = f"a value from outside can't be used here as one string: {message}"
+        hint = "a value is one whole YAML string; write {{ name | toyaml }} to have YAML read it"
+    elif "\t" in line[:column] and "token" in message:
+        hint = "indent with spaces; YAML allows no tab here"
+    elif "scanning a tag" in message:
+        hint = "a tag is letters, digits and -_.:/@ and ends at a space, also before a bracket"
+    return rendered.place(number, column).error(message, path=composer.path, hint=hint)
+
+
+def _problem(text: str, error: Exception) -> tuple[int, int, str]:
+    """Line, column and message."""
+    if isinstance(error, yaml.MarkedYAMLError) and (at := error.problem_mark or error.context_mark):
+        said = ", ".join(str(part) for part in (error.context, error.problem) if part)
+        written = text.rstrip()
+        last = written.count("\n") + 1
+        if at.line + 1 > last:  # it ends too early: point after its last character, not to an empty line
+            return last, len(written) - written.rfind("\n"), f"not valid YAML: {said}"
+        return at.line + 1, at.column + 1, f"not valid YAML: {said}"
+    if found := re.search(_UNPRINTABLE, text):
+        line = text.count("\n", 0, found.start()) + 1
+        column = found.start() - text.rfind("\n", 0, found.start())
+        return line, column, f"the character U+{ord(found[0]):04X} is not allowed in a template"
+    return 1, 1, f"not valid YAML: {error}"

@@ -1,0 +1,305 @@
+"""The YAML tags of the template language, and the nodes that they make."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, cast
+
+from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, DictNode, Kind, ListNode, Mark, Node, Value, VarNode
+from forgather_mem.config.graph.scalars import STANDARD
+from forgather_mem.errors import did_you_mean
+
+CALLS: Mapping[str, Kind] = {
+    "singleton": "singleton",
+    "call": "singleton",
+    "factory": "factory",
+    "partial": "partial",
+    "lambda": "partial",
+    "meta": "meta",
+}
+"""Tags that call something."""
+
+FORMS = ("list", "dlist", "dict", "tuple", "var")
+"""Tags that call nothing."""
+
+_TAG = re.compile(r"!(?P<word>[^:@]*)(?::(?P<constructor>[^@]*))?(?:@(?P<name>.*))?", re.DOTALL)
+_POSITIONAL = re.compile(r"arg([0-9]{1,9})")
+_EXPLICIT = frozenset({"args", "kwargs"})
+_LATENT, _FOLDERS = "latent_args", "submodule_searchpath"
+
+
+class TemplateNodeError(Exception):
+    """A mistake in a template, found where only the position in the rendered text is known."""
+
+    def __init__(self, mark: Mark, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.mark = mark
+        self.message = message
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A parsed tag.
+
+    Attributes:
+        word: "singleton", "list", ..., without the "!".
+        constructor: The name to call; "" for none.
+        name: From `@name`.
+    """
+
+    word: str
+    constructor: str = ""
+    name: str | None = None
+
+    def __str__(self) -> str:
+        return f"!{self.word}"
+
+
+def parse_tag(text: str, mark: Mark) -> Tag:
+    """Parse a tag.
+
+    >>> parse_tag("!singleton:torch.nn:Linear@head", 0)
+    Tag(word='singleton', constructor='torch.nn:Linear', name='head')
+    """
+    found = _TAG.fullmatch(text)
+    if found is None:
+        _refuse_standard(text, mark)
+    word, constructor, name = found["word"], found["constructor"] or "", found["name"] or None
+    if word in CALLS:
+        if not constructor:
+            raise TemplateNodeError(mark, f"!{word} does not say what to call", f"write !{word}:module:name")
+    elif word not in FORMS:
+        known = [f"!{known}" for known in (*CALLS, *FORMS)]
+        hint = did_you_mean(f"!{word}", known)
+        if hint is None and ":" in text:
+            hint = f"did you mean '!singleton:{text[1:]}'?"
+        raise TemplateNodeError(mark, f"unknown tag {_short(text)!r}", hint or f"the tags are {', '.join(known)}")
+    elif constructor:
+        raise TemplateNodeError(
+            mark, f"!{word} calls nothing, so {_short(constructor)!r} has no meaning", f"write !{word}:@name for a name"
+        )
+    elif word == "var" and name:
+        raise TemplateNodeError(mark, "!var takes no @name", "write !var and the name of the variable")
+    return Tag(word, constructor, name)
+
+
+def _refuse_standard(text: str, mark: Mark) -> NoReturn:
+    shown = text.replace(STANDARD, "!!")
+    types = "the types that can be written are !!str !!int !!float !!bool !!null !!map !!seq"
+    raise TemplateNodeError(mark, f"the tag {_short(shown)!r} is not part of the template language", types)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def is_shorthand(names: Iterable[str]) -> bool:
+    """Whether keyword arguments may be written directly in the mapping of a call, without `kwargs:`.
+
+    >>> is_shorthand(["lr"]), is_shorthand(["args"]), is_shorthand(["arg0"])
+    (True, False, False)
+    """
+    return not any(name in _EXPLICIT or _POSITIONAL.fullmatch(name) for name in names)
+
+
+def check_form(tag: Tag, is_mapping: bool, mark: Mark) -> None:
+    """Refuse a tag on content that it can't have.
+
+    Raises:
+        Wrong: for a mapping after `!list`, a sequence after `!dict`, and the like.
+    """
+    if is_mapping and tag.word in ("list", "tuple"):
+        hint = "for a list whose items have names write !dlist" if tag.word == "list" else None
+        raise TemplateNodeError(mark, f"{tag} takes a sequence or nothing; this is a mapping", hint)
+    if not is_mapping and tag.word in ("dict", "dlist", "var"):
+        raise TemplateNodeError(mark, f"{tag} takes a mapping; this is a sequence")
+
+
+def sequence_node(tag: Tag | None, mark: Mark, items: Sequence[Value]) -> Node:
+    """The node of a sequence with its tag, if any."""
+    if tag is not None and tag.word in CALLS:
+        return _call_node(tag, mark, positional=items)
+    children = _nodes(items)
+    return ListNode(
+        mark=mark,
+        children=children,
+        name=tag.name if tag else None,
+        fresh=tag is None and any(child.fresh for child in children),
+        once=tag is not None,
+        items=tuple(items),
+        form="" if tag is None else "tuple" if tag.word == "tuple" else "list",
+    )
+
+
+def mapping_node(tag: Tag | None, mark: Mark, entries: Mapping[object, Value], marks: Mapping[object, Mark]) -> Node:
+    """The node of a mapping with its tag, if any.
+
+    Raises:
+        Wrong: for arguments that can't be intended.
+    """
+    if tag is not None and tag.word in CALLS:
+        return _call_node(tag, mark, written=entries, marks=marks)
+    if tag is not None and tag.word == "var":
+        return _var_node(mark, entries, marks)
+    children = _nodes(entries.values())
+    return DictNode(
+        mark=mark,
+        children=children,
+        name=tag.name if tag else None,
+        fresh=tag is None and any(child.fresh for child in children),
+        once=tag is not None,
+        entries=entries,
+        marks=marks,
+        form="" if tag is None else "dlist" if tag.word == "dlist" else "dict",
+    )
+
+
+def _nodes(values: Iterable[Value]) -> tuple[Node, ...]:
+    return tuple([value for value in values if isinstance(value, Node)])
+
+
+def scalar_node(tag: Tag, mark: Mark, content: tuple[Value] | None) -> Node:
+    """The node of a tag followed by one scalar, or by nothing (None).
+
+    Raises:
+        Wrong: for text after a tag that takes none.
+    """
+    if tag.word == "var":
+        return _var_node(mark, {"name": content[0] if content else ""}, {})
+    if tag.word in CALLS:
+        return _call_node(tag, mark, positional=content or ())
+    is_mapping = tag.word in ("dict", "dlist")
+    if content is not None:
+        raise TemplateNodeError(
+            mark, f"{tag} takes a {'mapping' if is_mapping else 'sequence'}, or nothing; this is text"
+        )
+    return mapping_node(tag, mark, {}, {}) if is_mapping else sequence_node(tag, mark, ())
+
+
+def _call_node(
+    tag: Tag,
+    mark: Mark,
+    *,
+    positional: Sequence[Value] = (),
+    written: Mapping[object, Value] | None = None,
+    marks: Mapping[object, Mark] | None = None,
+) -> CallNode:
+    kind = CALLS[tag.word]
+    args: Sequence[Value] = positional
+    kwargs: Mapping[str, Value] = {}
+    key_marks = marks or {}
+    if written:
+        args, kwargs, key_marks = _arguments(written, key_marks, mark)
+    latent = searchpath = None
+    if _LATENT in kwargs or _FOLDERS in kwargs:
+        latent, searchpath = kwargs.get(_LATENT), kwargs.get(_FOLDERS)
+        kwargs = {key: value for key, value in kwargs.items() if key not in (_LATENT, _FOLDERS)}
+    children = _nodes((*args, *kwargs.values(), latent))
+    return CallNode(
+        mark=mark,
+        children=children,
+        name=tag.name,
+        fresh=kind == "factory",
+        once=kind in ("singleton", "meta"),
+        kind=kind,
+        constructor=tag.constructor,
+        args=tuple(args),
+        kwargs=kwargs,
+        latent=latent,
+        searchpath=() if searchpath is None else _folders(searchpath, key_marks.get(_FOLDERS, mark)),
+        marks=key_marks,
+        written=written,
+    )
+
+
+_Arguments = tuple[Sequence[Value], Mapping[str, Value], Mapping[object, Mark]]
+
+
+def _arguments(written: Mapping[object, Value], marks: Mapping[object, Mark], mark: Mark) -> _Arguments:
+    for key in written:
+        if not isinstance(key, str) or key.startswith(("arg", "kwargs")):
+            break
+    else:  # only keywords, the usual case
+        return (), cast("Mapping[str, Value]", written), marks
+    if _EXPLICIT.issuperset(written):
+        return _explicit(written, marks, mark)
+    kwargs: dict[str, Value] = {}
+    numbered: dict[int, Value] = {}
+    for key, value in written.items():
+        if not isinstance(key, str):
+            raise TemplateNodeError(marks.get(key, mark), f"the name of an argument is text; this one is {key!r}")
+        if key.startswith("arg") and (found := _POSITIONAL.fullmatch(key)):
+            if int(found[1]) in numbered:
+                raise TemplateNodeError(marks.get(key, mark), f"{key!r} repeats a positional argument")
+            numbered[int(found[1])] = value
+        else:
+            kwargs[key] = value
+    if not _EXPLICIT.isdisjoint(kwargs) and len(kwargs) == 2:
+        _refuse_near_miss(kwargs, marks, mark)
+    return [numbered[position] for position in sorted(numbered)], kwargs, marks
+
+
+def _explicit(written: Mapping[object, Value], marks: Mapping[object, Mark], mark: Mark) -> _Arguments:
+    args, kwargs = written.get("args"), written.get("kwargs")
+    if args is not None and not isinstance(args, ListNode):
+        hint = "write kwargs: { args: ... } for an argument that is called args"
+        raise TemplateNodeError(marks.get("args", mark), "args is a list of positional arguments", hint)
+    if kwargs is None:
+        return () if args is None else args.items, {}, marks
+    if not isinstance(kwargs, DictNode) or kwargs.form == "dlist":
+        hint = "write kwargs: { kwargs: ... } for an argument that is called kwargs"
+        raise TemplateNodeError(marks.get("kwargs", mark), "kwargs is a mapping of keyword arguments", hint)
+    named: dict[str, Value] = {}
+    for key, value in kwargs.entries.items():
+        if not isinstance(key, str):
+            raise TemplateNodeError(
+                kwargs.marks.get(key, mark), f"the name of an argument is text; this one is {key!r}"
+            )
+        named[key] = value
+    return () if args is None else args.items, named, kwargs.marks
+
+
+def _refuse_near_miss(kwargs: Mapping[str, Value], marks: Mapping[object, Mark], mark: Mark) -> None:
+    """Refuse `args` beside a misspelt `kwargs`, or the reverse: Forgather passes both on as keywords."""
+    meant = next(iter(_EXPLICIT - kwargs.keys()), "")
+    other = next((key for key in kwargs if key not in _EXPLICIT), "")
+    near = difflib.SequenceMatcher(None, other[:50], meant).ratio() > 0.7
+    explicit = kwargs["args"] if meant == "kwargs" else kwargs["kwargs"]
+    if near and isinstance(explicit, ListNode if meant == "kwargs" else DictNode):
+        raise TemplateNodeError(
+            marks.get(other, mark), f"unknown key {other!r} beside args and kwargs", f"did you mean {meant!r}?"
+        )
+
+
+def _folders(value: Value, mark: Mark) -> tuple[str, ...]:
+    items = value.items if isinstance(value, ListNode) else (value,)
+    folders = tuple(item for item in items if isinstance(item, str))
+    if len(folders) != len(items):
+        raise TemplateNodeError(mark, f"{_FOLDERS} is a list of folders")
+    return folders
+
+
+def _var_node(mark: Mark, written: Mapping[object, Value], marks: Mapping[object, Mark]) -> VarNode:
+    for key in written:
+        if key not in ("name", "default"):
+            hint = did_you_mean(str(key), ("name", "default")) or "the keys are name and default"
+            raise TemplateNodeError(marks.get(key, mark), f"unknown key {key!r} of !var", hint)
+    variable = written.get("name")
+    if not isinstance(variable, str) or not variable:
+        raise TemplateNodeError(
+            mark, "!var does not say which variable", "write !var name, or !var { name: ..., default: ... }"
+        )
+    default = written.get("default", NO_DEFAULT)
+    return VarNode(
+        mark=mark,
+        children=(default,) if isinstance(default, Node) else (),
+        fresh=isinstance(default, Node) and default.fresh,
+        variable=variable,
+        default=default,
+        marks=marks,
+        written=written,
+    )

@@ -1,0 +1,49 @@
+"""Limits on how much one load may read, compute and build.
+
+The limits stop a hostile or broken template before it hurts; no real template comes near them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits of one load. Code may raise them (`Limits(depth=500)`); a template can't.
+
+    Attributes:
+        source_bytes: Text of all template files that one load reads.
+        rendered_bytes: Length of one template's rendered text, in characters.
+        nodes: Nodes of the graph as written; a list or mapping counts as three, a call as four. Also lines of text, and
+            entries that merge keys copy.
+        expanded_nodes: Number of nodes, with every alias counted as a copy.
+        depth: Levels of nesting in YAML, in the graph and in values from outside.
+        loop_items: Total items of all Jinja loops in one render; also the length of the longest list.
+        calls: Calls of macros, functions, methods and filters in one render.
+        string_bytes: Characters in one string made by an expression, and in one scalar.
+        includes: Templates loaded by one render, counted each time.
+        tokens: Pieces of Jinja syntax in all templates of one load.
+        work: Jinja nodes evaluated by one render, counted each time.
+        made_bytes: Memory of all strings and lists made by expressions, kept or not.
+        integer_bits: Size of an integer made by an expression.
+        render_cpu_s: CPU time of one load, from its files to its graph; for each MiB of template text three times as
+            much again.
+    """
+
+    source_bytes: int = 4 * MIB
+    rendered_bytes: int = 4 * MIB
+    nodes: int = 200_000
+    expanded_nodes: int = 1_000_000
+    depth: int = 100
+    loop_items: int = 200_000
+    calls: int = 200_000
+    string_bytes: int = MIB
+    includes: int = 300
+    tokens: int = 20_000
+    work: int = 1_000_000
+    made_bytes: int = 64 * MIB
+    integer_bits: int = 4_096
+    render_cpu_s: float = 0.75

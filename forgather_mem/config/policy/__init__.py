@@ -1,0 +1,1 @@
+"""Which names a template may use."""

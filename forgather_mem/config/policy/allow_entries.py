@@ -1,0 +1,187 @@
+"""Allow entries: how they are parsed, and where people may write them."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import itertools
+import json
+import os
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from forgather_mem.config.policy.names import Name, parse_name
+from forgather_mem.files import read_file, replace_file
+
+ENVIRONMENT = "FORGATHER_MEM_ALLOW"
+TABLE = "forgather_mem"
+_ADDRESS = re.compile(r"(?:[\w.+-]+::)*[\w.+-]+://(?!.*::)[^\s,*\\\x00-\x1f]*")
+MAX_BYTES = 1_000_000
+"""Larger files are refused: a `pyproject.toml` may have come with somebody else's folder."""
+_MAX_PARTS = 100
+_PARTS, _STRINGS = re.compile(r"\.[ \t]*[\w\"'-]"), re.compile(r"\"[^\"\n]*\"|'[^'\n]*'")
+_MAX_BRACKETS = 1000  # each is tried as the end of the list
+
+
+class Address(str):
+    """An address that a person opened, with all that is below it."""
+
+    __slots__ = ()
+
+
+def parse_entry(entry: str) -> Name | Address | str:
+    """A name that is opened exactly, an address, or a namespace.
+
+    >>> parse_entry("my_module.callbacks"), str(parse_entry("json:JSONDecoder")), str(parse_entry("getattr"))
+    ('my_module.callbacks', 'json:JSONDecoder', 'getattr')
+
+    Raises:
+        ValueError: for anything else; for a star, the message says what opens everything.
+    """
+    if "://" in entry:
+        if _ADDRESS.fullmatch(entry):
+            return Address(entry)
+        raise ValueError(f"allow={entry!r}: an address has the form scheme://host/folder/")
+    if "*" in entry:
+        raise ValueError(f"allow={entry!r}: there are no wild cards; name a module, or use --unsafe-any for all")
+    try:
+        name = parse_name(entry)
+    except ValueError as error:
+        raise ValueError(f"allow={entry!r} is no namespace, name or file: {error}") from None
+    if ":" in entry:
+        return name
+    is_built_in = name.kind == "built-in" and (not name.module or _is_function(entry))
+    return name if is_built_in else entry
+
+
+def _is_function(entry: str) -> bool:
+    return hasattr(builtins, entry.partition(".")[0])
+
+
+def entries_of_environment() -> list[str]:
+    """Entries from `FORGATHER_MEM_ALLOW`, separated by commas."""
+    return [entry.strip() for entry in os.environ.get(ENVIRONMENT, "").split(",") if entry.strip()]
+
+
+def entries_of_folder(folder: Path) -> list[str]:
+    """Entries from `[tool.forgather_mem] allow` in the `pyproject.toml` of the folder itself.
+
+    Raises:
+        ValueError: when the file is too large or not TOML, or the entry is not a list of strings.
+    """
+    path = folder / "pyproject.toml"
+    try:
+        content = read_file(path, MAX_BYTES)
+        return _allowed(_parsed(content.decode())) if TABLE.encode() in content else []
+    except OSError:  # no such file, or something that is no file
+        return []
+    except ValueError as error:  # from TOML, from UTF-8, or our own
+        raise ValueError(f"{path}: {error}") from error
+
+
+def add_entries(folder: Path, entries: Sequence[str]) -> Path:
+    """Add entries to `[tool.forgather_mem] allow` in the folder's `pyproject.toml`; the rest stays as it is.
+
+    Raises:
+        ValueError: when the file is a link or not TOML, or its table is written in a way that this can't extend.
+        OSError: when it is not a regular file, or can't be written; it is then as it was.
+    """
+    path = folder / "pyproject.toml"
+    if path.is_symlink():
+        # In somebody else's folder it may lead to any file of the person who runs this, or to itself.
+        target = os.path.realpath(path)
+        raise ValueError(f"{path} is a link to {target}; write allow = [...] in [tool.{TABLE}] there yourself")
+    try:
+        text = read_file(path, MAX_BYTES, follow=False).decode() if path.exists() else ""
+        if text and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        before = _parsed(text)
+        allowed = _allowed(before)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    new = [entry for entry in dict.fromkeys(entries) if entry not in allowed]
+    if not new:
+        return path
+    changed = _with_entries(text, allowed, new)
+    table = before.setdefault("tool", {}).setdefault(TABLE, {})
+    table["allow"] = [*allowed, *new]
+    if changed is None or not _means(changed, before):
+        written = ", ".join(map(_quoted, table["allow"]))
+        raise ValueError(f"{path}: can't be extended; write allow = [{written}] in [tool.{TABLE}]")
+    replace_file(path, changed.encode(), sync=True)
+    return path
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    # tomllib takes time quadratic in the parts of a key: 40 KB of `a.a.a` take it 10 s.
+    if any(len(_PARTS.findall(line)) > _MAX_PARTS for line in _STRINGS.sub('""', text).splitlines()):
+        raise ValueError(f"a key has more than {_MAX_PARTS} parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("lists or tables are nested too deeply") from None
+
+
+def _means(text: str, document: dict[str, Any]) -> bool:
+    try:
+        return _parsed(text) == document
+    except (ValueError, RecursionError):
+        return False
+
+
+def _quoted(entry: str) -> str:
+    return json.dumps(entry, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _allowed(document: dict[str, Any]) -> list[str]:
+    tool = document.get("tool", {})
+    table = tool.get(TABLE, {}) if isinstance(tool, dict) else None
+    if not isinstance(table, dict):
+        raise ValueError(f"[tool.{TABLE}] is not a table")
+    allow = table.get("allow", [])
+    if not isinstance(allow, list) or not all(isinstance(entry, str) for entry in allow):
+        raise ValueError(f'[tool.{TABLE}] allow is a list of names, as in allow = ["my_module"]')
+    return list(allow)
+
+
+def _with_entries(text: str, allowed: Sequence[str], new: Sequence[str]) -> str | None:
+    """The text with the extended list; None if the list can't be found in it."""
+    newline = "\r\n" if "\r\n" in text else "\n"
+    lines = [f"    {_quoted(entry)}," for entry in new]
+    header = re.search(rf"(?m)^[ \t]*\[[ \t]*tool[ \t]*\.[ \t]*{TABLE}[ \t]*\][^\n]*(?:\n|\Z)", text)
+    if header is None:
+        gap = "" if not text else newline if text.endswith("\n") else newline * 2
+        return text + gap + newline.join([f"[tool.{TABLE}]", "allow = [", *lines, "]", ""])
+    next_table = re.compile(r"(?m)^[ \t]*\[").search(text, header.end())
+    table_end = next_table.start() if next_table else len(text)
+    start = re.compile(r"(?m)^[ \t]*allow[ \t]*=[ \t]*\[").search(text, header.end(), table_end)
+    if start is None:
+        head = text[: header.end()]
+        head += "" if head.endswith("\n") else newline
+        return head + newline.join(["allow = [", *lines, "]", ""]) + text[header.end() :]
+    for end in itertools.islice((found.start() for found in re.finditer(r"\]", text)), _MAX_BRACKETS):
+        if end < start.end():
+            continue
+        try:
+            listed = tomllib.loads("allow = " + text[start.end() - 1 : end + 1])["allow"]
+        except tomllib.TOMLDecodeError:  # a bracket inside a string or a comment
+            continue
+        if listed == list(allowed):
+            return _inserted(text, start.end(), end, lines, newline)
+    return None
+
+
+def _inserted(text: str, start: int, end: int, lines: Sequence[str], newline: str) -> str:
+    """The text with `lines` inserted before a list's closing bracket at `end`, after a comma."""
+    inside = text[start:end].rstrip()
+    needs_comma = bool(tomllib.loads(f"x = [{inside}\n]")["x"])
+    if needs_comma:
+        try:
+            tomllib.loads(f"x = [{inside}\n, 1]")
+        except tomllib.TOMLDecodeError:  # it already has a comma
+            needs_comma = False
+    comma = newline + "," if needs_comma and "#" in inside.rpartition("\n")[2] else "," if needs_comma else ""
+    return text[:start] + inside + comma + newline + newline.join([*lines, ""]) + text[end:]

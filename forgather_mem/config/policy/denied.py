@@ -1,0 +1,131 @@
+"""The error about refused names, and the line that opens exactly these."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forgather_mem.config.policy.names import Name
+from forgather_mem.config.source.location import SourceLocation
+from forgather_mem.errors import TemplateError
+
+MAX_CHARS = 650  # of the message and of the hint, each
+NOT_LISTED = "is not on the allow list"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One refused name.
+
+    Attributes:
+        name: As written in the template.
+        package: The package it belongs to, for grouping; "built-ins", "files".
+        why: Half a sentence, e.g. "is not on the allow list".
+        entry: The allow entry that opens it; "" if none does.
+        is_file: Whether the entry belongs in `allow_files`.
+        at: Where the template uses it, as "file:line:column".
+    """
+
+    name: str
+    package: str
+    why: str
+    entry: str = ""
+    is_file: bool = False
+    at: str = ""
+
+
+class Refused(TemplateError):
+    """The policy refuses names: `names`. `entries` opens those that can be opened."""
+
+    names: tuple[str, ...] = ()
+    entries: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, refusals: Sequence[Refusal], place: SourceLocation, path: str, text: str | None = None) -> Refused:
+        """The error about some names, the first of which is at `place`; the caller raises it."""
+        error = cls(
+            text or message(refusals),
+            template=place.template,
+            line=place.line,
+            column=place.column,
+            path=path,
+            hint=hint(refusals),
+            source_line=place.source_line,
+            chain=place.chain,
+        )
+        error.names = tuple(refusal.name for refusal in refusals)
+        error.entries = tuple(dict.fromkeys(refusal.entry for refusal in refusals if refusal.entry))
+        return error
+
+
+def entry_for(name: Name) -> str:
+    """The narrowest sensible entry for a name: the namespace of the user's own package, or the exact name in somebody
+    else's package."""
+    if name.kind == "built-in":
+        return str(name)
+    root = name.module.partition(".")[0]
+    return str(name) if _is_of_others(root) else root
+
+
+def _is_of_others(root: str) -> bool:
+    """Whether it belongs to the standard library or an installed package; found without importing it."""
+    if root in sys.stdlib_module_names or root == "forgather_mem":
+        return True
+    try:
+        spec = importlib.machinery.PathFinder.find_spec(root)
+    except (ImportError, ValueError, OSError):
+        return False
+    places = [spec.origin or "", *(spec.submodule_search_locations or ())] if spec else []
+    return any("site-packages" in place or "dist-packages" in place for place in places)
+
+
+def message(refusals: Sequence[Refusal]) -> str:
+    """The refused names: one in a sentence, several grouped by package."""
+    if len(refusals) == 1:
+        return f"{refusals[0].name!r} {refusals[0].why}; nothing was imported"
+    groups: dict[str, list[Refusal]] = {}
+    for refusal in refusals:
+        groups.setdefault(refusal.package, []).append(refusal)
+    lines = [f"{len(refusals)} names are refused; nothing was imported"]
+    shown = 0
+    for package, members in groups.items():
+        for refusal in members:
+            why = "" if refusal.why == NOT_LISTED else f": {refusal.why}"
+            line = f"  {package}: {refusal.name:.100} ({refusal.at:.100}){why}"
+            if sum(map(len, lines)) + len(line) > MAX_CHARS:
+                lines.append(f"  ... and {len(refusals) - shown} more")
+                return "\n".join(lines)
+            lines.append(line)
+            shown += 1
+    return "\n".join(lines)
+
+
+def hint(refusals: Sequence[Refusal]) -> str | None:
+    """The one line that opens exactly these, for each of the three places where the user may write it."""
+    names = sorted({refusal.entry for refusal in refusals if refusal.entry and not refusal.is_file})
+    files = sorted({refusal.entry for refusal in refusals if refusal.entry and refusal.is_file})
+    if not names and not files:
+        return None
+    packages = sorted({refusal.entry if refusal.is_file else refusal.package for refusal in refusals if refusal.entry})
+    trusted = f"if you wrote or trust {' and '.join(packages)}"
+    options = [f"--allow {shlex.quote(entry)}" for entry in names]
+    options += [f"--allow-file {shlex.quote(entry)}" for entry in files]
+    python = [f"allow={_listed(names)}"] if names else []
+    python += [f"allow_files={_listed(files)}"] if files else []
+    places = [
+        " ".join(options),
+        f"ConfigEnvironment(..., {', '.join(python)})",
+        f"[tool.forgather_mem] allow = {_listed([*names, *files])}",
+    ]
+    for shown in (places, places[:1]):
+        text = f"{trusted}:  " + "  |  ".join(shown)
+        if len(text) < MAX_CHARS:
+            return text
+    return f"if you wrote or trust these {len(packages)} packages:  forgather-mem allow TEMPLATE  lists and opens them"
+
+
+def _listed(entries: Sequence[str]) -> str:
+    return "[" + ", ".join('"' + entry.replace("\\", "\\\\").replace('"', '\\"') + '"' for entry in entries) + "]"

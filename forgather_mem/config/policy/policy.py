@@ -1,0 +1,319 @@
+"""The policy: decides which names a template may use and turns an allowed name into its object.
+
+A name is checked as text before anything is imported, and the object again by where it is defined. Only the caller may
+widen the policy (arguments, command line, environment, the `pyproject.toml` of the current folder); never a template, a
+variable, or the folder of a template.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from forgather_mem.config.policy import denied as refusals
+from forgather_mem.config.policy.allow_entries import Address, entries_of_environment, entries_of_folder, parse_entry
+from forgather_mem.config.policy.allowlist import ALIASES, BUILTINS, EXACT, GRANTS, VALUE_FUNCTIONS, Grant, is_hard
+from forgather_mem.config.policy.denied import Refusal, Refused
+from forgather_mem.config.policy.imports import (
+    NoSuchName,
+    find_file,
+    find_folder,
+    import_file,
+    import_module,
+    out_of_place,
+    walk,
+)
+from forgather_mem.config.policy.names import Name, is_within, parse_name
+from forgather_mem.config.policy.remote_code import Forbidden, is_below
+from forgather_mem.config.source.location import SourceLocation
+
+DEFAULT = "open by default"
+_HARD = "can run or fetch code, so only an exact entry allows it"
+_GUARDED = frozenset(("forgather", "forgather_mem", "torch", "transformers"))
+_VALUES = frozenset(BUILTINS) | frozenset(VALUE_FUNCTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class NameUse:
+    """A use of a name in a template.
+
+    Attributes:
+        name: As written in the template, without a trailing `@...`.
+        place: Its location.
+        path: Its path in the graph, e.g. `$.trainer_callbacks.gc`.
+        directory: Folder of the template, for the relative path of a file; None for text from memory.
+        submodule_searchpath: For a file: folders searched by its relative imports.
+    """
+
+    name: str
+    place: SourceLocation
+    path: str
+    directory: str | None = None
+    submodule_searchpath: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The policy's decision about a name.
+
+    Attributes:
+        name: As written in the template.
+        allowed: Whether it may be used. The object must still be defined where the entry says.
+        why: "open by default", "'my_module' allows it", or half a sentence with the reason for the refusal.
+        entry: The allow entry that would open a refused name; "" if none can.
+        is_file: Whether the entry belongs in `allow_files`.
+    """
+
+    name: str
+    allowed: bool
+    why: str
+    entry: str = ""
+    is_file: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """How an allowed name is opened: which reading of it applies, and where the object must be defined."""
+
+    name: Name
+    why: str
+    namespace: str | None = None  # None: an exact entry, which may be defined anywhere
+    grant: Grant | None = None
+    alias: Name | None = None  # our own name, if this one can't be imported
+
+
+class Policy:
+    """The rules for what a template may name.
+
+    Args:
+        allow: Namespaces ("my_module": anything defined in it or below it), exact names ("json:JSONDecoder",
+            "getattr"), files ("callbacks.py"), or addresses that arguments may hold ("s3://bucket/").
+        allow_files: Python files, or folders of them, by real path.
+
+    Raises:
+        ValueError: for an entry that is neither a namespace nor a name.
+    """
+
+    UNSAFE_ANY: ClassVar[Policy]
+    """Every name is allowed: only for templates that you would also run as Python. Warns once per process."""
+
+    def __init__(self, allow: Sequence[str] = (), allow_files: Sequence[str | Path] = ()) -> None:
+        if isinstance(allow, str):
+            raise ValueError(f"allow={allow!r}: give a list, as in allow=[{allow!r}]")
+        files = [allow_files] if isinstance(allow_files, str | Path) else list(allow_files)
+        files += [entry for entry in allow if _is_file(entry)]
+        entries = [parse_entry(entry) for entry in allow if not _is_file(entry)]
+        self._exact = frozenset(str(entry) for entry in entries if isinstance(entry, Name))
+        self._addresses = tuple(entry for entry in entries if isinstance(entry, Address))
+        self._namespaces = tuple(entry for entry in entries if type(entry) is str)
+        self._files = tuple(os.path.realpath(os.path.expanduser(file)) for file in files)
+        self._any = False
+        self._decided: dict[str, _Opening | Verdict] = {}
+
+    @classmethod
+    def of_person(cls, allow: Sequence[str] = (), allow_files: Sequence[str | Path] = ()) -> Policy:
+        """The given entries and those the user has configured: `FORGATHER_MEM_ALLOW` (separated by commas) and
+        `[tool.forgather_mem] allow` in the `pyproject.toml` of the current folder."""
+        if isinstance(allow, str):
+            raise ValueError(f"allow={allow!r}: give a list, as in allow=[{allow!r}]")
+        return cls([*allow, *entries_of_environment(), *entries_of_folder(Path.cwd())], allow_files)
+
+    def __repr__(self) -> str:
+        if self._any:
+            return "Policy.UNSAFE_ANY"
+        allow = [*self._namespaces, *sorted(self._exact), *map(str, self._addresses)]
+        return f"Policy(allow={allow}, allow_files={list(self._files)})"
+
+    @property
+    def is_unsafe(self) -> bool:
+        """Whether every name is allowed."""
+        return self._any
+
+    @property
+    def opens_modules(self) -> bool:
+        """Whether it opens any module beyond the default, files aside."""
+        return self._any or bool(self._namespaces or self._exact)
+
+    def verdict(self, name: str, directory: str | None = None) -> Verdict:
+        """The decision about one name, from its text alone: nothing is imported.
+
+        >>> Policy().verdict("os:system").allowed, Policy().verdict("torch.optim:AdamW").why
+        (False, 'open by default')
+        """
+        found = self._decide(name, directory)
+        return found if isinstance(found, Verdict) else Verdict(name, True, found.why)
+
+    def check(self, uses: Iterable[NameUse]) -> None:
+        """Refuse all disallowed names at once, without importing anything.
+
+        Raises:
+            TemplateError: with every refused name, and the one line that opens exactly these.
+        """
+        refused: dict[tuple[str, str], Refusal] = {}
+        first = None
+        for use in uses:
+            found = self._decide(use.name, use.directory)
+            if isinstance(found, Verdict):
+                refusal = Refusal(use.name, _package(use.name), found.why, found.entry, found.is_file, str(use.place))
+            elif use.submodule_searchpath and (folder := self._refused_folder(use)):
+                why = f"looks for modules in {folder}, which holds no allowed file"
+                refusal = Refusal(use.name, "files", why, folder, True, str(use.place))
+            else:
+                continue
+            first = first or use
+            refused.setdefault((use.name, refusal.entry), refusal)
+        if first:
+            raise Refused.of(list(refused.values()), first.place, first.path)
+
+    def load(self, use: NameUse) -> Callable[..., object]:
+        """The callable that an allowed name refers to: imported, walked to, and checked for where it is defined.
+
+        Raises:
+            TemplateError: if the name is refused, does not exist, or is defined outside what was opened. Exceptions of
+                the imported module itself pass through.
+        """
+        self.check([use])
+        opening = self._decide(use.name, use.directory)
+        assert isinstance(opening, _Opening)
+        try:
+            return self._find(use, opening)
+        except NoSuchName as error:
+            raise use.place.error(str(error), path=use.path, hint=error.hint) from error
+
+    def allows_address(self, address: str) -> bool:
+        """Whether a person opened an address, or what it lies below."""
+        return self._any or any(is_below(address, prefix) for prefix in self._addresses)
+
+    def guards(self, name: str) -> bool:
+        """Whether the arguments of an allowed name are looked at: of all that is open by default, also when a person
+        opened its whole package; not of what a person opened by its exact name, nor of their own code."""
+        opening = None if self._any or ".py:" in name else self._decide(name, None)
+        if not isinstance(opening, _Opening):
+            return False
+        return opening.why == DEFAULT or (opening.namespace or "").partition(".")[0] in _GUARDED
+
+    def refuse_argument(self, use: NameUse, found: Forbidden) -> Refused:
+        """The error about an argument that a template may not give; the caller raises it."""
+        opening = self._decide(use.name, use.directory)
+        assert isinstance(opening, _Opening)
+        entry = found.entry or ("" if found.is_address else str(opening.name))
+        refusal = Refusal(use.name, entry if found.is_address else _package(use.name), "", entry)
+        return Refused.of([refusal], use.place, use.path, f"{found.message}; a template may not set it")
+
+    def _find(self, use: NameUse, opening: _Opening) -> Callable[..., object]:
+        name = opening.name
+        if name.kind == "file":
+            folders = [find_folder(folder, use.directory) for folder in use.submodule_searchpath]
+            module = import_file(find_file(name.module, use.directory), folders)
+            found = walk(module, name, strict=not self._any)
+            return self._in_place(use, found, opening, module.__name__)
+        try:
+            module = import_module(name.module, anywhere=opening.why != DEFAULT)
+            found = walk(module, name, strict=not self._any)
+        except (NoSuchName, ImportError):  # Forgather is not installed, incomplete, or has moved the class
+            if opening.alias is None:
+                raise
+            return walk(import_module(opening.alias.module), opening.alias)
+        return self._in_place(use, found, opening, opening.namespace)
+
+    def _in_place(
+        self, use: NameUse, found: Callable[..., object], opening: _Opening, namespace: str | None
+    ) -> Callable[..., object]:
+        name = opening.name
+        if self._any or namespace is None or not (why := out_of_place(found, name, namespace, opening.grant)):
+            return found
+        entry = str(name) if name.kind == "module" else ""
+        refusal = Refusal(use.name, _package(use.name), why, entry)
+        raise Refused.of([refusal], use.place, use.path, f"{use.name!r} {why}; it was not called")
+
+    def _decide(self, text: str, directory: str | None) -> _Opening | Verdict:
+        if ".py:" in text:  # depends on the template's folder and its current contents
+            return self._decide_file(text, directory)
+        found = self._decided.get(text)
+        if found is None:
+            found = self._decided[text] = self._decide_name(text)
+        return found
+
+    def _decide_name(self, text: str) -> _Opening | Verdict:
+        try:
+            name = parse_name(text, private=self._any)
+        except ValueError as error:
+            return Verdict(text, False, f"can't be used ({error})")
+        if self._any:
+            _warn_unsafe()
+            return _Opening(name, "Policy.UNSAFE_ANY")
+        for reading in name.readings():
+            if str(reading) in self._exact:
+                return _Opening(reading, f"{str(reading)!r} allows it")
+        if any(is_hard(reading.dotted) for reading in name.readings()):
+            return Verdict(text, False, _HARD, str(name))
+        opening = self._by_namespace(name) or _default(name)
+        return opening or Verdict(text, False, refusals.NOT_LISTED, refusals.entry_for(name))
+
+    def _by_namespace(self, name: Name) -> _Opening | None:
+        for reading in name.readings() if name.kind == "module" else ():
+            for namespace in self._namespaces:
+                if is_within(reading.module, namespace):
+                    return _Opening(reading, f"{namespace!r} allows it", namespace)
+        return None
+
+    def _decide_file(self, text: str, directory: str | None) -> _Opening | Verdict:
+        try:
+            name = parse_name(text, private=self._any)
+            path = str(find_file(name.module, directory))
+        except (ValueError, NoSuchName) as error:
+            return Verdict(text, False, f"can't be used ({error})")
+        if self._any:
+            _warn_unsafe()
+            return _Opening(name, "Policy.UNSAFE_ANY")
+        if any(path == file or path.startswith(file.rstrip(os.sep) + os.sep) for file in self._files):
+            return _Opening(name, f"{os.path.relpath(path)!r} is an allowed file")
+        return Verdict(text, False, refusals.NOT_LISTED, os.path.relpath(path), True)
+
+    def _refused_folder(self, use: NameUse) -> str | None:
+        own = [os.path.dirname(file) if file.endswith(".py") else file for file in self._files]
+        for folder in use.submodule_searchpath if not self._any else ():
+            path = str(find_folder(folder, use.directory))
+            if not any(path == o or path.startswith(o.rstrip(os.sep) + os.sep) for o in own):
+                return os.path.relpath(path)
+        return None
+
+
+Policy.UNSAFE_ANY = Policy()
+Policy.UNSAFE_ANY._any = True
+
+
+def _is_file(entry: str) -> bool:
+    return entry.endswith(".py") and "://" not in entry
+
+
+def _default(name: Name) -> _Opening | None:
+    if name.kind == "built-in":
+        return _Opening(name, DEFAULT) if name.qualname in _VALUES else None
+    for reading in name.readings():
+        text = str(reading)
+        if text in ALIASES:
+            return _Opening(reading, DEFAULT, alias=parse_name(ALIASES[text]))
+        if text in EXACT:
+            return _Opening(reading, DEFAULT)
+        for grant in GRANTS:
+            if grant.modules.fullmatch(reading.module) and grant.names.fullmatch(reading.qualname):
+                return _Opening(reading, DEFAULT, grant.defined_in, grant)
+    return None
+
+
+def _package(text: str) -> str:
+    if ".py:" in text:
+        return "files"
+    return "built-ins" if text.isidentifier() else text.partition(":")[0].partition(".")[0][:80]
+
+
+@functools.cache
+def _warn_unsafe() -> None:
+    text = "Policy.UNSAFE_ANY: this process builds whatever a template names; use it for your own templates only"
+    warnings.warn(text, RuntimeWarning, stacklevel=2)

@@ -1,0 +1,229 @@
+"""Arguments that would make a class that is open by default run code, connect somewhere, or read a file.
+
+Configurations and models of transformers are open by default, and a few of their arguments name code: a backbone's
+`trust_remote_code`, an `auto_map`, an attention kernel on the hub, a checkpoint that timm unpickles. A template may
+not set these. A configuration sets an attribute for any further argument, so neither may it set what would give
+attributes other names (`attribute_map`, `__dict__`).
+
+Any argument of any open class may end up as a folder or a file, and TensorBoard opens addresses as well. So wherever
+a template gives an address, a person must have allowed it; arguments that are text are the exception.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set, ValuesView
+from dataclasses import dataclass
+
+from forgather_mem.config.graph.nodes import DictNode, ListNode, Node
+
+CODE_SWITCHES = frozenset(
+    {
+        "attribute_map", "auto_map", "backbone_kwargs", "checkpoint_path", "custom_pipelines", "model_args",
+        "pretrained_cfg", "pretrained_cfg_overlay", "trust_remote_code",
+    }
+)  # fmt: skip
+"""Arguments that lead to third-party code when set to any true value."""
+
+KERNELS = ("attn_implementation", "experts_implementation")
+"""Parts of argument names whose value may name a repository with a kernel ("owner/name")."""
+
+BACKBONES = ("architecture", "backbone", "backbone_checkpoint")
+"""Arguments that may name a folder or repository with a model, and so that model's code."""
+
+FILES = ("accelerator_config", "deepspeed", "fsdp_config")
+"""Arguments that are a mapping, or the name of a JSON file that is read at once."""
+
+ROOTS = frozenset(("cgroup_root", "proc_root"))
+"""Arguments that name another folder for the kernel's files: a probe reads and writes there."""
+
+TEXTS = ("prompts",)
+"""Arguments that are text and never opened."""
+
+HUB = "hf://"
+"""What a person allows for uploads to Hugging Face's hub."""
+
+_NUMBERS = frozenset((bool, int, float, type(None)))
+_SHORT = 20
+_ADDRESS = re.compile(r"[\x00-\x20]*(?:[\w.+-]{2,}:/|[\w.+-]+://|[\w.+-]*::)")
+_HOST = re.compile(r"(?:[\w.+-]+::)*[\w.+-]+://(?:(?!::)[\w.:@+~-])*")
+
+
+@dataclass(frozen=True, slots=True)
+class Forbidden:
+    """An argument that a template may not give.
+
+    Attributes:
+        message: What it is, and what it would do.
+        is_address: It is refused for the address that it holds; else the exact name of the class opens it.
+        entry: The allow entry for the address; "" when there is none.
+    """
+
+    message: str
+    is_address: bool = False
+    entry: str = ""
+
+
+class ArgumentCheck:
+    """Looks at the arguments of one construction, at each list and mapping once.
+
+    Args:
+        is_allowed: Whether a person allowed an address.
+    """
+
+    def __init__(self, is_allowed: Callable[[str], bool]) -> None:
+        self._is_allowed = is_allowed
+        self._clean: dict[int, object] = {}  # kept alive, so that no other object gets the number
+
+    def address(self, name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Forbidden | None:
+        """The first address among the arguments of a call that nobody allowed, or another root."""
+        for root in sorted(ROOTS.intersection(kwargs)):
+            return Forbidden(f"{root}={kwargs[root]!r:.60} would let {name} read and write elsewhere")
+        for key, value in _pairs(args, kwargs, self._clean, TEXTS):
+            text = None if key in TEXTS else _as_text(value)
+            if text is not None and _ADDRESS.match(text) and not self._is_allowed(text):
+                return Forbidden(f"{_shown(key, text)} would let {name} open an address", True, entry_for_address(text))
+        return None
+
+    def of_transformers(self, name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Forbidden | None:
+        """The first argument of a class of transformers that leads to code, to an upload, or to a file elsewhere."""
+        found = code_argument(args, kwargs)
+        if found is not None:
+            return Forbidden(f"{found} would let {name} run code from elsewhere")
+        for key, value in _pairs(args, kwargs, {}):
+            if key == "push_to_hub" and value and not isinstance(value, Node) and not self._is_allowed(HUB):
+                return Forbidden(f"push_to_hub would let {name} upload to the hub", True, HUB)
+            text = _as_text(value)
+            if text is not None and (key == "generation_config" or (key in FILES and not _is_file_here(text))):
+                return Forbidden(f"{_shown(key, text)} would let {name} read a file or a repository; write a mapping")
+        return None
+
+
+def code_argument(args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
+    """The argument that leads to code, as text, or None.
+
+    >>> code_argument([], {"text_config": {"trust_remote_code": True}})
+    'trust_remote_code=True'
+    >>> code_argument([], {"attn_implementation": "sdpa", "backbone": "resnet50"}) is None
+    True
+    """
+    for key, value in _pairs(args, kwargs, {}):
+        if isinstance(key, str) and not isinstance(value, Node) and _leads_to_code(key, value):
+            return f"{key}={value!r:.60}"
+    return None
+
+
+def _leads_to_code(key: str, value: object) -> bool:
+    if key in CODE_SWITCHES or key.startswith("__"):
+        return bool(value)
+    texts = value.values() if isinstance(value, Mapping) else [value]  # one per part of a model
+    if any(kernel in key for kernel in KERNELS):
+        return any("/" in str(text) for text in texts)
+    if key in BACKBONES:
+        return any("/" in str(text) or ":" in str(text) or os.path.exists(str(text)) for text in texts)
+    return False
+
+
+def is_below(address: str, prefix: str) -> bool:
+    """Whether an address is another one or lies below it.
+
+    >>> is_below("s3://bucket/run", "s3://bucket"), is_below("s3://bucket2/run", "s3://bucket")
+    (True, False)
+    """
+    if f"{address}/" == prefix:
+        return True
+    rest = address.removeprefix(prefix)
+    if not address.startswith(prefix) or "::" in rest or "\\" in rest or ".." in rest:
+        return False
+    return not rest or prefix.endswith("/") or rest.startswith("/")
+
+
+def addresses_in(values: Mapping[str, object]) -> Iterator[str]:
+    """The addresses among values that a person gives, also deep in lists and mappings."""
+    for _, value in _pairs((), values, {}):
+        text = _as_text(value)
+        if text is not None and _ADDRESS.match(text):
+            yield text
+
+
+def entry_for_address(address: str) -> str:
+    """The allow entry for all that is on the host or in the bucket of an address; "" when none opens it.
+
+    >>> entry_for_address("s3://bucket/logs/run1"), entry_for_address("simplecache::http://host")
+    ('s3://bucket/', 'simplecache::http://host/')
+    """
+    found = _HOST.match(address)
+    entry = found[0] + ("" if found[0].endswith("/") else "/") if found else ""
+    return entry if is_below(address, entry) else ""
+
+
+def are_plain(args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+    """Whether some arguments are numbers, words and short lists of these only, as most are."""
+    if not ROOTS.isdisjoint(kwargs):
+        return False
+    for value in (*args, *kwargs.values()):
+        items = value.items if type(value) is ListNode else value if type(value) is list else (value,)
+        if len(items) > _SHORT:
+            return False
+        for item in items:
+            if type(item) not in _NUMBERS and (type(item) is not str or ":" in item):
+                return False
+    return True
+
+
+def _pairs(
+    args: Sequence[object], kwargs: Mapping[str, object], clean: dict[int, object], skipped: Sequence[str] = ()
+) -> Iterator[tuple[object, object]]:
+    """Every value among some arguments with its key or None, those inside lists and mappings too, and inside the
+    nodes that will become these.
+
+    Args:
+        args: By position.
+        kwargs: By name.
+        clean: The containers that need not be looked at again; more are added.
+        skipped: Keys of containers that are not looked into.
+    """
+    stack: list[tuple[object, object]] = [*((None, value) for value in args), *kwargs.items()]
+    while stack:
+        key, value = stack.pop()
+        yield key, value
+        if isinstance(value, str | bytes | int | float | None) or key in skipped:
+            continue
+        inside = _inside(value)
+        if inside is not None and id(value) not in clean:
+            clean[id(value)] = value
+            stack.extend(inside)
+
+
+def _inside(value: object) -> Iterator[tuple[object, object]] | None:
+    """Keys and values of a container, keys None where there are none."""
+    if isinstance(value, DictNode):
+        return iter(value.entries.items())
+    if isinstance(value, Mapping):
+        return iter(value.items())
+    if isinstance(value, ListNode):
+        return ((None, item) for item in value.items)
+    if isinstance(value, Iterator) and type(value).__module__ == "builtins" and not isinstance(value, Generator):
+        return ((None, item) for item in value.__reduce__()[1])  # what it goes over, with nothing taken from it
+    if isinstance(value, list | tuple | Set | ValuesView):
+        return ((None, item) for item in value)
+    return None
+
+
+def _as_text(value: object) -> str | None:
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    return value if isinstance(value, str) else None
+
+
+def _is_file_here(text: str) -> bool:
+    """Whether it is a regular file in the working folder, or below it, links resolved."""
+    real, here = os.path.realpath(text), os.path.realpath(os.getcwd())
+    return real.startswith(os.path.join(here, "")) and os.path.isfile(real)
+
+
+def _shown(key: object, text: str) -> str:
+    return f"{key}={text!r:.60}" if isinstance(key, str) else f"{text!r:.60}"

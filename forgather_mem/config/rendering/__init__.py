@@ -1,0 +1,1 @@
+"""Jinja source to text, in a sandbox, with every value from outside tracked."""

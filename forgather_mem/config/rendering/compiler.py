@@ -1,0 +1,319 @@
+"""Finds the templates that a render loads and compiles each of them once.
+
+A sub-template takes precedence over a file of the same name. It is visible in the file that defines it, in what that
+file extends, includes or imports in the same render, directly or indirectly, and in the files that extend it. None of
+this carries over to the next render.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jinja2 import Template, TemplateNotFound, TemplateSyntaxError, Undefined, nodes
+from jinja2.environment import Template as CompiledTemplate
+from jinja2.exceptions import TemplateRuntimeError
+from jinja2.lexer import Token, TokenStream
+
+from forgather_mem.config.clock import CpuClock, OutOfTime
+from forgather_mem.config.limits import Limits
+from forgather_mem.config.rendering.budget import BudgetExceeded, RenderBudget
+from forgather_mem.config.rendering.functions import Clock
+from forgather_mem.config.rendering.instrument import Instrument, Outline
+from forgather_mem.config.rendering.sandbox import Sandbox
+from forgather_mem.config.rendering.taint import text_of
+from forgather_mem.config.rendering.taint_tokens import TaintTokens
+from forgather_mem.config.source.loader import Source, Sources
+from forgather_mem.errors import TemplateError
+
+_NUMBER = re.compile(r"(?<!\w)[0-9][0-9a-fA-FoxOX_]*")
+_MAX_DIGITS = 20_000
+_LOOK_EVERY = 500  # tokens
+_FIND_WORK = 50  # looking for a file is a system call for each folder
+
+
+class Missing(TemplateNotFound):
+    """A template that does not exist; `ignore missing` and lists of names continue.
+
+    Attributes:
+        explain: Makes the error to raise when nothing handles this one.
+    """
+
+    def __init__(self, name: str, explain: Callable[[], TemplateError]) -> None:
+        super().__init__(name)
+        self.explain = explain
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One use of a template by another.
+
+    Attributes:
+        source: The template.
+        used: "extended", "included" or "imported"; "" for the requested template.
+        by: The template that uses it; None for the requested one.
+        line: Line of `by`.
+    """
+
+    source: Source
+    used: str = ""
+    by: Source | None = None
+    line: int = 0
+
+    def is_by(self, source: Source) -> bool:
+        """Whether the user is in this file."""
+        return self.by is not None and self.by.file_name == source.file_name
+
+
+@dataclass(slots=True)
+class Job:
+    """One render in progress, and what it has loaded.
+
+    Attributes:
+        sources: Where templates come from.
+        budgets: The limits.
+        cpu: The clock of its load.
+        loads: Every use of a template, in order.
+        first: The first use of each template, by key.
+        parents: Maps a template's key to the source that it extends.
+        resolved: What each name meant to each template, so that the render can be repeated.
+        compiling: The template being compiled.
+    """
+
+    sources: Sources
+    budgets: Limits
+    cpu: CpuClock
+    clock: Clock = field(default_factory=Clock)
+    loads: list[Load] = field(default_factory=list)
+    first: dict[str, Load] = field(default_factory=dict)
+    parents: dict[str, Source] = field(default_factory=dict)
+    resolved: dict[tuple[str, str], Source | None] = field(default_factory=dict)
+    compiling: Source | None = None
+    source_chars: int = 0
+    tokens: int = 0
+    fresh: set[str] = field(default_factory=set)
+
+    def use(self, load: Load) -> None:
+        """Record a use of a template."""
+        self.loads.append(load)
+        if len(self.loads) > self.budgets.includes:
+            raise BudgetExceeded(f"this render loads more than {self.budgets.includes:,} templates, each time counted")
+        if load.source.key not in self.first:
+            self.first[load.source.key] = load
+            self.source_chars += load.source.num_chars
+            self.cpu.read(load.source.num_chars)
+            if self.source_chars > self.budgets.source_bytes:
+                raise BudgetExceeded(
+                    f"the templates of this load have more than {self.budgets.source_bytes:,} characters"
+                )
+        if load.used == "extended" and load.by is not None:
+            self._check_cycle(load.source, load.by)
+            self.parents[load.by.key] = load.source
+
+    def resolve(self, name: str, by: Source) -> Source | None:
+        """The template that a name refers to in another template."""
+        known = (by.key, name)
+        if known not in self.resolved:
+            self.resolved[known] = self._part(name, by) or self.sources.load(name)
+        return self.resolved[known]
+
+    def chain(self, key: str) -> list[str]:
+        """How a template was reached from the requested one."""
+        steps: list[str] = []
+        load = self.first.get(key)
+        while load is not None and load.by is not None:
+            steps.append(f"{load.used} by {load.by.file_name}:{load.by.first_line + load.line - 1}")
+            load = self.first.get(load.by.key)
+        return steps if len(steps) < 9 else [*steps[:4], f"... {len(steps) - 5} more ...", steps[-1]]
+
+    def _part(self, name: str, by: Source) -> Source | None:
+        """The sub-template that a name refers to in a file: its own, else one of the files that use it, else one of
+        those that it extends."""
+        users, parents = [by], [by]
+        for source in users:
+            using = [load.by for load in self.loads if load.source.file_name == source.file_name]
+            users += [user for user in using if user is not None and user not in users]
+        for source in parents:
+            extended = [load.source for load in self.loads if load.used == "extended" and load.is_by(source)]
+            parents += [parent for parent in extended if parent not in parents]
+        return next((source.parts[name] for source in (*users, *parents) if name in source.parts), None)
+
+    def _check_cycle(self, parent: Source, child: Source) -> None:
+        names = [child.name]
+        at: Source | None = parent
+        while at is not None:
+            names.append(at.name)
+            if at.key == child.key:
+                raise TemplateRuntimeError(f"a template extends itself: {' -> '.join(names)}")
+            at = self.parents.get(at.key)
+
+
+class _Key(str):
+    """A template's key on its way through generated code."""
+
+    __slots__ = ("source",)
+    source: Source
+
+
+@dataclass(slots=True)
+class Compiled:
+    """A compiled template."""
+
+    source: Source
+    template: CompiledTemplate
+    outline: Outline
+    block_names: list[str]
+    tokens: int
+
+
+class Compiler(Sandbox):
+    """The Jinja environment of a `Renderer`. Keeps compiled templates until their source changes.
+
+    Args:
+        marks: The strings from outside.
+        paste_values: Paste them as Forgather does.
+        origins: Compile for a source map: everything printed carries its origin.
+    """
+
+    job: Job
+    variables: Mapping[str, Any]
+
+    def __init__(self, marks: TaintTokens, *, paste_values: bool, origins: bool = False) -> None:
+        super().__init__(marks, paste_values=paste_values)
+        self.origins = origins
+        self._compiled: dict[str, Compiled] = {}
+        self.numbered: list[Compiled] = []  # by the number in their origins
+        self._tokens = 0
+
+    def forget(self, source: Source) -> None:
+        """Drop the compiled form of a template that is no longer used."""
+        self._compiled.pop(source.key, None)
+
+    def begin(self, job: Job, variables: Mapping[str, Any]) -> None:
+        """Make a job the one in progress."""
+        self.job = job
+        self.variables = variables
+        self.meter = RenderBudget(job.budgets, job.cpu)
+        self.clock = job.clock
+        self.random = None
+
+    def main(self, source: Source) -> Compiled:
+        """The requested template, compiled."""
+        self.job.use(Load(source))
+        return self.compiled(source)
+
+    def outline(self, source: Source) -> Outline:
+        """The outline of a template, empty if it could not be compiled."""
+        known = self._compiled.get(source.key)
+        return known.outline if known is not None else Outline()
+
+    def find(self, name: Any, key: str, used: str, line: int) -> str:
+        """The template that a name refers to in the template `key`; for a list, the first that exists."""
+        by = self._compiled[key].source
+        if isinstance(name, Undefined):
+            str(name)  # raises an error of its own
+        names = [text_of(one) for one in (name if isinstance(name, list | tuple) else [name])]
+        chain = ", ".join(self.job.chain(key)) or None
+        for one in names:
+            if not isinstance(one, str):
+                raise TypeError(f"the name of a template is a string; this is {type(one).__name__}")
+            self.meter.work(_FIND_WORK)
+            try:
+                source = self.job.resolve(one, by)
+            except TemplateError as error:
+                if error.line is not None:  # in the file itself
+                    raise
+                raise by.place(line, chain=chain).error(error.message, hint=error.hint) from error
+            if source is not None:
+                self.job.use(Load(source, used, by, line))
+                found = _Key(source.key)
+                found.source = source
+                return found
+        last = names[-1] if names else ""
+
+        def explain() -> TemplateError:
+            visible = [part for load in self.job.loads for part in load.source.parts]
+            hint = self.job.sources.searcher.hint(last, visible) if names else "an include needs one name at least"
+            return by.place(line, chain=chain).error(f"template {last!r} not found", hint=hint)
+
+        raise Missing(last, explain)
+
+    def load_named(self) -> None:
+        """Load, without rendering, every template that the text of the loaded ones names, recursively."""
+        for load in self.job.loads:  # grows while we iterate
+            for name, used, line in self.outline(load.source).references:
+                self._load_named(name, used, line, load.source)
+
+    def _load_named(self, name: str, used: str, line: int, by: Source) -> None:
+        with contextlib.suppress(TemplateError, TemplateSyntaxError, BudgetExceeded, OutOfTime):
+            source = self.job.resolve(name, by)
+            if source is not None and source.key not in self.job.first:
+                self.job.use(Load(source, used, by, line))
+                self.compiled(source)
+
+    def get_template(self, name: Any, parent: str | None = None, globals: Any = None) -> CompiledTemplate:  # noqa: A002
+        """Called by generated code with the result of `find`."""
+        if not isinstance(name, _Key):
+            raise TypeError(f"{name!r} is not a template")
+        return self.compiled(name.source).template
+
+    def compiled(self, source: Source) -> Compiled:
+        """A template, compiled if it is new or has changed."""
+        known = self._compiled.get(source.key)
+        if known is None or known.source is not source:
+            known = self._compiled[source.key] = self._compile_source(source)
+        job = self.job
+        if source.key not in job.fresh:
+            job.fresh.add(source.key)
+            job.tokens += known.tokens
+            known.template._module = None  # its exports belong to another render
+            self._check_tokens(job.tokens)
+        return known
+
+    def _compile_source(self, source: Source) -> Compiled:
+        self.job.compiling, self._tokens = source, 0
+        number = len(self.numbered) if self.origins else None
+        text = source.jinja(self.job.cpu.look)
+        self._check_tokens(text.count("{{") + text.count("{%") + text.count("{#"))
+        self._check_numbers(text)
+        instrument = Instrument(source.key, text, number)
+        tree = instrument.visit(self.parse(text, source.key))
+        assert isinstance(tree, nodes.Template)
+        self.job.cpu.look()
+        tree.set_environment(self)
+        template = Template.from_code(self, self.compile(tree, source.key), self.globals)
+        compiled = Compiled(source, template, instrument.outline, list(instrument.block_names), self._tokens)
+        if self.origins:
+            self.numbered.append(compiled)
+        self.job.compiling = None
+        return compiled
+
+    def _tokenize(
+        self, source: str, name: str | None, filename: str | None = None, state: str | None = None
+    ) -> TokenStream:
+        stream = super()._tokenize(source, name, filename, state)
+        return TokenStream(self._counted(stream), name, filename)
+
+    def _counted(self, stream: TokenStream) -> Iterator[Token]:
+        for token in stream:
+            self._tokens += 1
+            if not self._tokens % _LOOK_EVERY:
+                self.job.cpu.look()
+            self._check_tokens(self._tokens)
+            yield token
+
+    def _check_numbers(self, text: str) -> None:
+        """Jinja's lexer needs a few hundred bytes per digit of a number."""
+        if len(text) > _MAX_DIGITS:
+            for match in _NUMBER.finditer(text):
+                if match.end() - match.start() > _MAX_DIGITS and "{" in text[: match.start()]:
+                    raise BudgetExceeded(f"a number has more than {_MAX_DIGITS:,} digits")
+
+    def _check_tokens(self, tokens: int) -> None:
+        if tokens > self.job.budgets.tokens:
+            raise BudgetExceeded(
+                f"the templates of this load have more than {self.job.budgets.tokens:,} pieces of Jinja syntax"
+            )

@@ -1,0 +1,271 @@
+"""The filters and tests that a template may use.
+
+These are Jinja's own, without those for HTML (striptags, urlize, xmlattr) and wordwrap, which take quadratic time. Each
+is metered; those that rebuild a string taint their whole result if any input was tainted. Names that begin with a space
+can't be written in a template: the compiler inserts them (instrument.py).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from jinja2 import Undefined, pass_context, pass_environment
+from jinja2.exceptions import FilterArgumentError
+from jinja2.filters import FILTERS as JINJA_FILTERS
+from jinja2.filters import make_attrgetter
+from jinja2.runtime import Context
+from jinja2.tests import TESTS as JINJA_TESTS
+
+from forgather_mem.config.rendering import costs, formatting
+from forgather_mem.config.rendering.taint import TaintedStr, is_tainted, text_of, untaint
+from forgather_mem.config.rendering.taint_tokens import TaintTokens
+from forgather_mem.config.source.tokens import TOKEN_CLOSE, TOKEN_OPEN
+
+if TYPE_CHECKING:
+    from forgather_mem.config.rendering.sandbox import Sandbox
+
+_WHOLE = ("center", "filesizeformat", "float", "int", "pprint", "title", "truncate", "urlencode", "wordcount")
+_ABSENT: Final = object()
+_JINJA_FILTERS: Final = cast(dict[str, Callable[..., Any]], JINJA_FILTERS)
+_JINJA_TESTS: Final = cast(dict[str, Callable[..., Any]], JINJA_TESTS)
+
+
+def _metered(function: Callable[..., Any], rule: costs.Rule, *, whole: bool = False) -> Callable[..., Any]:
+    """A filter or test that is metered by its rule.
+
+    Args:
+        function: Jinja's or ours.
+        rule: Counts the call before it is made.
+        whole: It is given strings as they are meant; what it makes of them is marked as a whole.
+    """
+    passed = getattr(getattr(function, "jinja_pass_arg", None), "name", "")
+
+    @pass_context
+    def run(context: Context, value: Any, *args: Any, **kwargs: Any) -> Any:
+        sandbox: Sandbox = context.environment  # type: ignore[assignment]
+        meter = sandbox.meter
+        meter.call()
+        if isinstance(value, Iterator):
+            value = meter.items(value)
+            if rule is not costs.shallow and rule is not costs.free:
+                value = meter.made(list(value))
+        costs.check(meter, rule, value, args, kwargs)
+        outside = whole and (is_tainted(value) or is_tainted(args) or is_tainted(kwargs))
+        if whole:
+            value, args, kwargs = untaint(value), untaint(args), untaint(kwargs)
+        first = {"context": context, "eval_context": context.eval_ctx, "environment": sandbox}.get(passed)
+        result = function(value, *args, **kwargs) if first is None else function(first, value, *args, **kwargs)
+        if isinstance(result, GeneratorType | map | filter):
+            return result
+        return sandbox.made(mark_all(result, sandbox.marks) if outside else result)
+
+    return run
+
+
+def mark_all(result: Any, marks: TaintTokens) -> Any:
+    """Taint all strings in a result that was made from a tainted value."""
+    if isinstance(result, str):
+        return marks.mark(str(result))
+    if type(result) in (list, tuple):
+        return type(result)(mark_all(item, marks) for item in result)
+    return result
+
+
+@pass_environment
+def _indent(sandbox: Sandbox, value: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> Any:
+    if not isinstance(value, str):
+        return _JINJA_FILTERS["indent"](value, width, first, blank)
+    indent = width if isinstance(width, str) else " " * width
+    sandbox.meter.will_make(len(value) + (value.count("\n") + 1) * len(indent))
+    if isinstance(value, TaintedStr):
+        return value.indented(indent, first, blank)
+    return _JINJA_FILTERS["indent"](value, indent, first, blank)
+
+
+@pass_environment
+def _replace(sandbox: Sandbox, value: Any, old: Any, new: Any, count: int | None = None) -> Any:
+    text, old, new = _text(value), _text(old), _text(new)
+    formatting.check_method(text, "replace", (old, new), sandbox.meter)
+    return _lifted(text, sandbox.marks).replace(old, new, -1 if count is None else count)
+
+
+@pass_environment
+def _join(sandbox: Sandbox, value: Any, d: str = "", attribute: str | int | None = None) -> Any:
+    if attribute is not None:
+        value = map(make_attrgetter(sandbox, attribute), value)
+    parts = []
+    left = 0
+    for part in sandbox.meter.items(value):
+        sandbox.meter.will_print(part)
+        parts.append(_text(part))
+        left += len(parts[-1]) + len(d)
+        sandbox.meter.will_make(left)
+    return _lifted(_text(d), sandbox.marks).join(parts)
+
+
+@pass_environment
+def _format(sandbox: Sandbox, value: Any, *args: Any, **kwargs: Any) -> Any:
+    if args and kwargs:
+        raise FilterArgumentError("can't handle positional and keyword arguments at the same time")
+    return formatting.percent(_text(value), kwargs or args, sandbox.meter, sandbox.marks)
+
+
+@pass_environment
+def _trim(sandbox: Sandbox, value: Any, chars: Any = None) -> Any:
+    text = _text(value)
+    formatting.check_method(text, "strip", (chars,), sandbox.meter)
+    return text.strip(chars)
+
+
+def _to_json(value: Any, indent: int | None = None) -> Any:
+    text = json.dumps(_carried(value), sort_keys=True, indent=indent)
+    for char in TOKEN_OPEN, TOKEN_CLOSE:
+        text = text.replace(f"\\u{ord(char):04x}", char)
+    for char in "<>&'":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+def _carried(value: Any) -> Any:
+    """Tainted strings as text with tokens, for code that looks at characters itself."""
+    if isinstance(value, TaintedStr):
+        return str(value)
+    if isinstance(value, dict):
+        return {_carried(key): _carried(item) for key, item in value.items()}
+    return [_carried(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+@pass_environment
+def _to_yaml(sandbox: Sandbox, value: Any, default: Any = _ABSENT) -> Any:
+    if isinstance(value, Undefined):
+        if default is _ABSENT:
+            str(value)  # raises an error of its own, which names it
+        value = default
+    return sandbox.yaml.write(value)
+
+
+@pass_environment
+def _list(sandbox: Sandbox, value: Any) -> list[Any]:
+    return list(value if isinstance(value, GeneratorType) else sandbox.meter.items(value))
+
+
+@pass_environment
+def _random(sandbox: Sandbox, value: Any) -> Any:
+    items = list(value)
+    sandbox.random = sandbox.random or random.Random(0)
+    return sandbox.random.choice(items) if items else sandbox.undefined("no random item, the sequence was empty")
+
+
+@pass_context
+def _sum(context: Context, value: Any, attribute: str | int | None = None, start: float = 0) -> Any:
+    if not isinstance(start, int | float):
+        raise FilterArgumentError("sum adds numbers: start must be one; use join for strings")
+    return _JINJA_FILTERS["sum"](context.environment, value, attribute=attribute, start=start)
+
+
+@pass_environment
+def _attr(sandbox: Sandbox, value: Any, name: Any) -> Any:
+    return _JINJA_FILTERS["attr"](sandbox, value, text_of(name))
+
+
+def _escape(value: Any) -> Any:
+    text = _text(value)
+    for char, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("'", "&#39;"), ('"', "&#34;")):
+        text = text.replace(char, entity)
+    return text
+
+
+@pass_environment
+def _concat(sandbox: Sandbox, parts: list[Any]) -> Any:
+    """`a ~ b`"""
+    sandbox.meter.weigh(parts)
+    sandbox.meter.will_print(*parts)
+    texts = [_text(part) for part in parts]
+    sandbox.meter.will_make(sum(map(len, texts)))
+    return sandbox.made("".join(map(str, texts)))
+
+
+@pass_environment
+def _line(sandbox: Sandbox, text: str) -> str:
+    """The output of an include, with a newline at its end."""
+    return text if not text or text.endswith("\n") else text + "\n"
+
+
+@pass_environment
+def _slice(sandbox: Sandbox, value: Any, *bounds: int | None) -> Any:
+    """`a[1:2]`"""
+    return sandbox.made(value[slice(*bounds)])
+
+
+@pass_environment
+def _mapping(sandbox: Sandbox, pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """`{key: value}`"""
+    sandbox.meter.check_keys([key for key, _ in pairs])
+    return dict(pairs)
+
+
+@pass_environment
+def _weighed(sandbox: Sandbox, value: Any) -> Any:
+    """A value that is compared or becomes a key, counted."""
+    sandbox.meter.weigh(value)
+    return value
+
+
+@pass_environment
+def _haystack(sandbox: Sandbox, value: Any) -> Any:
+    """The right operand of `in`, counted."""
+    sandbox.meter.weigh(value)
+    return _lifted(value, sandbox.marks) if type(value) is str else value
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)
+
+
+def _lifted(text: str, marks: TaintTokens) -> str:
+    """A string whose methods keep the taint of their arguments."""
+    return text if isinstance(text, TaintedStr) else TaintedStr([(text, False, "")], marks)
+
+
+_OWN: dict[str, Callable[..., Any]] = {
+    "attr": _attr,
+    "e": _escape,
+    "escape": _escape,
+    "forceescape": _escape,
+    "format": _format,
+    "indent": _indent,
+    "join": _join,
+    "list": _list,
+    "random": _random,
+    "replace": _replace,
+    "safe": lambda value: value,
+    "sum": _sum,
+    "tojson": _to_json,
+    "toyaml": _to_yaml,
+    "trim": _trim,
+}
+FILTERS: Final[dict[str, Callable[..., Any]]] = {
+    **{
+        name: _metered(_OWN.get(name) or _JINJA_FILTERS[name], rule, whole=name in _WHOLE)
+        for name, rule in costs.FILTERS.items()
+    },
+    " items": pass_environment(lambda sandbox, value, weight: sandbox.meter.items(value, weight)),
+    " work": pass_environment(lambda sandbox, weight: sandbox.meter.work(weight)),
+    " at": pass_context(lambda context, value, origin: origin + str(context.environment.finalize(context, value))),
+    " printed": pass_context(lambda context, value: str(context.environment.finalize(context, value))),
+    " find": pass_environment(lambda sandbox, *args: sandbox.find(*args)),
+    " concat": _concat,
+    " line": _line,
+    " mapping": _mapping,
+    " slice": _slice,
+    " weighed": _weighed,
+    " haystack": _haystack,
+}
+TESTS: Final[dict[str, Callable[..., Any]]] = {
+    name: _JINJA_TESTS[name] if rule is costs.free else _metered(_JINJA_TESTS[name], rule, whole=True)
+    for name, rule in costs.TESTS.items()
+}

@@ -1,0 +1,269 @@
+"""Rewrites a parsed template before it is compiled.
+
+The sandbox can intercept operators, calls, attributes and filters. Everything else that a template can spend time,
+memory or trust on is turned into a filter here: loops, comparisons, slices, `~`, and the names of templates. The names
+of these filters begin with a space, so no template can write them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
+
+from jinja2 import nodes
+from jinja2.exceptions import TemplateSyntaxError
+from jinja2.visitor import NodeTransformer
+
+from forgather_mem.config.graph.hash_flooding import Hashes
+from forgather_mem.config.source.tokens import ORIGIN_CLOSE, ORIGIN_OPEN
+
+_NEWLINE_FIRST = re.compile(f"(?:{ORIGIN_OPEN}[0-9.]+{ORIGIN_CLOSE})?\n")
+_TAG = re.compile(r"\s*\{%(?:(?!%\}).)*%\}\s*")
+_MAX_TAG = 1_000
+_LIGHT = 32  # bodies below this many nodes are not counted each time: their call already counts
+_SILENT = (nodes.Assign, nodes.AssignBlock, nodes.Macro, nodes.Import, nodes.FromImport, nodes.ExprStmt)
+AnyNode = TypeVar("AnyNode", bound=nodes.Node)
+
+
+@dataclass(slots=True)
+class Outline:
+    """What is known of a template from its text alone.
+
+    Attributes:
+        blocks: Line of each block.
+        outer_blocks: Blocks outside any other block.
+        used_blocks: Blocks that it prints itself with `self.name()`.
+        references: Template names written as constants, each with its kind of use and its line.
+        names: Variables that it sets.
+    """
+
+    blocks: dict[str, int] = field(default_factory=dict)
+    outer_blocks: list[str] = field(default_factory=list)
+    used_blocks: set[str] = field(default_factory=set)
+    references: list[tuple[str, str, int]] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+
+
+class Instrument(NodeTransformer):
+    """Rewrites one template.
+
+    Args:
+        key: The template's own key, passed to ` find`.
+        source: Its Jinja source.
+        origins: Its number in a source map: each line and each expression that prints then carries its origin. None
+            without a source map.
+    """
+
+    def __init__(self, key: str, source: str, origins: int | None) -> None:
+        self._key = key
+        self._lines = source.split("\n")
+        self._origins = origins
+        self._blocks: list[str] = []  # around the current node
+        self._block_numbers: dict[str, int] = {}
+        self._count = 0
+        self._hashes = Hashes()  # of numbers: Python's compiler makes keys of them
+        self.outline = Outline()
+
+    def visit(self, node: nodes.Node, *args: object, **kwargs: object) -> nodes.Node:
+        self._count += 1
+        changed: nodes.Node = super().visit(node, *args, **kwargs)
+        return changed
+
+    def generic_visit(self, node: nodes.Node, *args: object, **kwargs: object) -> nodes.Node:
+        super().generic_visit(node, *args, **kwargs)
+        for body in (getattr(node, "body", None), getattr(node, "else_", None)):
+            if isinstance(body, list):
+                self._end_includes(body)
+        return node
+
+    def _end_includes(self, body: list[nodes.Node]) -> None:
+        """Keep an include that is alone on its line from swallowing the line after it: Jinja removes the last newline
+        of the included file and the one after the statement."""
+        following: nodes.Node | None = None  # the next node that may print
+        for number in range(len(body) - 1, -1, -1):
+            node = body[number]
+            swallows = following is not None and not _begins_line(following)
+            if swallows and isinstance(node, nodes.Include) and node.with_context and self._is_alone(node.lineno):
+                ended = _filter("line", nodes.Const(None, lineno=node.lineno), [])
+                ended.node = None
+                body[number] = nodes.FilterBlock([node], ended, lineno=node.lineno)
+            if not isinstance(node, _SILENT):
+                following = node
+
+    def _is_alone(self, line: int) -> bool:
+        """Whether a line is one tag and nothing else."""
+        text = self._lines[line - 1]
+        return len(text) <= _MAX_TAG and bool(_TAG.fullmatch(text))
+
+    def visit_Template(self, node: nodes.Template) -> nodes.Node:
+        self.generic_visit(node)
+        node.body.insert(0, _work(self._count, 1))
+        return node
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        before = self._count
+        self.generic_visit(node)
+        weight = self._count - before
+        node.iter = _filter("items", cast(nodes.Expr, node.iter), [nodes.Const(weight)])
+        if node.recursive:
+            node.body.insert(0, _work(weight, node.lineno))
+        return node
+
+    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
+        return self._counted(node)
+
+    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:
+        return self._counted(node)
+
+    def visit_Block(self, node: nodes.Block) -> nodes.Node:
+        self.outline.blocks[node.name] = node.lineno
+        if not self._blocks:
+            self.outline.outer_blocks.append(node.name)
+        self._block_numbers.setdefault(node.name, len(self._block_numbers) + 1)
+        self._blocks.append(node.name)
+        self._counted(node)
+        self._blocks.pop()
+        return node
+
+    def _counted(self, node: AnyNode) -> AnyNode:
+        before = self._count
+        self.generic_visit(node)
+        weight = self._count - before
+        if weight > _LIGHT:
+            node.body.insert(0, _work(weight, node.lineno))  # type: ignore[attr-defined]
+        return node
+
+    def visit_FilterBlock(self, node: nodes.FilterBlock) -> nodes.Node:
+        self.generic_visit(node)
+        node.filter = _filter("printed", node.filter, [])
+        return node
+
+    def visit_With(self, node: nodes.With) -> list[nodes.Node]:
+        self.generic_visit(node)
+        return [_work(1, node.lineno), node]  # assignments have no line in the generated code
+
+    def visit_Extends(self, node: nodes.Extends) -> nodes.Node:
+        self.generic_visit(node)
+        node.template = self._found(node.template, "extended", node.lineno)
+        return node
+
+    def visit_Import(self, node: nodes.Import) -> nodes.Node:
+        self.generic_visit(node)
+        node.template = self._found(node.template, "imported", node.lineno)
+        return node
+
+    visit_FromImport = visit_Import
+
+    def visit_Include(self, node: nodes.Include) -> nodes.Node:
+        self.generic_visit(node)
+        node.template = self._found(node.template, "included", node.lineno)
+        return node
+
+    def _found(self, name: nodes.Expr, used: str, line: int) -> nodes.Expr:
+        for const in name.items if isinstance(name, nodes.List | nodes.Tuple) else [name]:
+            if isinstance(const, nodes.Const) and isinstance(const.value, str):
+                self.outline.references.append((const.value, used, line))
+        return _filter("find", name, [nodes.Const(self._key), nodes.Const(used), nodes.Const(line)])
+
+    def visit_Const(self, node: nodes.Const) -> nodes.Node:
+        if isinstance(node.value, float) and not math.isfinite(node.value):
+            raise TemplateSyntaxError("this number is too large for a float", node.lineno)
+        if isinstance(node.value, int | float) and self._hashes.are_too_many_with(node.value):
+            raise TemplateSyntaxError("too many of these numbers have the same hash", node.lineno)
+        return node
+
+    def visit_Name(self, node: nodes.Name) -> nodes.Node:
+        if node.ctx == "store":
+            self.outline.names.add(node.name)
+        return node
+
+    def visit_Getattr(self, node: nodes.Getattr) -> nodes.Node:
+        self.generic_visit(node)
+        if isinstance(node.node, nodes.Name) and node.node.name == "self":
+            self.outline.used_blocks.add(node.attr)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        if not isinstance(node.arg, nodes.Slice):
+            return node
+        bounds = (node.arg.start, node.arg.stop, node.arg.step)
+        return _filter("slice", node.node, [bound or nodes.Const(None, lineno=node.lineno) for bound in bounds])
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return _filter("concat", nodes.List(node.nodes, lineno=node.lineno), [])
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        self.generic_visit(node)
+        small = isinstance(node.expr, nodes.Const) or any(isinstance(op.expr, nodes.Const) for op in node.ops)
+        for operand in node.ops:
+            if operand.op in ("in", "notin"):
+                operand.expr = _filter("haystack", operand.expr, [])
+            elif not small:
+                operand.expr = _filter("weighed", operand.expr, [])
+        if not small:
+            node.expr = _filter("weighed", node.expr, [])
+        return node
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
+        self.generic_visit(node)
+        if all(isinstance(pair.key, nodes.Const) for pair in node.items):  # `visit_Const` has looked at them
+            return node
+        pairs = [nodes.Tuple([pair.key, pair.value], "load", lineno=pair.lineno) for pair in node.items]
+        return _filter("mapping", nodes.List(pairs, lineno=node.lineno), [])
+
+    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:
+        self.generic_visit(node)
+        if not isinstance(node.key, nodes.Const):
+            node.key = _filter("weighed", node.key, [])
+        return node
+
+    def visit_ScopedEvalContextModifier(self, node: nodes.ScopedEvalContextModifier) -> nodes.Node:
+        raise TemplateSyntaxError("there is no autoescape here: the text is YAML, not HTML", node.lineno)
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Node:
+        self.generic_visit(node)
+        printed: list[nodes.Expr] = []
+        for child in node.nodes:
+            if isinstance(child, nodes.Const) and isinstance(child.value, str):
+                child = nodes.TemplateData(child.value, lineno=child.lineno)
+            if isinstance(child, nodes.TemplateData):
+                child.data = self._with_origins(child.data, child.lineno)
+            elif self._origins is not None:
+                child = _filter("at", child, [nodes.Const(self._origin(child.lineno))])
+            printed.append(child)
+        node.nodes = printed
+        return node
+
+    def _with_origins(self, text: str, line: int) -> str:
+        if self._origins is None:
+            return text
+        parts = text.split("\n")
+        marked = [self._origin(line + number) + part for number, part in enumerate(parts)]
+        return "\n".join(marked if parts[-1] else [*marked[:-1], ""])
+
+    def _origin(self, line: int) -> str:
+        block = self._block_numbers[self._blocks[-1]] if self._blocks else 0
+        return f"{ORIGIN_OPEN}{self._origins}.{line}.{block}{ORIGIN_CLOSE}"
+
+    @property
+    def block_names(self) -> Sequence[str]:
+        """Names of the blocks, by the number used in origins; "" for none."""
+        return ["", *self._block_numbers]
+
+
+def _begins_line(node: nodes.Node) -> bool:
+    first = node.nodes[0] if isinstance(node, nodes.Output) else None
+    return isinstance(first, nodes.TemplateData) and _NEWLINE_FIRST.match(first.data) is not None
+
+
+def _filter(name: str, value: nodes.Expr, args: list[nodes.Expr]) -> nodes.Filter:
+    return nodes.Filter(value, f" {name}", args, [], None, None, lineno=value.lineno)
+
+
+def _work(weight: int, line: int) -> nodes.ExprStmt:
+    return nodes.ExprStmt(_filter("work", nodes.Const(weight, lineno=line), []), lineno=line)

@@ -1,0 +1,206 @@
+"""Renders templates to text, with the origin of each line."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from forgather_mem.config.clock import CpuClock
+from forgather_mem.config.limits import Limits
+from forgather_mem.config.rendering.block_check import unknown_blocks
+from forgather_mem.config.rendering.budget import BudgetExceeded
+from forgather_mem.config.rendering.compiler import Compiler, Job
+from forgather_mem.config.rendering.error_text import explain
+from forgather_mem.config.rendering.source_map import Origins
+from forgather_mem.config.rendering.taint import untaint
+from forgather_mem.config.rendering.taint_tokens import TaintTokens
+from forgather_mem.config.rendering.template_refs import Reference, referenced
+from forgather_mem.config.rendering.variables import wrap
+from forgather_mem.config.source.loader import Source, Sources
+from forgather_mem.config.source.location import STRING, SourceLocation
+from forgather_mem.config.source.rendered import Rendered
+from forgather_mem.config.source.search import Searcher
+from forgather_mem.config.source.tokens import ORIGIN
+from forgather_mem.errors import TemplateError
+
+_log = logging.getLogger(__name__)
+_MAX_STRINGS = 64
+_MAX_TRACED = 1_000_000  # characters; a longer text has no source map
+
+
+class Renderer:
+    """Renders templates and caches their compiled form until a file changes. Thread-safe: renders run one at a time.
+
+    Args:
+        searcher: Finds the files.
+        budgets: The limits of one render.
+        global_vars: Variables that every template sees, imported ones too.
+        paste_values: Paste values from outside into the text, as Forgather does, instead of keeping them apart: they
+            can then be YAML and tags. Only for values from people who may run code.
+    """
+
+    def __init__(
+        self,
+        searcher: Searcher,
+        budgets: Limits | None = None,
+        global_vars: Mapping[str, Any] | None = None,
+        paste_values: bool = False,
+    ) -> None:
+        self._budgets = budgets or Limits()
+        self._sources = Sources(searcher, self._budgets)
+        self._paste_values = paste_values
+        self._marks = TaintTokens()
+        self._global_vars = self._wrapped(global_vars or {})
+        self._marks.keep()
+        self._compiler = self._new_compiler(origins=False)
+        self._strings: dict[str, Source] = {}
+        self._warned: set[str] = set()
+        self._lock = threading.RLock()
+
+    def render(
+        self, name: str | os.PathLike[str], variables: Mapping[str, Any] | None = None, clock: CpuClock | None = None
+    ) -> Rendered:
+        """Render a template by its name.
+
+        Raises:
+            TemplateError: if anything is wrong with it.
+        """
+        return self._render(self._source(os.fspath(name)), variables or {}, clock)
+
+    def render_string(
+        self, text: str, variables: Mapping[str, Any] | None = None, clock: CpuClock | None = None
+    ) -> Rendered:
+        """Render a template given as text.
+
+        Raises:
+            TemplateError: if anything is wrong with it.
+        """
+        return self._render(self._string(text), variables or {}, clock)
+
+    def referenced(self, name: str | os.PathLike[str], variables: Mapping[str, Any] | None = None) -> list[Reference]:
+        """The templates that a template uses, as `references` finds them."""
+        return self.references(name, variables)[0]
+
+    def references(
+        self, name: str | os.PathLike[str], variables: Mapping[str, Any] | None = None
+    ) -> tuple[list[Reference], TemplateError | None]:
+        """The templates that a template uses: level, name and file of each, itself first; and what stopped the render.
+
+        They are found by rendering it; if that fails, they are those loaded until then and those that their text names.
+        """
+        failure = None
+        clock = CpuClock(self._budgets.render_cpu_s)
+        with self._lock, clock:
+            source = self._source(os.fspath(name))
+            self._marks.reset()
+            job = Job(self._sources, self._budgets, clock)
+            try:
+                self._run(self._compiler, job, source, self._wrapped(variables or {}))
+                if job.parents:
+                    unknown_blocks(self._compiler)
+            except TemplateError as error:
+                failure = error
+                self._compiler.load_named()
+        return referenced(job.loads), failure
+
+    def _source(self, name: str) -> Source:
+        source = self._sources.load(name)
+        if source is None:
+            raise TemplateError(f"template {name!r} not found", hint=self._sources.searcher.hint(name))
+        return source
+
+    def _string(self, text: str) -> Source:
+        known = self._strings.get(text)
+        if known is None:
+            if len(text) > self._budgets.source_bytes:
+                raise TemplateError(
+                    f"the template has more than {self._budgets.source_bytes:,} characters", template=STRING
+                )
+            if len(self._strings) >= _MAX_STRINGS:
+                self._compiler.forget(self._strings.pop(next(iter(self._strings))))
+            known = self._strings[text] = self._sources.from_text(text)
+        return known
+
+    def _render(self, source: Source, variables: Mapping[str, Any], clock: CpuClock | None) -> Rendered:
+        clock = clock or CpuClock(self._budgets.render_cpu_s)
+        with self._lock, clock:
+            self._marks.reset()
+            wrapped = self._wrapped(variables)
+            job = Job(self._sources, self._budgets, clock)
+            text, values = self._run(self._compiler, job, source, wrapped)
+            unknown = unknown_blocks(self._compiler) if job.parents else ()
+        for error in unknown:
+            self._warn_once(error)
+        origins: list[Origins | None] = []
+
+        def locate(line: int, column: int) -> SourceLocation:
+            if not origins:
+                origins.append(self._trace(job, source, wrapped, text, values))
+            place = origins[0].place(line, column) if origins[0] else None
+            return place or source.place(1)
+
+        return Rendered(name=source.name, text=text, values=values, locate=locate, unknown_blocks=unknown, clock=clock)
+
+    def _warn_once(self, error: TemplateError) -> None:
+        place = f"{error.template}:{error.line}: {error.message}"
+        if place not in self._warned:
+            self._warned.add(place)
+            _log.warning("%s; %s", place, error.hint)
+
+    def _run(self, compiler: Compiler, job: Job, source: Source, wrapped: dict[str, Any]) -> tuple[str, dict[str, str]]:
+        """Render: the text, and the values in it."""
+        compiler.begin(job, wrapped)
+        try:
+            template = compiler.main(source).template
+            text = _joined(template.root_render_func(template.new_context(wrapped)), job.budgets.rendered_bytes)
+            if text.count("\n") > job.budgets.nodes:
+                raise BudgetExceeded(f"the rendered text has more than {job.budgets.nodes:,} lines")
+            text = self._marks.in_tags(text)
+            if not text.isascii():
+                text.encode()  # Jinja strings can hold lone surrogates, YAML can't
+            return text, self._marks.used(ORIGIN.sub("", text) if compiler.origins else text)
+        except TemplateError:
+            raise
+        except Exception as error:
+            raise explain(error, compiler) from error
+
+    def _trace(
+        self, job: Job, source: Source, wrapped: dict[str, Any], text: str, values: Mapping[str, str]
+    ) -> Origins | None:
+        """The source map, None for a text that is too long for one, or took too long."""
+        if len(text) > _MAX_TRACED or job.cpu.is_half_spent:
+            return None
+        budgets = replace(self._budgets, rendered_bytes=8 * _MAX_TRACED, made_bytes=2 * self._budgets.made_bytes)
+        again = Job(self._sources, budgets, job.cpu, clock=job.clock, resolved=dict(job.resolved))
+        with self._lock, job.cpu:
+            self._marks.reset()
+            compiler = self._new_compiler(origins=True)
+            try:
+                marked = self._run(compiler, again, source, self._wrapped(untaint(wrapped)))
+            except TemplateError:
+                return None
+        origins = Origins(text, values, *marked, compiler.numbered, again)
+        return origins if origins.is_exact else None
+
+    def _wrapped(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(variables) if self._paste_values else wrap(variables, self._marks, self._budgets)
+
+    def _new_compiler(self, *, origins: bool) -> Compiler:
+        compiler = Compiler(self._marks, paste_values=self._paste_values, origins=origins)
+        compiler.globals.update(self._global_vars)
+        return compiler
+
+
+def _joined(pieces: Iterable[str], limit: int) -> str:
+    length = 0
+    kept = io.StringIO()  # a list of the pieces may take fifty times the text
+    for piece in pieces:
+        length += kept.write(piece)
+        if length > limit:
+            raise BudgetExceeded(f"the rendered text has more than {limit:,} characters")
+    return kept.getvalue()

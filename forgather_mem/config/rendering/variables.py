@@ -1,0 +1,159 @@
+"""Values from outside, as a template sees them.
+
+Values of `load(**variables)`, of `--set` and of global variables are data. Numbers, booleans, null and dates are
+printed as they are; strings, alone or in lists and dicts, are marked (see marked.py), and so is how a time of day or a
+timedelta prints. Of every kind it is Python's own class that a template sees: a subclass could print anything.
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import numbers
+import os
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from forgather_mem.config.limits import Limits
+from forgather_mem.config.rendering.taint_tokens import TaintTokens
+from forgather_mem.config.rendering.yaml_text import YamlWriter
+from forgather_mem.config.source.tokens import RESERVED
+from forgather_mem.errors import TemplateError
+
+_DATE = ("year", "month", "day")
+_TIME = ("hour", "minute", "second", "microsecond", "fold")
+_TIMEDELTA = ("days", "seconds", "microseconds")
+
+
+class OutsideList(list[Any]):
+    """A list from outside: prints as YAML, which for plain values is also Python's notation."""
+
+    def __str__(self) -> str:
+        return f"[{', '.join(map(_flow, self))}]"
+
+
+class OutsideDict(dict[Any, Any]):
+    """A mapping from outside: prints as YAML."""
+
+    def __str__(self) -> str:
+        return f"{{{', '.join(f'{_flow(key)}: {_flow(value)}' for key, value in self.items())}}}"
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, str):
+        return f"'{value}'"
+    if isinstance(value, datetime.time | datetime.timedelta):
+        return f"'{value}'"  # YAML would read a number, or two items
+    if isinstance(value, OutsideList | OutsideDict | bool | datetime.date):
+        return str(value)
+    return YamlWriter().write(value)
+
+
+def wrap(variables: Mapping[str, Any], marks: TaintTokens, budgets: Limits) -> dict[str, Any]:
+    """The template's view of each variable.
+
+    Raises:
+        TemplateError: if a value is not plain data, or is too large.
+    """
+    return {name: _Wrapper(name, marks, budgets).wrapped(value) for name, value in variables.items()}
+
+
+def _exact_time(value: datetime.date | datetime.time | datetime.timedelta) -> object:
+    """The date or time as an object of Python's own class: another class could print anything, and so could the name
+    of a time zone."""
+    if isinstance(value, datetime.timedelta):
+        return _exact_timedelta(value)
+    if isinstance(value, datetime.datetime):
+        zone = _exact_zone(datetime.datetime.utcoffset(value))
+        fields = _fields(datetime.datetime, value, (*_DATE, *_TIME))
+        return datetime.datetime(**fields, tzinfo=zone)
+    if isinstance(value, datetime.time):
+        zone = _exact_zone(datetime.time.utcoffset(value))
+        return datetime.time(**_fields(datetime.time, value, _TIME), tzinfo=zone)
+    return datetime.date(**_fields(datetime.date, value, _DATE))
+
+
+def _exact_timedelta(value: datetime.timedelta) -> datetime.timedelta:
+    return datetime.timedelta(**_fields(datetime.timedelta, value, _TIMEDELTA))
+
+
+def _exact_zone(offset: datetime.timedelta | None) -> datetime.timezone | None:
+    return None if offset is None else datetime.timezone(_exact_timedelta(offset))
+
+
+def _fields(kind: type, value: object, names: tuple[str, ...]) -> dict[str, int]:
+    return {name: getattr(kind, name).__get__(value) for name in names}
+
+
+class _Wrapper:
+    def __init__(self, name: str, marks: TaintTokens, budgets: Limits) -> None:
+        self._name = name
+        self._marks = marks
+        self._budgets = budgets
+        self._items = 0
+
+    def wrapped(self, value: Any) -> Any:
+        """What a template sees for this value, whatever its methods do."""
+        try:
+            return self.wrap(value, 0)
+        except TemplateError:
+            raise
+        except Exception as error:
+            said = "".join(traceback.format_exception_only(error)).strip()  # also when its __str__ raises
+            raise self._refuse(f"can't be read: {said[:300]}") from error
+
+    def wrap(self, value: Any, depth: int) -> Any:
+        if isinstance(value, enum.Enum) and not isinstance(value, str | int):
+            value = value.value
+        if isinstance(value, str):
+            return self._string(str.__str__(value))
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, datetime.date | datetime.time | datetime.timedelta):
+            return _exact_time(value)
+        if isinstance(value, numbers.Integral):
+            number = int(value)
+            if number.bit_length() > self._budgets.integer_bits:
+                raise self._refuse(f"has a number of more than {self._budgets.integer_bits:,} bits")
+            return number
+        if isinstance(value, numbers.Real):
+            return float(value)
+        if isinstance(value, os.PathLike):
+            return self._string(os.fsdecode(value))
+        self._items += 1
+        if depth >= self._budgets.depth:
+            raise self._refuse(f"is nested deeper than {self._budgets.depth} levels")
+        if isinstance(value, tuple) and hasattr(value, "_asdict"):
+            value = value._asdict()
+        if isinstance(value, Mapping):
+            self._count(len(value))
+            return OutsideDict((self._key(k, depth + 1), self.wrap(v, depth + 1)) for k, v in value.items())
+        if isinstance(value, list | tuple | set | frozenset):
+            self._count(len(value))
+            return OutsideList(self.wrap(item, depth + 1) for item in value)
+        raise self._refuse(
+            f"is of type {type(value).__name__}: templates are given plain data only (strings, numbers, booleans, "
+            "None, dates, paths, and lists and dicts of these)"
+        )
+
+    def _key(self, key: Any, depth: int) -> Any:
+        wrapped = self.wrap(key, depth)
+        if isinstance(wrapped, list | dict):
+            raise self._refuse(f"has a key of type {type(key).__name__}: a key is a string, a number or a date")
+        return wrapped
+
+    def _string(self, text: str) -> str:
+        if len(text) > self._budgets.string_bytes:
+            raise self._refuse(f"has {len(text):,} characters; the limit is {self._budgets.string_bytes:,}")
+        if not RESERVED.isdisjoint(text):
+            raise self._refuse("has a character of the private range U+F4C1 to U+F4C4, which is used inside")
+        return self._marks.mark(text)
+
+    def _count(self, length: int) -> None:
+        self._items += length
+        if self._items > self._budgets.loop_items:
+            raise self._refuse(f"has more than {self._budgets.loop_items:,} items")
+
+    def _refuse(self, what: str) -> TemplateError:
+        return TemplateError(f"variable {self._name!r} {what}")

@@ -1,0 +1,1 @@
+"""Template files: found, read, and turned into Jinja source."""

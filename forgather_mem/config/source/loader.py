@@ -1,0 +1,124 @@
+"""Loads template files as Jinja source, with the sub-templates that they define."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forgather_mem.config.limits import Limits
+from forgather_mem.config.source.location import STRING, SourceLocation
+from forgather_mem.config.source.search import Found, Searcher
+from forgather_mem.config.source.syntax import Part, plain_newlines, split, to_jinja
+from forgather_mem.config.source.tokens import RESERVED
+
+_MAX_PARTS = 1_000
+_MAX_LINES = 200_000  # each takes a few hundred bytes while loading
+
+
+@dataclass(slots=True, eq=False)
+class Source:
+    """One template: a file's head or a sub-template.
+
+    Attributes:
+        key: Unique among the templates of a search path.
+        name: Its name in templates.
+        file_name: Name of the file's head, used in locations.
+        file: The file; None for a string.
+        first_line: Line of the file on which it begins.
+        lines: Its lines, as written.
+        parts: The sub-templates of its file by name; shared between them.
+        num_chars: Length of its text.
+    """
+
+    key: str
+    name: str
+    file_name: str
+    file: Path | None
+    first_line: int
+    lines: list[str]
+    parts: dict[str, Source] = field(repr=False)
+    num_chars: int
+
+    def jinja(self, look: Callable[[], None] = lambda: None) -> str:
+        """Its text as Jinja reads it; `look` is called now and then, to stop when it takes too long."""
+        return to_jinja("\n".join(self.lines), look)
+
+    def place(self, line: int, column: int | None = None, chain: str | None = None) -> SourceLocation:
+        """The location of a line, 1-based; the column defaults to its first visible character."""
+        text = self.lines[line - 1] if 0 < line <= len(self.lines) else None
+        if column is None:
+            column = 1 + (len(text) - len(text.lstrip()) if text and text.strip() else 0)
+        return SourceLocation(self.file_name, self.first_line + line - 1, column, text, chain)
+
+
+class Sources:
+    """Loads templates; each file is read once until it changes.
+
+    Args:
+        searcher: Finds the files.
+        budgets: Limits the text that one load may read.
+    """
+
+    def __init__(self, searcher: Searcher, budgets: Limits) -> None:
+        self.searcher = searcher
+        self._budgets = budgets
+        self._numbers = itertools.count(1)
+        self._loaded: dict[str, tuple[Found, Source]] = {}
+
+    def load(self, name: str) -> Source | None:
+        """The head of a file; None when there is no such file.
+
+        Raises:
+            TemplateError: if the file can't or must not be read.
+        """
+        known = self._loaded.get(name)
+        if known is not None and self.searcher.is_current(known[0]):
+            return known[1]
+        found = self.searcher.find(name)
+        if found is None:
+            self._loaded.pop(name, None)
+            return None
+        head = self.from_text(self.searcher.read(found), found.name, found.file)
+        self._loaded[name] = (found, head)
+        return head
+
+    def from_text(self, text: str, name: str = STRING, file: Path | None = None) -> Source:
+        """The head of a text. A string has no sub-templates: it has no file that could be extended or included."""
+        for number, line in enumerate(text.split("\n"), 1) if any(char in text for char in RESERVED) else ():
+            if reserved := RESERVED.intersection(line):
+                char = min(reserved)
+                raise SourceLocation(name, number, line.index(char) + 1, line).error(
+                    f"the character U+{ord(char):04X} is reserved", hint="take another one of the private use area"
+                )
+        text = text.removeprefix("\ufeff")
+        if text.count("\n") > _MAX_LINES:
+            raise SourceLocation(name, _MAX_LINES).error(f"a template has at most {_MAX_LINES:,} lines")
+        parts: dict[str, Source] = {}
+        pieces = split(text) if file is not None else [Part(None, 1, plain_newlines(text))]
+        if len(pieces) > _MAX_PARTS:
+            raise SourceLocation(name, pieces[_MAX_PARTS].first_line - 1).error(
+                f"a file has at most {_MAX_PARTS} sub-templates"
+            )
+        head, *others = (_source(part, name, file, parts) for part in pieces)
+        for source in others:
+            if source.name in parts:
+                raise source.place(0).error(f"the file has another sub-template {source.name!r}")
+            parts[source.name] = source
+        if file is None:
+            head.key = f"{name}{next(self._numbers)}"  # strings have no distinct names
+        return head
+
+
+def _source(part: Part, file_name: str, file: Path | None, parts: dict[str, Source]) -> Source:
+    return Source(
+        key=file_name if part.name is None else f"{file_name}#{part.name}",
+        name=part.name or file_name,
+        file_name=file_name,
+        file=file,
+        first_line=part.first_line,
+        lines=part.text.split("\n"),
+        parts=parts,
+        num_chars=len(part.text),
+    )

@@ -1,0 +1,64 @@
+"""A rendered template: its text, the values from outside in it, and the origin of each line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from forgather_mem.config.clock import CpuClock
+from forgather_mem.config.limits import Limits
+from forgather_mem.config.source.location import STRING, SourceLocation
+from forgather_mem.config.source.tokens import TOKEN, TOKEN_OPEN
+from forgather_mem.errors import TemplateError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """A rendered template.
+
+    Attributes:
+        name: Name of the requested template, or "<string>".
+        text: The text, with tokens for values from outside.
+        values: Maps each token to the text of its value.
+        locate: Maps a 1-based line and column of `text` to their origin.
+        unknown_blocks: Blocks of child templates that no parent has; their content is not in `text`.
+        clock: Of the load that it belongs to.
+    """
+
+    name: str
+    text: str
+    values: Mapping[str, str] = field(default_factory=dict)
+    locate: Callable[[int, int], SourceLocation]
+    unknown_blocks: tuple[TemplateError, ...] = ()
+    clock: CpuClock = field(default_factory=lambda: CpuClock(Limits().render_cpu_s))
+
+    @property
+    def shown(self) -> str:
+        """The text with the values filled in, for people: YAML may read it differently."""
+        return self.put_back(self.text)
+
+    def has_value(self, text: str) -> bool:
+        """Whether a piece of the text contains a value from outside."""
+        return TOKEN_OPEN in text and bool(self.values)
+
+    def put_back(self, text: str) -> str:
+        """A piece of the text with its tokens replaced by their values."""
+        if not self.has_value(text):
+            return text
+        return TOKEN.sub(lambda match: self.values.get(match[0], match[0]), text)
+
+    def place(self, line: int, column: int = 1) -> SourceLocation:
+        """The origin of a position in the rendered text (line and column are 1-based)."""
+        return self.locate(line, column)
+
+    @classmethod
+    def as_is(cls, text: str, name: str = STRING) -> Rendered:
+        """A text that needs no rendering: each line is its own origin."""
+        lines: list[str] = []
+
+        def locate(line: int, column: int) -> SourceLocation:
+            if not lines:
+                lines.extend(text.split("\n"))
+            return SourceLocation(name, line, column, lines[line - 1] if 0 < line <= len(lines) else None, None)
+
+        return cls(name=name, text=text, locate=locate)

@@ -1,0 +1,1 @@
+"""Alerts: how near the limit is, and when memory will be full."""

@@ -1,0 +1,248 @@
+"""Alerts: compares values with limits, and forecasts when host or device memory will be full."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from forgather_mem.diagnose.alerts.capacity import Wall, wall_text
+from forgather_mem.system.rank_store import RankAgreement, get, put
+from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.metrics import metric_of
+from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
+from forgather_mem.units import format_bytes, format_share
+
+logger = logging.getLogger(__name__)
+
+NOTHING: Mapping[str, float] = {}
+# A value must move back by this fraction of its limit before it can cross it again.
+REARM_FRAC = 0.05
+# Ranks look into the store at each step; after this many steps all of them have done so.
+_AHEAD_STEPS = 4
+_run_numbers = itertools.count()  # equal on all ranks, since all run the same trainings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """One alert; plain data.
+
+    Attributes:
+        step: The step that has just finished.
+        rank: Rank of the process.
+        name: A sample name, or "host" or "device" for a forecast.
+        value: The sample's value; for a forecast, the growth in bytes per step.
+        limit: The limit crossed; None for a forecast.
+        text: One line for a person.
+        full_at_step: The step at which memory will be full at this rate; None for a limit.
+        full_at_low, full_at_high: The likely range of `full_at_step`.
+    """
+
+    step: int
+    rank: int
+    name: str
+    value: float
+    limit: float | None
+    text: str
+    full_at_step: int | None = None
+    full_at_low: int | None = None
+    full_at_high: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A limit on a sample."""
+
+    name: str
+    limit: float
+    above: bool
+
+    def is_crossed(self, value: float) -> bool:
+        return value > self.limit if self.above else value < self.limit
+
+    def is_left(self, value: float) -> bool:
+        """Whether the value is far enough on the good side of the limit to cross it again."""
+        if self.above:
+            return value <= (1 - REARM_FRAC) * self.limit
+        return value >= (1 + REARM_FRAC) * self.limit
+
+
+class AlertWatch:
+    """The work of `MemoryAlert`: state of one training, created in `begin` and dropped in `end`.
+
+    Args:
+        lines: The limits.
+        full_within_steps: Report memory that will be full within this many steps; None for never.
+        call: The user's function, or None.
+        save, stop: Whether to ask the trainer to save or to stop.
+    """
+
+    def __init__(
+        self,
+        lines: Sequence[Line],
+        full_within_steps: int | None,
+        call: Callable[[Alert], object] | None,
+        save: bool,
+        stop: bool,
+    ) -> None:
+        self._lines = tuple(lines)
+        self._within = full_within_steps
+        self._call = call
+        self._save, self._stop = save, stop
+        self._walls: list[Wall] = []
+        self._calls = 0
+
+    def begin(self, run: RunInfo) -> None:
+        self.end(run)
+        self._up: set[Line] = set()
+        self._read: set[str] = set()
+        self._calls = 0
+        self._rank, self._world_size = run.rank, run.world_size
+        self._key = f"alert/{next(_run_numbers)}"
+        self._agreement = RankAgreement(self._key, "0", rank=run.rank, world_size=run.world_size)
+        self._asked, self._done = 0, "0"
+        if self._within is not None:
+            self._walls = [Wall("device", self._within), Wall("host", self._within)]
+
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        alerts = [alert for line in self._lines if (alert := self._look(line, moment, sample)) is not None]
+        if moment.event == "step_end":
+            self._calls += 1
+            alerts += [alert for wall in self._walls if (alert := _wall_alert(moment, wall)) is not None]
+        for alert in alerts:
+            self._tell(moment.run, alert)
+        if self._save or self._stop:
+            self._ask(moment, bool(alerts))
+        fence = getattr(moment.run, "fence", None) or FailureGuard()
+        for alert in alerts:  # last, each on its own: an unreachable tracker must not prevent the rest
+            fence.call("MemoryAlert to a tracker", _pass_on, "forgather-mem: memory", alert.text)
+            fence.call("MemoryAlert's call", self._call, alert)
+        return NOTHING
+
+    def end(self, run: RunInfo) -> None:
+        self.give_back()
+        for line in self._lines if self._calls else ():
+            if line.name not in self._read and not line.name.startswith("device/"):
+                logger.warning(
+                    "MemoryAlert: %r was never measured in this training, so it could not raise an alert", line.name
+                )
+        self._calls = 0
+
+    def give_back(self) -> None:
+        """As before `begin`, whatever has failed since. Idempotent."""
+        while self._walls:
+            self._walls.pop().close()
+
+    # ---- inside ----
+
+    def _look(self, line: Line, moment: Moment, sample: Sample) -> Alert | None:
+        value = sample.values.get(line.name)
+        if value is None:
+            return None
+        self._read.add(line.name)
+        if line in self._up:
+            if line.is_left(value):
+                self._up.discard(line)
+            return None
+        if not line.is_crossed(value):
+            return None
+        self._up.add(line)
+        shown, limit = _shown(line.name, value), _shown(line.name, line.limit)
+        side = "above" if line.above else "below"
+        return Alert(
+            step=moment.step,
+            rank=moment.run.rank,
+            name=line.name,
+            value=value,
+            limit=line.limit,
+            text=f"{line.name} is {shown}, {side} {limit}",
+        )
+
+    def _tell(self, run: RunInfo, alert: Alert) -> None:
+        data = {name: getattr(alert, name) for name in Alert.__dataclass_fields__ if name != "text"}
+        run.tell(Finding(kind="alert", step=alert.step, text=alert.text, data=data))
+        indent = " " * len("forgather-mem: ")
+        head = f"forgather-mem: step {alert.step:,}: "
+        if alert.rank:
+            logger.warning("rank %d, step %d: %s", alert.rank, alert.step, alert.text)  # rank 0 alone has a console
+        else:
+            run.say(textwrap.fill(head + alert.text, 80, subsequent_indent=indent, break_on_hyphens=False))
+
+    def _ask(self, moment: Moment, wanted: bool) -> None:
+        """Make all ranks save and stop at the same step: rank 0 decides which."""
+        step = moment.step
+        if moment.event != "step_end":
+            self._asked += wanted  # decided at the next step end
+            return
+        if wanted or self._asked:
+            self._asked = 0
+            self._want(step)
+        elif self._rank == 0 and self._world_size > 1 and self._others_want():
+            self._want(step)
+        held = self._agreement.at(step)
+        if held != self._done:
+            self._done = held
+            if self._save:
+                moment.control.should_save = True
+            if self._stop:
+                moment.control.should_training_stop = True
+
+    def _want(self, step: int) -> None:
+        if self._rank == 0:
+            ahead = 0 if self._world_size == 1 else _AHEAD_STEPS
+            self._agreement.propose(str(int(self._done) + 1), from_step=step + ahead)
+        else:
+            put(self._wish(), "1")
+
+    def _others_want(self) -> bool:
+        return get(self._wish()) is not None
+
+    def _wish(self) -> str:
+        return f"{self._key}/wish/{self._done}"
+
+    def __getstate__(self) -> dict[str, object]:
+        kept = ("_lines", "_within", "_call", "_save", "_stop")
+        return {name: value for name, value in self.__dict__.items() if name in kept} | {"_walls": [], "_calls": 0}
+
+
+def _wall_alert(moment: Moment, wall: Wall) -> Alert | None:
+    found = wall.look(moment.step)
+    if found is None:
+        return None
+    forecast, room = found
+    return Alert(
+        step=moment.step,
+        rank=moment.run.rank,
+        name=wall.where,
+        value=forecast.bytes_per_step,
+        limit=None,
+        full_at_step=forecast.at_step,
+        full_at_low=forecast.low_step,
+        full_at_high=forecast.high_step,
+        text=wall_text(room, forecast),
+    )
+
+
+def _shown(name: str, value: float) -> str:
+    if name.endswith("_bytes"):
+        return format_bytes(value)
+    if name.endswith("_frac"):
+        return format_share(value)
+    metric = metric_of(name)
+    return f"{value * metric.factor:,.4g} {metric.unit}".strip()
+
+
+def _pass_on(title: str, text: str) -> None:
+    """Pass it on to the experiment trackers that this process uses; none is imported here."""
+    wandb = sys.modules.get("wandb")
+    active: Any = getattr(wandb, "run", None)
+    if active is not None and hasattr(active, "alert"):
+        active.alert(title=title, text=text)
+    trackio: Any = sys.modules.get("trackio")
+    current = getattr(getattr(trackio, "context_vars", None), "current_run", None)
+    if current is not None and current.get() is not None and hasattr(trackio, "alert"):
+        trackio.alert(title=title, text=text)

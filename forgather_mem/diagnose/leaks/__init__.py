@@ -1,0 +1,1 @@
+"""Leaks: trends of sizes, what grew, who holds it, and the verdict."""

@@ -1,0 +1,178 @@
+"""Finds who holds what grows: two looks some steps apart, then, if still needed, a short tracemalloc window."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+from forgather_mem.diagnose.leaks.grouping import merge_similar
+from forgather_mem.diagnose.leaks.library_growth import OWNERS_S, LibraryContainers, far_holder
+from forgather_mem.diagnose.leaks.native_lines import NativeLines
+from forgather_mem.diagnose.leaks.sizes import native_bytes
+from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look, newest
+from forgather_mem.diagnose.leaks.suspects import (
+    MAX_SUSPECTS,
+    Suspect,
+    cycle_suspects,
+    native_suspect,
+    suspect_of,
+    traced,
+)
+from forgather_mem.heap.garbage import Mark, garbage_among
+from forgather_mem.heap.object_size import has_graph, keeps_frames
+from forgather_mem.heap.reachable import ReachableGraph
+
+LOOK_STEPS = 10
+_FRAMES = 12
+# Fraction of the growth that nearby things must explain; otherwise recently created objects are searched.
+_EXPLAINED_FRAC = 0.5
+_LEAST_FRAC = 0.05
+_SIZE_UNKNOWN = ("graph", "exceptions")  # a graph belongs to C++, and an error's frames may hold one
+_HELD_FRAC = 0.15  # of the growth: what a container must explain to be preferred to the pieces themselves
+
+
+class CloserLook:
+    """The first of two looks; `finish` is the second. In between only numbers are kept, no objects of the user."""
+
+    def __init__(self, step: int, far: bool = False, owners_s: float = OWNERS_S) -> None:
+        """Take the first look.
+
+        Args:
+            step: The step that has just finished.
+            far: Also look at what libraries hold.
+            owners_s: Time limit in seconds of the search for a distant holder; `OWNERS_S` for a far look.
+        """
+        self.step = step
+        self._owners_s = OWNERS_S if far else min(owners_s, OWNERS_S)
+        walk = ReachableGraph()
+        self._look = look(walk, step)
+        self._far = LibraryContainers(walk.ids()) if far else None
+        walk.forget()
+        self._mark = Mark()
+        # Holders without a known line; kept for a few steps only, and alive elsewhere anyway.
+        self._lineless: list[tuple[Suspect, Any]] = []
+        self._tracing = False
+        self._native: NativeLines | None = None
+
+    def finish(self, step: int, rate: float) -> list[Suspect]:
+        """What has grown since, most likely cause first.
+
+        Args:
+            step: The step that has just finished.
+            rate: The growth to explain, in bytes per step.
+        """
+        walk = ReachableGraph()
+        try:
+            found = [one for one in merge_similar(grown(self._look, walk, step), walk) if _tells(one, rate)]
+            if not any(one.bytes_per_step > _HELD_FRAC * rate for one in found):  # else these are the pieces of those
+                found += [one for one in chains(self._look, walk, step) if _tells(one, rate)]
+                found.sort(key=lambda one: -one.bytes_per_step)
+            found = found[:MAX_SUSPECTS]
+            pairs = [(one, suspect_of(one, walk), walk.nodes[one.position]) for one in found]
+            suspects = [suspect for _, suspect, _ in pairs]
+            self._lineless = [
+                (suspect, holder)
+                for one, suspect, holder in pairs[:2]
+                if not suspect.allocated_at and one.kind == "items"
+            ]
+            if sum(one.bytes_per_step for one in suspects) < _EXPLAINED_FRAC * rate and not _has_graph(suspects):
+                suspects += self._among_the_young(walk.ids(), step, rate)
+        finally:
+            walk.forget()
+            self._mark.drop()
+        for one in suspects:
+            if one.kind == "chain":  # chained objects are counted once per link
+                one.bytes_per_step = min(one.bytes_per_step, rate)
+            if one.kind == "exceptions" and one.count:  # too rare to be counted over a few steps
+                one.count_per_step = max(one.count_per_step, one.count / step)
+        _give_rest_to_graph(suspects, rate)
+        suspects.sort(key=lambda one: -one.bytes_per_step)
+        return [one for one in suspects if not _is_part(one, suspects)][:MAX_SUSPECTS]
+
+    def open_window(self, nothing_found: bool) -> bool:
+        """Start recording where new objects are created; returns whether there is a line to be found.
+
+        Args:
+            nothing_found: No holder was found: look for lines that allocate native memory.
+        """
+        if self._lineless and not tracemalloc.is_tracing():
+            tracemalloc.start(_FRAMES)
+            self._tracing = True
+        if nothing_found and self._far is not None:
+            lines = NativeLines(native_bytes)
+            self._native = lines if lines.start() else None
+        return bool(self._lineless) or self._native is not None
+
+    def close_window(self, rate: float) -> list[Suspect]:
+        """Add the lines that created the suspects' newest pieces; returns further suspects. Releases everything."""
+        found = []
+        if self._native is not None:
+            self._native.stop()
+            found = [native_suspect(code, line, rate) for code, line in filter(None, [self._native.found()])]
+        for suspect, holder in self._lineless:
+            trace = traced(newest(holder, 3))
+            if trace:
+                suspect.set_line(trace)
+        self.drop()
+        return found
+
+    def window_told(self) -> bool:
+        """Whether the window has seen what it was opened for."""
+        return self._native is None and all(traced(newest(holder, 3)) for _, holder in self._lineless)
+
+    def drop(self) -> None:
+        """Release everything."""
+        self._lineless = []
+        self._far = None
+        if self._tracing:
+            self._tracing = False
+            tracemalloc.stop()
+        native, self._native = self._native, None
+        if native is not None:
+            native.stop()
+        self._mark.drop()
+
+    def _among_the_young(self, near: set[int], step: int, rate: float) -> list[Suspect]:
+        """Objects created since the first look that nothing nearby holds: garbage, or held by something distant."""
+        steps = max(1, step - self.step)
+        if self._far is not None and (found := [one for one in self._far.grown(near, steps) if _tells(one, rate)]):
+            return found
+        young = self._mark.younger()
+        if young is None:
+            return []
+        suspects = [one for one in cycle_suspects(garbage_among(young), steps) if _tells(one, rate)]
+        return suspects or far_holder(young, near, steps, _LEAST_FRAC * rate, self._owners_s)
+
+
+def _tells(one: Suspect | GrownObject, rate: float) -> bool:
+    """Whether it is large enough to be the leak, or a part of it."""
+    if one.kind == "graph":
+        return True
+    if one.bytes_per_step >= _LEAST_FRAC * rate:
+        return True
+    # The size of some pieces is known to C++ only
+    return (
+        isinstance(one, GrownObject)
+        and one.kind == "items"
+        and (keeps_frames(one.samples) or (one.count_per_step >= 0.5 and has_graph(one.samples)))
+    )
+
+
+def _give_rest_to_graph(suspects: list[Suspect], rate: float) -> None:
+    """The size of a graph can't be queried: attribute to it what the others don't explain."""
+    graphs = [one for one in suspects if one.kind in _SIZE_UNKNOWN]
+    rest = rate - sum(one.bytes_per_step for one in suspects)
+    for one in graphs[:1]:
+        one.bytes_per_step += max(0.0, rest)
+        if one.count and one.count_per_step:
+            one.bytes = round(one.count * one.bytes_per_step / one.count_per_step)
+
+
+def _is_part(one: Suspect, suspects: list[Suspect]) -> bool:
+    """Whether it is inside another suspect, which is more informative."""
+    name = one.held_by or ""
+    return any(other.held_by and name.startswith((f"{other.held_by}[", f"{other.held_by}.")) for other in suspects)
+
+
+def _has_graph(suspects: list[Suspect]) -> bool:
+    return any(one.kind in _SIZE_UNKNOWN for one in suspects)

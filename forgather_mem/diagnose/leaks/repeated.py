@@ -1,0 +1,62 @@
+"""Checks whether calling something repeatedly leaks memory, and finds the holder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from forgather_mem.actions.collect import collect
+from forgather_mem.actions.freeze import HeapHold
+from forgather_mem.diagnose.leaks.heap_diff import CloserLook
+from forgather_mem.diagnose.leaks.lower_envelope import Point, rate_of
+from forgather_mem.diagnose.leaks.sizes import allocated_bytes
+from forgather_mem.units import format_bytes
+
+_POINTS = 16
+# Fraction of the growth implied by the rate that must really have occurred from first to last.
+_LEAST_FRAC = 0.6
+
+
+def growth_of_calls(call: Callable[[], Any], *, calls: int, warm_up: int, max_bytes: float) -> str | None:
+    """The message about a function that leaves more than `max_bytes` per call; None for one that does not.
+
+    Raises:
+        ValueError: for fewer than 32 calls, a warm-up below 0 or a size below 0.
+    """
+    if calls < 2 * _POINTS or warm_up < 0 or max_bytes < 0:
+        raise ValueError(
+            f"assert_no_growth(calls={calls}, warm_up={warm_up}, max_bytes={max_bytes}): "
+            f"give {2 * _POINTS} calls or more, and neither warm-up nor bytes below 0"
+        )
+    for _ in range(warm_up):
+        call()
+    hold = HeapHold()
+    hold.take()
+    try:
+        hold.renew()  # old objects are frozen, so that the collections below are cheap
+        look = CloserLook(0)
+        points: list[Point] = []
+        for number in range(calls):
+            call()
+            if (number + 1) * _POINTS // calls != number * _POINTS // calls:
+                collect()
+                points.append((number + 1, allocated_bytes()))
+    finally:
+        hold.give_back()
+    points = points[2:]
+    rate, low, high = rate_of(points)
+    grown, span = points[-1][1] - points[0][1], points[-1][0] - points[0][0]
+    if rate <= max_bytes or grown < _LEAST_FRAC * rate * span:
+        look.drop()
+        return None
+    suspects = look.finish(calls, rate)
+    look.drop()
+    lines = [f"each call leaves {format_bytes(rate)} behind ({format_bytes(low)} to {format_bytes(high)})"]
+    for suspect in suspects[:3]:
+        made = f", added at {suspect.allocated_at}: {suspect.source_line}" if suspect.allocated_at else ""
+        lines.append(f"held by {suspect.held_by}{made}")
+        if suspect.cure:
+            lines.append(f"  try: {suspect.cure}")
+    if not suspects:
+        lines.append("no Python object holds it")
+    return "\n".join(lines)

@@ -1,0 +1,250 @@
+"""Finds what has grown between two looks near the user's code, and the size of each new piece."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import statistics
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+from forgather_mem.diagnose.leaks.graph_age import number_of, reaches_back
+from forgather_mem.heap.object_size import (
+    CONTAINER,
+    LRU_CACHE,
+    NOT_ASKED,
+    TENSOR,
+    TUPLE,
+    Sorts,
+    deep_bytes,
+    is_tensor,
+    largest,
+)
+from forgather_mem.heap.reachable import ReachableGraph
+
+_CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
+_SAMPLES = 6
+_BIG_BYTES = 2048
+_MANY = 64  # items; of longer containers only the length is compared
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Lengths and sizes of nearby objects at one step; numbers only, nothing is kept alive.
+
+    `below` has the longest container of a class under one holder, for containers that are rebuilt longer at every step.
+    """
+
+    step: int
+    lengths: dict[int, int]
+    below: dict[int, int]
+    sizes: dict[int, int]
+    newest_operation: int | None
+    types: Counter[str]
+    known: set[int]
+
+
+@dataclass(slots=True)
+class GrownObject:
+    """Something that has grown between two looks; `samples` holds live objects and is dropped with the call.
+
+    Attributes:
+        position: Its place in the walk.
+        kind: "items" of a container, "size" of one value, "graph" behind a tensor, "chain" of objects.
+        count_per_step: New items per step.
+        each_bytes: Size of one item.
+        count: Items in it now.
+        samples: Some new items.
+        bound: Its maximum number of items, if it has one.
+        name: The holder's name for people; "" takes it from the walk. Set when several are merged.
+    """
+
+    position: int
+    kind: str
+    count_per_step: float
+    each_bytes: float
+    count: int
+    samples: list[Any] = field(default_factory=list)
+    bound: int | None = None
+    name: str = ""
+
+    @property
+    def bytes_per_step(self) -> float:
+        return self.count_per_step * self.each_bytes
+
+
+def look(walk: ReachableGraph, step: int) -> Look:
+    """The present state of what the walk reached."""
+    lengths: dict[int, int] = {}
+    below: dict[int, int] = {}
+    sizes: dict[int, int] = {}
+    newest_operation: int | None = None
+    types: Counter[type] = Counter()
+    sorts = Sorts()
+    for position, node in enumerate(walk.nodes):
+        kind = type(node)
+        sort = sorts[kind]
+        if sort == TENSOR:
+            types[kind] += 1
+            number = number_of(node.grad_fn)
+            if number is not None:
+                newest_operation = max(number, newest_operation or 0)
+            continue
+        length = None
+        if sort in (CONTAINER, TUPLE):
+            length = length_of(node) if sort == CONTAINER else len(node)
+            if length is not None:
+                place = _as_number(walk.above(position), kind)
+                below[place] = max(below.get(place, 0), length)
+                if sort == CONTAINER:
+                    lengths[_as_number(id(node), kind)] = length
+        else:
+            types[kind] += 1
+        if sort != NOT_ASKED and (length is None or length <= _MANY):
+            size = sorts.own_bytes(node)  # without reading `__dict__`, which would create one
+            if size:
+                sizes[id(node)] = size
+    names: Counter[str] = Counter()
+    for cls, count in types.items():
+        names[cls.__qualname__] += count
+    return Look(step, lengths, below, sizes, newest_operation, names, walk.ids())
+
+
+def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
+    """What has grown since, the largest first."""
+    steps = max(1, step - before.step)
+    found: list[GrownObject] = []
+    counted: set[tuple[object, int]] = set()
+    sorts = Sorts()
+    for position, node in enumerate(walk.nodes):
+        then = before.lengths.get(_as_number(id(node), type(node)))  # an id may have been reused
+        now = length_of(node) if then is not None else None
+        if then is not None and now is not None and now > then:
+            samples = _new_items(node, min(now - then, _SAMPLES), before.known)
+            each = usual_bytes([deep_bytes(sample, before.known, counted) for sample in samples])
+            each += 8 if type(node) in (list, deque) else 100
+            found.append(GrownObject(position, "items", (now - then) / steps, each, now, samples, bound_of(node)))
+        elif now == then and id(node) in before.sizes:
+            more = sorts.own_bytes(node) - before.sizes[id(node)]
+            if more > _BIG_BYTES:
+                found.append(GrownObject(position, "size", 1.0, more / steps, 1, largest(node)))
+    found += _rebuilt(before, walk, steps, counted)
+    found += _graphs(before, walk)
+    return sorted(found, key=lambda one: -one.bytes_per_step)
+
+
+def chains(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
+    """Chained objects: ever more of one class, but in no container that has grown. The largest first."""
+    steps = max(1, step - before.step)
+    new: dict[str, list[int]] = {}
+    types: Counter[str] = Counter()
+    for position, node in enumerate(walk.nodes):
+        name = type(node).__qualname__
+        types[name] += 1
+        if id(node) not in before.known:
+            new.setdefault(name, []).append(position)
+    found = []
+    for name, at in new.items():
+        more = types[name] - before.types[name]
+        kind = type(walk.nodes[at[0]])
+        if more < max(4, 0.5 * steps) or (kind.__module__ == "builtins" and kind is not FunctionType):
+            continue
+        samples = [walk.nodes[number] for number in at[: _SAMPLES // 2]]
+        known = before.known | {id(walk.nodes[number]) for number in at}
+        each = sum(deep_bytes(sample, known - {id(sample)}, set()) for sample in samples) / len(samples)
+        found.append(GrownObject(at[0], "chain", more / steps, each, types[name], samples))
+    return sorted(found, key=lambda one: -one.bytes_per_step)
+
+
+def _rebuilt(before: Look, walk: ReachableGraph, steps: int, counted: set[tuple[object, int]]) -> Iterator[GrownObject]:
+    """Containers rebuilt each time, each longer than the one before: `self.kept = self.kept + [x]`."""
+    for position, node in enumerate(walk.nodes):
+        kind = type(node)
+        if id(node) in before.known or (kind is not tuple and length_of(node) is None):
+            continue
+        then = before.below.get(_as_number(walk.above(position), kind), 0)
+        more = len(node) - then if kind is not LRU_CACHE else 0
+        if then and more >= max(4, steps / 2) and not walk.is_namespace(position):
+            samples = newest(node, _SAMPLES)
+            each = usual_bytes([deep_bytes(sample, before.known, counted) for sample in samples])
+            yield GrownObject(position, "items", more / steps, each, len(node), samples)
+
+
+def _graphs(before: Look, walk: ReachableGraph) -> Iterator[GrownObject]:
+    """New tensors whose graph reaches back to before the first look: a sum of losses that are not detached."""
+    if before.newest_operation is None:
+        return
+    tensors = [number for number, node in enumerate(walk.nodes) if is_tensor(node) and node.grad_fn is not None]
+    seen: set[Any] = set()
+    for position in tensors:
+        grad_fn = walk.nodes[position].grad_fn
+        if grad_fn not in seen and reaches_back(grad_fn, before.newest_operation, seen):
+            yield GrownObject(position, "graph", 1.0, 0.0, 1, [walk.nodes[position]])
+
+
+def usual_bytes(sizes: list[float]) -> float:
+    """The mean, without the few that seem to take nothing: new objects with the id of an old one.
+
+    >>> usual_bytes([40.0, 40.0, 0.0, 40.0]), usual_bytes([40.0, 0.0, 0.0, 0.0]), usual_bytes([])
+    (40.0, 10.0, 0.0)
+    """
+    some = [size for size in sizes if size > 0.1 * max(sizes)]
+    return statistics.fmean(some if 2 * len(some) > len(sizes) else sizes) if sizes else 0.0
+
+
+def length_of(node: Any) -> int | None:
+    """The number of items in a container; None for anything else."""
+    kind = type(node)
+    if kind in _CONTAINERS or issubclass(kind, dict | list | set | deque):
+        try:
+            return len(node)
+        except Exception:  # noqa: BLE001  # somebody's own __len__
+            return None
+    if kind is LRU_CACHE:
+        return int(node.cache_info().currsize)
+    return None
+
+
+def bound_of(node: Any) -> int | None:
+    """The maximum number of items; None if unlimited."""
+    if type(node) is LRU_CACHE:
+        maximum = node.cache_info().maxsize
+        return None if maximum is None else int(maximum)
+    if isinstance(node, deque):
+        return node.maxlen
+    return None
+
+
+def _as_number(key: int, kind: type) -> int:
+    """A pair as one number: a tuple would itself be a new object, and would keep the class alive."""
+    return key << 64 | id(kind)
+
+
+def _new_items(node: Any, count: int, known: set[int]) -> list[Any]:
+    """Items that were not there at the last look, wherever they are: in a heap, new ones are not last."""
+    if issubclass(type(node), list) and count < len(node) <= _MANY:
+        new = [item for item in node if id(item) not in known]
+        if count <= len(new) < len(node):  # numbers and strings are not tracked
+            return new[-count:]
+    return newest(node, count)
+
+
+def newest(node: Any, count: int) -> list[Any]:
+    """The items added last, as far as the container has an order."""
+    if type(node) is LRU_CACHE:
+        held = [thing for thing in gc.get_referents(node) if not isinstance(thing, type)]
+        size = node.cache_info().currsize
+        if bound_of(node) is not None:  # keys and results alternate, oldest first
+            return held[: 2 * size][-2 * count :]
+        caches = [thing for thing in held if type(thing) is dict and len(thing) == size]
+        return [result for cache in caches[:1] for result in itertools.islice(reversed(cache.values()), count)]
+    if issubclass(type(node), dict):
+        keys = list(itertools.islice(reversed(node), count))
+        # The values of a weak dictionary are references
+        return [(key, dict.get(node, key)) for key in keys]
+    if issubclass(type(node), list | deque | tuple):
+        return list(itertools.islice(reversed(node), count))
+    return list(itertools.islice(iter(node), count))

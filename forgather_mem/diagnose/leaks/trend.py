@@ -1,0 +1,257 @@
+"""Judges whether a series of sizes grows without end, from its lower envelope.
+
+Memory that is freed at any later time was not leaked, so only the lowest sizes of stretches of steps are compared:
+spikes, sawteeth and variation from batch to batch drop out. With a leak, the lower envelope rises everywhere, also at
+the end; with warm-up, a cache that fills, or a single allocation, it rises in one part only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from forgather_mem.diagnose.leaks.lower_envelope import (
+    FEWEST_RISES,
+    Point,
+    edges_of,
+    has_stairs,
+    line_in_noise,
+    rate_of,
+    size_of,
+    stairs_of,
+)
+
+Kind = Literal["leak", "no leak", "not enough data"]
+
+MAX_POINTS = 512
+# Below this rate per step, growth is attributed to logs and histories.
+FLOOR_BYTES = 4096.0
+_FEWEST_POINTS = 16
+_FEWEST_IN_ALL = 10  # to conclude that nothing grows
+_FEWEST_STEPS = 60
+# Where a leak may begin, as fractions of what was seen: the first leaves out the warm-up.
+_STARTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+_BLOCKS = 8
+# Maximum fraction of the growth in one block.
+_MOST_IN_ONE = 0.45
+_LEAST_IN_LATER_HALF = 0.36
+_LEAST_AT_END = 0.4  # of the usual growth: minimum in the last quarter
+_NOISE_STARTS = 0.3  # only long parts can distinguish noise from a curve
+_LOW_FRAC = 0.35  # of the rate: minimum between any two distant stretches
+# Number of single late allocations that may hide a leak behind their size.
+_MOST_SINGLE_RISES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """The trend of a series.
+
+    Attributes:
+        kind: Whether it grows without end.
+        per_step: Growth per step; 0.0 unless judged to grow.
+        low, high: The likely range of `per_step`. Without growth, `high` is the upper bound of a leak.
+        since_step: The step at which growth begins.
+        steps: Number of steps observed.
+    """
+
+    kind: Kind
+    per_step: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    since_step: int = 0
+    steps: int = 0
+
+
+class Series:
+    """The lowest sizes of a run, in at most 512 points however long it is.
+
+    >>> series = Series()
+    >>> for step in range(1000):
+    ...     series.add(step, 1e9 + 50_000 * step)
+    >>> len(series.points) <= MAX_POINTS, series.judge().kind
+    (True, 'leak')
+    """
+
+    __slots__ = ("_every", "_seen", "points")
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+        self._every = 1  # readings per point
+        self._seen = 0
+
+    def add(self, step: int, value: float) -> None:
+        """Add a reading; each point keeps the lowest of its readings."""
+        points = self.points
+        if self._seen % self._every:
+            if value < points[-1][1]:
+                points[-1] = (step, value)
+        else:
+            if len(points) == MAX_POINTS:
+                points[:] = [min(pair, key=size_of) for pair in zip(points[::2], points[1::2], strict=True)]
+                self._every *= 2
+            points.append((step, value))
+        self._seen += 1
+
+    def clear(self) -> None:
+        """Start again: a different thing is measured now."""
+        self.__init__()  # type: ignore[misc]
+
+    def may_grow(self, floor: float = FLOOR_BYTES) -> bool:
+        """Whether a judgement could be "leak" at all; almost free."""
+        points = self.points
+        if len(points) < _FEWEST_POINTS:
+            return False
+        middle = points[int(len(points) * _STARTS[-1])]
+        return points[-1][1] - middle[1] >= 0.5 * floor * (points[-1][0] - middle[0])
+
+    def judge(self, floor: float = FLOOR_BYTES) -> Trend:
+        """The trend so far."""
+        return judge(self.points, floor)
+
+
+def judge(points: Sequence[Point], floor: float = FLOOR_BYTES) -> Trend:
+    """Whether the sizes at these steps grow without end.
+
+    Args:
+        points: Step and size, by step.
+        floor: Growth per step that is ignored, in the unit of the sizes.
+    """
+    seen, steps = points, points[-1][0] - points[0][0] if points else 0
+    if len(points) < _FEWEST_IN_ALL or steps < _FEWEST_STEPS:
+        return Trend(kind="not enough data", steps=steps)
+    for num_rises in range(_MOST_SINGLE_RISES + 1):
+        for start in _STARTS:
+            begin = int(len(points) * start)
+            part = points[begin:]
+            if len(part) < _FEWEST_POINTS or part[-1][0] - part[0][0] < _FEWEST_STEPS:
+                break
+            found = _growing(part, floor)
+            if found is None and start <= _NOISE_STARTS and not num_rises:
+                found = line_in_noise(part, floor)
+            if found is not None:
+                if _given_back(points, begin, found[0] * (part[-1][0] - part[0][0])):
+                    return Trend(kind="not enough data", steps=steps, high=found[2])
+                return _leak(points, begin, found, steps)
+        level = _without_greatest_rise(points)
+        if level is None:
+            break
+        points = level
+    return _not_growing(seen, floor, steps)
+
+
+def _without_greatest_rise(points: Sequence[Point]) -> list[Point] | None:
+    """The series with its largest single rise moved to the start; None if there is none."""
+    begin = int(len(points) * _STARTS[0])
+    rises = stairs_of(points[begin:])
+    at, rise = max(rises, key=size_of, default=(0, 0.0))
+    if rise < 0.3 * sum(size for _, size in rises):
+        return None
+    return [(step, size + rise if step < at else size) for step, size in points]
+
+
+def _leak(points: Sequence[Point], begin: int, found: tuple[float, float, float], steps: int) -> Trend:
+    """The leak found in the part from `begin` on, with the rate of its rising part."""
+    since = _since(points, begin, found[0])
+    part = points[since:]
+    if since > begin + 1 and part[-1][0] - part[0][0] >= _FEWEST_STEPS / 2:
+        edges = edges_of(part, _BLOCKS)
+        again = rate_of(edges) if len(edges) >= 4 else found
+        if again[0] > found[0]:
+            found = again
+    at = points[since][0] if since > len(points) * _STARTS[0] + 1 else points[0][0]
+    return Trend(kind="leak", since_step=at, steps=steps, per_step=found[0], low=max(0.0, found[1]), high=found[2])
+
+
+# ---- growth ----
+
+
+def _growing(part: Sequence[Point], floor: float) -> tuple[float, float, float] | None:
+    """Rate, low and high if this part grows throughout; None otherwise."""
+    edges = edges_of(part, _BLOCKS)
+    if len(edges) < _BLOCKS:
+        return None
+    rate, low, high = rate_of(edges)
+    grown = edges[-1][1] - edges[0][1]
+    span = edges[-1][0] - edges[0][0]
+    if rate < floor or grown < floor * span or low < _LOW_FRAC * rate:
+        return None
+    rises = [later[1] - earlier[1] for earlier, later in itertools.pairwise(edges)]
+    if min(rises) < -0.25 * grown or max(rises) > _MOST_IN_ONE * grown:
+        return None
+    if _to_the_end(part, rises, grown) and _in_many_rises(part, grown):
+        return rate, low, high
+    return None
+
+
+def _to_the_end(part: Sequence[Point], rises: Sequence[float], grown: float) -> bool:
+    """Whether it grows at the end as before: what fills up or warms up grows ever less."""
+    half = len(rises) // 2
+    later = sum(rises[-half:]) / grown
+    if later < _LEAST_IN_LATER_HALF * half / (len(rises) / 2):
+        return False
+    if sum(rises[-2:]) < _LEAST_AT_END * 2 * grown / len(rises) and not has_stairs(part, grown):
+        return False
+    flat = sum(rise < 0.1 * grown / len(rises) for rise in rises)
+    return flat <= 2 or has_stairs(part, grown)
+
+
+def _in_many_rises(part: Sequence[Point], grown: float) -> bool:
+    """Whether the growth is spread over many rises: a few late allocations are not a leak."""
+    needed, brought = 0, 0.0  # the smallest number of rises that make up most of the growth
+    for _, rise in sorted(stairs_of(part), key=size_of, reverse=True):
+        needed, brought = needed + 1, brought + rise
+        if brought >= 0.75 * grown:
+            break
+    return needed >= FEWEST_RISES
+
+
+def _since(points: Sequence[Point], begin: int, rate: float) -> int:
+    """The point from which it grows at this rate: where a flat part and a rising line fit best."""
+    part = points[begin:]
+    best, found = float("inf"), begin
+    for number in range(0, len(part) - _FEWEST_POINTS // 2, max(1, len(part) // 32)):
+        step, size = part[number][0], statistics.median(value for _, value in part[max(0, number - 2) : number + 3])
+        off = [abs(value - size - rate * max(0, at - step)) for at, value in part[:: max(1, len(part) // 64)]]
+        misfit = statistics.fmean(off)
+        if misfit < best * 0.98:
+            best, found = misfit, begin + number
+    return found
+
+
+def _given_back(points: Sequence[Point], begin: int, grown: float) -> bool:
+    """Whether it had risen as much before and fallen again, in a tooth as long as the current rise."""
+    edges = edges_of(points, 2 * _BLOCKS)
+    now_steps = points[-1][0] - points[begin][0]
+    for high in range(1, len(edges)):
+        drop = edges[high - 1][1] - edges[high][1]
+        if drop < 0.6 * grown:
+            continue
+        low = min(range(high), key=lambda number: edges[number][1])
+        if edges[high - 1][0] - edges[low][0] > 0.5 * now_steps and edges[high][0] <= points[begin][0] + now_steps / 4:
+            return True
+    return False
+
+
+# ---- no growth ----
+
+
+def _not_growing(points: Sequence[Point], floor: float, steps: int) -> Trend:
+    """No leak, if the later part would have shown one; otherwise it is too early to judge."""
+    later = points[int(len(points) * _STARTS[1]) :]
+    edges = edges_of(later, min(_BLOCKS, len(later) // 2))
+    if len(edges) < 4:
+        return Trend(kind="not enough data", steps=steps)
+    rate, _, _ = rate_of(edges)
+    if rate > floor and len(points) - int(len(points) * _STARTS[0]) < _FEWEST_POINTS:
+        return Trend(kind="not enough data", steps=steps, high=rate)  # too few to distinguish growth from a curve
+    rises = [after[1] - before[1] for before, after in itertools.pairwise(edges)]
+    grown, last = edges[-1][1] - edges[0][1], rises[-1] + rises[-2]
+    scatter = statistics.median(abs(rise) for rise in rises)
+    at_end = last > 2 * floor * (edges[-1][0] - edges[-3][0]) and last > max(0.5 * abs(grown), 4 * scatter)
+    in_stairs = grown > floor * (edges[-1][0] - edges[0][0]) and has_stairs(later, grown, fewest=3)
+    if at_end or in_stairs:
+        return Trend(kind="not enough data", steps=steps, high=max(floor, rate))  # it may have just begun
+    return Trend(kind="no leak", steps=steps, high=max(floor, rate))

@@ -1,0 +1,127 @@
+"""The verdict on the trends of a run, with its confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from forgather_mem.diagnose.leaks.suspects import Suspect, native_suspect
+from forgather_mem.diagnose.leaks.trend import FLOOR_BYTES, Trend
+from forgather_mem.system.allocator import current_allocator, driver_memory
+from forgather_mem.system.memory_limit import MemoryLimit
+
+# Growth per step that is not reported. Arenas and maps grow by a MiB at a time.
+_FLOORS = {"mapped": 4 * FLOOR_BYTES, "workers": 2 * FLOOR_BYTES}
+_RARE = ("objects", "workers")
+_SURE_STEPS = 100
+
+
+def verdict_of(trends: Mapping[str, Trend], suspects: list[Suspect], step: int) -> dict[str, Any]:
+    """The report's `leak`.
+
+    Args:
+        trends: The trend of each size.
+        suspects: The candidates, most likely first.
+        step: Number of finished steps.
+    """
+    growing = {name: trend for name, trend in trends.items() if trend.kind == "leak"}
+    if not growing:
+        return _no_leak(trends)
+    trend = whole_of(growing)
+    suspects = [one for one in suspects if one.bytes_per_step >= 0.05 * trend.per_step]
+    bounded = next((one.bounded for one in suspects[:1] if one.bounded), None)
+    if bounded:
+        unknown = _no_leak({**trends, **dict.fromkeys(growing, Trend(kind="not enough data"))})
+        return {**unknown, "why": f"it grows, but {bounded}", "suspects": [one.as_dict() for one in suspects]}
+    explained = sum(one.bytes_per_step for one in suspects if one.kind != "native")
+    sure = "not yet"
+    if step - trend.since_step >= _SURE_STEPS:
+        sure = "yes" if 0.4 * trend.per_step <= explained <= 2.5 * trend.per_step else "likely"
+    where = _where(growing, suspects)
+    if not suspects and where == "native":
+        suspects = [native_suspect(None, 0, trend.per_step)]
+    return {
+        "verdict": "leak",
+        "where": where,
+        "bytes_per_step": trend.per_step,
+        "bytes_per_step_low": trend.low,
+        "bytes_per_step_high": trend.high,
+        "since_step": trend.since_step,
+        "full_at_step": full_at(step, trend.per_step, "device" in growing),
+        "suspects": [one.as_dict() for one in suspects],
+        "sure": sure,
+    }
+
+
+def floor_of(name: str) -> float:
+    return _FLOORS.get(name, FLOOR_BYTES)
+
+
+def whole_of(growing: Mapping[str, Trend]) -> Trend:
+    """The growth on the device alone, or else the sum of what grows on the host; Python's arenas count once."""
+    for name in ("device", "pinned"):
+        if name in growing:
+            return growing[name]
+    parts = [growing[name] for name in ("native", "workers") if name in growing]
+    small = [growing[name] for name in ("mapped", "objects") if name in growing]
+    parts += small[:1]
+    return Trend(
+        kind="leak",
+        per_step=sum(part.per_step for part in parts),
+        low=sum(part.low for part in parts),
+        high=sum(part.high for part in parts),
+        since_step=min(part.since_step for part in parts),
+        steps=max(part.steps for part in parts),
+    )
+
+
+def _where(growing: Mapping[str, Trend], suspects: list[Suspect]) -> str:
+    if "device" in growing:
+        return "device"
+    if set(growing) == {"workers"}:
+        return "workers"
+    if suspects:
+        return suspects[0].where
+    return "python" if "objects" in growing and "native" not in growing else "native"
+
+
+def label_of(growing: Mapping[str, Trend]) -> str:
+    allocator = current_allocator()
+    if "device" in growing and allocator is not None:
+        return f"GPU {allocator.index}"
+    return "the data workers' memory" if set(growing) == {"workers"} else "host memory"
+
+
+def _no_leak(trends: Mapping[str, Trend]) -> dict[str, Any]:
+    known = [trend for trend in trends.values() if trend.kind == "no leak"]
+    # Sizes that are read rarely (objects, workers) may have too few readings: the others are enough
+    open_ = any(trend.kind != "no leak" for name, trend in trends.items() if name not in _RARE or trend.high)
+    high = max((trend.high for name, trend in trends.items() if name not in _FLOORS), default=0.0)
+    return {
+        "verdict": "not enough data" if open_ or not known else "no leak",
+        "where": None,
+        "bytes_per_step": 0.0,
+        "bytes_per_step_low": 0.0,
+        "bytes_per_step_high": high,
+        "since_step": 0,
+        "full_at_step": None,
+        "suspects": [],
+        "sure": "not yet" if open_ or not known else "yes",
+    }
+
+
+def full_at(step: int, rate: float, on_device: bool) -> int | None:
+    """The step at which memory will be full at this rate."""
+    if rate <= 0:
+        return None
+    allocator = current_allocator()
+    if on_device:
+        memory = None if allocator is None else driver_memory(allocator)
+        left = None if memory is None else memory[0]
+    else:
+        limit = MemoryLimit("/proc", "/sys/fs/cgroup")
+        try:
+            left = limit.limit_bytes - limit.used_bytes()
+        finally:
+            limit.close()
+    return None if left is None else step + max(0, round(left / rate))

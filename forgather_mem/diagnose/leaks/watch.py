@@ -1,0 +1,217 @@
+"""Watches a training for leaks: reads sizes, judges their trends, and looks for the holder when one grows."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from forgather_mem.diagnose.leaks.heap_diff import LOOK_STEPS, CloserLook
+from forgather_mem.diagnose.leaks.sizes import LeakSizes, native_bytes, objects_bytes
+from forgather_mem.diagnose.leaks.snapshot import length_of
+from forgather_mem.diagnose.leaks.suspects import Suspect
+from forgather_mem.diagnose.leaks.trend import Series, Trend
+from forgather_mem.diagnose.leaks.verdict import floor_of, full_at, label_of, verdict_of, whole_of
+from forgather_mem.diagnose.leaks.worker_code import worker_suspects
+from forgather_mem.heap.reachable import ReachableGraph
+from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
+from forgather_mem.units import format_bytes, format_duration
+
+NOTHING: Mapping[str, float] = {}
+_JUDGED_EVERY = 4  # readings
+# Fraction of the elapsed time for the search for a distant holder at the first look; the second is the last resort.
+OWNERS_FRAC = 0.02
+
+
+class LeakWatch:
+    """The work of `LeakDetector`: state of one training, created in `begin` and dropped in `end`."""
+
+    def __init__(self, look_closer: bool = True) -> None:
+        self._look_closer = look_closer
+        self._sizes: LeakSizes | None = None
+        self._look: CloserLook | None = None
+
+    def begin(self, run: RunInfo) -> None:
+        self._sizes = LeakSizes()
+        self._series: dict[str, Series] = {}
+        self._calls = 0
+        self._alarms = 0
+        self._first_step = run.step
+        self._began_s = time.perf_counter()
+        self._look = None
+        self._at_look: dict[str, float] = {}
+        self._suspects: list[Suspect] = []
+        self._window_step: int | None = None
+        self._looks = 0
+        self._loader: weakref.ref[Any] | None = None
+
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        if self._sizes is None:
+            return NOTHING
+        if self._loader is None and (loader := moment.objects.get("train_dataloader")) is not None:
+            self._loader = weakref.ref(loader)
+        values = self._sizes.read(moment.step)
+        if self._sizes.workers_changed:
+            self._series.pop("workers", None)  # they are other processes, so their series ends here
+        for name, value in values.items():
+            series = self._series.get(name)
+            if series is None:
+                series = self._series[name] = Series()
+            series.add(moment.step, value)
+        self._calls += 1
+        if self._look is not None:
+            self._look_again(moment, values)
+        elif not self._calls % _JUDGED_EVERY and self._looks < 2 and not self._suspects:
+            self._judge(moment)
+        return NOTHING
+
+    def end(self, run: RunInfo) -> None:
+        sizes, self._sizes = self._sizes, None
+        if sizes is None:
+            return
+        sizes.close()
+        if self._look is not None:
+            self._end_look(run)
+        _count_again(self._suspects)
+        leak = self._verdict(run)
+        run.tell(Finding(kind="leak", step=run.step, text=_sentence(leak), data=leak))
+        self._suspects = []
+
+    def give_back(self) -> None:
+        """As before `begin`, whatever has failed since. Idempotent."""
+        look, self._look = self._look, None
+        if look is not None:
+            look.drop()
+        sizes, self._sizes = self._sizes, None
+        if sizes is not None:
+            sizes.close()
+
+    # ---- during the training ----
+
+    def _judge(self, moment: Moment) -> None:
+        growing = {
+            name: trend
+            for name, series in self._series.items()
+            if series.may_grow(floor_of(name)) and (trend := series.judge(floor_of(name))).kind == "leak"
+        }
+        self._alarms = self._alarms + 1 if growing else 0
+        if self._alarms < 2:  # a single alarm may be chance
+            return
+        self._alarms = 0
+        trend = whole_of(growing)
+        if not self._looks:
+            self._say_suspicion(moment, growing, trend)
+        self._looks += 1
+        if self._look_closer and set(growing) != {"workers"}:
+            self._look_closely(moment.step)
+            self._at_look = {name: series.points[-1][1] for name, series in self._series.items()}
+            self._rate = trend.per_step
+
+    def _look_closely(self, step: int) -> None:
+        """Take the first look; the numbers that it keeps are excluded from the sizes."""
+        assert self._sizes is not None
+        native, objects = native_bytes(), objects_bytes()
+        elapsed_s = time.perf_counter() - self._began_s
+        self._look = CloserLook(step, far=self._looks == 2, owners_s=max(0.0, OWNERS_FRAC * elapsed_s))
+        self._finished = False
+        self._sizes.leave_out(native_bytes() - native, objects_bytes() - objects)
+
+    def _look_again(self, moment: Moment, values: Mapping[str, float]) -> None:
+        assert self._look is not None
+        if self._window_step is not None:
+            if moment.step - self._window_step >= LOOK_STEPS or self._look.window_told():
+                self._end_look(moment.run)
+            return
+        grown = sum(max(0.0, value - self._at_look.get(name, value)) for name, value in values.items())
+        if moment.step - self._look.step < LOOK_STEPS or grown < 0.6 * self._rate * LOOK_STEPS:
+            return
+        self._suspects = self._look.finish(moment.step, self._rate) or self._suspects
+        self._finished = True
+        if self._look.open_window(nothing_found=not self._suspects):
+            self._window_step = moment.step
+        else:
+            self._end_look(moment.run)
+
+    def _end_look(self, run: RunInfo) -> None:
+        look = self._look
+        assert look is not None
+        try:
+            if self._window_step is not None:
+                self._suspects += look.close_window(self._rate)
+            elif not self._finished and run.step > look.step:  # the training ends before everything was seen
+                self._suspects = look.finish(run.step, self._rate) or self._suspects
+        finally:
+            self._look = None
+            look.drop()
+        if self._sizes is not None:
+            self._sizes.leave_out(0.0, 0.0)
+        self._window_step = None
+        if not self._suspects:
+            return
+        top = self._suspects[0]
+        made = f", made at {top.allocated_at}" if top.allocated_at else ""
+        many = f", {top.count_per_step:+,.3g} a step" if top.count_per_step else ""
+        leak = self._verdict(run)
+        run.tell(Finding(kind="leak", step=run.step, text=_sentence(leak), data=leak))
+        _say(
+            run,
+            f"held by {top.held_by}{many}{made}" + (f"; {top.bounded}, so it may not be a leak" if top.bounded else ""),
+        )
+
+    def _say_suspicion(self, moment: Moment, growing: Mapping[str, Trend], trend: Trend) -> None:
+        full = full_at(moment.step, trend.per_step, "device" in growing)
+        text = f"{label_of(growing)} grows {format_bytes(trend.per_step)} a step"
+        if full is not None and full < 1e9:
+            step_s = (time.perf_counter() - self._began_s) / max(1, moment.step - self._first_step)
+            text += f", full near step {full:,} (in {format_duration((full - moment.step) * step_s)})"
+        if self._look_closer:
+            text += f". Looking closer for {LOOK_STEPS} steps"
+        _say(moment.run, text + ".")
+
+    # ---- at the end ----
+
+    def _verdict(self, run: RunInfo) -> dict[str, Any]:
+        trends = {name: series.judge(floor_of(name)) for name, series in self._series.items()}
+        workers = trends.get("workers")
+        loader = self._loader() if self._loader is not None else None
+        if workers is not None and workers.kind == "leak" and loader is not None:
+            self._suspects = [one for one in self._suspects if one.kind != "workers"]
+            self._suspects += worker_suspects(loader, workers.per_step)
+        return verdict_of(trends, self._suspects, run.step)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_look_closer": self._look_closer, "_sizes": None, "_look": None}
+
+
+def _sentence(leak: Mapping[str, Any]) -> str:
+    """The verdict as a text."""
+    if leak["verdict"] != "leak":
+        return f"{leak['verdict']}: under {format_bytes(leak['bytes_per_step_high'])} a step"
+    holders = [
+        f"held by {one['held_by']}, made at {one['allocated_at']}" for one in leak["suspects"][:3] if one["held_by"]
+    ]
+    return "\n".join([f"leak: {format_bytes(leak['bytes_per_step'])} a step", *holders])
+
+
+def _say(run: RunInfo, text: str) -> None:
+    """Print a live line of 80 columns, even without a console sink."""
+    indent = " " * len("forgather-mem: ")
+    run.say(textwrap.fill(f"forgather-mem: step {run.step:,}: {text}", 80, subsequent_indent=indent))
+
+
+def _count_again(suspects: list[Suspect]) -> None:
+    """Update how much the holders hold now."""
+    counted = [one for one in suspects if one.count and one.bytes is not None]
+    if not counted:
+        return
+    walk = ReachableGraph()
+    for one in counted:
+        position = walk.position(one.key)
+        length = length_of(walk.nodes[position]) if position is not None else None
+        if length is None or one.bytes is None or not one.count:
+            one.bytes = one.count = None  # it is gone, or its id was reused
+        else:
+            one.bytes, one.count = round(one.bytes / one.count * length), length
+    walk.forget()

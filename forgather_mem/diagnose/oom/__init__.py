@@ -1,0 +1,1 @@
+"""Out of memory: recognised, explained, and what would have fitted."""

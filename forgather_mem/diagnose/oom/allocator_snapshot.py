@@ -1,0 +1,91 @@
+"""Writes a snapshot of a device's allocator for PyTorch's memory viewer, limited in size and time."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forgather_mem.files import new_file
+from forgather_mem.system.allocator import current_allocator
+from forgather_mem.units import MIB
+
+
+class _TooMuchError(Exception):
+    """The limit on size or time is reached."""
+
+
+@dataclass
+class Snapshot:
+    """Records a device's allocations from `start` on; `write` gives a file for https://pytorch.org/memory_viz.
+
+    Does nothing without a CUDA device in use. A recording that is already running is used and left running.
+
+    Args:
+        max_entries: Number of allocations and frees to remember.
+        max_mb: A larger file is deleted.
+        max_s: Writing is abandoned after this time.
+    """
+
+    max_entries: int = 100_000
+    max_mb: int = 200
+    max_s: float = 20.0
+
+    def __hash__(self) -> int:
+        return hash((self.max_entries, self.max_mb, self.max_s))
+
+    def __post_init__(self) -> None:
+        self._ours = False
+
+    def start(self) -> None:
+        """Start recording, with Python's stacks only (C++ stacks took minutes to write)."""
+        torch = _torch_on_cuda()
+        if torch is not None and not torch._C._cuda_isHistoryEnabled():
+            torch.cuda.memory._record_memory_history(max_entries=self.max_entries, stacks="python")
+            self._ours = True
+
+    def write(self, folder: Path, rank: int) -> str | None:
+        """Write `snapshot.rank{r}.pickle` and return its path; None if there is nothing, or too much, to write."""
+        torch = _torch_on_cuda()
+        if torch is None or not torch._C._cuda_isHistoryEnabled():
+            return None
+        path = folder / f"snapshot.rank{rank}.pickle"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with new_file(path) as file:
+                pickle.Pickler(_Bounded(file, self.max_mb * MIB, self.max_s), protocol=4).dump(
+                    torch.cuda.memory._snapshot()
+                )
+        except (OSError, MemoryError, _TooMuchError):
+            path.unlink(missing_ok=True)
+            return None
+        return str(path)
+
+    def stop(self) -> None:
+        """Stop recording, if we started it."""
+        torch = _torch_on_cuda()
+        if torch is not None and self._ours:
+            torch.cuda.memory._record_memory_history(enabled=None)
+        self._ours = False
+
+
+class _Bounded:
+    """A file that accepts a limited number of bytes for a limited time."""
+
+    def __init__(self, file: Any, max_bytes: int, max_s: float) -> None:
+        self._file, self._left_bytes = file, max_bytes
+        self._until_s = time.perf_counter() + max_s
+
+    def write(self, data: bytes) -> int:
+        self._left_bytes -= len(data)
+        if self._left_bytes < 0 or time.perf_counter() > self._until_s:
+            raise _TooMuchError
+        return int(self._file.write(data))
+
+
+def _torch_on_cuda() -> Any:
+    allocator = current_allocator()
+    return sys.modules["torch"] if allocator is not None and allocator.kind == "cuda" else None

@@ -1,0 +1,231 @@
+"""Memory use of the steps by batch shape, read at phase ends as often as its budget allows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from forgather_mem.diagnose.oom.step_use import StepUse
+from forgather_mem.system.allocator import current_allocator, gauge
+from forgather_mem.system.headroom import host_rooms
+from forgather_mem.system.procfs import PAGE_BYTES, KernelFile
+
+MAX_STEPS = 512
+BUDGET_FRAC = 0.0005
+_ALWAYS_STEPS = 16
+_MAX_DEPTH = 3
+Measure = Literal["address space", "data", "anonymous"]
+# Fields of /proc/self/statm with each measure.
+_FIELDS: dict[Measure, tuple[int, int | None]] = {"address space": (0, None), "data": (5, None), "anonymous": (1, 2)}
+
+
+class Batch(NamedTuple):
+    """The shape of a micro-batch: samples, and tokens per sample (padding included) if it has tokens."""
+
+    rows: int
+    length: int | None
+
+    @property
+    def size(self) -> int:
+        return self.rows * (self.length or 1)
+
+
+def batch_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Batch | None:
+    """The shape of the batch among the arguments of a call; None if there is no tensor.
+
+    Tokens are counted in the first two-dimensional integer tensor; without one, rows are counted in the first tensor
+    with at least one dimension.
+
+    >>> import torch
+    >>> batch_of([], {"pixels": torch.zeros(4, 3, 8, 8), "input_ids": torch.zeros(4, 17, dtype=torch.long)})
+    Batch(rows=4, length=17)
+    """
+    rows: int | None = None
+    for tensor in _tensors((*arguments, keywords), 0):
+        shape = tensor.shape
+        if len(shape) == 2 and not tensor.is_floating_point():
+            return Batch(shape[0], shape[1])
+        if rows is None and shape:
+            rows = shape[0]
+    return None if rows is None else Batch(rows, None)
+
+
+class BatchFinder:
+    """`batch_of` for similar calls: remembers where the tokens were found, and their shape."""
+
+    def __init__(self) -> None:
+        self._at: tuple[int, Any] | None = None
+        self._shape: Any = None
+        self._batch: Batch | None = None
+
+    def __call__(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Batch | None:
+        """The shape of this call's batch; takes 1 us if it equals the last call's."""
+        if self._at is not None:
+            position, name = self._at
+            try:
+                shape = arguments[position][name].shape
+            except (IndexError, KeyError, TypeError, AttributeError):
+                shape = None
+            if shape is not None and shape == self._shape:
+                return self._batch
+        self._batch, self._shape = batch_of(arguments, keywords), None
+        for position, argument in enumerate(arguments if self._batch is not None else ()):
+            for name, value in argument.items() if isinstance(argument, Mapping) else ():
+                if self._batch == tuple(getattr(value, "shape", ())):
+                    self._at, self._shape = (position, name), value.shape
+                    return self._batch
+        return self._batch
+
+
+class HostMeasure:
+    """Host memory of this process, in the measure of its tightest limit.
+
+    Attributes:
+        name: The measure: what a limit of this process counts, else anonymous memory.
+    """
+
+    def __init__(self) -> None:
+        rooms = host_rooms()
+        tightest = rooms[0].limit if rooms else ""
+        self.name: Measure = (
+            "address space" if "RLIMIT_AS" in tightest else "data" if "RLIMIT_DATA" in tightest else "anonymous"
+        )
+        self._statm = KernelFile("/proc/self/statm")
+
+    def read(self) -> int:
+        """Bytes in use now; takes 2 us."""
+        field, less = _FIELDS[self.name]
+        sizes = self._statm.read(128).split()
+        return (int(sizes[field]) - (int(sizes[less]) if less is not None else 0)) * PAGE_BYTES
+
+    def close(self) -> None:
+        self._statm.close()
+
+
+class BatchUses:
+    """Memory use of one run's steps: at most `MAX_STEPS`, spread over the run, including the largest batch.
+
+    After the first steps, reading takes at most 0.05 % of the time; a batch larger than all before it is always read.
+    Steps that are not read need no phase events.
+
+    Attributes:
+        batch: The current or last micro-batch.
+        largest: The largest batch of the finished steps; None before the first has finished.
+        ended: How often each phase has ended in this run.
+        between_bytes: Bytes in use at the end of the last step read.
+        reading: Whether this step is read.
+    """
+
+    def __init__(self) -> None:
+        self.uses: list[StepUse] = []
+        self.batch: Batch | None = None
+        self.largest: Batch | None = None
+        self.ended: dict[str, int] = {}
+        self.between_bytes: int | None = None
+        self.host = HostMeasure()
+        self._on_device = False
+        self._step_batch: Batch | None = None
+        self._phases: dict[str, int] = {}
+        self.reading = True
+        self._num_read = 0
+        self._every = 1
+        self._next_step = 0
+        self._cost_s = 0.0
+        self._began_s = time.perf_counter()
+
+    def see(self, batch: Batch | None, steps_done: int) -> None:
+        """Note that a micro-batch begins."""
+        self.batch = batch
+        if not self.reading:
+            self._perhaps_read(steps_done)
+        if batch is None or batch is self._step_batch:
+            return
+        if self._step_batch is None or batch.size > self._step_batch.size:
+            self._step_batch = batch
+            if batch is not self.largest and (self.largest is None or batch.size > self.largest.size):
+                self.reading = True
+
+    def phase_ended(self, phase: str) -> None:
+        """Note that a phase has ended, and count the current use for it."""
+        ended = self.ended
+        ended[phase] = ended.get(phase, 0) + 1
+        if self.reading and phase != "data":
+            size = self.read()
+            if size is not None and size > self._phases.get(phase, -1):
+                self._phases[phase] = size
+
+    def step_ended(self, step: int, peaks: Mapping[str, float]) -> None:
+        """Note that a step has ended; where the record's `peaks` contain a phase's own peak, it is used."""
+        batch, self._step_batch = self._step_batch, None
+        if batch is not None and batch is not self.largest:
+            self.largest = batch if self.largest is None else max(self.largest, batch, key=_size)
+        if self.reading:
+            self.between_bytes = self.read()
+            if batch is not None:
+                self._add(StepUse(step=step, rows=batch.rows, length=batch.length, phases=self._with(peaks)))
+            self._phases = {}
+            self._num_read += 1
+            self._next_step = step - 1 + self._every
+            self.reading = self._num_read < _ALWAYS_STEPS
+        if not self.reading:
+            self._perhaps_read(step)
+
+    def read(self) -> int | None:
+        """Bytes in use of the scarce memory: the device's, if there is one."""
+        began_s = time.perf_counter()
+        allocator = current_allocator()
+        size = gauge(allocator.stats(), "allocated_bytes") if allocator is not None else None
+        self._on_device = size is not None
+        if size is None:
+            try:
+                size = self.host.read()
+            except OSError:  # no /proc
+                size = None
+        self._cost_s += time.perf_counter() - began_s
+        return size
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        self.host.close()
+
+    def peak_of(self, batch: Batch) -> int | None:
+        """The highest use of the steps with this batch; None if none was read."""
+        return max(
+            (size for use in self.uses if (use.rows, use.length) == batch for size in use.phases.values()), default=None
+        )
+
+    def _perhaps_read(self, steps_done: int) -> None:
+        """Read the next step if it is due and the time since has paid for the cost of reading."""
+        if steps_done >= self._next_step and time.perf_counter() >= self._began_s + self._cost_s / BUDGET_FRAC:
+            self.reading = True
+            self._step_batch = None  # from a step that was not read
+
+    def _with(self, peaks: Mapping[str, float]) -> Mapping[str, int]:
+        if self._on_device:
+            for phase in self._phases:
+                peak = peaks.get(f"phase/device/{phase}_peak_bytes")
+                if peak is not None and peak > self._phases[phase]:
+                    self._phases[phase] = int(peak)
+        return self._phases
+
+    def _add(self, use: StepUse) -> None:
+        uses = self.uses
+        uses.append(use)
+        if len(uses) >= MAX_STEPS:
+            largest = max(uses, key=lambda use: use.rows * (use.length or 1))
+            uses[:] = [use for position, use in enumerate(uses) if not position % 2 or use is largest]
+            self._every *= 2
+
+
+def _size(batch: Batch) -> int:
+    return batch.size
+
+
+def _tensors(values: Any, depth: int) -> Iterator[Any]:
+    """The tensors among these values and inside their containers."""
+    for value in values.values() if isinstance(values, Mapping) else values:
+        if hasattr(value, "is_floating_point") and hasattr(value, "shape"):
+            yield value
+        elif depth < _MAX_DEPTH and isinstance(value, Mapping | list | tuple):
+            yield from _tensors(value, depth + 1)

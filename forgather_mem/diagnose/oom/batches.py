@@ -1,0 +1,179 @@
+"""Which batch would have fitted, judged from the steps' memory use or else from what was in memory."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
+from forgather_mem.diagnose.oom.fit import Estimate, PhaseFit, binding, fits_of
+from forgather_mem.diagnose.oom.step_use import StepUse
+
+_MOST_PARTS = 4096
+KEPT_FREE_FRAC = 0.02
+# These phases decide whether a batch fits; later ones only hold what the step leaves.
+_OF_A_BATCH = frozenset({"data", "forward", "backward", "optimizer"})
+# How much more than at its failure a phase takes until its end: an estimate, since this is never observed.
+_UNSEEN = {"forward": 2.0, "backward": 1.25}
+_UNSEEN_ELSE = 1.5
+_UNSEEN_DATA = 2.5  # of the array that could not be allocated: there are others, and copies
+_EVALUATION = frozenset({"evaluate"})
+_ENOUGH_SHAPES = 4
+_FAR = 4.0  # times as long as any sample before
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A micro-batch, and the number of them in a step."""
+
+    rows: int
+    length: int | None
+    accumulation: int = 1
+
+    @property
+    def tokens(self) -> int:
+        return self.rows * (self.length or 1)
+
+    @property
+    def squares(self) -> int:
+        return self.tokens * (self.length or 1)
+
+
+class Batches:
+    """What batches take in this run.
+
+    Attributes:
+        fits: The fitted line of each phase that has one.
+        capacity_bytes: Total capacity; None if unknown.
+        known: Whether a prediction rests on a fit.
+    """
+
+    def __init__(self, failure: FailureContext, settings: RunSettings, uses: Sequence[StepUse]) -> None:
+        self._failure = failure
+        wanted = _EVALUATION if failure.phase == "evaluate" else _OF_A_BATCH
+        measured = fits_of(uses, retains=failure.where == "host")
+        self.fits: Mapping[str, PhaseFit] = {name: fit for name, fit in measured.items() if name in wanted}
+        self.known = any(name != "optimizer" for name in self.fits)
+        self.num_shapes = len({(use.rows, use.length) for use in uses})
+        self.num_steps = len(uses)
+        self.capacity_bytes = failure.capacity_bytes
+        self._uses = [use for use in uses if not wanted.isdisjoint(use.phases)]
+        arguments = settings.arguments
+        self._accumulation = int(arguments.get("gradient_accumulation_steps") or 1)
+        parts = failure.parts
+        self._gradient_bytes = settings.trained_bytes or parts.get("gradients") or parts.get("parameters") or 0
+        adam = str(arguments.get("optim") or "").startswith("adamw_torch")
+        self._optimizer_bytes = 2 * (settings.trained_bytes or 0) if adam else 0
+        self._saved_bytes = 0
+        self._unseen_bytes = self._not_in_the_fit()
+
+    def failed_shape(self, rows: int | None) -> Shape | None:
+        """The micro-batch that did not fit."""
+        rows = self._failure.rows or rows
+        return None if not rows else Shape(rows, self._failure.length, self._accumulation)
+
+    @property
+    def is_far_longer(self) -> bool:
+        """Whether the samples that failed were far longer than any before."""
+        seen = max((use.length for use in self._uses if use.step < self._failure.step and use.length), default=None)
+        return seen is not None and self._failure.length is not None and self._failure.length > _FAR * seen
+
+    def predicted(self, shape: Shape) -> Estimate | None:
+        """The highest use with such batches; None if it can't be estimated."""
+        if not self.known:
+            return None
+        bound = binding(self.fits, shape.rows, shape.length)
+        assert bound is not None
+        more: float = self._kept_gradients(shape) - self._saved_bytes
+        failed = self.failed_shape(None)
+        if failed is not None and failed.tokens:
+            more += self._unseen_bytes * shape.tokens / failed.tokens
+        estimate = bound[1]
+        return Estimate(bytes=estimate.bytes + more, low=estimate.low + more, high=estimate.high + more)
+
+    def fits_in(self, shape: Shape) -> bool | None:
+        """Whether it fits with 2 % kept free; None if it can't be estimated."""
+        estimate = self.predicted(shape)
+        if estimate is not None and self.capacity_bytes is not None:
+            return estimate.high <= (1 - KEPT_FREE_FRAC) * self.capacity_bytes
+        if self._seen(shape):
+            return True
+        least = self._least(shape)
+        if least is None or self.capacity_bytes is None:
+            return None
+        return least <= (1 - KEPT_FREE_FRAC) * self.capacity_bytes
+
+    def without_state(self, state_bytes: int) -> Batches:
+        """The same with an optimizer whose state takes only this much."""
+        other = copy.copy(self)
+        had = self._failure.parts.get("optimizer")
+        other._saved_bytes = (had or self._optimizer_bytes) - state_bytes
+        return other
+
+    def smaller(self, rows: int) -> Iterator[Shape]:
+        """The same step in smaller micro-batches, the largest first."""
+        length, whole = self._failure.length, rows * self._accumulation
+        for accumulation in range(self._accumulation + 1, min(whole, _MOST_PARTS) + 1):
+            step = whole // accumulation
+            if whole % accumulation == 0 and (rows % step == 0 or rows & (rows - 1)):
+                yield Shape(step, length, accumulation)
+
+    def basis(self) -> str:
+        """What the numbers are based on, for people."""
+        if not self.known:
+            shapes = f"{self.num_shapes} batch shape{'s' * (self.num_shapes != 1)}"
+            steps = f"{self.num_steps:,} step{'s' * (self.num_steps != 1)}"
+            trend = " show no trend" if self.num_shapes >= _ENOUGH_SHAPES else ""
+            return f"not measured: {shapes} in {steps}{trend}" if self.num_steps else "not measured"
+        fit = next(fit for name, fit in self.fits.items() if name != "optimizer")
+        line = "curve" if any(fit.per_square_bytes for fit in self.fits.values()) else "line"
+        return f"{line} fitted to {fit.num_steps:,} steps, {fit.num_shapes:,} batch shapes; keeps 2 % free"
+
+    # ---- inside ----
+
+    def _not_in_the_fit(self) -> float:
+        """What the failing batch must have taken above the fit: temporaries inside a phase."""
+        failed = self.failed_shape(None)
+        if not self.known or failed is None or self._failure.used_bytes is None:
+            return 0.0
+        bound = binding(self.fits, failed.rows, failed.length)
+        assert bound is not None
+        return max(0.0, self._failure.used_bytes + (self._failure.requested_bytes or 0) - bound[1].bytes)
+
+    def _kept_gradients(self, shape: Shape) -> int:
+        """Gradients of the first micro-batch, which are in memory from the second one on."""
+        return self._gradient_bytes if self._begins_to_accumulate(shape) else 0
+
+    def _begins_to_accumulate(self, shape: Shape) -> bool:
+        return self._failure.phase != "evaluate" and self._accumulation == 1 and shape.accumulation > 1
+
+    def _seen(self, shape: Shape) -> bool:
+        """Whether batches at least as large have succeeded."""
+        if self._begins_to_accumulate(shape):
+            return False
+        first = min((use.step for use in self._uses), default=0)  # in that step the optimizer had no state
+        fitted = [Shape(use.rows, use.length) for use in self._uses if first < use.step != self._failure.step]
+        return any(done.tokens >= shape.tokens and done.squares >= shape.squares for done in fitted)
+
+    def _least(self, shape: Shape) -> float | None:
+        """A lower bound from what was in memory at the failure; the rest of the phase is an estimate."""
+        failure, failed = self._failure, self.failed_shape(shape.rows)
+        activations = failure.parts.get("activations", failure.parts.get("evaluation"))
+        if failure.used_bytes is None or failed is None or not failed.tokens:
+            return None
+        if failure.phase == "data" and failure.requested_bytes:
+            return failure.used_bytes + _UNSEEN_DATA * failure.requested_bytes * shape.tokens / failed.tokens
+        if not activations:
+            return None
+        unseen = _UNSEEN.get(failure.phase, _UNSEEN_ELSE)
+        needed = unseen * (activations + (failure.requested_bytes or 0)) * shape.tokens / failed.tokens
+        return failure.used_bytes - activations + self._still_to_come() - self._saved_bytes + needed
+
+    def _still_to_come(self) -> int:
+        """What a later step holds besides its activations: gradients and optimizer state."""
+        failure = self._failure
+        if failure.phase not in ("forward", "backward", "data"):
+            return 0
+        missing = max(0, self._gradient_bytes - failure.parts.get("gradients", 0))
+        return missing + (0 if failure.parts.get("optimizer") else self._optimizer_bytes)

@@ -1,0 +1,205 @@
+"""Changes that reduce the memory of a training step: its batch, its length, what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches, Shape
+from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
+from forgather_mem.diagnose.oom.fit import binding, largest
+from forgather_mem.units import format_bytes
+
+NOT_MEASURED = "not measured"
+# Memory reserved but unused by the allocator is mentioned from this fraction of the capacity.
+_FRAGMENTED_FRAC = 0.05
+# An optimizer is named beside a smaller batch only if it saves this fraction of what was needed.
+_WORTH_FRAC = 0.1
+_LENGTHS = ("max_length", "max_seq_length")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing to change.
+
+    Attributes:
+        text: What to do, as the user would type it.
+        set: The same as values of `TrainingArguments`, ready to apply; empty if it is not one of them.
+        in_script: The same for what the script itself decides: "max_length" of its samples, "dtype" of the weights,
+            "rows" per generation, "resume_from_checkpoint", "preprocess_logits_for_metrics", or an environment
+            variable. Empty if a value is not enough.
+        predicted_bytes: Peak use with this change, in the measure of `StepUse.phases`; None if it can't be predicted.
+        interval: The likely range of the largest value that fits; the text names a safe one.
+        binds: The phase that limits it.
+        note: A remark, or None.
+    """
+
+    text: str
+    set: Mapping[str, Any] = field(default_factory=dict)
+    in_script: Mapping[str, Any] = field(default_factory=dict)
+    predicted_bytes: int | None = None
+    interval: tuple[int, int] | None = None
+    binds: str | None = None
+    note: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """An entry of the report's `advice`."""
+        entry: dict[str, Any] = {"text": self.text, "set": dict(self.set), "predicted_bytes": self.predicted_bytes}
+        interval = self.interval and list(self.interval)  # as JSON gives it back
+        more = {"in_script": dict(self.in_script), "interval": interval, "binds": self.binds, "note": self.note}
+        return entry | {name: value for name, value in more.items() if value}
+
+
+def step_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
+    """Changes for a batch that did not fit, best first."""
+    rows = int(settings.arguments.get("per_device_train_batch_size") or failure.rows or 1)
+    smaller = _smaller_batch(failure, settings, batches, rows)
+    shorter = list(_shorter(failure, settings, batches, rows))
+    checkpointing = list(_checkpointing(settings))
+    if smaller is not None and shorter and batches.is_far_longer and not _fits(smaller, failure, batches):
+        return [*shorter, smaller, *checkpointing]  # one sample is an outlier: even alone it does not fit
+    if smaller is not None:
+        return [smaller, *shorter, *checkpointing]
+    measured = [change for change in shorter if change.predicted_bytes is not None]
+    guessed = [change for change in shorter if change.predicted_bytes is None]
+    return [*measured, *checkpointing, *guessed]
+
+
+def batch_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
+    """Changes for a batch that could not be created: memory of the passes plays no part."""
+    checkpointing = list(_checkpointing(settings))
+    return [change for change in step_changes(failure, settings, batches) if change not in checkpointing]
+
+
+def _fits(change: Change, failure: FailureContext, batches: Batches) -> bool:
+    rows = change.set.get("per_device_train_batch_size")
+    parts = int(change.set.get("gradient_accumulation_steps") or 1)
+    return rows is not None and batches.fits_in(Shape(int(rows), failure.length, parts)) is not False
+
+
+def _smaller_batch(failure: FailureContext, settings: RunSettings, batches: Batches, rows: int) -> Change | None:
+    """The largest micro-batch that fits, with the same number of samples per step; None at batch 1.
+
+    If none fits, combined with other savings.
+    """
+    shapes = list(batches.smaller(rows))
+    if not shapes:
+        return None
+    shape = next((shape for shape in shapes if batches.fits_in(shape)), None)
+    if shape is not None:
+        return _batch_change(shape, batches)
+    if batches.fits_in(shapes[-1]) is None:  # unknown by how much it was too large
+        part = 4 if failure.step else 8  # an unwatched loop tells even less
+        return _batch_change(next((shape for shape in shapes if shape.rows <= rows / part), shapes[-1]), batches)
+    change = _batch_change(shapes[-1], batches)
+    more = [more.set for more in (*_checkpointing(settings), *_less_state(failure, settings))]
+    if not more or failure.phase == "data":
+        return change
+    together = {name: value for part in (change.set, *more) for name, value in part.items()}
+    return Change(text=_as_text(together), set=together, note=f"each alone is not enough; {NOT_MEASURED}")
+
+
+def _less_state(failure: FailureContext, settings: RunSettings) -> Iterator[Change]:
+    adam = str(settings.arguments.get("optim") or "").startswith("adamw_torch")
+    if not adam or settings.adafactor_bytes is None:
+        return
+    saves = 2 * (settings.trained_bytes or 0) - settings.adafactor_bytes
+    if saves >= _WORTH_FRAC * (failure.requested_bytes or 0):
+        yield Change(text="optim=adafactor", set={"optim": "adafactor"})
+
+
+def _batch_change(shape: Shape, batches: Batches) -> Change:
+    settings = {"per_device_train_batch_size": shape.rows, "gradient_accumulation_steps": shape.accumulation}
+    estimate = batches.predicted(shape)
+    if estimate is None or batches.capacity_bytes is None:
+        return Change(text=_as_text(settings), set=settings, note=f"the same step in smaller parts; {NOT_MEASURED}")
+    most = (1 - KEPT_FREE_FRAC) * batches.capacity_bytes
+
+    def fit(size: str) -> int:
+        def small(rows: int) -> bool:
+            found = batches.predicted(replace(shape, rows=rows))
+            return found is not None and float(getattr(found, size)) <= most
+
+        return largest(small, 64 * shape.rows)
+
+    bound = binding(batches.fits, shape.rows, shape.length)
+    return Change(
+        text=_as_text(settings),
+        set=settings,
+        predicted_bytes=round(estimate.bytes),
+        interval=(fit("high"), fit("low")),
+        binds=bound[0] if bound else None,
+    )
+
+
+def _shorter(failure: FailureContext, settings: RunSettings, batches: Batches, rows: int) -> Iterator[Change]:
+    """A limit on the tokens of a sample, at the batch size that was requested."""
+    length = failure.length
+    failed = batches.failed_shape(rows)
+    if length is None or length < 16 or failed is None:
+        return
+    named = next((name for name in _LENGTHS if isinstance(settings.arguments.get(name), int)), None)
+
+    def change(tokens: int, **more: Any) -> Change:
+        tokens -= tokens % 8
+        if named is not None:
+            return Change(text=f"{named}={tokens}", set={named: tokens}, **more)
+        text = f"max length {tokens:,} at batch {failed.rows}"
+        return Change(text=text, in_script={"max_length": tokens}, **more)
+
+    if not batches.known or batches.capacity_bytes is None:
+        tokens = length // 2
+        while tokens >= 32 and batches.fits_in(replace(failed, length=tokens)) is False:
+            tokens //= 2
+        yield change(tokens, note=f"cuts longer samples; {NOT_MEASURED}")
+        return
+    most = (1 - KEPT_FREE_FRAC) * batches.capacity_bytes
+
+    def fit(size: str) -> int:
+        def small(tokens: int) -> bool:
+            found = batches.predicted(replace(failed, length=tokens))
+            return found is not None and float(getattr(found, size)) <= most
+
+        return largest(small, length)
+
+    safe = fit("high")
+    if safe >= 8:
+        estimate = batches.predicted(replace(failed, length=safe))
+        assert estimate is not None
+        yield change(safe, predicted_bytes=round(estimate.bytes), interval=(safe, fit("low")))
+
+
+def _checkpointing(settings: RunSettings) -> Iterator[Change]:
+    name = checkpointing_name(settings)
+    if settings.can_checkpoint and not settings.arguments.get(name):
+        yield Change(text=f"{name}=True", set={name: True}, note=f"fewer activations, slower; {NOT_MEASURED}")
+
+
+def checkpointing_name(settings: RunSettings) -> str:
+    """Its name in the run's version of transformers."""
+    return "activation_checkpointing" if "activation_checkpointing" in settings.arguments else "gradient_checkpointing"
+
+
+def allocator_changes(failure: FailureContext, settings: RunSettings) -> Iterator[Change]:
+    """For fragmented memory: only where it would help."""
+    unused, capacity = failure.reserved_unused_bytes or 0, failure.capacity_bytes or 0
+    requested = failure.requested_bytes or 0
+    if failure.where == "device":
+        worth = unused >= max(requested, 1) and unused >= _FRAGMENTED_FRAC * capacity
+        if worth and "expandable_segments:True" not in settings.allocator_conf:
+            value = ",".join(filter(None, (settings.allocator_conf, "expandable_segments:True")))
+            yield Change(
+                text=f"PYTORCH_CUDA_ALLOC_CONF={value}",
+                in_script={"PYTORCH_CUDA_ALLOC_CONF": value},
+                note=f"{format_bytes(unused)} are free, in small pieces",
+            )
+    elif (failure.heap_free_bytes or 0) >= max(requested, _FRAGMENTED_FRAC * capacity, 1):
+        yield Change(
+            text="forgather_mem.actions.TrimHost at evaluations and saves",
+            note=f"{format_bytes(failure.heap_free_bytes or 0)} are kept by the C library",
+        )
+
+
+def _as_text(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items())

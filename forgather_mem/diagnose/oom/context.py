@@ -1,0 +1,131 @@
+"""The inputs of advice, as plain data: a run's settings, and the circumstances of the failure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+# The trainer's arguments that affect memory.
+ARGUMENTS = (
+    "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "auto_find_batch_size",
+    "activation_checkpointing", "gradient_checkpointing", "optim", "bf16", "fp16", "prediction_loss_only",
+    "eval_accumulation_steps", "batch_eval_metrics", "predict_with_generate", "generation_num_beams",
+    "generation_max_length", "dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory",
+    "save_only_model", "save_strategy", "save_safetensors", "max_length", "max_seq_length",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """The settings of a run. JSON-able fields only.
+
+    Attributes:
+        arguments: The trainer's arguments, those of `ARGUMENTS` that it has.
+        has_metrics: Whether evaluations compute metrics from all predictions.
+        filters_logits: Whether the predictions are reduced first (`preprocess_logits_for_metrics`).
+        can_checkpoint: Whether the model supports activation checkpointing.
+        trained_numbers: Number of trainable parameters.
+        trained_bytes: Their size.
+        largest_trained: Number of parameters in the largest tensor.
+        adafactor_bytes: Size of Adafactor's state for these tensors.
+        allocator_conf: `PYTORCH_CUDA_ALLOC_CONF` or `PYTORCH_ALLOC_CONF`.
+    """
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    has_metrics: bool = False
+    filters_logits: bool = False
+    can_checkpoint: bool = False
+    trained_numbers: int | None = None
+    trained_bytes: int | None = None
+    largest_trained: int | None = None
+    adafactor_bytes: int | None = None
+    allocator_conf: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureContext:
+    """Where memory ran out, and what was known then. Unknown values are None.
+
+    Attributes:
+        where: Which memory.
+        phase: One of `metrics.PHASES`.
+        step: The optimizer step, counted from 1; 0 before the first.
+        used_bytes: In use at that time, in the same measure as `StepUse.phases`.
+        free_bytes: What could still be allocated; together with `used_bytes` this is the total capacity.
+        requested_bytes: The allocation that failed.
+        reserved_unused_bytes: Reserved by the device's allocator but not used by any tensor.
+        rows, length: Shape of the current micro-batch.
+        parts: Bytes in use by category, as in `oom.in_use`.
+        frames: Names of the functions in the traceback, outermost first.
+        predictions: Number of batches that this evaluation had finished.
+        workers_bytes: Total memory of the data workers.
+        heap_free_bytes: Freed host memory that the C library keeps.
+        leak: How to fix the leak that has filled memory; None if nothing leaks.
+        first_optimizer_step: Whether the optimizer did not have its state yet.
+    """
+
+    where: Literal["host", "device"]
+    phase: str
+    step: int
+    used_bytes: int | None = None
+    free_bytes: int | None = None
+    requested_bytes: int | None = None
+    reserved_unused_bytes: int | None = None
+    rows: int | None = None
+    length: int | None = None
+    parts: Mapping[str, int] = field(default_factory=dict)
+    frames: Sequence[str] = ()
+    predictions: int | None = None
+    workers_bytes: int | None = None
+    heap_free_bytes: int | None = None
+    leak: str | None = None
+    first_optimizer_step: bool = False
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """Total capacity, in the same measure as `StepUse.phases`."""
+        return None if self.used_bytes is None or self.free_bytes is None else self.used_bytes + self.free_bytes
+
+
+def settings_of(args: Any, model: Any = None, trainer: Any = None) -> RunSettings:
+    """The settings, without references to these objects. Costs a walk over the model's parameters.
+
+    Args:
+        args: The trainer's arguments.
+        model: The model being trained.
+        trainer: The trainer, if linked: it knows whether metrics are computed.
+    """
+    shapes = [
+        (parameter.numel(), tuple(parameter.shape), parameter.numel() * parameter.element_size())
+        for parameter in (model.parameters() if hasattr(model, "parameters") else ())
+        if parameter.requires_grad
+    ]
+    return RunSettings(
+        arguments={name: _plain(getattr(args, name)) for name in ARGUMENTS if hasattr(args, name)},
+        has_metrics=getattr(trainer, "compute_metrics", None) is not None,
+        filters_logits=getattr(trainer, "preprocess_logits_for_metrics", None) is not None,
+        can_checkpoint=bool(getattr(model, "supports_gradient_checkpointing", False)),
+        trained_numbers=sum(count for count, _, _ in shapes) if shapes else None,
+        trained_bytes=sum(size for _, _, size in shapes) if shapes else None,
+        largest_trained=max((count for count, _, _ in shapes), default=None),
+        adafactor_bytes=sum(_adafactor_bytes(shape) for _, shape, _ in shapes) if shapes else None,
+        allocator_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or "",
+    )
+
+
+def _plain(value: Any) -> Any:
+    """A JSON-able form; an enum by its value."""
+    value = getattr(value, "value", value)
+    return value if isinstance(value, bool | int | float | str | type(None)) else str(value)
+
+
+def _adafactor_bytes(shape: tuple[int, ...]) -> int:
+    """A matrix has one float for each row and each column; a vector one for each element."""
+    if len(shape) < 2:
+        return 4 * (shape[0] if shape else 1)
+    outer = 1
+    for size in shape[:-2]:
+        outer *= size
+    return 4 * outer * (shape[-2] + shape[-1])

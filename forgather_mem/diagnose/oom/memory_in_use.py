@@ -1,0 +1,179 @@
+"""What was in memory when it ran out, under which limit, and what was left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from forgather_mem.diagnose.oom.batch_uses import HostMeasure
+from forgather_mem.diagnose.oom.recognition import OutOfMemory
+from forgather_mem.probes.tensors import tensor_bytes
+from forgather_mem.system.allocator import current_allocator, driver_memory, gauge
+from forgather_mem.system.headroom import host_rooms
+from forgather_mem.system.procfs import own_memory
+
+_TENSORS = ("parameters", "gradients", "optimizer")
+# What a phase adds while it runs, by its common name.
+_OF_PHASE = {"forward": "activations", "backward": "activations", "evaluate": "evaluation", "generate": "generation"}
+
+# What was being created and is gone with the error.
+_UNFINISHED = {"startup": "being made", "data": "the batch", "save": "copies", "resume": "copies"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryThen:
+    """The memory that ran out, at that moment. Unknown values are None.
+
+    Attributes:
+        used_bytes: In use by this process, in the measure of `StepUse.phases`.
+        free_bytes: What it could allocate after the error.
+        freed_bytes: Lower bound of the part that became free only when the failed call was left.
+        limit_bytes: The total capacity.
+        limit: The source of the limit: "address space (RLIMIT_AS)", "container", "host", "GPU 0".
+        reserved_unused_bytes: Reserved by the device's allocator but not used by any tensor.
+        others_bytes: In use by other processes under the same limit.
+        in_use: Memory in use by this process, by category.
+    """
+
+    used_bytes: int | None = None
+    free_bytes: int | None = None
+    freed_bytes: int = 0
+    limit_bytes: int | None = None
+    limit: str | None = None
+    reserved_unused_bytes: int | None = None
+    others_bytes: int | None = None
+    in_use: Mapping[str, int] = field(default_factory=dict)
+
+
+def memory_then(
+    found: OutOfMemory,
+    phase: str,
+    model: Any = None,
+    optimizer: Any = None,
+    *,
+    before_bytes: int | None = None,
+    between_bytes: int | None = None,
+    workers_bytes: int | None = None,
+    reserve_bytes: int = 0,
+) -> MemoryThen:
+    """What is in memory now, while the failed call's frames are still alive.
+
+    Args:
+        found: What the error says.
+        phase: The phase in which it was raised.
+        model, optimizer: Those being trained, if known.
+        before_bytes: Anonymous host memory before the first step.
+        between_bytes: Bytes in use at the end of the last step.
+        workers_bytes: Memory of the data workers.
+        reserve_bytes: Our reserved addresses, which were taken at the failure and are free now.
+    """
+    tensors = _tensors_of(found, model, optimizer)
+    if found.where == "device":
+        return _on_device(found, phase, tensors, between_bytes)
+    return _on_host(found, phase, tensors, before_bytes, workers_bytes or 0, reserve_bytes)
+
+
+def _tensors_of(found: OutOfMemory, model: Any, optimizer: Any) -> dict[str, int]:
+    """Sizes of the model's tensors, if they are in the memory that ran out."""
+    first = next(iter(model.parameters()), None) if hasattr(model, "parameters") else None
+    if first is None or (first.device.type == "cpu") != (found.where == "host"):
+        return {}
+    sizes = tensor_bytes(model, optimizer)
+    return {name: int(size) for name in _TENSORS if (size := sizes.get(f"tensors/{name}_bytes"))}
+
+
+def _on_host(
+    found: OutOfMemory,
+    phase: str,
+    tensors: dict[str, int],
+    before_bytes: int | None,
+    workers_bytes: int,
+    reserve_bytes: int,
+) -> MemoryThen:
+    rooms = host_rooms()
+    if not rooms:
+        return MemoryThen(in_use=tensors)
+    room = rooms[0]
+    measure = HostMeasure()
+    used_bytes = measure.read()
+    measure.close()
+    anonymous_bytes = own_memory().anonymous_bytes
+    whole = measure.name != "anonymous"  # the limit counts this process alone
+    if not whole:
+        reserve_bytes = 0  # the reserve had no memory behind it
+    limit_bytes = room.used_bytes + room.free_bytes
+    used_bytes = min(used_bytes + reserve_bytes, limit_bytes)
+    rest = max(0, anonymous_bytes - sum(tensors.values()))
+    in_use = dict(tensors)
+    name = _OF_PHASE.get(phase)
+    if name is not None and before_bytes is not None:
+        other = min(rest, max(0, before_bytes - tensors.get("parameters", 0)))
+        in_use[name], rest = rest - other, other
+    free_bytes = max(0, room.free_bytes - reserve_bytes)
+    freed_bytes = max(0, free_bytes - found.requested_bytes) if found.requested_bytes is not None else 0
+    if freed_bytes:  # temporaries of a pass are freed with its C++ frames, a half-built object with its builder
+        gone = (name if before_bytes is not None else None) or _UNFINISHED.get(phase, "temporary")
+        in_use[gone] = in_use.get(gone, 0) + freed_bytes
+    if workers_bytes and not whole:
+        in_use["data workers"] = workers_bytes
+    if whole and used_bytes > anonymous_bytes:
+        in_use["mapped only"] = used_bytes - anonymous_bytes
+    in_use["other"] = rest
+    return MemoryThen(
+        used_bytes=used_bytes,
+        free_bytes=free_bytes,
+        freed_bytes=freed_bytes,
+        limit_bytes=limit_bytes,
+        limit=room.limit,
+        others_bytes=None if whole else max(0, room.used_bytes - anonymous_bytes - workers_bytes),
+        in_use={part: size for part, size in in_use.items() if size},
+    )
+
+
+def _on_device(found: OutOfMemory, phase: str, tensors: dict[str, int], between_bytes: int | None) -> MemoryThen:
+    """The error's own numbers first: they are from that very moment."""
+    allocator = current_allocator()
+    stats = allocator.stats() if allocator is not None else {}
+    driver = driver_memory(allocator) if allocator is not None else None
+    allocated = _first(found.allocated_bytes, gauge(stats, "allocated_bytes"))
+    reserved = gauge(stats, "reserved_bytes")
+    unused = found.reserved_unused_bytes
+    if unused is None and reserved is not None and allocated is not None:
+        unused = max(0, reserved - allocated)
+    free = _first(found.free_bytes, None if driver is None else driver[0])
+    total = _first(found.total_bytes, None if driver is None else driver[1])
+    others = _other_processes(found, total, free)
+    in_use = dict(tensors)
+    if allocated is not None:
+        rest = max(0, allocated - sum(tensors.values()))
+        name = _OF_PHASE.get(phase)
+        if name is not None:
+            kept = tensors.get("parameters", 0) + tensors.get("optimizer", 0)
+            other = min(rest, max(0, (between_bytes or 0) - kept))
+            in_use[name], rest = rest - other, other
+        in_use["other"] = rest
+        if found.process_bytes is not None:
+            in_use["CUDA and libraries"] = max(0, found.process_bytes - allocated - (unused or 0))
+        in_use["kept by the allocator"] = unused or 0
+    number = found.device if found.device is not None else allocator.index if allocator is not None else 0
+    return MemoryThen(
+        used_bytes=allocated,
+        free_bytes=None if free is None else free + (unused or 0),
+        limit_bytes=total,
+        limit=f"GPU {number}",
+        reserved_unused_bytes=unused,
+        others_bytes=others,
+        in_use={part: size for part, size in in_use.items() if size},
+    )
+
+
+def _other_processes(found: OutOfMemory, total: int | None, free: int | None) -> int | None:
+    """Only if the error reports this process's share: the driver's part is not known otherwise."""
+    if found.process_bytes is None or total is None or free is None:
+        return None
+    return max(0, total - free - found.process_bytes)
+
+
+def _first(*numbers: int | None) -> int | None:
+    return next((number for number in numbers if number is not None), None)

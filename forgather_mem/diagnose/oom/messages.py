@@ -1,0 +1,162 @@
+"""The messages with which libraries report that memory ran out, and where the numbers are in them.
+
+Everything known is in these tables: a new form of message is a new row. Every row is tested with messages that people
+posted (tests/diagnose/oom/oom_messages.py).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Where = Literal["host", "device"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One form of message.
+
+    Attributes:
+        kind: The source of the message.
+        where: Which memory ran out.
+        pattern: Searched for anywhere in the message; the first matching row counts.
+        only_when_full: The message has other causes too: it counts only if the device is full.
+    """
+
+    kind: str
+    where: Where
+    pattern: re.Pattern[str]
+    only_when_full: bool = False
+
+
+def _shape(kind: str, where: Where, pattern: str, *, only_when_full: bool = False) -> Shape:
+    return Shape(kind, where, re.compile(pattern, re.M), only_when_full)
+
+
+# A quoted error (in a worker's traceback, in a wrapper) begins a line, after the name of the error's type.
+_START = r"^(?:[\w.\[\]() ]*: )?"
+
+SHAPES = (
+    # ---- allocators of torch ----
+    _shape("CUDA allocator", "device", _START + r"CUDA out of memory\."),
+    _shape("HIP allocator", "device", _START + r"HIP out of memory\."),
+    _shape("XPU allocator", "device", _START + r"XPU out of memory\."),
+    _shape("MPS allocator", "device", _START + r"MPS backend out of memory"),
+    _shape("device allocator", "device", _START + r"(?:NPU|MUSA|MLU|SDAA|MTIA|GCU) out of memory\."),
+    _shape("HPU allocator", "device", r"MODULE:PT_DEVMEM Allocation failed"),
+    _shape(
+        "CUDA allocator", "device", _START + r"Allocation on device\b.*\n?.*(?:out of memory|exceed allowed memory)"
+    ),
+    _shape("CPU allocator", "host", r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)"),
+    _shape("CPU allocator", "host", r"\[enforce fail at CPUAllocator\.cpp:\d+\] posix_memalign\(.*\b12 vs 0"),
+    _shape("CPU allocator", "host", r"not enough memory: you tried to allocate \d+GB\. Buy new RAM!"),
+    # ---- libraries on a device ----
+    _shape("Triton", "device", r"Triton Error \[\w+\]: out of memory"),
+    _shape("NCCL", "device", r"(?:Cuda|HIP) failure (?:\d+ )?'(?:out of memory|hipErrorOutOfMemory)'"),
+    _shape("cuBLAS", "device", r"\b(?:CU|HIP)BLAS_STATUS_ALLOC_FAILED\b"),
+    _shape("cuDNN", "device", r"\b(?:CUDNN_STATUS_ALLOC_FAILED|miopenStatusAllocFailed)\b"),
+    _shape(
+        "CUDA library", "device", r"\b(?:CUSOLVER_STATUS|CUSPARSE_STATUS|CUFFT|CURAND_STATUS)_ALLOC(?:ATION)?_FAILED\b"
+    ),
+    _shape(
+        "XLA",
+        "device",
+        r"RESOURCE_EXHAUSTED: (?:.*[Oo]ut of memory|.*Ran out of memory|.*Attempting to (?:reserve|allocate))",
+    ),
+    # ---- drivers ----
+    _shape("driver", "device", r"\b(?:CUDA|HIP)(?: runtime| driver)? error(?: \(\d+\))?\s?: out of memory"),
+    _shape("driver", "device", r"\bcuda runtime error \(2\) : out of memory"),
+    _shape("driver", "device", r"\bcuda failed with error 2 out of memory"),
+    _shape(
+        "driver",
+        "device",
+        r"\b(?:CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation: out of memory|hipErrorOutOfMemory)\b",
+    ),
+    _shape("driver", "device", r"\b(?:UR|PI)_(?:RESULT_)?ERROR_OUT_OF_(?:DEVICE_MEMORY|HOST_MEMORY|RESOURCES)\b"),
+    # ---- the host ----
+    _shape("bad_alloc", "host", _START + r"(?:std::bad_alloc|bad allocation)\s*$"),
+    _shape("shared memory", "host", r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Bus error"),
+    _shape(
+        "shared memory",
+        "host",
+        r"unable to (?:write to|resize|allocate shared memory\(shm\) for) file </torch_\w+>.*\((?:12|28)\)",
+    ),
+    _shape("killed worker", "host", r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Killed"),
+    _shape("killed worker", "host", r"exit codes of the workers are \{.*SIGKILL\(-9\)"),
+    _shape("killed worker", "host", r"^process \d+ terminated with signal SIGKILL$"),
+    _shape("ENOMEM", "host", r"unable to mmap \d+ bytes from file .*Cannot allocate memory"),
+    _shape("ENOMEM", "host", r"\[Errno 12\] Cannot allocate memory|\(os error 12\)|\bcode: 12, kind: OutOfMemory\b"),
+    _shape("MemoryError", "host", r"^(?:[\w.]*\.)?_?(?:Array)?MemoryError(?:: |\s*$)"),
+    # ---- also caused by a full device ----
+    _shape("cuBLAS", "device", r"\b(?:CU|HIP)BLAS_STATUS_NOT_INITIALIZED\b", only_when_full=True),
+    _shape(
+        "cuDNN", "device", r"\bCUDNN_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR|NOT_SUPPORTED)\b", only_when_full=True
+    ),
+    _shape("cuDNN", "device", r"unable to find an engine to execute this computation", only_when_full=True),
+    _shape("NCCL", "device", r"NCCL error .*unhandled cuda error", only_when_full=True),
+)
+
+# By type, where there is one: the name of a class among the error's bases.
+TYPES: dict[str, tuple[str, Where]] = {
+    "torch.OutOfMemoryError": ("device allocator", "device"),
+    "torch.cuda.OutOfMemoryError": ("device allocator", "device"),
+    "cupy.cuda.memory.OutOfMemoryError": ("CuPy", "device"),
+    "tensorflow.python.framework.errors_impl.ResourceExhaustedError": ("TensorFlow", "device"),
+    "builtins.MemoryError": ("MemoryError", "host"),
+}
+
+# Errors of these types concern the program, whatever they quote; their causes are still examined.
+NEVER = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, SyntaxError, TypeError,
+    ValueError, Warning,
+)  # fmt: skip
+
+_SIZE = r"([\d.,]+) ?(bytes|[KMGT]i?B)"
+_BYTES = r"([\d,]+)(?: bytes)?()"
+
+
+def _numbers(*patterns: str) -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(pattern) for pattern in patterns)
+
+
+# Field of `OutOfMemory` to the patterns of its number.
+NUMBERS = {
+    "requested_bytes": _numbers(
+        rf"[Tt]ried to allocate {_SIZE}",
+        rf"you tried to allocate {_SIZE}",
+        rf"Unable to allocate {_SIZE} for an array",
+        rf"unable to mmap {_SIZE}",
+        rf"Requested\s*: {_SIZE}",
+        rf"while trying to allocate {_SIZE}",
+        rf"Out of memory allocating {_SIZE}",
+        rf"out of memory to allocate {_SIZE}",
+        rf"PT_DEVMEM Allocation failed for size::{_BYTES}",
+        rf"malloc of size {_BYTES}",
+    ),
+    "free_bytes": _numbers(
+        rf"of which {_SIZE} is free",
+        rf"{_SIZE} free;",
+        rf"Free \(according to CUDA\): {_SIZE}",
+    ),
+    "total_bytes": _numbers(
+        rf"total capaci?ty of {_SIZE}",
+        rf"{_SIZE} total capacity",
+        rf"Device limit\s*: {_SIZE}",
+        rf"max allowed: {_SIZE}",
+    ),
+    "allowed_bytes": _numbers(rf"{_SIZE} allowed;"),
+    "process_bytes": _numbers(rf"this process has {_SIZE} memory in use"),
+    "allocated_bytes": _numbers(
+        rf"allocated memory {_SIZE} is allocated by PyTorch",
+        rf"{_SIZE} already allocated",
+        rf"Currently allocated\s*: {_SIZE}",
+        rf"MPS allocated: {_SIZE}",
+    ),
+    "other_bytes": _numbers(rf"other allocations: {_SIZE}"),
+    "reserved_bytes": _numbers(rf"{_SIZE} reserved in total by PyTorch", rf"{_SIZE} cached\)"),
+    "reserved_unused_bytes": _numbers(rf"{_SIZE} is reserved by PyTorch but unallocated"),
+}
+# numpy's message about an array that it could not allocate: its shape, and its dtype with the number of bits.
+ARRAY = re.compile(r"for an array with shape \(([\d, ]*)\) and data type (bool|[a-z]+(\d+))\b")
+DEVICE = re.compile(r"\bGPU (\d+)|\((?:NPU|MUSA|MLU|SDAA) (\d+);|Allocation on device (\d+)")

@@ -1,0 +1,233 @@
+"""Changes that help where memory runs out outside the two passes: data, optimizer, evaluation, checkpoints."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches, Shape
+from forgather_mem.diagnose.oom.changes import NOT_MEASURED, Change, batch_changes
+from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
+from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
+from forgather_mem.units import format_bytes
+
+_BUILDS_A_MODEL = frozenset(
+    {
+        "from_pretrained", "from_config", "_load_pretrained_model", "post_init", "init_weights", "_init_weights",
+        "reset_parameters", "_apply", "cuda", "to_empty", MODULE_IS_MADE,
+    }
+)  # fmt: skip
+_SAVES_THE_OPTIMIZER = frozenset({"_save_optimizer_and_scheduler"})
+_LOADS_THE_OPTIMIZER = frozenset({"_load_optimizer_and_scheduler"})
+_8_BIT = "adamw_bnb_8bit"
+_KEPT_FREE_ON_HOST_FRAC = 0.05
+
+
+def data_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
+    """Batches could not be created: change what creates them, then their number."""
+    arguments = settings.arguments
+    workers = int(arguments.get("dataloader_num_workers") or 0)
+    changes = []
+    one_array = failure.where == "host" and (failure.requested_bytes or 0) > (failure.capacity_bytes or math.inf)
+    if workers and not one_array:  # which is too large by itself, whoever creates it
+        changes.append(_fewer_workers(failure, workers))
+        if (arguments.get("dataloader_prefetch_factor") or 2) > 1:
+            changes.append(_set(f"half the batches in flight; {NOT_MEASURED}", dataloader_prefetch_factor=1))
+    if arguments.get("dataloader_pin_memory") and "pin_memory" in failure.frames:
+        changes.insert(0, _set(f"no second, page-locked copy; {NOT_MEASURED}", dataloader_pin_memory=False))
+    return changes + batch_changes(failure, settings, batches)
+
+
+def _fewer_workers(failure: FailureContext, workers: int) -> Change:
+    """The largest number that fits, if known; otherwise none, which always takes least."""
+    if not failure.workers_bytes or failure.requested_bytes is None or failure.capacity_bytes is None:
+        return _set(f"samples are made in this process, slower; {NOT_MEASURED}", dataloader_num_workers=0)
+    each = failure.workers_bytes / workers
+    used = failure.capacity_bytes - (failure.free_bytes or 0)
+    over = used + failure.requested_bytes - (1 - KEPT_FREE_FRAC) * failure.capacity_bytes
+    left = max(0, int(workers - max(over, each) / each))
+    return _set(
+        f"a worker takes {format_bytes(each)}",
+        round(used + failure.requested_bytes - (workers - left) * each),
+        dataloader_num_workers=left,
+    )
+
+
+def optimizer_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
+    """The optimizer's state, created in the first step, or its temporaries don't fit."""
+    optim = str(settings.arguments.get("optim") or "")
+    changes = sorted(_other_optimizers(failure, settings, optim), key=lambda change: not _is_enough(change, failure))
+    if not failure.first_optimizer_step and optim == "adamw_torch":
+        changes.insert(1, _set(f"no copies of all tensors at once; {NOT_MEASURED}", optim="adamw_torch_fused"))
+    half = Change(
+        text="the weights in bfloat16: from_pretrained(..., dtype=torch.bfloat16)",
+        in_script={"dtype": "bfloat16"},
+        note=f"halves weights, gradients and the optimizer's state; {NOT_MEASURED}",
+    )
+    changes.append(half)
+    if failure.where == "device":
+        note = "the optimizer's state on the host; slower"
+        changes.append(Change(text="DeepSpeed ZeRO or FSDP with offload", note=note))
+    return changes
+
+
+def _other_optimizers(failure: FailureContext, settings: RunSettings, optim: str) -> Iterator[Change]:
+    numbers, largest = settings.trained_numbers or 0, settings.largest_trained or 0
+    base = None
+    if failure.used_bytes is not None and numbers:
+        base = failure.used_bytes - failure.parts.get("optimizer", 0)
+    has_8_bit = failure.where == "device" and importlib.util.find_spec("bitsandbytes") is not None
+    # What its state takes, plus what its step creates and drops for the largest tensor: float32 copies. The C library
+    # can't use all the gaps that these leave between steps.
+    copies = 3 if failure.where == "device" else 7
+    kinds: tuple[tuple[str, int | None, int, str], ...] = (
+        (_8_BIT, 2 * numbers if has_8_bit else None, 0, "8-bit states"),
+        ("adafactor", settings.adafactor_bytes, 4 * copies * largest, "rows and columns instead of states"),
+        ("sgd", 0, 0, "no optimizer state; trains differently, and needs another learning rate"),
+    )
+    seen = optim in [name for name, *_ in kinds]
+    for name, state, passing, note in kinds:
+        if seen:  # only those that take less than the configured one
+            seen = name != optim
+        elif state is not None:
+            yield _set(note, None if base is None else base + state + passing, optim=name)
+
+
+def _is_enough(change: Change, failure: FailureContext) -> bool:
+    if change.predicted_bytes is None or failure.capacity_bytes is None:
+        return True
+    kept_free = KEPT_FREE_FRAC if failure.where == "device" else _KEPT_FREE_ON_HOST_FRAC
+    return change.predicted_bytes <= (1 - kept_free) * failure.capacity_bytes
+
+
+def evaluate_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
+    """Predictions kept until the end, or a batch that is too large by itself."""
+    arguments = settings.arguments
+    kept = (
+        settings.has_metrics and not arguments.get("prediction_loss_only") and not arguments.get("batch_eval_metrics")
+    )
+    smaller = list(_smaller_evaluation(failure, settings, batches))
+    if not kept or failure.predictions == 0:
+        return smaller
+    changes = []
+    if failure.where == "device" and not arguments.get("eval_accumulation_steps"):
+        changes.append(_set("predictions go to the host after each batch", eval_accumulation_steps=1))
+    filtering = Change(
+        text="preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1)",
+        in_script={"preprocess_logits_for_metrics": "argmax"},
+        note="metrics from token ids, not from the whole vocabulary",
+    )
+    loss_only = _set("gives the loss only; to keep your metrics, see the next one", prediction_loss_only=True)
+    changes.append(loss_only)
+    if not settings.filters_logits:
+        changes.append(filtering)
+    return [*changes, *smaller]
+
+
+def _smaller_evaluation(failure: FailureContext, settings: RunSettings, batches: Batches) -> Iterator[Change]:
+    rows = int(settings.arguments.get("per_device_eval_batch_size") or failure.rows or 1)
+    size = rows
+    while size > 1:
+        size //= 2
+        fits = batches.fits_in(Shape(size, failure.length))
+        if fits or (fits is None and size <= rows / 4):
+            break
+    if size < rows:
+        estimate = batches.predicted(Shape(size, failure.length))
+        note = None if estimate else f"smaller batches in evaluations; {NOT_MEASURED}"
+        yield _set(note, None if estimate is None else round(estimate.bytes), per_device_eval_batch_size=size)
+    elif failure.length:
+        text = f"max length {failure.length // 2:,} in the evaluation set"
+        yield Change(text=text, in_script={"max_length": failure.length // 2}, note=NOT_MEASURED)
+
+
+def generate_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
+    """Fewer sequences at once, or shorter ones."""
+    arguments, changes = settings.arguments, []
+    rows = int(arguments.get("per_device_eval_batch_size") or 1)
+    if arguments.get("predict_with_generate") and rows > 1:
+        changes.append(_set(f"fewer sequences at once; {NOT_MEASURED}", per_device_eval_batch_size=max(1, rows // 4)))
+    if (arguments.get("generation_num_beams") or 1) > 1:
+        changes.append(_set(f"one sequence for each sample; {NOT_MEASURED}", generation_num_beams=1))
+    if not changes:
+        few = max(1, (failure.rows or 4) // 4)
+        text = f"generate from {few} prompt{'s' * (few != 1)} at a time"
+        changes.append(Change(text=text, in_script={"rows": few}, note=NOT_MEASURED))
+    longest = arguments.get("generation_max_length")
+    if longest:
+        changes.append(
+            _set(f"keys and values of half as many tokens; {NOT_MEASURED}", generation_max_length=longest // 2)
+        )
+    else:
+        changes.append(Change(text="half as many max_new_tokens", note=NOT_MEASURED))
+    return changes
+
+
+def save_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
+    """What writing a checkpoint creates in addition to what is in memory."""
+    arguments, changes = settings.arguments, []
+    optimizer = not _SAVES_THE_OPTIMIZER.isdisjoint(failure.frames)
+    only_model = _set("saves no optimizer state; a resumed run starts without it", save_only_model=True)
+    if optimizer and not arguments.get("save_only_model"):
+        changes.append(only_model)
+    if arguments.get("save_safetensors") and not optimizer:
+        changes.append(_set(f"tensors are written one by one; {NOT_MEASURED}", save_safetensors=False))
+    changes.append(_set("save once, after the training, when the optimizer is gone", save_strategy="no"))
+    if not optimizer and not arguments.get("save_only_model"):
+        changes.append(only_model)
+    return changes
+
+
+def resume_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
+    """A checkpoint is in memory together with its destination."""
+    optimizer = not _LOADS_THE_OPTIMIZER.isdisjoint(failure.frames)
+    weights = Change(
+        text="start from the checkpoint's weights: from_pretrained(CHECKPOINT), train() without resuming",
+        in_script={"resume_from_checkpoint": False},
+        note="step and optimizer start from scratch",
+    )
+    without = Change(
+        text="move optimizer.pt out of the checkpoint's folder",
+        note="resumes at the same step; the optimizer starts from scratch, and must still fit",
+    )
+    return [without, weights] if optimizer else [weights]
+
+
+def startup_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
+    """The model or the data don't fit before any training."""
+    from_config = MODULE_IS_MADE in failure.frames and "from_pretrained" not in failure.frames
+    model = Change(
+        text="make the model in bfloat16: torch.set_default_dtype(torch.bfloat16) before it"
+        if from_config
+        else "load the model in bfloat16: from_pretrained(..., dtype=torch.bfloat16)",
+        in_script={"dtype": "bfloat16"},
+        note=f"half the bytes of the weights; {NOT_MEASURED}",
+    )
+    data = Change(
+        text="map the data instead of loading it: datasets.load_from_disk, numpy.load(mmap_mode='r')",
+        note=f"pages are loaded when they are used; {NOT_MEASURED}",
+    )
+    return (
+        [model, data] if not _BUILDS_A_MODEL.isdisjoint(failure.frames) or failure.where == "device" else [data, model]
+    )
+
+
+def _set(note: str | None = None, predicted_bytes: int | None = None, **values: Any) -> Change:
+    text = ", ".join(
+        f"{name}={value!r}" if isinstance(value, str) else f"{name}={value}" for name, value in values.items()
+    )
+    return Change(text=text, set=values, predicted_bytes=predicted_bytes, note=note)
+
+
+BY_PHASE: Mapping[str, Callable[[FailureContext, RunSettings, Batches], list[Change]]] = {
+    "startup": startup_changes,
+    "data": data_changes,
+    "optimizer": optimizer_changes,
+    "evaluate": evaluate_changes,
+    "generate": generate_changes,
+    "save": save_changes,
+    "resume": resume_changes,
+}
+"""The other phases are the passes of a step: `step_changes`."""

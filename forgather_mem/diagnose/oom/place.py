@@ -1,0 +1,261 @@
+"""Locates an error in a program: phase of the training, layer of the model, functions.
+
+Everything is read from the traceback: nothing has to run during the training.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from forgather_mem.diagnose.oom.batch_uses import Batch, batch_of
+from forgather_mem.heap.failed_frames import chain
+
+MAX_FRAMES = 2000
+_MODULE_FILE = "torch/nn/modules/module.py"
+_CALLS = ("_call_impl", "_wrapped_call_impl")
+
+# End of a file's path, function names in it, phase. The outermost function listed here decides: whatever runs inside an
+# evaluation is evaluation.
+_PHASES: tuple[tuple[str, frozenset[str], str], ...] = tuple(
+    (file, frozenset(names.split()), phase)
+    for file, names, phase in (
+        ("transformers/trainer.py", "get_batch_samples", "data"),
+        ("transformers/trainer.py", "compute_loss", "forward"),
+        ("transformers/trainer.py", "evaluation_loop prediction_loop prediction_step", "evaluate"),
+        ("transformers/trainer.py", "_save_checkpoint save_model _save _save_optimizer_and_scheduler", "save"),
+        (
+            "transformers/trainer.py",
+            "_load_from_checkpoint _load_optimizer_and_scheduler _load_rng_state _load_best_model _load_scaler",
+            "resume",
+        ),
+        ("transformers/trainer_seq2seq.py", "prediction_step", "evaluate"),
+        ("transformers/generation/utils.py", "generate", "generate"),
+        ("transformers/modeling_utils.py", "from_pretrained _from_config", "startup"),
+        ("transformers/modeling_utils.py", "save_pretrained", "save"),
+        ("accelerate/accelerator.py", "backward", "backward"),
+        ("accelerate/accelerator.py", "save_state save_model", "save"),
+        ("accelerate/accelerator.py", "load_state", "resume"),
+        ("accelerate/data_loader.py", "__iter__ __next__", "data"),
+        ("accelerate/optimizer.py", "step", "optimizer"),
+        ("torch/utils/data/dataloader.py", "__iter__ __next__ _next_data", "data"),
+        ("torch/optim/optimizer.py", "wrapper", "optimizer"),  # around each optimizer's step
+        ("torch/optim/optimizer.py", "load_state_dict", "resume"),
+        ("torch/_tensor.py", "backward", "backward"),
+        ("torch/autograd/__init__.py", "backward grad", "backward"),
+        ("torch/serialization.py", "save", "save"),
+        ("torch/serialization.py", "load", "resume"),
+        ("torch/distributed/checkpoint/state_dict_saver.py", "save async_save", "save"),
+        ("torch/distributed/checkpoint/state_dict_loader.py", "load", "resume"),
+        ("safetensors/torch.py", "save_file save_model save", "save"),
+        ("safetensors/torch.py", "load_file load_model load", "resume"),
+        (_MODULE_FILE, " ".join(_CALLS), "forward"),
+        (_MODULE_FILE, "load_state_dict", "resume"),
+        (_MODULE_FILE, "_apply", "startup"),  # a model is moved to a device, or cast
+        ("torch/nn/init.py", "", "startup"),
+        ("<frozen importlib._bootstrap>", "_find_and_load", "startup"),
+    )
+)
+# Used if none of these is there.
+_ELSE = (
+    ("transformers/trainer.py", frozenset({"evaluate", "predict"}), "evaluate"),
+    ("transformers/trainer.py", frozenset({"__init__", "_prepare_for_training", "get_train_dataloader"}), "startup"),
+)
+# Compiled code no longer shows the layers that it was made from.
+_COMPILED = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "<eval_with_key>", "torch/fx/")
+# In `SourceLocation.functions`, stands for the `__init__` of a module.
+MODULE_IS_MADE = "Module.__init__"
+_TRAINS = (".backward(", ".train(", ".fit(")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an error occurred; plain text.
+
+    Attributes:
+        phase: One of `metrics.PHASES`; None if the functions don't show it.
+        layer: The innermost module whose forward pass was running, by its name in `named_modules`; for the outermost
+            one, its class. None outside modules, and where compiled code hides it.
+        functions: The names of the functions, outermost first.
+    """
+
+    phase: str | None
+    layer: str | None
+    functions: tuple[str, ...]
+
+
+def place_of(error: BaseException, model: Any = None) -> Place:
+    """Where this error occurred, as far as its tracebacks show. No reference to the error is kept.
+
+    Args:
+        error: The error, with its traceback.
+        model: The model being trained, used to name layers; default: the outermost module in the traceback.
+    """
+    frames = list(_frames(error))
+    return Place(
+        phase=_phase(frames),
+        layer=_layer(frames, model),
+        functions=tuple(map(_function, frames)),
+    )
+
+
+def is_before_any_training(error: BaseException) -> bool:
+    """Whether the script's own lines in the traceback are outside any loop, and not after a line that trains."""
+    return not any(_may_train(frame) for frame in _frames(error) if _is_users(frame.f_code.co_filename))
+
+
+def trained_by(error: BaseException) -> tuple[Any, Any]:
+    """The largest model and the largest optimizer among the variables of the script's functions in the traceback."""
+    torch = sys.modules.get("torch")
+    models: dict[int, Any] = {}
+    optimizers: dict[int, Any] = {}
+    for frame in _frames(error) if torch is not None else ():
+        if not _is_users(frame.f_code.co_filename):
+            continue
+        own = frame.f_locals
+        for value in _with_theirs((*frame.f_globals.values(), *own.values())):
+            if _is_module(value):
+                models[sum(parameter.numel() for parameter in value.parameters())] = value
+            elif _is_optimizer(value):
+                optimizers[sum(len(group["params"]) for group in value.param_groups)] = value
+        if isinstance(own, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            own.clear()  # as in `_self_of`
+    return models[max(models)] if models else None, optimizers[max(optimizers)] if optimizers else None
+
+
+def batch_on_the_way(error: BaseException) -> Batch | None:
+    """The shape of the batch that the outermost module was called with; None outside modules."""
+    for frame in _frames(error):
+        if frame.f_code.co_name in _CALLS and _file(frame).endswith(_MODULE_FILE):
+            variables = frame.f_locals
+            batch = batch_of(variables.get("args", ()), variables.get("kwargs", {}))
+            if isinstance(variables, dict):
+                variables.clear()  # as in `_self_of`
+            return batch
+    return None
+
+
+def _frames(error: BaseException) -> Iterator[FrameType]:
+    """All frames of the traceback, outermost first: the error's own, then those of its causes."""
+    count = 0
+    for link in chain(error):
+        part = link.__traceback__
+        while part is not None and count < MAX_FRAMES:
+            yield part.tb_frame
+            part, count = part.tb_next, count + 1
+
+
+def _phase(frames: list[FrameType]) -> str | None:
+    for table in (_PHASES, _ELSE):
+        for frame in frames:
+            code = frame.f_code
+            file, name = _file(frame), code.co_name
+            for end, names, phase in table:
+                if (name in names or not names) and file.endswith(end):
+                    return phase
+            if table is _PHASES and _function(frame) == MODULE_IS_MADE:
+                return "startup"
+    return None
+
+
+def _layer(frames: list[FrameType], model: Any) -> str | None:
+    outermost = innermost = None
+    for frame in frames:
+        file = _file(frame)
+        if frame.f_code.co_name in _CALLS and file.endswith(_MODULE_FILE):
+            innermost = _self_of(frame)
+            outermost = innermost if outermost is None else outermost
+        elif any(part in file for part in _COMPILED):
+            innermost = None  # unless one is called further in
+    if innermost is None:
+        return None
+    for root in (model, outermost):
+        if root is not None and hasattr(root, "named_modules"):
+            for name, module in root.named_modules():
+                if module is innermost:
+                    return _named(_plain_name(name), type(innermost).__name__)
+    return type(innermost).__name__
+
+
+def _plain_name(name: str) -> str:
+    """Removes the parts that wrappers add.
+
+    >>> _plain_name("module._orig_mod.model.lm_head")
+    'model.lm_head'
+    """
+    parts = name.split(".")
+    while parts and parts[0] in ("module", "_orig_mod", "_fsdp_wrapped_module"):
+        parts.pop(0)
+    return ".".join(parts)
+
+
+def _function(frame: FrameType) -> str:
+    name = frame.f_code.co_name
+    return MODULE_IS_MADE if name == "__init__" and _is_module(_self_of(frame)) else name
+
+
+def _file(frame: FrameType) -> str:
+    return frame.f_code.co_filename.replace(os.sep, "/")
+
+
+def _named(name: str, kind: str) -> str:
+    """A number alone is not informative.
+
+    >>> _named("model.lm_head", "Linear"), _named("2", "Linear"), _named("", "Net")
+    ('model.lm_head', '2 (Linear)', 'Net')
+    """
+    return f"{name} ({kind})" if name.isdecimal() else name or kind
+
+
+def _is_module(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def _with_theirs(values: Iterable[Any]) -> Iterator[Any]:
+    """These values, plus the model and optimizer of each trainer among them."""
+    for value in values:
+        yield value
+        if any(cls.__name__ == "Trainer" for cls in type(value).__mro__) and hasattr(value, "__dict__"):
+            yield from (vars(value).get("model"), vars(value).get("optimizer"))
+
+
+def _is_optimizer(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.optim.Optimizer)
+
+
+def _self_of(frame: FrameType) -> Any:
+    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return None
+    variables = frame.f_locals
+    owner = variables.get("self")
+    if isinstance(variables, dict):  # before Python 3.13 the frame keeps this copy, and the batch with it
+        variables.clear()
+    return owner
+
+
+def _is_users(file: str) -> bool:
+    return os.path.isfile(file) and not any(
+        part in file for part in (f"{os.sep}site-packages{os.sep}", f"{os.sep}lib{os.sep}python")
+    )
+
+
+def _may_train(frame: FrameType) -> bool:
+    """Whether the frame's current line is inside a loop, or after one that trains."""
+    lines, number = linecache.getlines(frame.f_code.co_filename), frame.f_lineno
+    if any(word in line for line in lines[: number - 1] for word in _TRAINS):
+        return True
+    try:
+        tree = ast.parse("".join(lines))
+    except (SyntaxError, ValueError):
+        return True
+    loops = (node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While | ast.AsyncFor))
+    return any(node.lineno < number <= (node.end_lineno or 0) for node in loops)

@@ -1,0 +1,186 @@
+"""Recognises out-of-memory errors: which memory ran out, and the sizes in the message."""
+
+from __future__ import annotations
+
+import errno
+import math
+import re
+from dataclasses import dataclass
+
+from forgather_mem.diagnose.oom.messages import ARRAY, DEVICE, NEVER, NUMBERS, SHAPES, TYPES, Shape, Where
+from forgather_mem.heap.failed_frames import chain
+from forgather_mem.system.allocator import current_allocator, driver_memory
+from forgather_mem.units import MIB, format_bytes, parse_bytes
+
+MAX_MESSAGE_CHARS = 20_000
+_FULL_FRAC, _FULL_BYTES = 0.02, 256 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfMemory:
+    """What an out-of-memory error says; plain data without the error itself. Missing values are None.
+
+    Attributes:
+        kind: The source of the error: "CUDA allocator", "CPU allocator", "MemoryError", "killed worker", ...
+        where: Which memory ran out.
+        error_type: The name of the error's class, e.g. "torch.OutOfMemoryError".
+        message: Its first line, at most 300 characters.
+        device: Number of the accelerator.
+        requested_bytes: The allocation that failed. Exact for the host; an accelerator's allocator prints three digits.
+        free_bytes: What was free for this process at that time.
+        total_bytes: Total memory of the device.
+        process_bytes: Memory of this process on the device, including the driver's share.
+        allocated_bytes: Of that, in tensors.
+        reserved_unused_bytes: Of that, reserved by torch but not used by any tensor.
+    """
+
+    kind: str
+    where: Where
+    error_type: str
+    message: str
+    device: int | None = None
+    requested_bytes: int | None = None
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    process_bytes: int | None = None
+    allocated_bytes: int | None = None
+    reserved_unused_bytes: int | None = None
+
+    def __str__(self) -> str:
+        place = (
+            "the host" if self.where == "host" else f"GPU {self.device}" if self.device is not None else "the device"
+        )
+        parts = [f"{place} is out of memory ({self.kind})"]
+        if self.requested_bytes is not None:
+            parts.append(f"wanted {format_bytes(self.requested_bytes)}")
+        if self.free_bytes is not None:
+            total = "" if self.total_bytes is None else f" of {format_bytes(self.total_bytes)}"
+            parts.append(f"free {format_bytes(self.free_bytes)}{total}")
+        return ", ".join(parts)
+
+
+def recognise(error: BaseException) -> OutOfMemory | None:
+    """What this error says about memory that ran out; None if it is about something else.
+
+    Examined are the error itself, then the members of a group, its cause, and its context. Types are checked first,
+    then the wording.
+
+    >>> recognise(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 14.76 GiB total capacity; ...")
+    ... ).requested_bytes
+    2147483648
+    >>> recognise(ValueError("batch size 0")) is None
+    True
+    """
+    for link in chain(error):
+        found = _recognise_one(link)
+        if found is not None:
+            return found
+    return None
+
+
+def _recognise_one(error: BaseException) -> OutOfMemory | None:
+    if isinstance(error, BaseExceptionGroup) or not isinstance(error, Exception):
+        return None  # a group's message may quote its members; Ctrl-C is not an error
+    by_type = _by_type(error)
+    if by_type is None and isinstance(error, NEVER):
+        return None
+    text = _text(error)
+    shape = next((shape for shape in SHAPES if shape.pattern.search(text)), None)
+    if by_type is None and (shape is None or (shape.only_when_full and not _device_is_full())):
+        return None
+    kind, where = _kind(by_type, shape)
+    numbers = {name: _number(name, text) for name in NUMBERS}
+    device = DEVICE.search(text)
+    return OutOfMemory(
+        kind=kind,
+        where=where,
+        error_type=_name(type(error)),
+        message=text.strip().partition("\n")[0][:300],
+        device=next(int(number) for number in device.groups() if number) if device and where == "device" else None,
+        requested_bytes=_array_bytes(error, text) or numbers["requested_bytes"],
+        free_bytes=_free(numbers),
+        total_bytes=numbers["total_bytes"],
+        process_bytes=numbers["process_bytes"],
+        allocated_bytes=numbers["allocated_bytes"],
+        reserved_unused_bytes=_unused(numbers),
+    )
+
+
+def _by_type(error: Exception) -> tuple[str, Where] | None:
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return "ENOMEM", "host"
+    return next((TYPES[name] for name in map(_name, type(error).__mro__) if name in TYPES), None)
+
+
+def _kind(by_type: tuple[str, Where] | None, shape: Shape | None) -> tuple[str, Where]:
+    """The type tells which memory it was, the wording tells more about the source."""
+    if by_type is None:
+        assert shape is not None
+        return shape.kind, shape.where
+    if shape is not None and shape.where == by_type[1] and by_type[0] == "device allocator":
+        return shape.kind, shape.where
+    return by_type
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _text(error: Exception) -> str:
+    try:
+        return str(error)[:MAX_MESSAGE_CHARS]
+    except MemoryError:  # the message is only built now, and there is no memory for it
+        return ""
+
+
+def _number(name: str, text: str) -> int | None:
+    for pattern in NUMBERS[name]:
+        match = pattern.search(text)
+        if match:
+            return _bytes(*match.groups())
+    return None
+
+
+def _bytes(number: str, unit: str) -> int:
+    # torch's "MB" and "GB" (on MPS) are powers of 1024 as well
+    unit = "" if unit in ("", "bytes") else re.sub("i?B$", "iB", unit)
+    return parse_bytes(f"{number.replace(',', '').rstrip('.')} {unit}")
+
+
+def _array_bytes(error: Exception, text: str) -> int | None:
+    """numpy's error carries the array's shape and dtype, while its message is rounded."""
+    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
+    itemsize = getattr(dtype, "itemsize", None)
+    if isinstance(shape, tuple) and isinstance(itemsize, int):
+        return math.prod(shape) * itemsize
+    said = ARRAY.search(text)  # only the text of a data worker's error arrives
+    if said is None:
+        return None
+    bits = 8 if said[2] == "bool" else int(said[3] or 0)
+    return math.prod(map(int, filter(None, said[1].replace(" ", "").split(",")))) * bits // 8 or None
+
+
+def _free(numbers: dict[str, int | None]) -> int | None:
+    free, total, allocated = numbers["free_bytes"], numbers["total_bytes"], numbers["allocated_bytes"]
+    if free is None and total is not None and allocated is not None and numbers["other_bytes"] is not None:
+        return max(0, total - allocated - numbers["other_bytes"])  # MPS reports everything except this
+    allowed = numbers["allowed_bytes"]
+    if free is not None and allowed is not None and allocated is not None:  # a fraction set by the user
+        return max(0, min(free, allowed - allocated - (_unused(numbers) or 0)))
+    return free
+
+
+def _unused(numbers: dict[str, int | None]) -> int | None:
+    reserved, allocated = numbers["reserved_bytes"], numbers["allocated_bytes"]
+    if numbers["reserved_unused_bytes"] is None and reserved is not None and allocated is not None:
+        return max(0, reserved - allocated)
+    return numbers["reserved_unused_bytes"]
+
+
+def _device_is_full() -> bool:
+    allocator = current_allocator()
+    memory = driver_memory(allocator) if allocator is not None else None
+    if memory is None:
+        return False
+    free, total = memory
+    return free < max(_FULL_FRAC * total, _FULL_BYTES)

@@ -1,0 +1,225 @@
+"""Records what a run needs to explain an out-of-memory error, and can still report it when no memory is left."""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
+from forgather_mem.diagnose.oom.batch_headroom import room_left
+from forgather_mem.diagnose.oom.batch_uses import BatchFinder, BatchUses
+from forgather_mem.diagnose.oom.context import RunSettings, settings_of
+from forgather_mem.diagnose.oom.explanation import explained
+from forgather_mem.diagnose.oom.memory_in_use import memory_then
+from forgather_mem.diagnose.oom.place import Place, place_of
+from forgather_mem.diagnose.oom.recognition import recognise
+from forgather_mem.diagnose.oom.story import INSIDE_A_STEP, Story, sentence
+from forgather_mem.engine.run import Run
+from forgather_mem.system.procfs import own_memory
+from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
+from forgather_mem.units import MIB
+
+NOTHING: Mapping[str, float] = {}
+# Address space without memory behind it, released when memory has run out so that the failure can be reported.
+RESERVE_BYTES = 8 * MIB
+# Code running inside these belongs to them, whatever the traceback shows.
+_OPAQUE = frozenset({"evaluate", "save", "resume", "generate"})
+
+
+class OutOfMemoryWatch:
+    """The work of `OOMReporter`: state of one training, created in `begin` and dropped in `end`.
+
+    Args:
+        snapshot: Record the device's allocations, and write them to a file when memory runs out.
+
+    Attributes:
+        trainer: Returns the trainer, if linked.
+    """
+
+    def __init__(self, snapshot: Snapshot | None = None) -> None:
+        self.reading = (type(self), snapshot)  # two equal ones in a training are read once
+        self.snapshot = snapshot
+        self.trainer: Callable[[], Any] = _nothing
+        self._forget()
+
+    def _forget(self) -> None:
+        self.listens = True  # wants the phases of every step
+        self._run: Run | None = None
+        self._uses: BatchUses | None = None
+        self._batch_of = BatchFinder()
+        self._reserve: mmap.mmap | None = None
+        self._model = self._optimizer = _nothing
+        self._settings: RunSettings | None = None
+        self._story: Story | None = None
+        self._predictions = self._first_step = 0
+        self._before_bytes: int | None = None
+        self._began_bytes: int | None = None
+        self._snapshot_path: str | None = None
+
+    def begin(self, run: RunInfo) -> None:
+        self._forget()
+        if not isinstance(run, Run):
+            return
+        self._run = run
+        self._uses = BatchUses()
+        self._reserve = reserve()
+        self._first_step = run.step
+        self._before_bytes = own_memory().anonymous_bytes
+        self._began_bytes = self._uses.read()
+        run.watch_phases(self)
+        run.phases.on_batch.append(self._see)
+        run.phases.on_failure.append(self._failed)
+        run.on_close.append(self._tell)
+        if self.snapshot is not None:
+            self.snapshot.start()
+
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        if self._uses is None:
+            return NOTHING
+        if moment.event == "prediction_step":
+            self._predictions += 1
+            return NOTHING
+        if self._settings is None:
+            self._look_at(moment)
+        if moment.event == "step_end":
+            self._uses.step_ended(moment.step, sample.values)
+            self.listens = self._uses.reading
+        return NOTHING
+
+    def is_urgent(self) -> bool:
+        return self.listens
+
+    def phase_begin(self, phase: str) -> None:
+        if phase == "evaluate":
+            self._predictions = 0
+
+    def phase_end(self, phase: str) -> None:
+        # A phase left by an exception has not finished
+        if self._uses is not None and self._run is not None and self._run.phases.failed is None:
+            self._uses.phase_ended(phase)
+
+    def end(self, run: RunInfo) -> None:
+        self.give_back()
+
+    def give_back(self) -> None:
+        """As before `begin`, whatever has failed since. Idempotent."""
+        if self._reserve is not None:
+            self._reserve.close()
+        if self.snapshot is not None:
+            self.snapshot.stop()
+
+    # ---- inside ----
+
+    def _look_at(self, moment: Moment) -> None:
+        model, optimizer = moment.objects.get("model"), moment.objects.get("optimizer")
+        self._model, self._optimizer = _weakly(model), _weakly(optimizer)
+        self._settings = settings_of(moment.args, model, self.trainer())
+
+    def _see(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+        if self._uses is not None:
+            self._uses.see(self._batch_of(arguments, keywords), self._run.step if self._run is not None else 0)
+            self.listens = self._uses.reading
+
+    def _failed(self, error: BaseException) -> None:
+        """An error ends the training: record everything that can be known while its frames are alive."""
+        if self._reserve is not None:
+            self._reserve.close()
+        run, uses, found = self._run, self._uses, recognise(error)
+        if run is None or uses is None or found is None:
+            return
+        model = self._model()
+        place = place_of(error, model)
+        told = run.phases.failed or run.phases.current
+        phase = _phase_of(place, told)
+        inside = phase in INSIDE_A_STEP
+        step = max(run.step, self._trainers_step())
+        in_step = inside if run.phases.in_step is None else run.phases.in_step and told not in _OPAQUE
+        memory = memory_then(
+            found,
+            phase,
+            model,
+            self._optimizer(),
+            before_bytes=self._before_bytes,
+            between_bytes=uses.between_bytes,
+            workers_bytes=_whole(run.summary.latest.get("host/children_pss_bytes")),
+            reserve_bytes=RESERVE_BYTES,
+        )
+        self._story = Story(
+            found=found,
+            phase=phase,
+            step=step + (in_step and step == run.step),
+            rank=run.rank,
+            layer=place.layer,
+            functions=place.functions,
+            memory=memory,
+            batch=uses.batch if inside and phase != "data" else None,  # in the data phase it does not exist yet
+            largest=uses.largest,
+            largest_bytes=uses.peak_of(uses.largest) if uses.largest is not None else None,
+            is_first=phase not in uses.ended,
+            predictions=self._predictions if phase == "evaluate" and self._counts_predictions() else None,
+            steps_done=step - self._first_step,
+            in_training=True,
+        )
+        if self.snapshot is not None and found.where == "device" and run.folder is not None:
+            self._snapshot_path = self.snapshot.write(run.folder, run.rank)
+
+    def _counts_predictions(self) -> bool:
+        """A custom loop may not report its prediction steps."""
+        return self._predictions > 0 or self.trainer() is not None
+
+    def _trainers_step(self) -> int:
+        """A callback called before ours, or the trainer itself, may have failed after a step that has not been reported
+        yet."""
+        step = getattr(getattr(self.trainer(), "state", None), "global_step", None)
+        return step if isinstance(step, int) else 0
+
+    def _tell(self) -> None:
+        """Called after all works have ended, so that the verdict about leaks exists."""
+        run, uses, story = self._run, self._uses, self._story
+        if run is not None and uses is not None:
+            if story is not None:
+                run.summary.last_step = max(run.summary.last_step, self._first_step + story.steps_done)
+                oom, advice = explained(story, run.summary.leak, self._settings, uses.uses)
+                # One of two reporters, a template's and the user's, may have written it already
+                oom["snapshot"] = self._snapshot_path or (run.summary.oom or {}).get("snapshot")
+                run.tell(Finding(kind="oom", step=story.step, text=sentence(story), data=oom))
+                run.tell(Finding(kind="advice", step=story.step, text="", data={"advice": advice}))
+            elif self._settings is not None and (run.summary.leak or {}).get("verdict") != "leak":
+                left = room_left(uses, self._settings, self._began_bytes, self._model(), self._optimizer())
+                if left is not None:
+                    run.tell(Finding(kind="advice", step=run.step, text="", data={"advice": [left.as_dict()]}))
+            uses.close()
+        self._forget()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"snapshot": self.snapshot}
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        self.__dict__.update(vars(OutOfMemoryWatch(kept["snapshot"])))
+
+
+def reserve() -> mmap.mmap:
+    """Address space released when memory has run out; nothing is stored in it, so it takes no memory."""
+    return mmap.mmap(-1, RESERVE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def _phase_of(place: Place, told: str) -> str:
+    """The reported phase is coarse between steps and at startup; the traceback is more precise there."""
+    return told if told in _OPAQUE or place.phase is None else place.phase
+
+
+def _weakly(value: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(value) if value is not None else _nothing
+    except TypeError:
+        return _nothing
+
+
+def _whole(number: float | None) -> int | None:
+    return None if number is None else int(number)
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,1 @@
+"""One training: its run, schedule, ledger, phases, guard, summary and facts."""

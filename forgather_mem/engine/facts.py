@@ -1,0 +1,134 @@
+"""Facts about a training apart from its samples: names, ranks, versions, limits."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from forgather_mem.engine.summary import RunFacts
+from forgather_mem.system.allocator import current_allocator, gauge
+from forgather_mem.system.memory_limit import MemoryLimit
+from forgather_mem.system.procfs import own_memory
+from forgather_mem.system.rank_store import share_text
+from forgather_mem.telemetry.run_session import rank_and_size
+
+logger = logging.getLogger(__name__)
+
+_run_numbers = itertools.count(1)  # equal on all ranks, since all run the same trainings
+
+
+def facts_of(args: Any, state: Any) -> RunFacts:
+    """The facts at the start of a training, from the arguments of any trainer; what it lacks is left out."""
+    rank, world_size = rank_and_size()
+    rank, world_size = int(getattr(args, "process_index", rank) or 0), int(getattr(args, "world_size", world_size) or 1)
+    limit_bytes, limit_kind = _host_limit()
+    return RunFacts(
+        script=sys.argv[0] if sys.argv else "",
+        argv=list(sys.argv[1:]),
+        rank=rank,
+        world_size=world_size,
+        versions=_versions(),
+        started_s=time.time(),
+        host_limit_bytes=limit_bytes,
+        host_limit_kind=limit_kind,
+        micro_batches=int(getattr(args, "gradient_accumulation_steps", 1) or 1),
+    )
+
+
+def sizes_now() -> dict[str, float]:
+    """Memory of this process before the first step, under sample names; 50 us."""
+    memory = own_memory()
+    sizes: dict[str, float] = {"host/rss_bytes": memory.resident_bytes, "host/anon_bytes": memory.anonymous_bytes}
+    with contextlib.suppress(RuntimeError):  # a device that has failed
+        allocator = current_allocator()
+        stats = allocator.stats() if allocator is not None else {}
+        for name in ("allocated_bytes", "reserved_bytes"):
+            size = gauge(stats, name)
+            if size is not None:
+                sizes[f"device/{name}"] = size
+    return sizes
+
+
+def finish_facts(facts: RunFacts, end: str, exit_code: int | None, wall_s: float, device: int | None) -> None:
+    """Fill in what is known only at the end."""
+    facts.end = end
+    facts.exit_code = exit_code
+    facts.wall_s = wall_s
+    if device is not None and "torch" in sys.modules:
+        import torch
+
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            properties = torch.cuda.get_device_properties(device)
+            facts.device_name, facts.device_total_bytes = properties.name, properties.total_memory
+
+
+def current_device() -> int | None:
+    """Index of this process's accelerator if it is already in use; we never initialise one."""
+    if "torch" not in sys.modules:
+        return None
+    import torch
+
+    accelerator = getattr(torch, "accelerator", None)
+    if accelerator is None or not accelerator.is_available():
+        return None
+    if torch.cuda.is_available() and not torch.cuda.is_initialized():
+        return None
+    return int(accelerator.current_device_index())
+
+
+def run_folder(output_dir: Path | None, rank: int) -> Path | None:
+    """The new folder for this run's files, the same on every rank; rank 0 makes it, where that can be done.
+
+    `FORGATHER_MEM_DIR/<time>`, else `<output_dir>/forgather_mem/<time>`, else None. A `forgather_mem` that is a
+    link is not followed: nobody has named the place it leads to.
+    """
+    override = os.environ.get("FORGATHER_MEM_DIR")
+    parent = Path(override) if override else output_dir / "forgather_mem" if output_dir else None
+    if parent is None:
+        return None
+    parent = parent.absolute()  # the script may go to another folder while it trains
+    key = f"folder/{next(_run_numbers)}"
+    is_link = not override and parent.is_symlink()
+    name = share_text(key, time.strftime("%Y%m%d-%H%M%S") if rank or is_link else _make_new(parent), rank=rank)
+    if is_link:
+        logger.warning("%s is a link, and nothing is written through it; FORGATHER_MEM_DIR names another place", parent)
+        return None
+    return parent / name
+
+
+def _make_new(parent: Path) -> str:
+    """The name of the folder that was made; of one that can't be made, which whoever writes there will find out."""
+    stamp = name = time.strftime("%Y%m%d-%H%M%S")
+    for number in range(2, 1000):
+        try:
+            (parent / name).mkdir(parents=True)
+        except FileExistsError:
+            name = f"{stamp}_{number}"
+        except OSError:
+            break
+        else:
+            break
+    return name
+
+
+def _host_limit() -> tuple[int, str]:
+    """The limit that applies and its source; 0 without /proc."""
+    with contextlib.suppress(OSError, KeyError):
+        limit = MemoryLimit()
+        limit.close()
+        return limit.limit_bytes, limit.kind
+    return 0, "host"
+
+
+def _versions() -> dict[str, str]:
+    names = ("torch", "transformers", "accelerate", "forgather_mem")
+    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in names}
+    versions = {name: str(version) for name, version in found.items() if version is not None}
+    versions["python"] = ".".join(map(str, sys.version_info[:3]))
+    return versions

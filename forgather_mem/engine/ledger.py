@@ -1,0 +1,227 @@
+"""The ledger: cost and yield of every collection, clear and trim.
+
+The cost of a clear shows mostly in the steps after it, and the memory it freed may be reallocated immediately. So each
+action is followed for some steps before its entry is closed.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from forgather_mem.system.allocator import current_allocator, gauge
+from forgather_mem.system.procfs import own_memory
+from forgather_mem.telemetry.records import Outcome
+
+RETAKEN_WITHIN_STEPS = 3
+_FOLLOWED_STEPS = 5  # the next step, plus some that show the usual duration of a step
+_QUIET_STEPS = 9
+
+
+@dataclass(slots=True)
+class Row:
+    """One kind of action, summed over a run.
+
+    Attributes:
+        what: "collect", "clear" or "trim".
+        calls: Number of calls.
+        time_s: Seconds inside the calls.
+        next_step_excess_s: Seconds by which the steps right after exceeded the usual step.
+        freed_bytes: Freed by the calls.
+        retaken_bytes: Of these, reallocated within `RETAKEN_WITHIN_STEPS` steps.
+        objects: Unreachable objects that collections found; 0 for the others.
+    """
+
+    what: str
+    calls: int = 0
+    time_s: float = 0.0
+    next_step_excess_s: float = 0.0
+    freed_bytes: int = 0
+    retaken_bytes: int = 0
+    objects: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row in the report's `ledger`."""
+        # A step may also be faster by chance: only the sum over all calls is meaningful.
+        return asdict(self) | {"next_step_excess_s": max(0.0, self.next_step_excess_s)}
+
+
+class _Booking:
+    """One action that is still being followed."""
+
+    __slots__ = (
+        "after_bytes", "freed_bytes", "level", "next_s", "num_steps", "retaken_bytes", "sharing", "step", "time_s",
+    )  # fmt: skip
+
+    def __init__(self, step: int, time_s: float, freed_bytes: float, level: Level) -> None:
+        self.step = step
+        self.time_s = time_s
+        self.freed_bytes = freed_bytes
+        self.level = level
+        self.after_bytes = level() if freed_bytes > 0 else None
+        self.retaken_bytes = 0.0
+        self.num_steps = 0  # steps ended since
+        self.next_s: float | None = None  # duration of the first of them
+        self.sharing = 1  # number of actions before that step
+
+    def look(self) -> None:
+        """Update how much of the freed memory has been reallocated."""
+        if self.num_steps <= RETAKEN_WITHIN_STEPS and self.after_bytes is not None:
+            level_bytes = self.level()
+            if level_bytes is not None:
+                again = min(max(level_bytes - self.after_bytes, 0.0), self.freed_bytes)
+                self.retaken_bytes = max(self.retaken_bytes, again)
+
+
+Level = Callable[[], float | None]
+
+
+class Ledger:
+    """The rows of one run, and the actions being followed.
+
+    Attributes:
+        following: Whether some action is still being followed, so that `follow` must be called.
+
+    >>> ledger = Ledger()
+    >>> ledger.book("clear", {"cache/time_s": 0.002, "cache/freed_bytes": 1024.0}, step=1)
+    >>> row = ledger.rows()[0]
+    >>> row.what, row.calls, row.freed_bytes, ledger.following
+    ('clear', 1, 1024, True)
+    """
+
+    def __init__(self) -> None:
+        self.following = False
+        self._rows: dict[str, Row] = {}
+        self._open: dict[str, _Booking] = {}
+        self._levels: dict[str, Level] = {"collect": _host_bytes, "clear": _reserved_bytes, "trim": _TrimmedLevel()}
+        self._outcomes: dict[str, Outcome] = {}
+        self._quiet_s: deque[float] = deque(maxlen=_QUIET_STEPS)  # steps without one of our actions before them
+        self._begun: tuple[int, float] | None = None
+        self._ended_step = -1
+
+    def book(self, what: str, values: Mapping[str, float], *, step: int = 0) -> None:
+        """Add one action that returned `values`.
+
+        Args:
+            what: "collect", "clear" or "trim".
+            values: Its values, under the action's own names.
+            step: The optimizer step before it, if the following steps are reported to `follow`.
+        """
+        time_name, freed_name = _BOOKED[what]
+        time_s, freed_bytes = values.get(time_name, 0.0), values.get(freed_name, 0.0)
+        row = self._rows.setdefault(what, Row(what))
+        row.calls += 1
+        row.time_s += time_s
+        row.freed_bytes += int(freed_bytes)
+        row.objects += int(values.get("collect/objects", 0.0))
+        self._close(what)
+        self._open[what] = _Booking(step, time_s, freed_bytes, self._levels[what])
+        self.following = True
+
+    def follow(self, event: str, step: int, now_s: float) -> None:
+        """Report that a step begins ("step_begin") or ends ("step_end"); once or more per step, counted from 1.
+
+        A step whose start was reported is timed; the time between steps (data, evaluation, checkpoints) is not.
+        """
+        if event == "step_begin" and (self._begun is None or self._begun[0] != step):
+            self._begun = (step, now_s)
+        elif event == "step_end" and step != self._ended_step:
+            self._ended_step = step
+            begun, self._begun = self._begun, None
+            self._step_ended(step, now_s - begun[1] if begun is not None and begun[0] == step else None)
+
+    def outcome(self, what: str) -> Outcome | None:
+        """The outcome of the last action of this kind, as far as known by now; None before the first."""
+        booking = self._open.get(what)
+        if booking is not None and booking.num_steps:
+            return self._outcome_of(booking)
+        return self._outcomes.get(what)
+
+    def close(self) -> None:
+        """The run is over: close everything still being followed."""
+        for what in list(self._open):
+            self._close(what)
+
+    def calls(self, what: str) -> int:
+        """The number of actions of this kind so far."""
+        row = self._rows.get(what)
+        return row.calls if row else 0
+
+    def rows(self) -> list[Row]:
+        """The rows so far, in the order of their first action."""
+        return list(self._rows.values())
+
+    def _step_ended(self, step: int, took_s: float | None) -> None:
+        before = [booking for booking in self._open.values() if booking.step == step - 1]
+        if took_s is not None and all(booking.step < step - 1 for booking in self._open.values()):
+            self._quiet_s.append(took_s)
+        for what, booking in list(self._open.items()):
+            if step <= booking.step:
+                continue
+            booking.num_steps += 1
+            booking.look()
+            if booking in before:
+                booking.next_s, booking.sharing = took_s, len(before)
+            if booking.num_steps >= _FOLLOWED_STEPS:
+                self._close(what)
+
+    def _close(self, what: str) -> None:
+        booking = self._open.pop(what, None)
+        self.following = bool(self._open)
+        if booking is None:
+            return
+        outcome = self._outcomes[what] = self._outcome_of(booking)
+        row = self._rows[what]
+        row.next_step_excess_s += outcome.next_step_excess_s
+        row.retaken_bytes += int(outcome.retaken_bytes)
+
+    def _outcome_of(self, booking: _Booking) -> Outcome:
+        excess_s = 0.0
+        if booking.next_s is not None and self._quiet_s:
+            excess_s = (booking.next_s - statistics.median(self._quiet_s)) / booking.sharing
+        return Outcome(
+            step=booking.step,
+            time_s=booking.time_s,
+            next_step_excess_s=excess_s,
+            freed_bytes=booking.freed_bytes,
+            retaken_bytes=booking.retaken_bytes,
+        )
+
+
+def _host_bytes() -> float | None:
+    return own_memory().anonymous_bytes
+
+
+def _reserved_bytes() -> float | None:
+    allocator = current_allocator()
+    return gauge(allocator.stats(), "reserved_bytes") if allocator is not None else None
+
+
+class _TrimmedLevel:
+    """Anonymous memory, minus what is at addresses that the process did not have before.
+
+    `malloc_trim` releases pages and keeps their addresses. Memory at new addresses would have been allocated anyway: a
+    leak, or a heap so fragmented that nothing fits into the trimmed parts.
+    """
+
+    def __init__(self) -> None:
+        self._highest_bytes: float | None = None
+        self._new_bytes = 0.0
+
+    def __call__(self) -> float:
+        memory = own_memory()
+        if self._highest_bytes is not None and memory.address_bytes > self._highest_bytes:
+            self._new_bytes += memory.address_bytes - self._highest_bytes
+        self._highest_bytes = max(self._highest_bytes or 0.0, memory.address_bytes)
+        return memory.anonymous_bytes - self._new_bytes
+
+
+# The values returned by the actions, by kind: seconds, and bytes freed.
+_BOOKED = {
+    "collect": ("collect/time_s", "collect/freed_bytes"),
+    "clear": ("cache/time_s", "cache/freed_bytes"),
+    "trim": ("trim/time_s", "trim/freed_bytes"),
+}

@@ -1,0 +1,45 @@
+"""Which run a trainer's state belongs to: a new state at each `train()`, seen by all callbacks of that training.
+
+The run is kept beside the state. On it, everything that reads the state's attributes would meet the run:
+`TrainerState(**vars(state))`, `json.dumps(vars(state))`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from forgather_mem.engine.run import Run
+
+_ATTRIBUTE = "_forgather_mem_run"  # on a state that can't be referenced weakly, such as a SimpleNamespace
+
+
+class _Runs:
+    """The run of each state that is alive, by the state's id: states have no hash."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Run, weakref.ref[Any]]] = {}
+
+    def of(self, state: Any) -> Run | None:
+        """The run of this state itself; a copy has none."""
+        found = self._known.get(id(state))
+        if found is not None:
+            return found[0]
+        run: Run | None = getattr(state, _ATTRIBUTE, None)
+        return run
+
+    def give(self, state: Any, run: Run) -> None:
+        """From now on this is the state's run."""
+        known, key = self._known, id(state)
+        try:
+            known[key] = run, weakref.ref(state, lambda _: known.pop(key, None))
+        except TypeError:
+            setattr(state, _ATTRIBUTE, run)
+
+
+# A single instance, because a state has no other place than itself
+RUNS = _Runs()
+run_of = RUNS.of

@@ -1,0 +1,255 @@
+"""The schedule of events: which rules of a callback are checked at which event, compiled once per run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.plain_numbers import plain_numbers
+from forgather_mem.telemetry.records import Moment, Sample, Work
+from forgather_mem.telemetry.triggers import Limit, Trigger
+
+# At these events `state.global_step` still counts the steps before the current one.
+INSIDE_A_STEP = frozenset({"step_begin", "substep_end", "pre_optimizer_step", "optimizer_step"})
+MAX_STRETCH = 16
+SHARE_RECORDS = 8
+_NEVER = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Runs the works in `do`, in this order, when `when` is due.
+
+    Args:
+        when: A trigger: `Every(...)`, `AtEvent(...)`, `Above(...)`.
+        do: Probes and actions, or any callable `(moment, sample) -> mapping of name to number`.
+        name: Used in messages; default: what it does and when.
+        budget_frac: The fraction of the time that our code may take in total. Above it, this rule is checked only at
+            every 2nd, 4th, 8th or 16th of its steps, until the overhead is lower again. Default: no budget.
+
+    >>> from forgather_mem.telemetry.triggers import Every
+    >>> Rule(when=Every(steps=0), do=[])
+    Traceback (most recent call last):
+    ...
+    ValueError: Every(steps=0): a period is 1 step or more
+
+    Raises:
+        ValueError: for no works, a work that can't be called, an invalid trigger, or a budget that is not a fraction.
+    """
+
+    when: Trigger
+    do: Sequence[Work]
+    name: str = ""
+    budget_frac: float | None = None
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.when, "events"):
+            raise ValueError(f"Rule(when={self.when!r}): give a trigger: Every(...), AtEvent(...) or Above(...)")
+        works = [self.do] if callable(self.do) else list(self.do)
+        if not works:
+            raise ValueError(f"Rule(when={self.when!r}, do=[]): name one probe or action, or more")
+        for work in works:
+            if isinstance(work, type):
+                raise ValueError(f"Rule(do=[... {work.__name__} ...]): this is a class; write {work.__name__}()")
+            if not callable(work):
+                raise ValueError(f"Rule(do=[... {work!r} ...]): a probe or an action is called; this can't be")
+        if self.budget_frac is not None and not 0 < self.budget_frac <= 1:
+            raise ValueError(f"Rule(budget_frac={self.budget_frac}): give a share above 0 and at most 1")
+        if self.budget_frac is not None and getattr(self.when, "steps", None) is None:
+            raise ValueError(
+                f"Rule(when={self.when!r}, budget_frac={self.budget_frac}): a budget stretches Every(steps=N)"
+            )
+        object.__setattr__(self, "do", tuple(works))
+        if not self.name:
+            done = "+".join(map(_name_of, works))
+            object.__setattr__(self, "name", f"{done} at {'/'.join(self.when.events)}")
+
+
+class ArmedWork:
+    """A work in one rule of one run: its members read out once, and its failures in a row.
+
+    Attributes:
+        call: The work.
+        once: A number for works that one moment calls once only, else 0.
+        books: What of it the ledger keeps, else "".
+        is_urgent: Its own, or None.
+    """
+
+    __slots__ = ("books", "call", "is_urgent", "name", "off", "once", "strikes")
+
+    def __init__(self, work: Work, name: str) -> None:
+        self.call: Callable[[Moment, Sample], Mapping[str, float]] = work if _is_ours(work) else _checked(work)
+        self.once = id(work) if getattr(work, "reading", None) is not None else 0
+        self.books: str = getattr(work, "books", "")
+        self.is_urgent: Callable[[], bool] | None = getattr(work, "is_urgent", None)
+        self.name = name
+        self.strikes = 0
+        self.off = False
+
+
+class ArmedRule:
+    """A rule in one run: its numbers, read once, and its state."""
+
+    __slots__ = (
+        "armed",
+        "budget_frac",
+        "every_epochs",
+        "every_steps",
+        "limit",
+        "name",
+        "off",
+        "stretch",
+        "strikes",
+        "works",
+    )  # fmt: skip
+
+    def __init__(self, rule: Rule, stand_in: Callable[[Work], Work]) -> None:
+        self.name = rule.name
+        self.every_steps = rule.when.every_steps
+        self.every_epochs = rule.when.every_epochs
+        self.budget_frac = rule.budget_frac
+        self.stretch = 1  # only every `stretch`-th of its steps
+        self.limit: Limit | None = rule.when.limit
+        self.armed = True  # for a limit: the value has been below it since it last fired
+        self.strikes = 0
+        self.off = False
+        works = list(map(stand_in, rule.do))
+        alone = len(works) == 1
+        self.works = [ArmedWork(work, self.name if alone else f"{self.name}, {_name_of(work)}") for work in works]
+
+    def keep_to_budget(self, share: float) -> None:
+        """All of ours takes this share of the time: look more rarely, or more often again."""
+        assert self.budget_frac is not None
+        stretch = self.stretch
+        while share > self.budget_frac and stretch < MAX_STRETCH:
+            stretch, share = 2 * stretch, share / 2
+        if stretch == self.stretch > 1 and share < self.budget_frac / 4:
+            stretch //= 2
+        self.every_steps, self.stretch = self.every_steps // self.stretch * stretch, stretch
+
+    def is_usual(self, step: int) -> bool:
+        """Whether this would be one of its steps without the budget."""
+        return not step % (self.every_steps // self.stretch)
+
+    def crosses(self, value: float | None) -> bool:
+        """Whether the value has just risen above the limit."""
+        limit = self.limit
+        if limit is None or value is None:
+            return False
+        if value <= limit.rearm:
+            self.armed = True
+        if self.armed and value > limit.above:
+            self.armed = False
+            return True
+        return False
+
+
+class EventSchedule:
+    """The rules of one callback for one event.
+
+    Attributes:
+        rules: None of them in a plan that only follows up what was booked.
+        period: Greatest common divisor of the rules' step periods: a step that is no multiple of it has
+            nothing due here.
+        offset: 1 in events inside a step, where the trainer's count has not moved yet.
+        flushes: Whether this callback is the last of ours in this event, so that it writes the record.
+        epochs: Epochs ended so far, counted at `epoch_end` from the epoch in which we came in.
+        seen_step: The step this plan has handled last; Forgather's trainer ends the last step of an epoch twice.
+        paced: Those of the rules that keep to a budget.
+        urgent: The works that tell whether a step must be read, while steps are left out.
+    """
+
+    __slots__ = ("epochs", "event", "flushes", "offset", "paced", "period", "rules", "seen_step", "urgent")
+
+    def __init__(self, event: str, rules: Sequence[ArmedRule], epoch: float | None) -> None:
+        self.event = event
+        self.rules = list(rules)
+        self.paced = [rule for rule in self.rules if rule.budget_frac is not None]
+        self.urgent: list[ArmedWork] = []
+        self._find_period()
+        self.offset = 1 if event in INSIDE_A_STEP else 0
+        self.flushes = False
+        self.epochs = int((epoch or 0.0) + 1e-6)
+        self.seen_step = -1
+
+    def keep_to_budget(self, share: float) -> None:
+        """Adapt to the fraction of time that our code takes: check less often, or more often again."""
+        for rule in self.paced:
+            rule.keep_to_budget(share)
+        stretched = [rule for rule in self.paced if rule.stretch > 1]
+        self.urgent = [work for rule in stretched for work in rule.works if work.is_urgent is not None]
+        if self.paced:
+            self._find_period()
+
+    def _find_period(self) -> None:
+        self.period = math.gcd(*(rule.every_steps for rule in self.rules)) or _NEVER
+
+
+class OverheadMeter:
+    """The fraction of time that our code takes: updated every few records, passed on to rules with a budget."""
+
+    __slots__ = ("_all_s", "_num_records", "_own_s")
+
+    def __init__(self) -> None:
+        self._own_s = self._all_s = 0.0
+        self._num_records = -1  # one-off work at the start is not representative
+
+    def took(self, own_s: float, all_s: float, members: Iterable[Mapping[str, EventSchedule]]) -> None:
+        """Add a record: our own time since the last one, and the total time."""
+        self._num_records += 1
+        if self._num_records:
+            self._own_s, self._all_s = self._own_s + own_s, self._all_s + all_s
+        if self._num_records < SHARE_RECORDS or not self._all_s:
+            return
+        share = self._own_s / self._all_s
+        self._num_records, self._own_s, self._all_s = 0, 0.0, 0.0
+        for plans in members:
+            for plan in plans.values():
+                plan.keep_to_budget(share)
+
+
+def events_of(rules: Sequence[Rule]) -> frozenset[str]:
+    """The events that a callback with these rules handles."""
+    events = {event for rule in rules for event in rule.when.events}
+    if any(getattr(work, "books", "") for rule in rules for work in rule.do):
+        events |= {"step_begin", "step_end"}  # while the effect of an action is followed
+    return frozenset(events)
+
+
+def schedules_of(
+    rules: Sequence[Rule], epoch: float | None, stand_in: Callable[[Work], Work], fence: FailureGuard | None = None
+) -> dict[str, EventSchedule]:
+    """One plan for each of `events_of(rules)`; a rule at two events keeps one state.
+
+    `stand_in` returns the work to call in place of a work: one for all with the same reading.
+    """
+    by_event: dict[str, list[ArmedRule]] = {event: [] for event in events_of(rules)}
+    fence = fence or FailureGuard()
+    for rule in rules:
+        armed = fence.call(rule.name, ArmedRule, rule, stand_in)
+        for event in rule.when.events if armed is not None else ():
+            by_event[event].append(armed)
+    return {event: EventSchedule(event, armed_rules, epoch) for event, armed_rules in by_event.items()}
+
+
+def assign_writer(events: Iterable[str], members: Collection[Mapping[str, EventSchedule]]) -> None:
+    """Makes the last of our callbacks at an event write the record."""
+    for event in events:
+        hooking = [plans[event] for plans in members if event in plans and plans[event].rules]
+        for plan in hooking:
+            plan.flushes = plan is hooking[-1] and event not in INSIDE_A_STEP
+
+
+def _is_ours(work: object) -> bool:
+    """Whether its numbers need no check. `Adaptive` returns those of the action in it."""
+    return str(getattr(getattr(work, "action", work), "__module__", "")).startswith("forgather_mem.")
+
+
+def _checked(work: Work) -> Callable[[Moment, Sample], Mapping[str, float]]:
+    return lambda moment, sample: plain_numbers(work(moment, sample))
+
+
+def _name_of(work: object) -> str:
+    return str(getattr(work, "__name__", type(work).__name__))

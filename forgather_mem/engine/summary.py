@@ -1,0 +1,220 @@
+"""The summary of a run: samples and findings go in one by one, the report's numbers come out.
+
+It is fed by the engine during a training, or by a reader of our files afterwards. It holds only numbers, a few hundred
+bytes however long the run is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from forgather_mem.telemetry.records import RISEN, Finding, Sample, Sink
+
+MAX_FINDINGS = 200
+# Gauges whose first, last and highest value are in the report.
+_REPORTED = frozenset(
+    {
+        "host/rss_bytes",
+        "host/rss_peak_bytes",
+        "host/anon_bytes",
+        "device/allocated_bytes",
+        "device/reserved_bytes",
+        "device/step_peak_bytes",
+        "tensors/parameters_bytes",
+        "tensors/gradients_bytes",
+        "tensors/optimizer_bytes",
+    }
+)
+# The baseline of a phase's peak: what is held between the steps.
+_GROUND = {"host": "host/rss_bytes", "device": "device/allocated_bytes"}
+_PHASE_HEADS = (("phase/host/", "host"), ("phase/device/", "device"))
+
+
+@dataclass(slots=True)
+class Span:
+    """A gauge over a run: first, last and highest value, and the step and phase of the highest.
+
+    If a record follows steps without one, a rise of less than 1 % can't be assigned to one of them: the step remains
+    that of the last clear rise, to the value `placed`.
+    """
+
+    first: float
+    last: float
+    highest: float
+    step: int
+    phase: str | None = None
+    placed: float = 0.0
+
+    def rise(self, value: float, step: int, phase: str | None, certain: bool) -> None:
+        """Record a value above all earlier ones."""
+        self.highest = value
+        if certain or value > RISEN * self.placed:
+            self.step, self.phase, self.placed = step, phase, value
+
+
+@dataclass(slots=True)
+class RunFacts:
+    """What is known about a run apart from its samples; JSON-able.
+
+    Attributes:
+        end: How it ended; None while unknown.
+        micro_batches: Number of micro-batches per step, whose gradients are summed.
+    """
+
+    script: str = ""
+    argv: list[str] = field(default_factory=list)
+    rank: int = 0
+    world_size: int = 1
+    versions: dict[str, str] = field(default_factory=dict)
+    started_s: float = 0.0
+    wall_s: float = 0.0
+    end: str | None = None
+    exit_code: int | None = None
+    host_limit_bytes: int = 0
+    host_limit_kind: str = "host"
+    device_name: str = ""
+    device_total_bytes: int = 0
+    folder: str | None = None
+    event_folder: str | None = None
+    micro_batches: int = 1
+
+
+class RunSummary:
+    """The running totals of one training.
+
+    Attributes:
+        facts: Names, versions, limits, and how the run ended.
+        steps: Optimizer steps done in this run (a resumed run counts from where it resumed).
+        last_step: The trainer's step number at the last record.
+        device: Index of this process's accelerator, None without one.
+        spans: First, last and highest value by sample name, for the gauges and phases in a report.
+        started_with: Sizes before the first step.
+        rises: Maximum by which a phase's peak in a step exceeded the memory held at the end of that step, by ("host" |
+            "device", phase).
+        least_anon_bytes: The least anonymous memory at a step's end; None before the first reading.
+        latest: The last value of every name seen.
+        self_s: Our own time so far.
+        steady_self_s, steady_s: Our own time in the steps after the first record, and the duration of these steps:
+            one-off work at the start is in neither.
+        findings: The first `MAX_FINDINGS` findings.
+        cleanup_calls: All clean-up calls, as last reported.
+        leak: The report's verdict on leaks; None without a verdict.
+        oom: The report's `oom`: what ran out of memory, and why; None if nothing did.
+        advice: The report's `advice`: what to change, or what would still fit.
+        ledger: One row per kind of action, as plain dicts.
+        switched_off: Rules switched off by the failure guard, one sentence each; also what sinks had to drop.
+    """
+
+    def __init__(self, facts: RunFacts | None = None) -> None:
+        self.facts = facts or RunFacts()
+        self.first_step: int | None = None
+        self.last_step = 0
+        self.device: int | None = None
+        self.spans: dict[str, Span] = {}
+        self.started_with: dict[str, float] = {}
+        self.least_anon_bytes: float | None = None
+        self.rises: dict[tuple[str, str], float] = {}
+        self._rising: list[tuple[str, str, tuple[str, str]]] = []  # names of peak and baseline, key
+        self.latest: dict[str, float] = {}
+        self.self_s = 0.0
+        self.steady_self_s = self.steady_s = 0.0
+        self._begun = False  # the first record has been written
+        self.findings: list[Finding] = []
+        self.cleanup_calls: list[dict[str, Any]] = []
+        self.ledger: list[dict[str, Any]] = []
+        self.leak: dict[str, Any] | None = None
+        self.oom: dict[str, Any] | None = None
+        self.advice: list[dict[str, Any]] = []
+        self.switched_off: list[str] = []
+
+    @property
+    def steps(self) -> int:
+        return self.last_step - self.first_step if self.first_step is not None else 0
+
+    def begin(self, step: int, started_with: dict[str, float] | None = None) -> None:
+        """The run starts (or resumes) after `step` optimizer steps, with these sizes."""
+        self.started_with = started_with or {}
+        self.first_step = step
+        self.last_step = step
+
+    def add(self, sample: Sample, phase: str | None = None) -> None:
+        """Add one record. `phase` is where a running maximum rose, if the engine knows it."""
+        values, step = sample.values, sample.step
+        if self.first_step is None:
+            self.begin(step - 1)
+        certain = step <= self.last_step + 1
+        if step > self.last_step:
+            self.last_step = step
+        if sample.device is not None:
+            self.device = sample.device
+        num_known = len(self.latest)
+        self.latest.update(values)
+        if len(self.latest) != num_known:
+            self._look_for_new(sample, phase)
+        for name, span in self.spans.items():
+            value = values.get(name)
+            if value is not None:
+                span.last = value
+                if value > span.highest:
+                    span.rise(value, step, phase, certain)
+        anon_bytes = values.get("host/anon_bytes") if sample.event == "step_end" else None
+        if anon_bytes is not None and (self.least_anon_bytes is None or anon_bytes < self.least_anon_bytes):
+            self.least_anon_bytes = anon_bytes
+        for peak, ground, key in self._rising:
+            if peak in values and ground in values:
+                self.rises[key] = max(self.rises.get(key, 0.0), values[peak] - values[ground])
+
+    def ask(self, sink: Sink) -> None:
+        """What this sink could not write, and where TensorBoard finds what it wrote."""
+        problem = getattr(sink, "problems", lambda: None)()
+        if problem:
+            self.switched_off.append(str(problem))
+        self.facts.event_folder = getattr(sink, "folder", None) or self.facts.event_folder
+
+    def steps_took(self, own_s: float, all_s: float) -> None:
+        """Add the steps of one record: our own time in them, and their duration."""
+        if self._begun:
+            self.steady_self_s += own_s
+            self.steady_s += all_s
+        self._begun = True
+
+    def _look_for_new(self, sample: Sample, phase: str | None) -> None:
+        for name, value in sample.values.items():
+            if name not in self.spans and (name in _REPORTED or name.startswith("phase/")):
+                self.spans[name] = Span(value, value, value, sample.step, phase, value)
+                for head, where in _PHASE_HEADS:
+                    if name.startswith(head):
+                        self._rising.append((name, _GROUND[where], (where, _phase_of(name, head))))
+
+    def tell(self, finding: Finding) -> None:
+        """Keep a finding for the report."""
+        if finding.kind == "cleanup_calls":
+            self.cleanup_calls = list(finding.data.get("calls", ()))
+        elif finding.kind == "leak" and "verdict" in finding.data:
+            self.leak = dict(finding.data)
+        elif finding.kind == "oom" and "phase" in finding.data:
+            self.oom = dict(finding.data)
+        elif finding.kind == "advice":
+            self.advice = list(finding.data.get("advice", ()))
+        elif len(self.findings) < MAX_FINDINGS:
+            self.findings.append(finding)
+
+    def highest(self, name: str) -> float | None:
+        """The highest value of a gauge so far; None if it was never read."""
+        span = self.spans.get(name)
+        return span.highest if span else None
+
+    @property
+    def phase_peaks(self) -> dict[tuple[str, str], tuple[float, int]]:
+        """Peak bytes and their step by ("host" | "device", phase)."""
+        peaks = {}
+        for name, span in self.spans.items():
+            for head, where in _PHASE_HEADS:
+                if name.startswith(head):
+                    peaks[where, _phase_of(name, head)] = (span.highest, span.step)
+        return peaks
+
+
+def _phase_of(name: str, head: str) -> str:
+    return name[len(head) : -len("_peak_bytes")]

@@ -1,0 +1,84 @@
+"""Frees the memory of a failed call whose exception keeps its frames, and with them everything, alive.
+
+An exception holds its traceback, the traceback the frames, the frames their local variables: a model, a batch,
+activations. Collecting and clearing free none of it as long as anything holds the exception.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+MAX_ERRORS = 100  # per chain; a group of ten thousand failed tasks only repeats itself
+_GENERATOR_LIKE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+# The last instruction of a generator waiting to be resumed: up to Python 3.12, and from 3.13 on.
+_WAITING = {dis.opmap[name] for name in ("YIELD_VALUE", "RESUME", "SEND", "RETURN_GENERATOR") if name in dis.opmap}
+
+
+def chain(error: BaseException, *, suppressed: bool = False) -> Iterator[BaseException]:
+    """The error, then the members of its groups, its causes and its contexts; each once.
+
+    Args:
+        error: The starting point.
+        suppressed: Include what `raise ... from None` hides: it is kept alive all the same.
+    """
+    todo = [error]
+    seen: set[int] = set()
+    while todo and len(seen) < MAX_ERRORS:
+        link = todo.pop(0)
+        if id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield link
+        if isinstance(link, BaseExceptionGroup):
+            todo += link.exceptions
+        if link.__cause__ is not None:
+            todo.append(link.__cause__)
+        if link.__context__ is not None and (suppressed or not link.__suppress_context__):
+            todo.append(link.__context__)
+
+
+def drop_frames(*errors: BaseException, handled: BaseException | None = None) -> int:
+    """Clears the local variables of the finished frames that these errors and their chains keep alive.
+
+    The traceback stays: files, lines and names print as before; a debugger finds no variables. Functions that
+    still run, and generators and coroutines waiting to be resumed, keep theirs (`traceback.clear_frames` ends the
+    latter).
+
+    Args:
+        *errors: Caught exceptions.
+        handled: An exception that was being handled before; it and its chain are left alone.
+
+    Returns:
+        The number of frames cleared.
+    """
+    left_alone = {id(link) for link in chain(handled, suppressed=True)} if handled is not None else set()
+    emptied: set[int] = set()
+    for error in errors:
+        for link in chain(error, suppressed=True):
+            part = link.__traceback__ if id(link) not in left_alone else None
+            while part is not None:
+                if id(part.tb_frame) not in emptied and _empty(part.tb_frame):
+                    emptied.add(id(part.tb_frame))
+                part = part.tb_next
+    return len(emptied)
+
+
+def _empty(frame: FrameType) -> bool:
+    if _is_waiting(frame):
+        return False
+    try:
+        frame.clear()
+    except RuntimeError:  # still running
+        return False
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        frame.f_locals  # noqa: B018  # accessing it again clears a snapshot taken by a logger or debugger
+    return True
+
+
+def _is_waiting(frame: FrameType) -> bool:
+    code = frame.f_code
+    return bool(code.co_flags & _GENERATOR_LIKE) and frame.f_lasti >= 0 and code.co_code[frame.f_lasti] in _WAITING

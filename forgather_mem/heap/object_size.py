@@ -1,0 +1,166 @@
+"""Sizes of objects: what one new piece holds, and how many bytes are freed with it."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
+from typing import Any
+
+from forgather_mem.heap.live_frames import is_running
+from forgather_mem.heap.source_lines import is_our_class
+from forgather_mem.heap.variables import variables_of
+from forgather_mem.probes.tensors import storages_of
+
+_MOST_INSIDE = 3_000
+OTHER, NOT_ASKED, TUPLE, CONTAINER, TEXT, ARRAY, TENSOR = range(7)
+LRU_CACHE = type(lru_cache(len))
+_SHARED = (type, ModuleType, CodeType, str, int, float, bool, type(None))
+
+
+def is_tensor(thing: Any) -> bool:
+    """Whether it is a tensor; asks its class, which runs no user code."""
+    return is_tensor_class(type(thing))
+
+
+def is_tensor_class(kind: type) -> bool:
+    """Whether this is a tensor class."""
+    torch = sys.modules.get("torch")
+    return torch is not None and issubclass(kind, torch.Tensor)
+
+
+def inside(samples: list[Any]) -> Iterator[Any]:
+    """The samples, their contents and the contents of these, at most a hundred objects."""
+    todo: list[Any] = list(samples[:2])
+    for part in todo:
+        yield part
+        if len(todo) > 100:
+            continue
+        if isinstance(part, Mapping):
+            todo += list(part.values())[:8]
+        elif isinstance(part, list | tuple):
+            todo += part[:8]
+        elif not is_tensor(part) and not isinstance(part, type | FunctionType | BaseException | ModuleType):
+            attributes = getattr(part, "__dict__", None)
+            held = gc.get_referents(part) if attributes is None else attributes.values()  # slots, sets, queues
+            todo += itertools.islice(held, 8)
+
+
+def deep_bytes(thing: Any, known: set[int], counted: set[tuple[object, int]]) -> float:
+    """Bytes freed with this object: itself and what only it leads to. `known` existed before; storages count once."""
+    total = 0.0
+    seen: set[int] = set()
+    todo = [thing]
+    while todo and len(seen) < _MOST_INSIDE:
+        part = todo.pop()
+        if id(part) in seen or id(part) in known or isinstance(part, type | ModuleType | CodeType):
+            continue
+        seen.add(id(part))
+        kind = type(part)
+        if is_our_class(kind):  # reached through the frames that an exception keeps
+            continue
+        if (kind is int and -6 < part < 257) or (kind is FrameType and is_running(part)):
+            continue
+        if is_tensor(part):
+            total += 200.0
+            for key, size in storages_of(part):
+                if key not in counted:
+                    counted.add(key)
+                    total += size
+            continue
+        total += array_bytes(part) or sys.getsizeof(part, 64)
+        if kind is FunctionType:
+            todo += list(part.__closure__ or ())
+            todo += [part.__defaults__]
+        elif kind is FrameType:
+            todo += variables_of(part).values()  # without its module's names
+        elif kind not in _SHARED:
+            todo += gc.get_referents(part)
+            if isinstance(part, threading.Thread):
+                todo += _variables_of_thread(part)
+    return total
+
+
+class Sorts(dict[type, int]):
+    """The sort of each class, found once per class. Classes above `CONTAINER` have bytes of their own."""
+
+    def __missing__(self, kind: type) -> int:
+        sort = self[kind] = _sort_of(kind)
+        return sort
+
+    def own_bytes(self, node: Any) -> int:
+        """Size of the tensors, arrays and strings that it holds directly."""
+        total = 0
+        for held in gc.get_referents(node):
+            sort = self[type(held)]
+            if sort > CONTAINER:
+                total += _bytes_of(held, sort)
+        return total
+
+
+def largest(node: Any) -> list[Any]:
+    """The largest of those that `own_bytes` counts."""
+    return sorted(gc.get_referents(node), key=big_bytes)[-1:]
+
+
+def big_bytes(thing: Any) -> int:
+    """Size of a tensor's storages, an array, or a string; 0 for others."""
+    return _bytes_of(thing, _sort_of(type(thing)))
+
+
+def has_graph(samples: list[Any]) -> bool:
+    """Whether a piece is, or holds, a tensor that keeps the graph it was computed by."""
+    return any(is_tensor(part) and part.grad_fn is not None for part in inside(samples))
+
+
+def keeps_frames(samples: list[Any]) -> bool:
+    """Whether a piece is an error that keeps the variables of all the functions it passed through."""
+    return any(isinstance(part, BaseException) and part.__traceback__ is not None for part in inside(samples))
+
+
+def _variables_of_thread(thread: threading.Thread) -> list[Any]:
+    """What the thread's running functions hold."""
+    found: list[Any] = []
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and thread is not threading.current_thread():
+        found += variables_of(frame).values()
+        frame = frame.f_back
+    return found
+
+
+def array_bytes(part: Any) -> int:
+    """Size of an array including the base of a view; 0 for anything else."""
+    if not _is_array_class(type(part)):
+        return 0
+    base = getattr(part, "base", None)
+    size = getattr(base if hasattr(base, "nbytes") else part, "nbytes", 0)
+    return size if isinstance(size, int) else 0
+
+
+def _bytes_of(thing: Any, sort: int) -> int:
+    if sort == TEXT:
+        return sys.getsizeof(thing)
+    if sort == TENSOR:
+        return sum(size for _, size in storages_of(thing))
+    return array_bytes(thing)
+
+
+def _sort_of(kind: type) -> int:
+    if is_tensor_class(kind):
+        return TENSOR
+    if kind in (bytes, str, bytearray):
+        return TEXT
+    if kind is LRU_CACHE or issubclass(kind, dict | list | set | deque):
+        return CONTAINER
+    if kind in (FrameType, TracebackType, MethodType):
+        return NOT_ASKED
+    return ARRAY if _is_array_class(kind) else TUPLE if kind is tuple else OTHER
+
+
+def _is_array_class(kind: type) -> bool:
+    return str(kind.__module__).partition(".")[0] in ("numpy", "pandas", "array", "mmap")

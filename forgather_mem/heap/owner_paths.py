@@ -1,0 +1,206 @@
+"""Writes the path from one object to another that it holds, as a programmer would."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import re
+import sys
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
+from types import (
+    BuiltinMethodType,
+    CellType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    TracebackType,
+)
+from typing import Any
+
+from forgather_mem.heap.variables import variables_of
+
+MAX_KEY_CHARS = 40
+# torch keeps a module's parts in internal dicts; people write module.part.
+_MODULE_PARTS = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
+_NAMED_BY_ATTRIBUTE = (
+    "__self__",
+    "__func__",
+    "func",
+    "args",
+    "keywords",
+    "__wrapped__",
+    "__cause__",
+    "__context__",
+    "obj",
+)
+_TENSOR_PARTS = ("_backward_hooks", "_post_accumulate_grad_hooks", "grad", "_base")
+_LruCache = type(functools.lru_cache(len))
+_FRAME_OF = {"generator": "gi_frame", "coroutine": "cr_frame", "async_generator": "ag_frame"}
+
+
+def write_path(nodes: Sequence[object], *, begins_with_namespace: bool = False) -> str:
+    """The path from the first of these objects to the last; each holds the next.
+
+    Args:
+        nodes: The objects.
+        begins_with_namespace: The first is a module's namespace dict.
+
+    >>> class Trainer: pass
+    >>> trainer = Trainer()
+    >>> trainer.kept = [{"logits": 5}]
+    >>> write_path([trainer, vars(trainer), trainer.kept, trainer.kept[0], 5])
+    ".kept[0]['logits']"
+    """
+    steps = []
+    before: object = None
+    for number, (holder, held) in enumerate(itertools.pairwise(nodes)):
+        names = _is_namespace_of(before, holder) if number else begins_with_namespace
+        steps.append(_step(before, holder, held, names=names))
+        before = holder
+    return _MODULE_PARTS.sub(lambda part: f"[{part[1]}]" if part[1].isdecimal() else f".{part[1]}", "".join(steps))
+
+
+def attributes_of(holder: object) -> dict[str, Any] | None:
+    """The holder's own `__dict__`, looked up without running code of its class."""
+    try:
+        found = object.__getattribute__(holder, "__dict__")
+    except (AttributeError, TypeError):
+        return None
+    return found if type(found) is dict else None
+
+
+def place_of(frame: FrameType) -> str:
+    """A function and its location.
+
+    >>> import sys
+    >>> place_of(sys._getframe())
+    '<module> (<doctest ...>:1)'
+    """
+    return f"{_function(frame.f_code)} ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
+
+
+def _is_namespace_of(owner: object, namespace: object) -> bool:
+    if issubclass(type(owner), type):
+        return type(namespace) is dict
+    return attributes_of(owner) is namespace
+
+
+def _step(before: object, holder: object, held: object, *, names: bool) -> str:
+    kind = type(holder)
+    if issubclass(kind, dict):
+        return _dict_step(before, holder, held, names=names)  # type: ignore[arg-type]
+    if issubclass(kind, list | tuple | deque):
+        return _index_step(before, holder, held)  # type: ignore[arg-type]
+    if issubclass(kind, set | frozenset):
+        return "{...}"
+    if kind is FrameType:
+        return _local_step(holder, held)  # type: ignore[arg-type]
+    if kind in (TracebackType, CellType, ContextVar):
+        return ""
+    if kind is FunctionType:
+        return _function_step(holder, held)  # type: ignore[arg-type]
+    if kind is _LruCache:
+        return f", cache of {holder.__qualname__}"  # type: ignore[attr-defined]
+    if kind.__name__ in _FRAME_OF:
+        frame = getattr(holder, _FRAME_OF[kind.__name__])
+        return "" if frame is None else _local_step(frame, held)
+    return _attribute_step(holder, held)
+
+
+def _dict_step(before: object, holder: dict[object, object], held: object, *, names: bool) -> str:
+    for key, value in list(holder.items()):
+        if value is held:
+            if type(before) is FrameType and not _is_variable(before, holder):  # someone's snapshot of the variables
+                return f", local {key!r} of {place_of(before)}"
+            return f".{key}" if names and type(key) is str else f"[{_short(key)}]"
+    if any(key is held for key in list(holder)):
+        return " (as a key)"
+    return "" if attributes_of(holder) is held else "[...]"
+
+
+def _index_step(before: object, holder: Iterable[object], held: object) -> str:
+    for index, item in enumerate(holder):
+        if item is held:
+            if type(before) is FunctionType and before.__closure__ is holder:
+                return f", variable {before.__code__.co_freevars[index]!r} of {_function(before.__code__)}"
+            if type(before) is FunctionType and before.__defaults__ is holder:
+                code = before.__code__
+                name = code.co_varnames[code.co_argcount - len(before.__defaults__) + index]
+                return f", default of {name!r} in {_function(code)}"
+            return f"[{index}]"
+    attributes = attributes_of(holder) or {}
+    return next((f".{name}" for name, value in attributes.items() if value is held), "")
+
+
+def _function_step(holder: FunctionType, held: object) -> str:
+    if held is holder.__kwdefaults__:
+        return f", default arguments of {_function(holder.__code__)} "
+    return ""
+
+
+def _local_step(frame: FrameType, held: object) -> str:
+    if type(held) is dict and not _is_variable(frame, held):
+        return ""  # a snapshot of the variables; the next step names one
+    if type(held) is CellType:
+        held = held.cell_contents
+    name = next((name for name, value in variables_of(frame).items() if value is held), None)
+    return f", a variable of {place_of(frame)}" if name is None else f", local {name!r} of {place_of(frame)}"
+
+
+def _is_variable(frame: FrameType, held: object) -> bool:
+    return any(value is held for value in variables_of(frame).values())
+
+
+def _attribute_step(holder: object, held: object) -> str:
+    attributes = attributes_of(holder)
+    if attributes is held:
+        return ""
+    if type(holder) in (MethodType, BuiltinMethodType, functools.partial) or issubclass(type(holder), BaseException):
+        for name in _NAMED_BY_ATTRIBUTE:
+            if getattr(holder, name, None) is held:
+                return f".{name}"
+        if getattr(holder, "__traceback__", None) is held:
+            return ".__traceback__"
+    for name, value in list((attributes or {}).items()):
+        if value is held:
+            return f".{name}"
+    if issubclass(type(holder), type):
+        return next((f".{name}" for name, value in vars(holder).items() if value is held), "")
+    return next(
+        (f".{name}" for name in _slots(holder) if _slot_value(holder, name) is held), f" ({type(holder).__name__})"
+    )
+
+
+def _slots(holder: object) -> list[str]:
+    tensor = sys.modules["torch"].Tensor if "torch" in sys.modules else ()
+    if issubclass(type(holder), tensor):
+        return list(_TENSOR_PARTS)
+    return [
+        name
+        for cls in type(holder).__mro__
+        for name, member in vars(cls).items()
+        if type(member) is MemberDescriptorType
+    ]
+
+
+def _slot_value(holder: object, name: str) -> object:
+    try:
+        return object.__getattribute__(holder, name)
+    except AttributeError:
+        return None
+
+
+def _function(code: CodeType) -> str:
+    return code.co_qualname.rpartition("<locals>.")[2]
+
+
+def _short(key: object) -> str:
+    if type(key) in (str, bytes, int, bool, float, type(None)):
+        text = repr(key)
+        return text if len(text) <= MAX_KEY_CHARS else text[: MAX_KEY_CHARS - 4] + "..."
+    return f"<{type(key).__name__}>"

@@ -1,0 +1,158 @@
+"""Weak references to objects that should be released: which are still alive, how much they hold, who owns them."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from forgather_mem.heap.autograd_owners import graph_owners
+from forgather_mem.heap.owners import find_owners
+from forgather_mem.probes.tensors import storages_of
+from forgather_mem.units import format_bytes
+
+MAX_WATCHED = 100_000
+_BUDGET_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retained:
+    """An object that should have been released but still exists, entirely or in part.
+
+    Attributes:
+        what: Its type, or for a tensor its shape and dtype.
+        whole: Whether the object itself is alive; False if only some of its tensors are.
+        num_bytes: Size of its live tensors, each storage counted once.
+        num_tensors: Number of live tensors.
+        owners: Paths to it, as a programmer would write them; empty if no variable leads to it.
+    """
+
+    what: str
+    whole: bool
+    num_bytes: int
+    num_tensors: int
+    owners: tuple[str, ...]
+
+    def __str__(self) -> str:
+        rest = f", {format_bytes(self.num_bytes)} in {_count(self.num_tensors, 'tensor')}" if self.num_tensors else ""
+        head = (
+            f"{self.what} is still held{rest}"
+            if self.whole
+            else f"{self.what} was freed, but its memory is still held{rest}"
+        )
+        if not self.owners:
+            return f"{head}, and no variable leads to it: C++ code holds it, or it is garbage hidden by gc.freeze()"
+        return "\n".join([f"{head}, by", *(f"  {owner}" for owner in self.owners)])
+
+
+class WeakWatch:
+    """Weak references to objects and to the tensors in them.
+
+    Args:
+        objects: The objects to watch.
+        labels: A name for each; default: a description.
+    """
+
+    def __init__(self, objects: Sequence[object], labels: Sequence[str] = ()) -> None:
+        named = itertools.zip_longest(objects, labels)
+        self._watched = [_Watch(thing, label or describe(thing)) for thing, label in named if thing is not None]
+
+    def held(self, max_owners: int = 3) -> list[Retained]:
+        """Those that are alive, with their owners."""
+        return [held for watch in self._watched if (held := watch.held(max_owners)) is not None]
+
+
+class _Watch:
+    def __init__(self, thing: object, what: str) -> None:
+        self.what = what
+        self.itself = _weak(thing)
+        refs = map(_weak, itertools.islice(tensors_in(thing), MAX_WATCHED))
+        self.tensors = [ref for ref in refs if ref is not None]
+
+    def held(self, max_owners: int) -> Retained | None:
+        tensors = [tensor for ref in self.tensors if (tensor := ref()) is not None]
+        itself = self.itself() if self.itself is not None else None
+        if itself is None and not tensors:
+            return None
+        wanted = itself if itself is not None else max(tensors, key=size_of)
+        owners = _owners(wanted, max_owners, ignore=[tensors])
+        return Retained(
+            what=self.what,
+            whole=itself is not None,
+            num_bytes=sum({key: size for tensor in tensors for key, size in storages_of(tensor)}.values()),
+            num_tensors=len(tensors),
+            owners=owners,
+        )
+
+
+def _owners(wanted: object, max_owners: int, ignore: Sequence[object]) -> tuple[str, ...]:
+    found = find_owners([wanted], max_owners=max_owners, budget_s=_BUDGET_S, ignore=ignore).found
+    if found:
+        return tuple(owner.path for owner in found)
+    ways = graph_owners(wanted, max_owners=max_owners, budget_s=_BUDGET_S)
+    return tuple(f"the graph of {way.path}: detach it" for way in ways)
+
+
+def describe(thing: object) -> str:
+    """A short description.
+
+    >>> describe({}), describe(len)
+    ('dict', 'builtin_function_or_method')
+    """
+    if _is_tensor(thing):
+        tensor: Any = thing
+        return f"{type(thing).__name__} {list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+    return type(thing).__name__
+
+
+def tensors_in(thing: object) -> Iterator[Any]:
+    """The tensors released with this object: its own, a module's, an optimizer's state, those in containers."""
+    seen: set[int] = set()
+    todo = [thing]
+    while todo:
+        part: Any = todo.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if _is_tensor(part):
+            yield part
+            gradient = part.grad if part.is_leaf else None
+            if gradient is not None:
+                yield gradient
+        elif isinstance(part, Mapping):
+            todo += part.values()
+        elif isinstance(part, list | tuple):
+            todo += part
+        elif _is_torch(part, "nn", "Module"):
+            todo += [*part.parameters(), *part.buffers()]
+        elif _is_torch(part, "optim", "Optimizer"):
+            todo += [part.state, part.param_groups]
+
+
+def size_of(tensor: Any) -> int:
+    """Size of a tensor's storages, in bytes."""
+    return sum(size for _, size in storages_of(tensor))
+
+
+def _is_tensor(thing: object) -> bool:
+    torch = sys.modules.get("torch")  # not loaded: there are no tensors
+    return torch is not None and issubclass(type(thing), torch.Tensor)
+
+
+def _is_torch(thing: object, module: str, name: str) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(thing, getattr(getattr(torch, module), name))
+
+
+def _weak(thing: object) -> weakref.ref[Any] | None:
+    try:
+        return weakref.ref(thing)
+    except TypeError:  # lists, dictionaries, numbers
+        return None
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

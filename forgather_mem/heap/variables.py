@@ -1,0 +1,129 @@
+"""Reads and clears the variables of a running function, leaving no references behind."""
+
+from __future__ import annotations
+
+import ctypes
+import dis
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import FrameType
+from typing import Any
+
+_LOADS = frozenset({"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF"})
+_SKIPPED = frozenset({"CACHE", "PRECALL", "NOP", "EXTENDED_ARG", "NOT_TAKEN"})
+_MISSING = object()
+
+
+def is_function(frame: FrameType) -> bool:
+    """Whether this frame's variables are its own, not those of a module or a class body."""
+    return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+
+
+def variables_of(frame: FrameType) -> dict[str, Any]:
+    """A copy of the frame's variables."""
+    variables = dict(frame.f_locals)
+    _drop_snapshot(frame)
+    return variables
+
+
+def empty_assigned(frame: FrameType, objects: Sequence[object]) -> int:
+    """Sets to None the targets of the calling assignment statement that hold one of these objects.
+
+    In `model, opt = release_memory(model, opt)` the caller's variables keep both objects alive until the call has
+    returned, so collecting or clearing inside the call can't free them. The instructions after the call show which
+    variables are assigned.
+
+    Supported targets are names, attributes and items with a constant key; from any other target on, the rest is
+    unchanged until the assignment.
+
+    Args:
+        frame: The caller, at the call.
+        objects: Compared by identity.
+
+    Returns:
+        The number of targets cleared.
+    """
+    num_emptied = 0
+    for read, write in _targets(frame):
+        value = read()
+        if value is not _MISSING and any(value is thing for thing in objects):
+            write(None)
+            num_emptied += 1
+    _drop_snapshot(frame)
+    return num_emptied
+
+
+Target = tuple[Callable[[], object], Callable[[object], None]]
+
+
+def _targets(frame: FrameType) -> Iterator[Target]:
+    """Reads and writes of the targets that the values of a list are assigned to, in order."""
+    code = frame.f_code
+    behind = [
+        step for step in dis.get_instructions(code) if step.offset > frame.f_lasti and step.opname not in _SKIPPED
+    ]
+    if not behind or behind[0].opname != "UNPACK_SEQUENCE":
+        return
+    todo = int(behind[0].arg or 0)
+    stack: list[Any] = []
+    for step in behind[1:]:
+        if todo <= 0:
+            return
+        # Python 3.13 fuses pairs: STORE_FAST_STORE_FAST, STORE_FAST_LOAD_FAST, LOAD_FAST_LOAD_FAST
+        pair = step.opname in ("STORE_FAST_STORE_FAST", "STORE_FAST_LOAD_FAST", "LOAD_FAST_LOAD_FAST")
+        names = step.opname.replace("_FAST_", "_FAST ").split() if pair else [step.opname]
+        for opname, argument in zip(names, step.argval if pair else [step.argval], strict=True):
+            if opname in _LOADS:
+                stack.append(_read_name(frame, argument))
+            elif opname == "LOAD_CONST" or opname == "LOAD_SMALL_INT":
+                stack.append(argument)
+            elif opname == "LOAD_ATTR" and stack:
+                stack.append(getattr(stack.pop(), argument, _MISSING))
+            elif opname in ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF"):
+                yield partial(_read_name, frame, argument), partial(_write_name, frame, opname, argument)
+                todo -= 1
+            elif opname == "STORE_ATTR" and stack:
+                owner = stack.pop()
+                yield partial(getattr, owner, argument, _MISSING), partial(setattr, owner, argument)
+                todo -= 1
+            elif opname == "STORE_SUBSCR" and len(stack) >= 2:
+                key, owner = stack.pop(), stack.pop()
+                yield partial(_read_item, owner, key), partial(owner.__setitem__, key)
+                todo -= 1
+            else:
+                return
+
+
+def _read_name(frame: FrameType, name: str) -> object:
+    for namespace in (frame.f_locals, frame.f_globals, frame.f_builtins):
+        if name in namespace:
+            return namespace[name]
+    return _MISSING
+
+
+def _read_item(owner: Any, key: object) -> object:
+    try:
+        return owner[key]
+    except (KeyError, IndexError, TypeError):
+        return _MISSING
+
+
+def _write_name(frame: FrameType, opname: str, name: str, value: object) -> None:
+    namespace: Any = frame.f_globals if opname == "STORE_GLOBAL" else frame.f_locals
+    namespace[name] = value
+    if sys.version_info < (3, 13) and is_function(frame):
+        # f_locals is a copy there; this writes it back, as debuggers do. Reading f_locals again would undo it.
+        take_over = getattr(ctypes.pythonapi, "PyFrame_LocalsToFast", None)
+        if take_over is not None:
+            take_over(ctypes.py_object(frame), ctypes.c_int(0))
+
+
+def _drop_snapshot(frame: FrameType) -> None:
+    """Before Python 3.13 reading a frame's variables stores a snapshot in it, which keeps a batch or a model alive as
+    long as the function runs. Code that called `locals()` there has the same snapshot, which is then left alone."""
+    snapshot = frame.f_locals
+    # three references: the frame's, ours, and that of the call itself
+    if type(snapshot) is dict and is_function(frame) and sys.getrefcount(snapshot) <= 3:
+        snapshot.clear()

@@ -1,0 +1,78 @@
+"""What the waiting parent sees of the command from outside, for what no training tells: a script without a Trainer."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from forgather_mem.formats.ring_writer import RingWriter
+from forgather_mem.system.cgroups import kill_counter
+from forgather_mem.system.process_start import process_start
+from forgather_mem.telemetry import run_session
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from forgather_mem.launch.arguments import Command
+    from forgather_mem.launch.waiting import Ended
+
+
+class Sampler:
+    """Looks at the child, once a second, and keeps a ring of it.
+
+    Args:
+        folder: Where its ring lies until a training has one of its own; None for no ring.
+        pid: The process to look at.
+        command: What it runs.
+
+    Attributes:
+        first_bytes: How large it was at the first look, 0 before that.
+        last_bytes: How large it was at the last look.
+    """
+
+    def __init__(self, folder: str | None, pid: int, command: Command) -> None:
+        self.first_bytes = self.last_bytes = 0
+        self._statm = f"/proc/{pid}/statm"
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._peak_bytes = 0
+        header = {
+            "rank": 0, "world_size": 1, "pid": pid, "host": os.uname().nodename, "process": process_start(pid),
+            "script": command.script, "argv": command.arguments, "started_s": time.time(), "step": 0,
+            "kills": kill_counter(),
+        }  # fmt: skip
+        self._ring: RingWriter | None = None
+        if folder is None:
+            return
+        try:
+            self._ring = RingWriter(os.path.join(folder, run_session.WAITING_RING), header)
+        except OSError:
+            return  # no space: then the report has the kernel's numbers
+
+    def look(self) -> None:
+        """Record the current size."""
+        try:
+            with open(self._statm, "rb") as file:
+                _, resident, shared, *_ = file.read().split()
+        except (OSError, ValueError):
+            return  # it has just exited
+        rss_bytes = int(resident) * self._page_bytes
+        if not rss_bytes:
+            return
+        self.first_bytes, self.last_bytes = self.first_bytes or rss_bytes, rss_bytes
+        self._peak_bytes = max(self._peak_bytes, rss_bytes)
+        if self._ring is None:
+            return
+        values = {
+            "host/rss_bytes": float(rss_bytes),
+            "host/rss_peak_bytes": float(self._peak_bytes),
+            "host/anon_bytes": float(rss_bytes - int(shared) * self._page_bytes),
+        }
+        self._ring.sample(0, values, event="other")
+
+    def end(self, ended: Ended) -> None:
+        """Record the kernel's peak, and, if no signal ended the process, that nothing is missing."""
+        if self._ring is not None:
+            values = {"host/rss_peak_bytes": float(max(self._peak_bytes, ended.peak_bytes))}
+            self._ring.sample(0, values, event="other")
+            if ended.signal is None:
+                self._ring.state(0, "other", "finished")
+            self._ring.close()

@@ -1,0 +1,144 @@
+"""The folder of one `forgather-mem run`: made by this run alone, and cleared of nothing but what the run wrote.
+
+The parent imports this while it waits: only `os` and what is as small.
+"""
+
+from __future__ import annotations
+
+import os
+import re  # json has imported it anyway
+import time
+
+from forgather_mem.telemetry import run_session
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PLACE = "FORGATHER_MEM_DIR"
+_DEFAULT = "forgather_mem"
+_LONGEST_NAME = 100
+_WRITTEN = r"\.?(report|oom)(\.rank\d+)?\.json(\.\d+)?"
+
+
+class SessionFolder:
+    """A new folder, in the first of these places that takes one.
+
+    `FORGATHER_MEM_DIR`, or `./forgather_mem` where that is no link; then the folder of temporary files, where its
+    name can't be guessed and nobody else may look into it.
+
+    Args:
+        name: What is run; the folder is called after the time and this.
+
+    Attributes:
+        path: Absolute; None when no place takes a folder.
+        problem: Why the first place took none; None when it did.
+    """
+
+    __slots__ = ("_identity", "_parents", "path", "problem")
+
+    def __init__(self, name: str) -> None:
+        self.path: str | None = None
+        self.problem: str | None = None
+        self._identity = (0, 0)
+        self._parents: list[str] = []  # those that were made here, outermost first
+        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{name[:_LONGEST_NAME]}"
+        chosen = os.environ.get(PLACE)
+        try:
+            if not chosen and os.path.islink(_DEFAULT):
+                raise OSError(0, "it is a link")
+            self._make_below(os.path.abspath(chosen or _DEFAULT), name)
+        except OSError as error:
+            self.problem = f"{chosen or _DEFAULT}: {error.strerror}"
+            self._make_temporary(f"{_DEFAULT}-{name}-{os.urandom(8).hex()}")
+
+    def close(self) -> None:
+        """The run is over: whoever still knows this folder by its environment writes nothing into it any more."""
+        self._unlink(lambda name: name == run_session.NOTES)
+
+    def remove(self) -> None:
+        """Take away what the run wrote, then the folders that it made, as far as nothing else lies in them."""
+        self._unlink(_is_ours)
+        if self._is_the_same():
+            _remove_empty([*self._parents, str(self.path)])
+
+    def _make_below(self, parent: str, name: str) -> None:
+        try:
+            self._make_parents(parent)
+            for number in range(1, 1000):
+                try:
+                    self._make(os.path.join(parent, name if number == 1 else f"{name}_{number}"), 0o777)
+                    return
+                except FileExistsError:
+                    continue
+            raise OSError(0, "no name is free")
+        except OSError:
+            _remove_empty(self._parents)
+            self._parents = []
+            raise
+
+    def _make_temporary(self, name: str) -> None:
+        try:
+            self._make(os.path.join(os.path.abspath(os.environ.get("TMPDIR") or "/tmp"), name), 0o700)
+        except OSError:
+            return  # then there is none
+
+    def _make_parents(self, path: str) -> None:
+        missing = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for path in reversed(missing):
+            try:
+                os.mkdir(path)
+                self._parents.append(path)
+            except FileExistsError:
+                if not os.path.isdir(path):  # else another run has made it meanwhile
+                    raise OSError(0, "it is not a folder") from None
+
+    def _make(self, path: str, mode: int) -> None:
+        os.mkdir(path, mode)  # fails where anything has this name already
+        try:
+            run_session.make_notes(path)
+            found = os.lstat(path)
+        except OSError:
+            os.rmdir(path)
+            raise
+        self.path, self._identity = path, (found.st_dev, found.st_ino)
+
+    def _is_the_same(self) -> bool:
+        """Whether that path still means what was made here: the command may have put something else there."""
+        try:
+            found = os.lstat(self.path or "")
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._identity
+
+    def _unlink(self, wanted: Callable[[str], bool]) -> None:
+        if self.path is None or not self._is_the_same():
+            return
+        try:
+            for name in os.listdir(self.path):
+                if wanted(name):
+                    os.unlink(os.path.join(self.path, name))
+        except OSError:
+            return  # it stays as it is
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a file of this name, in a folder that a run has made, is the run's own or a draft of such.
+
+    >>> [_is_ours(name) for name in ("report.json", ".report.rank0.json.17", "oom.rank0.json.17", "ring.rank0")]
+    [True, True, True, True]
+    >>> [_is_ours(name) for name in ("report.txt", "my.report.json", "ring.rank1", "trainings.csv", "")]
+    [False, False, False, False, False]
+    """
+    return name in (run_session.NOTES, run_session.WAITING_RING) or bool(re.fullmatch(_WRITTEN, name))
+
+
+def _remove_empty(folders: list[str]) -> None:
+    try:
+        for folder in reversed(folders):
+            os.rmdir(folder)
+    except OSError:
+        return  # something else lies there

@@ -1,0 +1,49 @@
+"""Whether a command that has ended is worth a report: a usage text, a typing error or a `hello` is not.
+
+The parent asks before it imports what writes reports.
+"""
+
+from __future__ import annotations
+
+import os
+
+from forgather_mem.telemetry import run_session
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from forgather_mem.launch.arguments import Arguments, Command
+    from forgather_mem.launch.waiting import Ended
+
+SHORT_S = 5.0  # a process without torch that has run for less has nothing to tell
+_USAGE_S = 60.0  # who has run for longer, with his imports, has not just printed how he is used
+_USAGE_ERROR = 2  # argparse's exit code, and that of most others
+_OF_A_SIGNAL = 128  # above it: what a shell gives for a command that a signal has ended
+
+
+def asks_for_help(command: Command) -> bool:
+    """Whether the command was given `--help`, or `-h` as its last word."""
+    words = command.argv[1:]
+    return "--help" in words or words[-1:] == ["-h"]
+
+
+def is_worth_a_report(folder: str | None, arguments: Arguments, command: Command, ended: Ended) -> bool:
+    """Whether anything was trained, went wrong in a way that memory may explain, lasted, or was asked for."""
+    if arguments.report or arguments.fail_on or arguments.max_peaks:
+        return True
+    if ended.code is None or ended.code > _OF_A_SIGNAL or _has_told_something(folder):
+        return True
+    is_usage = ended.code == _USAGE_ERROR or (ended.code == 0 and asks_for_help(command))
+    if is_usage and ended.wall_s < _USAGE_S:
+        return False
+    return ended.wall_s >= SHORT_S or bool(folder and run_session.noted(folder, run_session.TORCH))
+
+
+def _has_told_something(folder: str | None) -> bool:
+    """Whether a process below has told of a training, or of memory that ran out."""
+    if folder is None:
+        return False
+    last_error = run_session.LAST_ERROR.partition("{")[0]
+    try:
+        return bool(run_session.registered(folder)) or any(name.startswith(last_error) for name in os.listdir(folder))
+    except OSError:
+        return False

@@ -1,0 +1,1 @@
+"""Memory back outside a training: release, clean up, retry with a smaller batch."""

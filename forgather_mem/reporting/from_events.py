@@ -1,0 +1,150 @@
+"""Reads the curves of a run, from its log or its TensorBoard page."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from forgather_mem.engine.summary import RunFacts, RunSummary, Span
+from forgather_mem.formats.jsonl import LogReader, log_files
+from forgather_mem.formats.scalars import Series, read_scalars
+from forgather_mem.reporting.build import build_report
+from forgather_mem.sinks.tags import tag_of
+from forgather_mem.telemetry.metrics import Metric, every_metric
+from forgather_mem.telemetry.records import Sample
+from forgather_mem.telemetry.report_schema import MOST, checked_report
+from forgather_mem.units import GIB
+
+
+@dataclass(slots=True)
+class Curve:
+    """The points of one sample name, in reading order: bytes, seconds, counts."""
+
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+
+    def add(self, step: int, value: float) -> None:
+        """Add a point."""
+        self.steps.append(step)
+        self.values.append(value)
+
+
+def read_curves(folder: str | Path, names: Iterable[str], rank: int = 0) -> dict[str, Curve]:
+    """The curves of these names; a name ending in "/" stands for all with that prefix; missing ones are left out.
+
+    Args:
+        folder: A run's folder or a TensorBoard folder.
+        names: Sample names.
+        rank: The rank whose log is read; if it left none, the first rank's.
+    """
+    wanted = tuple(names)
+    whole, families = set(wanted), tuple(name for name in wanted if name.endswith("/"))
+    whole.update(row.name for row in every_metric() if row.name.startswith(families))
+    logs = log_files(folder)
+    curves: dict[str, Curve] = {}
+    if not logs:
+        for name, series in _Page(folder).series.items():
+            if name in whole:
+                curves[name] = Curve(array("q", series.steps.tolist()), array("d", series.values.tolist()))
+        return curves
+    with contextlib.suppress(OSError):  # `read_run` has said of a file that it can't be read
+        for record in LogReader(*(logs.get(rank) or next(iter(logs.values())))):
+            if isinstance(record, Sample):
+                for name, value in record.values.items():
+                    if name in whole and abs(value) <= MOST:
+                        curves.setdefault(name, Curve()).add(record.step, value)
+    return curves
+
+
+def has_memory_tags(folder: str | Path) -> bool:
+    """Whether a folder's event files contain our curves."""
+    return bool(_Page(folder).series)
+
+
+def report_of_events(folder: str | Path) -> dict[str, Any]:
+    """The report as far as a TensorBoard page contains it: sizes and times, not the end of the run or the ledger."""
+    page = _Page(folder)
+    summary = RunSummary(RunFacts(event_folder=str(folder)))
+    summary.device = page.device
+    everything = page.series.values()
+    summary.begin(min((_first_step(series) for series in everything), default=0))
+    summary.last_step = max((int(series.steps.max()) for series in everything), default=0)
+    if page.series:
+        began_s = min(float(series.wall_times_s.min()) for series in everything)
+        summary.facts.started_s = began_s
+        summary.facts.wall_s = max(float(series.wall_times_s.max()) for series in everything) - began_s
+    for name, series in page.series.items():
+        at, values = int(series.values.argmax()), series.values
+        summary.spans[name] = Span(float(values[0]), float(values[-1]), float(values[at]), int(series.steps[at]))
+        summary.latest[name] = float(values[-1])
+    if "step/self_s" in page.series:
+        summary.self_s = float(page.series["step/self_s"].values.sum())
+    _add_limits(summary, page.series)
+    checked = checked_report(build_report(summary))
+    assert checked is not None, "it is of this version"
+    return checked[0]
+
+
+class _Page:
+    """Our curves on a TensorBoard page, under sample names and in their units.
+
+    Attributes:
+        series: The curves, by name.
+        device: The device's index; None without device curves.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.series: dict[str, Series] = {}
+        self.device: int | None = None
+        for tag, series in read_scalars(folder, wanted=lambda tag: _row_of(tag) is not None).series.items():
+            row, index = _row_of(tag) or (None, None)
+            whole = _sound(series)
+            if row is None or not len(whole.steps):
+                continue
+            self.device = self.device if index is None else index
+            self.series[row.name] = replace(whole, values=whole.values / row.factor)
+
+
+@functools.cache
+def _rows() -> dict[str, Metric]:
+    return {tag_of(row, device=0): row for row in every_metric()}
+
+
+def _row_of(tag: str) -> tuple[Metric, int | None] | None:
+    """The row that a tag stands for, and the index of its device; None for somebody else's tag."""
+    of_a_device = re.match(r"mem_(?:phase_)?gpu(\d{1,4})/", tag)
+    row = _rows().get(re.sub(r"gpu\d+/", "gpu0/", tag, count=1) if of_a_device else tag)
+    return None if row is None else (row, int(of_a_device[1]) if of_a_device else None)
+
+
+def _sound(series: Series) -> Series:
+    """Without the points that can't be sizes, times or steps: the file may be anybody's."""
+    import numpy as np
+
+    good = np.abs(series.values) < MOST / GIB  # which NaN is not; a value may be in GiB
+    for numbers in (series.steps.astype(float), series.wall_times_s):
+        good &= np.abs(numbers) < MOST
+    return Series(steps=series.steps[good], wall_times_s=series.wall_times_s[good], values=series.values[good])
+
+
+def _first_step(series: Series) -> int:
+    """The step at which the run began: one record period before the first record."""
+    steps = series.steps
+    spacing = int(steps[1] - steps[0]) if len(steps) > 1 else 1
+    return max(0, int(steps[0]) - max(1, spacing))
+
+
+def _add_limits(summary: RunSummary, series: dict[str, Series]) -> None:
+    """Derive the limits from the curves of used fractions."""
+    used_frac, available = series.get("host/limit_used_frac"), series.get("host/available_bytes")
+    if used_frac is not None and available is not None and used_frac.values[0] < 1:
+        summary.facts.host_limit_bytes = round(float(available.values[0]) / (1 - float(used_frac.values[0])))
+    reserved_frac, reserved = series.get("device/reserved_frac"), series.get("device/reserved_bytes")
+    if reserved_frac is not None and reserved is not None and reserved_frac.values[-1] > 0:
+        summary.facts.device_total_bytes = round(float(reserved.values[-1]) / float(reserved_frac.values[-1]))

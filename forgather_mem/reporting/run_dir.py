@@ -1,0 +1,187 @@
+"""Reads the report of the run in a folder, from the best source that it left there.
+
+Nothing here imports torch: a waiting parent may read a killed run while at the memory limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from forgather_mem.errors import ForgatherMemError, did_you_mean
+from forgather_mem.formats.jsonl import log_files
+from forgather_mem.formats.ring import Ring, read_ring, ring_files
+from forgather_mem.reporting.build import FILE_NAME, rank_reports
+from forgather_mem.reporting.from_log import report_of_log
+from forgather_mem.reporting.merge_ranks import merge_ranks
+from forgather_mem.telemetry.report_schema import read_report
+
+__all__ = ["NoRun", "find_run", "killed_report", "merge_ranks", "read_run"]
+
+# Below a folder at most so many others are looked through, and so many names in all.
+_MAX_FOLDERS, _MAX_NAMES = 20_000, 500_000
+_MAX_LOOKED_AT = 1000
+# Of one run.
+_MAX_RANKS, _MAX_LEFT_OUT = 4096, 100
+
+
+class NoRun(ForgatherMemError):
+    """A folder contains no run, or does not exist."""
+
+
+def read_run(folder: str | Path) -> dict[str, Any]:
+    """The report (schema 1) of the run in a folder, over all ranks that have left files.
+
+    For each rank the best source is used: its report, or else its log with its black box. `run.end` is None until the
+    run's end is recorded, and "killed" if its process ended without recording it; `killed` then holds what is known
+    about its end.
+
+    Args:
+        folder: The run's folder; or one above it, whose newest run is used; or a TensorBoard folder with `mem_*` tags.
+
+    Raises:
+        NoRun: if there is none.
+    """
+    place = find_run(folder)
+    whole, left_out = read_report(place / FILE_NAME)
+    if whole is None:
+        whole, wrong = _from_ranks(place)
+        left_out += wrong
+    return {**whole, "left_out": [*left_out, *whole.get("left_out", ())]} if left_out else whole
+
+
+def _from_ranks(place: Path) -> tuple[dict[str, Any], list[str]]:
+    """The report of all that single ranks have left, and a sentence for what can't be used."""
+    written, logs, rings = rank_reports(place), log_files(place), ring_files(place)
+    reports: list[dict[str, Any]] = []
+    left_out: list[str] = []
+    for rank in sorted({*written, *logs, *rings})[:_MAX_RANKS]:
+        report, wrong = read_report(written[rank]) if rank in written else (None, [])
+        if report is None:
+            ring = _ring(rings[rank], wrong) if rank in rings else None
+            report = _of_log(logs.get(rank, []), ring, wrong)
+        left_out += wrong
+        if report is not None:
+            report["run"]["folder"] = report["run"].get("folder") or str(place)
+            left_out += report.pop("left_out", [])
+            reports.append(report)
+        if len(left_out) > _MAX_LEFT_OUT:  # none of ours
+            left_out.append("further files were not looked at")
+            break
+    if reports:
+        return merge_ranks(reports), left_out
+    if left_out:
+        raise NoRun(f"nothing of the run in {str(place)!r} can be read\n  " + "\n  ".join(left_out))
+    from forgather_mem.reporting.from_events import report_of_events  # needs numpy
+
+    return report_of_events(place), left_out
+
+
+def _of_log(files: list[Path], ring: Ring | None, wrong: list[str]) -> dict[str, Any] | None:
+    try:
+        return report_of_log(files, ring) if files or ring is not None else None
+    except OSError as error:
+        wrong.append(f"{files[-1].name}: {error.strerror or error}")
+        return report_of_log((), ring) if ring is not None else None
+
+
+def _ring(path: Path, wrong: list[str]) -> Ring | None:
+    try:
+        return read_ring(path)
+    except OSError as error:
+        wrong.append(f"{path.name}: {error.strerror or error}")
+    except ValueError:  # its process died before writing anything
+        wrong.append(f"{path.name}: it is no whole black box")
+    return None
+
+
+def killed_report(report: Mapping[str, Any], signal: int) -> dict[str, Any]:
+    """The report of a run that a signal ended, which only its parent knows.
+
+    Args:
+        report: As returned by `read_run`.
+        signal: The signal's number.
+    """
+    known = {
+        "step": report["steps"], "phase": "other", "oom_kill_before": None, "oom_kill_after": None,
+        "used_bytes": None, "process_bytes": None, "workers_bytes": None, "num_workers": None,
+        "process_bytes_per_step": None, "workers_bytes_per_step": None, "since_step": None,
+    }  # fmt: skip
+    run = {**report["run"], "end": "killed", "exit_code": 128 + signal}
+    return {**report, "run": run, "killed": {**known, **(report.get("killed") or {}), "signal": signal}}
+
+
+def find_run(folder: str | Path) -> Path:
+    """The folder itself if it contains a run, else the newest run below it.
+
+    Raises:
+        NoRun: if there is none.
+    """
+    top = Path(os.path.expanduser(folder))
+    if not os.path.isdir(top):
+        raise NoRun(_no_folder(top))
+    runs: list[tuple[float, str]] = []
+    events: list[tuple[float, str]] = []
+    for number, (place, names) in enumerate(_folders(str(top))):
+        if ours := [name for name in names if _is_ours(name)]:
+            runs.append((_newest(place, ours), place))
+        elif theirs := [name for name in names if "tfevents" in name]:
+            events.append((_newest(place, theirs), place))
+        if number >= _MAX_FOLDERS or (runs and number == 0):
+            break
+    if runs:
+        return Path(max(runs)[1])
+    if events:
+        from forgather_mem.reporting.from_events import has_memory_tags
+
+        for _, place in sorted(events, reverse=True)[:_MAX_LOOKED_AT]:
+            with contextlib.suppress(OSError):
+                if has_memory_tags(place):
+                    return Path(place)
+        raise NoRun(f"the event files below {str(folder)!r} have no tags mem_*: no memory was logged there")
+    raise NoRun(
+        f"no run was found below {str(folder)!r}: no report, log or event file\n"
+        "  a watched training writes them to <output_dir>/forgather_mem, or in FORGATHER_MEM_DIR"
+    )
+
+
+def _folders(top: str) -> Iterator[tuple[str, list[str]]]:
+    """A folder and those below it, each with the names of its files; no link is followed, nor are hidden ones."""
+    waiting, left = [top], _MAX_NAMES
+    while waiting and left > 0:
+        place = waiting.pop()
+        names = []
+        with contextlib.suppress(OSError), os.scandir(place) as entries:
+            for entry in itertools.islice(entries, left):
+                left -= 1
+                if not entry.is_dir(follow_symlinks=False):
+                    names.append(entry.name)
+                elif not entry.name.startswith("."):
+                    waiting.append(entry.path)
+        yield place, names
+
+
+def _is_ours(name: str) -> bool:
+    return (name.startswith("report.") and name.endswith(".json")) or name.startswith(("memory.rank", "ring.rank"))
+
+
+def _newest(place: str, names: list[str]) -> float:
+    """When one of these files was changed last; of very many, one of the first."""
+    newest = 0.0
+    for name in names[:_MAX_LOOKED_AT]:
+        with contextlib.suppress(OSError):
+            newest = max(newest, os.lstat(os.path.join(place, name)).st_mtime)
+    return newest
+
+
+def _no_folder(top: Path) -> str:
+    if os.path.lexists(top):
+        return f"{str(top)!r} is a file\n  give the folder of a run, or one above it"
+    near = None
+    with contextlib.suppress(OSError):
+        near = did_you_mean(top.name, os.listdir(top.parent))
+    return f"there is no folder {str(top)!r}\n  {near or 'give the folder of a run, or one above it'}"

@@ -1,0 +1,1 @@
+"""The kernel, the allocator, this process and its ranks: read, never interpreted."""

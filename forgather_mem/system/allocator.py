@@ -1,0 +1,210 @@
+"""The accelerator's allocator, read in one call without waking an idle device.
+
+All torch calls that differ between accelerators and torch versions are in this file. Nothing here initialises a device:
+before the user's script has done so there is no allocator, and functions return None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import operator
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Nested = Mapping[str, Any]  # {"allocated_bytes": {"all": {"current": 0, "peak": 0, ...}, ...}, "num_ooms": 0}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Allocator:
+    """The calls of one device's caching allocator.
+
+    Attributes:
+        kind: "cuda" (ROCm too), "xpu", "mps", ...
+        index: The device index.
+        stats: The nested statistics, in one call.
+        reset_peaks: Reset the peaks to the current values. None if the device keeps no peaks.
+        memory_info: (free, total) bytes of the whole device, from the driver. None if unavailable.
+        empty_cache: Give unused memory back to the driver.
+        counts_retries: Whether `num_alloc_retries` and `num_ooms` are meaningful here.
+    """
+
+    kind: str
+    index: int
+    stats: Callable[[], Nested]
+    reset_peaks: Callable[[], object] | None
+    memory_info: Callable[[], tuple[int, int]] | None
+    empty_cache: Callable[[], object]
+    counts_retries: bool
+
+
+def current_allocator() -> Allocator | None:
+    """The allocator of this process's current device; None without an accelerator or before its first use."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "accelerator"):  # missing, or still being imported
+        return None
+    kind = _accelerator_kind(torch)
+    if kind is None or not _is_initialised(torch, kind):
+        return None
+    return _allocator(kind, _current_index(torch, kind))
+
+
+def has_accelerator() -> bool:
+    """Whether this torch was built for an accelerator; also True while torch is not imported."""
+    torch = sys.modules.get("torch")
+    return torch is None or not hasattr(torch, "accelerator") or _accelerator_kind(torch) is not None
+
+
+@functools.cache  # called at each step, also without a device
+def _accelerator_kind(torch: Any) -> str | None:
+    """The accelerator this torch was built for ("cuda", "xpu", ...), whether or not one is present."""
+    try:
+        device = torch.accelerator.current_accelerator()
+    except RuntimeError:  # torch 2.6 raises where newer ones return None
+        return None
+    return None if device is None else str(device.type)
+
+
+def _is_initialised(torch: Any, kind: str) -> bool:
+    module = getattr(torch, kind, None)
+    if module is None:
+        return False
+    if hasattr(module, "is_initialized"):
+        return bool(module.is_initialized())
+    if kind == "mps":  # it has no such state; reading its counters allocates nothing
+        return bool(module.is_available())
+    started = getattr(torch._C, "_accelerator_isAllocatorInitialized", None)
+    return bool(started()) if started is not None else False
+
+
+def _current_index(torch: Any, kind: str) -> int:
+    module = getattr(torch, kind)
+    return int(module.current_device()) if hasattr(module, "current_device") else 0
+
+
+@functools.cache
+def _allocator(kind: str, index: int) -> Allocator:
+    import torch
+
+    if kind == "mps":
+        return _mps_allocator(torch)
+    found = _cuda_allocator(torch, index) if kind == "cuda" else _other_allocator(torch, kind, index)
+    try:
+        found.stats()
+    except RuntimeError:  # a pluggable allocator of the user keeps no statistics
+        return dataclasses.replace(found, stats=dict, reset_peaks=None, counts_retries=False)
+    return found
+
+
+def _cuda_allocator(torch: Any, index: int) -> Allocator:
+    # torch.cuda.memory_stats flattens and sorts some 120 keys; this is the nested dict it starts from.
+    nested = getattr(torch._C, "_cuda_memoryStats", None)
+    if nested is None:
+        nested = torch.cuda.memory.memory_stats_as_nested_dict
+    return Allocator(
+        kind="cuda",
+        index=index,
+        stats=functools.partial(nested, index),
+        reset_peaks=functools.partial(torch.cuda.reset_peak_memory_stats, index),
+        memory_info=functools.partial(torch.cuda.mem_get_info, index),
+        empty_cache=_late(torch.cuda),
+        # cudaMallocAsync leaves both counters at 0 whatever happens
+        counts_retries=torch.cuda.get_allocator_backend() == "native",
+    )
+
+
+def _mps_allocator(torch: Any) -> Allocator:
+    def stats() -> Nested:
+        return {
+            "allocated_bytes": {"all": {"current": torch.mps.current_allocated_memory()}},
+            "reserved_bytes": {"all": {"current": torch.mps.driver_allocated_memory()}},
+        }
+
+    def memory_info() -> tuple[int, int]:
+        total = int(torch.mps.recommended_max_memory())
+        return max(0, total - int(torch.mps.driver_allocated_memory())), total
+
+    return Allocator("mps", 0, stats, None, memory_info, _late(torch.mps), False)
+
+
+def _other_allocator(torch: Any, kind: str, index: int) -> Allocator:
+    module = getattr(torch, kind)
+    general = torch.accelerator
+    nested = getattr(module, "memory_stats_as_nested_dict", None)
+    flat = getattr(module, "memory_stats", None)
+    stats: Callable[[], Nested]
+    if nested is not None:
+        stats = functools.partial(nested, index)
+    elif hasattr(torch._C, "_accelerator_getDeviceStats"):
+        stats = functools.partial(torch._C._accelerator_getDeviceStats, index)
+    elif flat is not None:
+        stats = functools.partial(_nested_of_flat, flat, index)
+    else:
+        stats = dict
+    reset = getattr(module, "reset_peak_memory_stats", None) or getattr(general, "reset_peak_memory_stats", None)
+    info = getattr(module, "mem_get_info", None) or getattr(general, "get_memory_info", None)
+    return Allocator(
+        kind=kind,
+        index=index,
+        stats=stats,
+        reset_peaks=None if reset is None else functools.partial(reset, index),
+        memory_info=None if info is None else functools.partial(info, index),
+        empty_cache=_late(module if hasattr(module, "empty_cache") else general),
+        counts_retries=True,
+    )
+
+
+def _late(module: Any) -> Callable[[], object]:
+    """Its `empty_cache`, looked up at the call: it may be wrapped by then."""
+    return functools.partial(operator.methodcaller("empty_cache"), module)
+
+
+def _nested_of_flat(flat: Callable[[int], Mapping[str, Any]], index: int) -> Nested:
+    nested: dict[str, Any] = {}
+    for name, number in flat(index).items():
+        *groups, last = name.split(".")
+        inner = nested
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        inner[last] = number
+    return nested
+
+
+def gauge(stats: Nested, name: str, what: str = "current") -> int | None:
+    """One number from the nested statistics; None if this allocator does not have it.
+
+    >>> gauge({"allocated_bytes": {"all": {"current": 512}}}, "allocated_bytes")
+    512
+    >>> gauge({}, "allocated_bytes") is None
+    True
+    """
+    try:
+        return int(stats[name]["all"][what])
+    except (KeyError, TypeError):
+        return None
+
+
+def driver_memory(allocator: Allocator) -> tuple[int, int] | None:
+    """(free, total) bytes of the whole device, from the driver; None if unavailable."""
+    if allocator.memory_info is None:
+        return None
+    try:
+        free, total = allocator.memory_info()
+    except RuntimeError:  # a device or driver without this query
+        return None
+    return int(free), int(total)
+
+
+def empty_host_cache() -> None:
+    """Free the pinned host memory that torch keeps for copies to the device, if possible."""
+    if current_allocator() is None:
+        return
+    import torch
+
+    empty = getattr(torch.accelerator, "empty_host_cache", None) or getattr(torch._C, "_host_emptyCache", None)
+    if empty is not None:
+        with contextlib.suppress(RuntimeError):  # an accelerator without pinned memory
+            empty()

@@ -1,0 +1,128 @@
+"""Runs a context around each call of a function, of any kind of function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar, cast
+
+from forgather_mem.telemetry.guard import FailureGuard
+
+F = TypeVar("F")
+Around = Callable[[], AbstractContextManager[object]]
+
+_FENCE = FailureGuard()
+
+
+def around_calls(function: F, around: Around) -> F:
+    """The function with a new context around each call; of the same kind as the original.
+
+    What fails in the context is logged, and the function does what it does without it.
+
+    Supports functions, methods, coroutines, generators and asynchronous generators. A generator is inside the context
+    from its first item to its end. While `torch.compile` traces a function, there is no context.
+
+    Raises:
+        ValueError: for anything that is not a function, for example a class.
+
+    >>> import contextlib, io
+    >>> said = io.StringIO()
+    >>> loud = around_calls(print, lambda: contextlib.redirect_stdout(said))
+    >>> loud("hello")
+    >>> said.getvalue()
+    'hello\\n'
+    """
+    inner: Any = function
+    if isinstance(inner, staticmethod | classmethod):
+        return cast(F, type(inner)(around_calls(inner.__func__, around)))
+    if not callable(inner) or isinstance(inner, type):
+        raise ValueError(f"{inner!r} is no function: decorate a function or a method, not a class or a value")
+    for is_kind, wrap in (
+        (inspect.isasyncgenfunction, _async_generator),
+        (inspect.iscoroutinefunction, _coroutine),
+        (inspect.isgeneratorfunction, _generator),
+    ):
+        if is_kind(inner):
+            return cast(F, functools.wraps(inner)(wrap(inner, around)))
+    return cast(F, functools.wraps(inner)(_function(inner, around)))
+
+
+class _Fenced:
+    """A context of ours around somebody else's call."""
+
+    def __init__(self, around: Around) -> None:
+        self._around = around
+        self._context: AbstractContextManager[object] | None = None
+
+    def __enter__(self) -> None:
+        self._context = _FENCE.call("what we do before a call", self._enter)
+
+    def _enter(self) -> AbstractContextManager[object]:
+        context = self._around()
+        context.__enter__()
+        return context
+
+    def __exit__(self, *error: Any) -> None:
+        if self._context is not None:
+            _FENCE.call("what we do after a call", self._context.__exit__, *error)
+
+
+def _function(function: Callable[..., Any], around: Around) -> Callable[..., Any]:
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        if _in_compiled_code():
+            return function(*arguments, **keywords)
+        with _Fenced(around):
+            return function(*arguments, **keywords)
+
+    return call
+
+
+def _in_compiled_code() -> bool:
+    """Whether `torch.compile` is tracing this call: a context of ours would break its graph."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.compiler.is_compiling())
+
+
+def _coroutine(function: Callable[..., Any], around: Around) -> Callable[..., Any]:
+    async def call(*arguments: Any, **keywords: Any) -> Any:
+        with _Fenced(around):
+            return await function(*arguments, **keywords)
+
+    return call
+
+
+def _generator(function: Callable[..., Any], around: Around) -> Callable[..., Any]:
+    def call(*arguments: Any, **keywords: Any) -> Generator[Any, Any, Any]:
+        with _Fenced(around):
+            return (yield from function(*arguments, **keywords))
+
+    return call
+
+
+def _async_generator(function: Callable[..., Any], around: Around) -> Callable[..., Any]:
+    # Async generators have no `yield from`: what the consumer sends and throws is passed on explicitly.
+    async def call(*arguments: Any, **keywords: Any) -> AsyncGenerator[Any, Any]:
+        with _Fenced(around):
+            items = function(*arguments, **keywords)
+            coming = items.__anext__()
+            try:
+                while True:
+                    try:
+                        item = await coming
+                    except StopAsyncIteration:
+                        return
+                    try:
+                        sent = yield item
+                    except GeneratorExit:
+                        raise
+                    except BaseException as thrown:  # noqa: BLE001 (handed on, as `yield from` does)
+                        coming = items.athrow(thrown)
+                    else:
+                        coming = items.asend(sent)
+            finally:
+                await items.aclose()
+
+    return call

@@ -1,0 +1,239 @@
+"""Measuring windows: peaks for several readers at once, from a high-water mark that can only be reset.
+
+The kernel and the device's allocator each keep one high-water mark per process, and a reset destroys it for every
+reader. So each mark has one owner here, and all peaks of this library come from it:
+
+    with host_peaks().open() as window:
+        ...
+    window.peak_bytes
+
+Windows nest and overlap in any order and from any thread. Before a mark is reset, its value is folded into every open
+window, so an inner window never loses the peak of an outer one.
+
+Limits: changes in the microseconds between reading and resetting a mark are lost. A reset by other code is noticed only
+if the mark is then lower than before; the open windows are then no longer `exact`.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from forgather_mem.system.allocator import Allocator, current_allocator
+from forgather_mem.system.forks import FORKS
+from forgather_mem.system.high_water import DeviceMark, HighWaterMark, HostMark, Reading
+
+M = TypeVar("M", bound=HighWaterMark, covariant=True)
+
+
+class PeakWindows(Generic[M]):
+    """The owner of one mark: opens windows and keeps them correct. Thread-safe.
+
+    Use `host_peaks()` and `device_peaks()` to get the process's owners; two owners of one mark would corrupt each
+    other's windows.
+    """
+
+    def __init__(self, mark: M) -> None:
+        self.mark = mark
+        self._windows: list[PeakWindow] = []
+        self._begin_process()
+
+    def open(self, *, reset: bool = True) -> PeakWindow:
+        """A window that starts now.
+
+        Args:
+            reset: Reset the mark, which is visible to other readers in this process. Without it the window is `exact`
+                only if memory rises above the older mark while it is open.
+        """
+        with self.held():
+            return self._open(self.fold(None), reset)
+
+    @property
+    def highest_bytes(self) -> int:
+        """The highest value seen in this process, despite any resets by us, or by others after a reading."""
+        with self.held():
+            self.fold(None)
+            return self._highest_bytes
+
+    def held(self) -> AbstractContextManager[bool]:
+        """The lock, for `with`: no window of this owner begins or ends while it is held."""
+        if self._forks != FORKS.number:
+            self._begin_process()  # in a forked child: other memory, a new lock, no windows
+        return self._lock
+
+    def _begin_process(self) -> None:
+        self._forks = FORKS.number
+        self._lock = threading.RLock()
+        for window in self._windows:
+            window._end()
+        self._windows = []
+        self._seen_bytes = self._highest_bytes = 0
+
+    def _open(self, reading: Reading, reset: bool) -> PeakWindow:
+        window = PeakWindow(self, reset)
+        self._start(window, reading)
+        self._windows.append(window)
+        return window
+
+    def _start(self, window: PeakWindow, reading: Reading) -> None:
+        current, peak = reading
+        if window._resets and self.mark.resettable and peak > current:
+            self.mark.reset(current)
+            self._seen_bytes = peak = current
+            for other in self._windows:
+                other._older_mark_bytes = -1
+        older_mark = peak if peak > current + self.mark.slack_bytes else -1
+        window.start_bytes = window.seen_bytes = current
+        window._older_mark_bytes = window._unknown_bytes = older_mark
+        window._disturbed = False
+
+    def fold(self, reading: Reading | None) -> Reading:
+        """Read the mark (unless the caller just did) and fold its value into every open window; while `held`."""
+        current, peak = self.mark.read() if reading is None else reading
+        if peak < self._seen_bytes - self.mark.slack_bytes:  # other code has reset it
+            for window in self._windows:
+                window._disturbed = True
+                window._older_mark_bytes = window._unknown_bytes = -1
+        self._seen_bytes = peak
+        if peak > self._highest_bytes:
+            self._highest_bytes = peak
+        for window in tuple(self._windows):  # a window finalised by the collector now leaves the list
+            seen = peak if peak > window._older_mark_bytes else current
+            if seen > window.seen_bytes:
+                window.seen_bytes = seen
+        return current, peak
+
+    def _close(self, window: PeakWindow) -> None:
+        window._end()
+        self._windows.remove(window)
+        if not self._windows:
+            self.mark.rest()
+
+
+class PeakWindow:
+    """From `PeakWindows.open()` to `close()`: the highest memory in between. Also a context manager.
+
+    Attributes:
+        start_bytes: Memory at the opening.
+        seen_bytes: The highest value at the last reading of the mark by any caller.
+        closed: Whether it has ended, by `close()` or because this is a forked child.
+    """
+
+    __slots__ = (
+        "_disturbed",
+        "_older_mark_bytes",  # a mark this low says nothing about this window
+        "_owner",
+        "_resets",
+        "_unknown_bytes",  # a peak this low may have been missed
+        "closed",
+        "seen_bytes",
+        "start_bytes",
+    )
+
+    def __init__(self, owner: PeakWindows[HighWaterMark], resets: bool) -> None:
+        self._owner: PeakWindows[HighWaterMark] | None = owner
+        self._resets = resets
+        self.start_bytes = self.seen_bytes = 0
+        self.closed = False
+        self._older_mark_bytes = self._unknown_bytes = -1
+        self._disturbed = False
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest memory since the opening, until now or until it was closed.
+
+        A lower bound if the window is not `exact`.
+        """
+        return self.look()
+
+    @property
+    def risen(self) -> bool:
+        """Whether the mark is meaningful for this window: it rose or was reset in it."""
+        return self.seen_bytes > self._unknown_bytes
+
+    @property
+    def exact(self) -> bool:
+        """Whether `peak_bytes` is the true peak, and not only a lower bound."""
+        return not self._disturbed and self.seen_bytes > self._unknown_bytes
+
+    def look(self, reading: Reading | None = None) -> int:
+        """The peak so far.
+
+        Args:
+            reading: The mark's value, if the caller has just read it (while the owner is `held`).
+        """
+        owner = self._owner
+        if owner is not None:
+            if reading is not None:
+                owner.fold(reading)
+            else:
+                with owner.held():
+                    owner.fold(None)
+        return self.seen_bytes
+
+    def restart(self, reading: Reading | None = None) -> None:
+        """Start again at this instant, as if closed and reopened.
+
+        Args:
+            reading: The mark's value at an immediately preceding `look` (while the owner is `held`).
+        """
+        owner = self._owner
+        if owner is not None:
+            if reading is not None:
+                owner._start(self, reading)
+            else:
+                with owner.held():
+                    owner._start(self, owner.fold(None))
+
+    def close(self) -> int:
+        """Ends the window and returns its peak in bytes. Closing twice is harmless."""
+        owner = self._owner
+        if owner is not None:
+            with owner.held():
+                try:
+                    owner.fold(None)
+                finally:  # also where a device has failed, and has no answer
+                    if self._owner is not None:  # another thread may have closed it, or this is a forked child
+                        owner._close(self)
+        return self.seen_bytes
+
+    def _end(self) -> None:
+        self._owner, self.closed = None, True
+
+    def __enter__(self) -> PeakWindow:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def host_peaks() -> PeakWindows[HostMark] | None:
+    """The owner of the kernel's mark; None if the system has no readable one (no /proc)."""
+    return _host_windows()
+
+
+def device_peaks() -> PeakWindows[DeviceMark] | None:
+    """The owner of the current device's mark; None without an initialised accelerator that has one."""
+    allocator = current_allocator()
+    if allocator is None or allocator.reset_peaks is None:
+        return None
+    return _device_windows(allocator)
+
+
+# One owner per process and mark, because there is one mark: that is why these two are cached.
+@functools.cache
+def _host_windows() -> PeakWindows[HostMark] | None:
+    try:
+        return PeakWindows(HostMark())
+    except (OSError, IndexError):  # no /proc, or one without VmHWM
+        return None
+
+
+@functools.cache
+def _device_windows(allocator: Allocator) -> PeakWindows[DeviceMark]:
+    return PeakWindows(DeviceMark(allocator))

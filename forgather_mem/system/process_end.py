@@ -1,0 +1,55 @@
+"""What is still to be done when this process ends, in one handler of `atexit`, however many trainings there were.
+
+A handler that is taken back leaves its slot in `atexit` for good. And a forked child inherits its parent's handlers,
+and runs them when it ends by `sys.exit` or an error: what the parent has begun is the parent's to end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable
+
+
+class _ProcessEnd:
+    """Calls for the end of the process that has asked for them.
+
+    >>> PROCESS_END.ask(print)
+    >>> PROCESS_END.withdraw(print)
+    """
+
+    __slots__ = ("_calls", "_registered")
+
+    def __init__(self) -> None:
+        self._calls: dict[Callable[[], object], Callable[[], object]] = {}
+        self._registered = False
+        os.register_at_fork(after_in_child=self._forget)
+
+    def ask(self, call: Callable[[], object], in_child: Callable[[], object] = bool) -> None:
+        """Call this when the process ends, before what was asked for earlier; in a forked child `in_child`, at once."""
+        self.withdraw(call)
+        self._calls[call] = in_child
+        if not self._registered:
+            self._registered = True
+            atexit.register(self._run)
+
+    def withdraw(self, call: Callable[[], object]) -> None:
+        """It is no longer needed. Idempotent."""
+        self._calls.pop(call, None)
+
+    def _run(self) -> None:
+        if self._calls:
+            try:
+                self._calls.popitem()[0]()
+            finally:  # an error, or a Ctrl-C, of one is not the others'
+                self._run()
+
+    def _forget(self) -> None:
+        calls, self._calls = self._calls, {}
+        self._registered = False  # multiprocessing empties a child's atexit
+        for in_child in calls.values():
+            in_child()
+
+
+# One, because there is one process.
+PROCESS_END = _ProcessEnd()

@@ -1,0 +1,57 @@
+"""Telling a process from every other that had or will have its number, by the kernel's clock and not by the wall's.
+
+Only `os` is imported: the waiting parent of `forgather-mem run` asks here too.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def process_start(pid: int | str = "self") -> str:
+    """The boot, the number space and the clock tick in which a process began; "" where the kernel does not tell.
+
+    >>> process_start() == process_start(os.getpid()) != ""
+    True
+    """
+    try:
+        space, ticks = os.readlink(f"/proc/{pid}/ns/pid"), _stat(pid)[1]
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{file.read().strip()} {space} {ticks}"
+    except OSError:
+        return ""
+
+
+def is_running(pid: int, host: str, start: str) -> bool | None:
+    """Whether a process is still there; None when this machine can't know.
+
+    Args:
+        pid: Its number.
+        host: The name of its machine.
+        start: What `process_start` gave for it then.
+
+    >>> is_running(os.getpid(), os.uname().nodename, process_start())
+    True
+    """
+    if host != os.uname().nodename or not os.path.isdir("/proc/self"):
+        return None
+    then, here = start.split(" "), process_start().split(" ")
+    if start and then[0] != here[0]:
+        return False  # the machine has been started anew
+    if start and then[1:2] != here[1:2]:
+        return None  # in another container numbers mean other processes
+    try:
+        state, ticks = _stat(pid)
+    except OSError:
+        return False
+    if state == "Z" or (start and ticks != then[-1]):
+        return False
+    return True if start else None
+
+
+def _stat(pid: int | str) -> tuple[str, str]:
+    """State and start of a process: proc_pid_stat(5), fields 3 and 22."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        # Two fields stand before the closing parenthesis of the name, which may itself hold anything
+        fields = file.read().rpartition(b")")[2].decode().split()
+    return fields[3 - 3], fields[22 - 3]

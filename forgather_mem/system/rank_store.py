@@ -1,0 +1,254 @@
+"""Lets ranks agree without a collective, through the key-value store that torch.distributed keeps anyway.
+
+A collective in a callback deadlocks as soon as one rank skips it. Here one rank writes a value and the others read it.
+The store is a server in one of the processes, and where that stands still, a question to it has no end. So a thread
+puts the questions; the training waits for an answer for `ANSWER_S` at most, and not at all while an earlier question
+has none.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from forgather_mem.system.forks import FORKS
+
+logger = logging.getLogger(__name__)
+
+ANSWER_S = 0.5  # an answer takes 0.1 ms in one machine
+_RETRY_S = 60.0
+_IDLE_S = 1.0
+_PREFIX = "forgather_mem/"
+
+
+def default_store() -> Any | None:
+    """The store of the process group; None if torch.distributed is not initialised or not imported."""
+    if "torch.distributed" not in sys.modules:
+        return None
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    get_store = getattr(c10d, "_get_default_store", None)
+    return get_store() if get_store is not None else None
+
+
+class _Question:
+    """Something that is asked of the store.
+
+    Attributes:
+        store: The store, until it has answered.
+        answer: What came of it; None before it is `done`, and when it `failed`.
+    """
+
+    def __init__(self, ask: Callable[[Any], Any], store: Any) -> None:
+        self._ask = ask
+        self.store = store
+        self.answer: Any = None
+        self.failed = False
+        self.done = threading.Event()
+
+    def put(self) -> float:
+        """Ask; the seconds that it took."""
+        began_s = time.monotonic()
+        try:
+            self.answer = self._ask(self.store)
+        finally:
+            self.store = None
+        return time.monotonic() - began_s
+
+
+class _Asker:
+    """Puts questions to the store, one after the other, in a thread that ends when nobody asks any more."""
+
+    def __init__(self) -> None:
+        self._begin_process()
+
+    def _begin_process(self) -> None:
+        self._forks = FORKS.number
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._questions: queue.SimpleQueue[_Question] = queue.SimpleQueue()
+        self._open: dict[str, _Question] = {}  # those whose answer nobody has taken
+        self._slow = False  # the last answer came late, or has not come
+        self._gone = (0, 0.0)  # the store that has failed last, and when it is asked again
+        self._told = False
+
+    def ask(self, key: str, ask: Callable[[Any], Any], *, anew: bool, wait_s: float = ANSWER_S) -> _Question | None:
+        """The question, `done` or still under way; None without a store.
+
+        Args:
+            key: While a question under this key is under way, no other is put.
+            ask: Called with the store, in the thread.
+            anew: Whether a late answer counts for nothing.
+            wait_s: How long to wait for the answer, while answers come in time.
+        """
+        if self._forks != FORKS.number:
+            self._begin_process()  # in a forked child: the thread is the parent's
+        question = self._open.get(key)
+        if question is not None and question.done.is_set():
+            del self._open[key]
+            if not anew and question.answer is not None:
+                return question
+            question = None
+        if question is None:
+            store = default_store()
+            if store is None or (id(store) == self._gone[0] and time.monotonic() < self._gone[1]):
+                return None
+            question = self._open[key] = _Question(ask, store)
+            self._hand_over(question)
+        if question.done.wait(0.0 if self._slow else wait_s):
+            del self._open[key]
+        else:
+            self._slow = True
+        return question
+
+    def _hand_over(self, question: _Question) -> None:
+        with self._lock:
+            self._questions.put(question)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._answer, name="forgather_mem store", daemon=True)
+                self._thread.start()
+
+    def _answer(self) -> None:
+        """What the thread does."""
+        while True:
+            try:
+                question = self._questions.get(timeout=_IDLE_S)
+            except queue.Empty:
+                with self._lock:
+                    if self._questions.empty():
+                        self._thread = None
+                        return
+                continue
+            number = id(question.store)
+            try:
+                self._slow = question.put() > ANSWER_S
+            except Exception as error:  # noqa: BLE001  # the store's server is gone; this is the thread's fence
+                question.failed = True
+                self._gone = (number, time.monotonic() + _RETRY_S)
+                self._tell(error)
+            question.done.set()
+            del question
+
+    def _tell(self, error: Exception) -> None:
+        if not self._told:
+            self._told = True
+            logger.warning(
+                "the store of torch.distributed does not answer (%s); the training goes on, but nothing new is agreed "
+                "on between the ranks until it does",
+                str(error).partition("\n")[0],
+            )
+
+
+# One, because a process has one default store.
+_ASKER = _Asker()
+
+
+def put(key: str, value: str | bytes) -> bool:
+    """Write a value for the other ranks; whether it is on its way. False without a store, or when it is gone."""
+
+    def write(store: Any) -> None:
+        store.set(_PREFIX + key, value)
+
+    question = _ASKER.ask(f"put {key}", write, anew=True)
+    return question is not None and not question.failed
+
+
+def get(key: str) -> bytes | None:
+    """What somebody has put there; None when nobody has, or the store does not answer in time."""
+    found = get_all([key])
+    return found[0] if found is not None else None
+
+
+def get_all(keys: Sequence[str]) -> list[bytes] | None:
+    """The same for several keys; None when one of them is missing."""
+    full = [_PREFIX + key for key in keys]
+
+    def read(store: Any) -> list[bytes] | None:
+        return [bytes(store.get(key)) for key in full] if store.check(full) else None
+
+    question = _ASKER.ask(f"get {full}", read, anew=False)
+    answer: list[bytes] | None = question.answer if question is not None else None
+    return answer
+
+
+def share_text(key: str, text: str, *, rank: int, wait_s: float = 5.0) -> str:
+    """Rank 0's `text` on every rank; this rank's own if there is no store or rank 0 does not write.
+
+    Args:
+        key: Unique to the decision, the same on all ranks.
+        text: What this rank would choose alone.
+        rank: This process's rank.
+        wait_s: Maximum waiting time of ranks other than 0, in seconds.
+    """
+    if rank == 0:
+        put(key, text)
+        return text
+
+    def wait(store: Any) -> bytes | None:
+        try:
+            store.wait([_PREFIX + key], timedelta(seconds=wait_s))
+        except RuntimeError:  # torch.distributed.DistStoreError: rank 0 did not get here in time
+            return None
+        return bytes(store.get(_PREFIX + key))
+
+    question = _ASKER.ask(f"wait {key}", wait, anew=True, wait_s=wait_s + ANSWER_S)
+    return question.answer.decode() if question is not None and question.answer is not None else text
+
+
+class RankAgreement:
+    """One text that rank 0 may change, and that every rank adopts at the same step.
+
+    Rank 0 proposes "from step N on"; the others look into the store whenever they ask for the current text.
+    All ranks must ask at the same steps, at least once between the proposal and N. Nobody waits longer than `ANSWER_S`,
+    once: a rank that hears of a proposal after its step N, because the store's server stood still, follows from the
+    step at which it hears, and follows each proposal once. With several ranks and no store, or one that no longer
+    answers, the text stays as it is.
+
+    >>> agreement = RankAgreement("period", "10", rank=0, world_size=1)
+    >>> agreement.propose("20", from_step=8)
+    >>> agreement.at(7), agreement.at(8)
+    ('10', '20')
+
+    Args:
+        key: The same on all ranks, unique among all agreements of a process.
+        text: The initial text.
+        rank: This process's rank among `world_size`.
+        world_size: Number of processes in the training.
+    """
+
+    def __init__(self, key: str, text: str, *, rank: int, world_size: int) -> None:
+        self._key = key
+        self._text = text
+        self._rank = rank
+        self._world_size = world_size
+        self._number = 0
+        self._next: tuple[int, str] | None = None
+
+    def propose(self, text: str, from_step: int) -> None:
+        """Rank 0 only: use this text from this step on. Ignored while an earlier proposal is pending."""
+        if self._rank != 0 or self._next is not None or text == self._text:
+            return
+        if self._world_size > 1 and not put(f"{self._key}/{self._number}", f"{from_step} {text}"):
+            return
+        self._next = (from_step, text)
+
+    def at(self, step: int) -> str:
+        """The text that is valid at this step."""
+        if self._next is None and self._rank != 0:
+            said = get(f"{self._key}/{self._number}")
+            if said is not None:
+                from_step, _, text = said.decode().partition(" ")
+                self._next = (int(from_step), text)
+        if self._next is not None and step >= self._next[0]:
+            self._text, self._next = self._next[1], None
+            self._number += 1
+        return self._text

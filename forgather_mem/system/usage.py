@@ -1,0 +1,180 @@
+"""Memory of this process over a span of time, on the host and its device: at both ends, and the peak."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from forgather_mem.system.allocator import Allocator, current_allocator, gauge
+from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
+from forgather_mem.system.procfs import KernelFile, resident_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """The memory of this process at one instant, in bytes.
+
+    Attributes:
+        host_bytes: Resident memory.
+        device_bytes: Live tensors on the current device; None without one or before its first use.
+        reserved_bytes: Memory reserved by the device's allocator; None likewise.
+    """
+
+    host_bytes: int
+    device_bytes: int | None = None
+    reserved_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One kind of memory from a start to an end, in bytes.
+
+    Attributes:
+        peak_bytes: The highest value in between.
+        exact: Whether that is the true peak; False if it is only a lower bound.
+
+    >>> Span(start_bytes=100, end_bytes=80, peak_bytes=300).consumed_bytes
+    -20
+    """
+
+    start_bytes: int
+    end_bytes: int
+    peak_bytes: int
+    exact: bool = True
+
+    @property
+    def consumed_bytes(self) -> int:
+        """Memory held at the end but not at the start; negative if memory was freed."""
+        return self.end_bytes - self.start_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSpan:
+    """Host and device from a start to an end; `device` is None without one or before its first use."""
+
+    host: Span
+    device: Span | None = None
+    reserved_bytes: int | None = None
+
+    @property
+    def end(self) -> Usage:
+        """Usage at the end."""
+        device_bytes = None if self.device is None else self.device.end_bytes
+        return Usage(host_bytes=self.host.end_bytes, device_bytes=device_bytes, reserved_bytes=self.reserved_bytes)
+
+
+def usage_now() -> Usage:
+    """The current usage of this process."""
+    stats = _stats(current_allocator())
+    return Usage(host_bytes=_host_bytes(), device_bytes=stats[0], reserved_bytes=stats[1])
+
+
+class UsageWindow:
+    """Host and device from `open()` to `close()`.
+
+    Windows nest and overlap in any order and from any thread: all of them use the process's single owner of each
+    high-water mark (`forgather_mem.system.peak_windows`). They cover the whole process: other threads count
+    too. The device
+    is the one that is current when the window opens; a device first used in between counts from 0. A window dropped
+    without `close()` ends by itself.
+    """
+
+    __slots__ = ("_allocator", "_device", "_host", "_start")
+
+    def __init__(self) -> None:
+        self._allocator: Allocator | None = None
+        self._host: PeakWindow | None = None
+        self._device: PeakWindow | None = None
+        self._start = Usage(host_bytes=0)
+
+    @classmethod
+    def open(cls, *, reset_peaks: bool = True) -> UsageWindow:
+        """A window that starts now.
+
+        Args:
+            reset_peaks: Reset the marks of the kernel and of the device's allocator, which is visible to other readers
+                in this process (`torch.cuda.max_memory_allocated()` counts from here). Without it a peak is exact only
+                if memory rises above the older mark.
+        """
+        opened = cls()  # filled step by step: on an error, what is open is closed with it
+        opened._allocator = current_allocator()
+        host, device = host_peaks(), device_peaks()
+        if host is not None:
+            opened._host = host.open(reset=reset_peaks)
+        if device is not None:
+            opened._device = device.open(reset=reset_peaks)
+        opened._start = Usage(
+            host_bytes=_host_bytes() if opened._host is None else opened._host.start_bytes,
+            device_bytes=_stats(opened._allocator)[0] if opened._device is None else opened._device.start_bytes,
+        )
+        return opened
+
+    def span(self) -> UsageSpan:
+        """From the opening until now."""
+        device, reserved_bytes = self._device_span()
+        return UsageSpan(host=self._host_span(), device=device, reserved_bytes=reserved_bytes)
+
+    def close(self) -> UsageSpan:
+        """Ends the window; closing twice is harmless, but only the first call returns a useful result."""
+        try:
+            return self.span()
+        finally:
+            self._end()
+
+    def _host_span(self) -> Span:
+        start_bytes, window, peaks = self._start.host_bytes, self._host, host_peaks()
+        if window is None or window.closed or peaks is None:
+            end_bytes = _host_bytes()
+            peak_bytes, exact = start_bytes if window is None else window.peak_bytes, False
+        else:
+            with peaks.held():  # one reading for both
+                reading = peaks.mark.read()
+                end_bytes, peak_bytes, exact = reading[0], window.look(reading), window.exact
+        peak_bytes = max(peak_bytes, start_bytes, end_bytes)
+        return Span(start_bytes=start_bytes, end_bytes=end_bytes, peak_bytes=peak_bytes, exact=exact)
+
+    def _device_span(self) -> tuple[Span | None, int | None]:
+        window = self._device
+        peak_bytes = start_bytes = self._start.device_bytes or 0
+        exact = False
+        if window is not None:
+            peak_bytes, exact = window.peak_bytes, window.exact
+        elif self._allocator is None and (peaks := device_peaks()) is not None:
+            peak_bytes, exact = peaks.highest_bytes, True  # first used in this window: its all-time peak
+        end_bytes, reserved_bytes = _stats(self._allocator or current_allocator())
+        if end_bytes is None:
+            return None, None
+        peak_bytes = max(peak_bytes, end_bytes)
+        return Span(start_bytes=start_bytes, end_bytes=end_bytes, peak_bytes=peak_bytes, exact=exact), reserved_bytes
+
+    def _end(self) -> None:
+        for window in (self._host, self._device):
+            if window is not None:
+                window.close()
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Otherwise the owner of the marks would keep serving a window that can no longer be closed. At interpreter exit
+        # there is no owner left.
+        if not finalizing():
+            self._end()
+
+
+def _host_bytes() -> int:
+    statm = KernelFile("/proc/self/statm")
+    try:
+        return resident_bytes(statm)
+    except OSError:  # a system without /proc
+        import psutil
+
+        return int(psutil.Process().memory_info().rss)
+    finally:
+        statm.close()
+
+
+def _stats(allocator: Allocator | None) -> tuple[int | None, int | None]:
+    """Allocated and reserved bytes, None if unavailable."""
+    if allocator is None:
+        return None, None
+    stats = allocator.stats()
+    return gauge(stats, "allocated_bytes"), gauge(stats, "reserved_bytes")

@@ -1,0 +1,1 @@
+"""What passes between the parts: records, protocols, events, metrics, triggers."""

@@ -1,0 +1,102 @@
+"""Stops our own failures: whatever is called inside a training is called through a fence.
+
+A failure is logged once by the name of what failed and never ends somebody's training. Where a call layer would cost
+too much, the `try` stands at the place of the call and asks `keeps` or `strike`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, Protocol
+
+logger = logging.getLogger(__name__)
+
+MAX_STRIKES = 3
+
+
+class Part(Protocol):
+    """Something that is called again and again, and no longer after three failures in a row.
+
+    Attributes:
+        name: For messages.
+        strikes: Failures in a row; who calls it sets this back to 0 when a call has gone well.
+        off: Whether it is called no longer.
+    """
+
+    name: str
+    strikes: int
+    off: bool
+
+
+class FailureGuard:
+    """Runs our own code and contains its exceptions.
+
+    `KeyboardInterrupt` and `SystemExit` pass through. With `strict` (or `FORGATHER_MEM_STRICT=1`) all exceptions do.
+
+    Attributes:
+        switched_off: One sentence for each part that failed too often.
+        failure: The last failure, as text.
+    """
+
+    def __init__(self, strict: bool = False) -> None:
+        self.strict = strict or os.environ.get("FORGATHER_MEM_STRICT", "") not in ("", "0")
+        self.switched_off: list[str] = []
+        self.failure: str | None = None
+        self._logged: set[str] = set()
+
+    def call(self, name: str, function: Callable[..., Any] | None, *arguments: Any) -> Any:
+        """The function's result; None if there is no function or it failed."""
+        if function is None:
+            return None
+        try:
+            return function(*arguments)
+        except Exception as error:  # design rule 10: this is the fence
+            if not self.keeps(name, error):
+                raise
+            return None
+
+    def call_part(self, part: object, method: str, *arguments: object) -> Any:
+        """`part.method(*arguments)`, when it has that method; None when it has none or failed."""
+        try:
+            function = getattr(part, method, None)
+            return None if function is None else function(*arguments)
+        except Exception as error:  # design rule 10: this is the fence
+            if not self.keeps(f"{type(part).__name__}.{method}", error):
+                raise
+            return None
+
+    def keeps(self, name: str, error: Exception) -> bool:
+        """Whether this failure stays with us; it is then logged, once by each name. Who gets False raises it again."""
+        self.failure = _text_of(error)
+        if not self.strict and name not in self._logged:
+            self._logged.add(name)
+            _warn("%s failed; training continues: %r", name, error, exc_info=error)
+        return not self.strict
+
+    def strike(self, part: Part, error: Exception) -> bool:
+        """As `keeps`; the third failure in a row switches the part off."""
+        if not self.keeps(part.name, error):
+            return False
+        part.strikes += 1
+        if part.strikes >= MAX_STRIKES and not part.off:
+            part.off = True
+            text = f"{part.name}: switched off after {MAX_STRIKES} failures in a row, the last: {_text_of(error)}"
+            self.switched_off.append(text)
+            _warn("%s", text)
+        return True
+
+
+def _text_of(error: Exception) -> str:
+    try:
+        return f"{error!r:.200}"
+    except Exception as second:  # noqa: BLE001  # somebody's exception that can't be written as text
+        return f"{type(error).__name__} ({type(second).__name__} in its text)"
+
+
+def _warn(message: str, *arguments: object, exc_info: Exception | None = None) -> None:
+    try:
+        logger.warning(message, *arguments, exc_info=exc_info)
+    except Exception as error:  # noqa: BLE001  # no memory or stack left for a line, or somebody's handler that raises
+        del error

@@ -1,0 +1,313 @@
+"""What is measured: the one table of sample names, their TensorBoard tags, units and meaning.
+
+A sample holds bytes, seconds, fractions and counts under the names on the left (used in rules); TensorBoard shows GiB,
+ms and per cent under the tags. docs/metrics.md, the tag descriptions and the checks of `Above("...")` all come from
+this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from forgather_mem.errors import did_you_mean
+from forgather_mem.units import GIB
+
+# A gauge is a current value; a flow is what was added in the step (summed within a step); a total only grows.
+GAUGE, FLOW, TOTAL = "gauge", "flow", "total"
+_TO_GIB = 1 / GIB  # one shared object: repeated numbers stay in the caches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One measured quantity.
+
+    Attributes:
+        name: Sample name, as used in rules. A `{}` stands for a phase name.
+        tag: TensorBoard tag without the group prefix `mem_`; `gpu` in it becomes `gpu{i}`.
+        factor: Converts the sample value to the tag's unit.
+        unit: The unit on the TensorBoard page.
+        kind: GAUGE, FLOW or TOTAL.
+        running: "max" or "min" if the tag shows the run's extreme so far instead of the value.
+        cadence: "slow" for gauges that are read only now and then, at whichever event they are due: these have one tag,
+            while others have one for the steps and one for each other event at which they are read.
+        extreme_tag: A second tag with the run's maximum so far, for gauges that spike (TensorBoard keeps
+            1000 random points of a tag, so a spike alone would vanish).
+        meaning: Formula and source, one sentence.
+    """
+
+    name: str
+    tag: str
+    factor: float
+    unit: str
+    meaning: str
+    kind: str = GAUGE
+    running: str = ""
+    cadence: str = ""
+    extreme_tag: str = ""
+
+
+def _gib(name: str, tag: str, meaning: str, **more: str) -> Metric:
+    return Metric(name=name, tag=tag, factor=_TO_GIB, unit="GiB", meaning=meaning, **more)
+
+
+def _pct(name: str, tag: str, meaning: str, **more: str) -> Metric:
+    return Metric(name=name, tag=tag, factor=100.0, unit="%", meaning=meaning, **more)
+
+
+def _count(name: str, tag: str, meaning: str, **more: str) -> Metric:
+    return Metric(name=name, tag=tag, factor=1.0, unit="count", meaning=meaning, **more)
+
+
+def _time(name: str, tag: str, factor: float, unit: str, meaning: str, **more: str) -> Metric:
+    return Metric(name=name, tag=tag, factor=factor, unit=unit, meaning=meaning, **more)
+
+
+METRICS: tuple[Metric, ...] = (
+    _gib("host/rss_bytes", "host/rss_gib", "Resident memory of this process (/proc/self/statm, resident)."),
+    _gib(
+        "host/rss_peak_bytes",
+        "host/rss_peak_gib",
+        "Highest resident memory of this run so far; our own maximum, which no reset of the kernel's mark affects.",
+        running="max",
+    ),
+    _gib(
+        "host/anon_bytes",
+        "host/anon_gib",
+        "Resident minus file-backed pages (statm resident - shared); leak verdicts use it: mapped files are no leak.",
+    ),
+    _pct(
+        "host/limit_used_frac",
+        "host/limit_used_pct",
+        "(cgroup usage - inactive_file) / the smallest limit of all ancestors (v1 or v2), else of the host's total.",
+        cadence="slow",
+    ),
+    _gib("host/available_bytes", "host/available_gib", "Memory left below the limit that applies.", cadence="slow"),
+    _gib(
+        "host/children_pss_bytes",
+        "host/children_gib",
+        "Proportional set size of all child processes: shared pages are counted once. Read within a time budget.",
+        cadence="slow",
+    ),
+    _gib("host/shm_bytes", "host/shm_gib", "Used space of /dev/shm, where data workers pass tensors.", cadence="slow"),
+    _gib("host/vms_bytes", "host/vms_gib", "Virtual size of this process (statm size); slow cadence.", cadence="slow"),
+    _gib(
+        "host/swap_bytes", "host/swap_gib", "Swapped-out memory of this process (VmSwap); slow cadence.", cadence="slow"
+    ),
+    _count("host/major_faults", "host/major_faults", "Page faults that read from disk (getrusage).", kind=TOTAL),
+    _gib(
+        "host/pss_bytes",
+        "host/pss_gib",
+        "Proportional set size of this process (smaps_rollup), within a time budget.",
+        cadence="slow",
+    ),
+    _pct(
+        "host/pressure_frac",
+        "host/pressure_pct",
+        "Share of the last 10 s in which some task waited for memory (PSI, some avg10).",
+        cadence="slow",
+    ),
+    _gib("device/allocated_bytes", "gpu/allocated_gib", "Bytes of live tensors in the device allocator."),
+    _gib("device/reserved_bytes", "gpu/reserved_gib", "Bytes the allocator holds from the driver."),
+    _gib(
+        "device/step_peak_bytes",
+        "gpu/step_peak_gib",
+        "Allocator peak since the last step (reset every step unless reset_peaks is false).",
+        extreme_tag="gpu/peak_gib",
+    ),
+    _pct("device/reserved_frac", "gpu/reserved_pct", "reserved / total memory of the device."),
+    _pct(
+        "device/unused_frac",
+        "gpu/frag_pct",
+        "(reserved - allocated) / reserved: held by the allocator but not by a tensor.",
+    ),
+    _gib(
+        "device/headroom_bytes",
+        "gpu/headroom_gib",
+        "Driver free + reserved - allocated: what this process could still allocate; lowest so far.",
+        running="min",
+    ),
+    _count(
+        "device/alloc_retries",
+        "gpu/alloc_retries",
+        "Allocations that succeeded only after the cache was cleared.",
+        kind=TOTAL,
+    ),
+    _count("device/ooms", "gpu/ooms", "Out-of-memory errors the allocator raised.", kind=TOTAL),
+    _gib(
+        "device/others_bytes",
+        "gpu/others_gib",
+        "Memory of other processes on this device (needs the nvml extra).",
+        cadence="slow",
+    ),
+    _gib(
+        "phase/host/{}_peak_bytes",
+        "phase_host/{}_gib",
+        "Highest resident memory while in this phase (kernel mark, opt-in).",
+    ),
+    _gib("phase/device/{}_peak_bytes", "phase_gpu/{}_gib", "Allocator peak while in this phase."),
+    _time(
+        "gc/pause_s",
+        "gc/pause_ms",
+        1e3,
+        "ms",
+        "Time inside Python's collector since the step before, all causes.",
+        kind=FLOW,
+    ),
+    _time(
+        "gc/pause_total_s",
+        "gc/pause_total_s",
+        1.0,
+        "s",
+        "Time inside Python's collector since the run began.",
+        kind=TOTAL,
+    ),
+    _time(
+        "gc/pause_max_s",
+        "gc/pause_max_ms",
+        1e3,
+        "ms",
+        "Longest single collection since the run began.",
+        running="max",
+    ),
+    _count(
+        "gc/collections",
+        "gc/collections",
+        "Full collections (oldest generation) since the run began.",
+        kind=TOTAL,
+    ),
+    _time(
+        "gc/tracked",
+        "gc/tracked_k",
+        1e-3,
+        "thousand",
+        "Objects that the collector tracks, frozen ones included; slow cadence.",
+        cadence="slow",
+    ),
+    _count(
+        "cache/clears",
+        "cache/clears_total",
+        "Device cache clears by our callbacks since the run began.",
+        kind=TOTAL,
+    ),
+    _gib(
+        "cache/freed_bytes",
+        "cache/freed_gib",
+        "Memory that the clears of this step gave back to the driver.",
+        kind=FLOW,
+    ),
+    _time("cache/time_s", "cache/time_ms", 1e3, "ms", "Time the clears of this step took.", kind=FLOW),
+    _gib(
+        "collect/freed_bytes",
+        "collect/freed_gib",
+        "By how much anonymous memory shrank in our callbacks' collections of this step.",
+        kind=FLOW,
+    ),
+    _time("collect/time_s", "collect/time_ms", 1e3, "ms", "Time those collections took.", kind=FLOW),
+    _count("collect/objects", "collect/objects", "Unreachable objects that those collections found.", kind=FLOW),
+    _gib(
+        "trim/freed_bytes",
+        "trim/freed_gib",
+        "Memory that malloc_trim gave back to the system in this step.",
+        kind=FLOW,
+    ),
+    _time("trim/time_s", "trim/time_ms", 1e3, "ms", "Time malloc_trim took in this step.", kind=FLOW),
+    _gib(
+        "tensors/parameters_bytes",
+        "tensors/parameters_gib",
+        "Storages of the model's parameters, each counted once.",
+        cadence="slow",
+    ),
+    _gib(
+        "tensors/gradients_bytes",
+        "tensors/gradients_gib",
+        "Storages of the gradients, read before the optimizer step.",
+        cadence="slow",
+    ),
+    _gib("tensors/optimizer_bytes", "tensors/optimizer_gib", "Tensors in the optimizer's state.", cadence="slow"),
+    _gib("tensors/buffers_bytes", "tensors/buffers_gib", "The model's buffers.", cadence="slow"),
+    _gib(
+        "workers/own_bytes",
+        "workers/own_gib",
+        "Private memory of data workers that they allocated themselves.",
+        cadence="slow",
+    ),
+    _gib(
+        "workers/cow_bytes",
+        "workers/cow_gib",
+        "Pages of this process that workers made private by touching them (copy-on-write).",
+        cadence="slow",
+    ),
+    _count("workers/count", "workers/count", "Child processes alive.", cadence="slow"),
+    _time("step/time_s", "step/time_ms", 1e3, "ms", "Wall time since the last step's end (monotonic clock)."),
+    _time("step/self_s", "step/self_us", 1e6, "us", "Our own time in this step.", kind=FLOW),
+    _gib("ranks/allocated_min_bytes", "ranks/allocated_min_gib", "Lowest device allocation over the ranks."),
+    _gib("ranks/allocated_max_bytes", "ranks/allocated_max_gib", "Highest device allocation over the ranks."),
+    _gib("ranks/reserved_min_bytes", "ranks/reserved_min_gib", "Lowest reserved device memory over the ranks."),
+    _gib("ranks/reserved_max_bytes", "ranks/reserved_max_gib", "Highest reserved device memory over the ranks."),
+    _gib("ranks/rss_min_bytes", "ranks/rss_min_gib", "Lowest resident memory over the ranks."),
+    _gib("ranks/rss_max_bytes", "ranks/rss_max_gib", "Highest resident memory over the ranks."),
+    _count("ranks/argmax", "ranks/argmax", "The rank with the highest resident or allocated memory."),
+)
+
+_BY_NAME = {metric.name: metric for metric in METRICS}
+PHASES = (
+    "startup", "data", "forward", "backward", "optimizer", "evaluate", "save", "resume", "generate", "other",
+)  # fmt: skip
+_FAMILIES = tuple(sorted({name.split("/")[0] for name in _BY_NAME}))
+
+
+def every_metric() -> Iterator[Metric]:
+    """The table's rows, those of phases once for each phase."""
+    for row in METRICS:
+        if "{}" in row.name:
+            yield from (metric_of(row.name.format(phase)) for phase in PHASES)
+        else:
+            yield row
+
+
+def metric_of(name: str) -> Metric:
+    """The table's row for a sample name; a user-defined name gets a row by its suffix.
+
+    >>> metric_of("host/rss_bytes").tag, metric_of("phase/host/save_peak_bytes").tag
+    ('host/rss_gib', 'phase_host/save_gib')
+    >>> metric_of("mine/cache_bytes").tag, metric_of("queue_len").tag
+    ('mine/cache_gib', 'custom/queue_len')
+    """
+    found = _BY_NAME.get(name)
+    if found is not None:
+        return found
+    phase = _phase_metric(name)
+    if phase is not None:
+        return phase
+    group, _, rest = name.partition("/") if "/" in name else ("custom", "", name)
+    rest = rest.replace("/", "_")  # TensorBoard groups by the first segment only: one slash
+    for suffix, make, shown in (("_bytes", _gib, "_gib"), ("_frac", _pct, "_pct")):
+        if rest.endswith(suffix):
+            return make(name, f"{group}/{rest.removesuffix(suffix)}{shown}", "A metric of your own.")
+    if rest.endswith("_s"):
+        return _time(name, f"{group}/{rest[:-2]}_ms", 1e3, "ms", "A metric of your own.")
+    return _count(name, f"{group}/{rest}", "A metric of your own.")
+
+
+def _phase_metric(name: str) -> Metric | None:
+    for where in ("host", "device"):
+        head, tail = f"phase/{where}/", "_peak_bytes"
+        if name.startswith(head) and name.endswith(tail):
+            row, phase = _BY_NAME[f"{head}{{}}{tail}"], name[len(head) : -len(tail)]
+            return _gib(name, row.tag.format(phase), row.meaning)
+    return None
+
+
+def check_name(name: str) -> None:
+    """Refuse a misspelt name of one of our own families; user-defined families pass.
+
+    Raises:
+        ValueError: with the closest name, or the family's names.
+    """
+    family = name.split("/")[0]
+    if name in _BY_NAME or family not in _FAMILIES or _phase_metric(name) is not None:
+        return
+    known = [known for known in _BY_NAME if known.startswith(family + "/")]
+    hint = did_you_mean(name, known) or f"{family}/ has: {', '.join(known)}"
+    raise ValueError(f"there is no sample named {name!r}; {hint}")

@@ -1,0 +1,107 @@
+"""The session of one `forgather-mem run`: its processes share a folder named in the environment.
+
+The waiting parent makes the folder, and takes it away again when a training has one of its own. Next to nothing
+is imported: this is read in every Python process that a watched command starts.
+"""
+
+from __future__ import annotations
+
+import os
+
+from forgather_mem.files import read_regular
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FOLDER = "FORGATHER_MEM_SESSION"
+TEMPLATE, SETTINGS, ALLOW = "FORGATHER_MEM_TEMPLATE", "FORGATHER_MEM_SET", "FORGATHER_MEM_RUN_ALLOW"
+SWITCH = "FORGATHER_MEM"
+NOTES, WAITING_RING = "trainings", "ring.rank0"
+TRAINING, TORCH, PRINTED = "training", "torch", "printed"  # kinds of notes
+_MAX_BYTES = 2**20
+LAST_ERROR = "oom.rank{rank}.json"
+_OFF, _ON = ("0", "off", "false", "no"), ("", "1", "on", "true", "yes")
+
+
+def is_off(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether `FORGATHER_MEM=0` switches everything off; `off`, `false` and `no` do so too, in any case."""
+    return _switch(environment) in _OFF
+
+
+def unknown_switch(environment: Mapping[str, str] = os.environ) -> str | None:
+    """What to say of a `FORGATHER_MEM` that is neither on nor off; None where it is one of them."""
+    if _switch(environment) in _OFF + _ON:
+        return None
+    return f"{SWITCH}={environment[SWITCH]!r} counts as on; it is switched off by {', '.join(_OFF)}"
+
+
+def _switch(environment: Mapping[str, str]) -> str:
+    return environment.get(SWITCH, "").strip().lower()
+
+
+def rank_and_size(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """This process's rank and the number of ranks, as launchers set them; (0, 1) where they set none, or no number."""
+    rank, size = (environment.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+    return int(rank) if rank.isdecimal() else 0, max(1, int(size)) if size.isdecimal() else 1
+
+
+def folder(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The folder of the run that this process belongs to; None without a run, without a folder, or when it is over.
+
+    A run puts a file into its folder and takes it away at its end: a folder without one, which an environment may
+    have kept the name of, is not ours to write to.
+    """
+    path = environment.get(FOLDER)
+    return path if path and os.path.isfile(os.path.join(path, NOTES)) else None
+
+
+def make_notes(path: str) -> None:
+    """In the parent: make the file that is the sign of a run, in a folder that was just made.
+
+    Raises:
+        OSError: when it can't be made.
+    """
+    os.close(os.open(os.path.join(path, NOTES), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+
+
+def note(kind: str, text: str = "") -> bool:
+    """Tell the waiting parent something; whether there is one."""
+    path = folder()
+    if path is None:
+        return False
+    try:
+        file = os.open(os.path.join(path, NOTES), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            os.write(file, os.fsencode(f"{kind}\t{text}\n"))
+        finally:
+            os.close(file)
+    except OSError:
+        return False
+    return True
+
+
+def noted(path: str, kind: str) -> list[str]:
+    """What was told of this kind, in order, each text once."""
+    try:
+        lines = os.fsdecode(read_regular(os.path.join(path, NOTES), _MAX_BYTES)).split("\n")
+    except OSError:
+        return []
+    return list(dict.fromkeys(line.partition("\t")[2] for line in lines if line.partition("\t")[0] == kind))
+
+
+def register(training: os.PathLike[str] | str) -> None:
+    """Register a training and its folder with the waiting parent, if there is one.
+
+    From now on the training has its own black box; the parent's, which knows less, is removed.
+    """
+    if note(TRAINING, os.path.abspath(training)):
+        try:
+            os.unlink(os.path.join(os.environ[FOLDER], WAITING_RING))
+        except OSError:
+            return  # another rank was first
+
+
+def registered(path: str) -> list[str]:
+    """The folders of the trainings, each once, in the order in which they began."""
+    return noted(path, TRAINING)

@@ -1,0 +1,225 @@
+"""Triggers: when a rule is due, at every N steps or epochs, at an event, or above a limit.
+
+A trigger is a value: the engine reads its fields once at the start of a run and then compares integers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from forgather_mem.errors import did_you_mean
+from forgather_mem.telemetry.metrics import check_name
+from forgather_mem.telemetry.records import EVENTS
+from forgather_mem.units import parse_bytes, parse_share
+
+__all__ = ["Above", "AtEvent", "Every"]
+
+
+class Trigger(Protocol):
+    """What the engine needs: the events to check at, and the condition there."""
+
+    @property
+    def events(self) -> tuple[str, ...]:
+        """Event names without "on_"."""
+
+    @property
+    def every_steps(self) -> int:
+        """Due if the step is a multiple of this; 1 for always."""
+
+    @property
+    def every_epochs(self) -> int:
+        """Due if the number of finished epochs is a multiple of this; 0 if epochs don't matter."""
+
+    @property
+    def limit(self) -> Limit | None:
+        """A limit that must be crossed, or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A sample's value crosses `above`; rearmed when it falls to `rearm` or below."""
+
+    name: str
+    above: float
+    rearm: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Every:
+    """Due every `steps` optimizer steps, or every `epochs` epochs.
+
+    Steps are optimizer steps, not micro-batches: `state.global_step` is a multiple of `steps`. Events inside a step
+    (`pre_optimizer_step`, ...) belong to the step in progress. Epochs are counted at `epoch_end`; a resumed run
+    continues counting, and a last epoch cut short by `max_steps` counts.
+
+    >>> Every(steps=100).events, Every(epochs=2).events
+    (('step_end',), ('epoch_end',))
+    >>> Every(steps=0)
+    Traceback (most recent call last):
+    ...
+    ValueError: Every(steps=0): a period is 1 step or more
+
+    Raises:
+        ValueError: for a period that is below 1 or not an integer, both or neither period, or an unknown event.
+    """
+
+    steps: int | None = None
+    epochs: int | None = None
+    at: str | None = None
+    events: tuple[str, ...] = field(init=False, repr=False)
+    every_steps: int = field(init=False, repr=False)
+    every_epochs: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError(f"Every(steps={self.steps}, epochs={self.epochs}): give either steps or epochs, not both")
+        check_period("Every", "steps", "step", self.steps)
+        check_period("Every", "epochs", "epoch", self.epochs)
+        if self.epochs is not None and self.at not in (None, "epoch_end", "on_epoch_end"):
+            raise ValueError(f"Every(epochs={self.epochs}, at={self.at!r}): epochs are counted at epoch_end only")
+        at = self.at or ("step_end" if self.steps is not None else "epoch_end")
+        object.__setattr__(self, "events", (event_name(at),))
+        object.__setattr__(self, "every_steps", self.steps or 1)
+        object.__setattr__(self, "every_epochs", self.epochs or 0)
+
+    @property
+    def limit(self) -> Limit | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class AtEvent:
+    """Due at each of the named events, written with or without "on_".
+
+    >>> AtEvent("on_evaluate", "save").events
+    ('evaluate', 'save')
+    >>> AtEvent("step_finish")
+    Traceback (most recent call last):
+    ...
+    ValueError: there is no event 'step_finish'; the events are: init_end, train_begin, ...
+
+    Raises:
+        ValueError: for an unknown event, or none.
+    """
+
+    events: tuple[str, ...]
+
+    def __init__(self, *events: str) -> None:
+        if not events:
+            raise ValueError("AtEvent(): name one event or more, for example AtEvent('evaluate')")
+        object.__setattr__(self, "events", tuple(event_name(event) for event in events))
+
+    @property
+    def every_steps(self) -> int:
+        return 1
+
+    @property
+    def every_epochs(self) -> int:
+        return 0
+
+    @property
+    def limit(self) -> Limit | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Above:
+    """Due when a sample's value has just risen above a limit.
+
+    It fires once, and again only after the value has been at or below `rearm` (default: 95 % of the limit), so that a
+    value that stays high does not fire at every step.
+
+    Args:
+        name: A sample name, e.g. "device/reserved_frac" (see docs/metrics.md).
+        limit: In the sample's own unit (bytes, seconds, fraction), or as text: "90%", "2GiB".
+        at: The event at which to check.
+        rearm: Same units as `limit`.
+
+    Raises:
+        ValueError: for a misspelt name, an unknown event, a limit that is not a number, or a fraction above 1.
+    """
+
+    name: str
+    limit: Limit
+    events: tuple[str, ...]
+
+    def __init__(
+        self,
+        name: str,
+        limit: float | str,
+        *,
+        at: str = "step_end",
+        rearm: float | str | None = None,
+    ) -> None:
+        check_name(name)
+        above = read_limit(name, limit)
+        low = above * 0.95 if rearm is None else read_limit(name, rearm)
+        if low > above:
+            raise ValueError(f"Above({name!r}, {limit!r}, rearm={rearm!r}): rearm must not be above the limit")
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "limit", Limit(name=name, above=above, rearm=low))
+        object.__setattr__(self, "events", (event_name(at),))
+
+    @property
+    def every_steps(self) -> int:
+        return 1
+
+    @property
+    def every_epochs(self) -> int:
+        return 0
+
+
+def event_name(event: str) -> str:
+    """The event's name without "on_".
+
+    Raises:
+        ValueError: for an event that no trainer fires; lists those that exist.
+    """
+    name = event.removeprefix("on_") if isinstance(event, str) else event
+    if name not in EVENTS:
+        hint = did_you_mean(str(name), EVENTS)
+        known = "the events are: " + ", ".join(EVENTS)
+        raise ValueError(f"there is no event {event!r}; {known}" + (f"; {hint}" if hint else ""))
+    return name
+
+
+def check_period(owner: str, parameter: str, unit: str, period: int | None, *, needed: bool = False) -> None:
+    """Refuse a period that is not an integer of 1 or more; None means "not by this" and passes unless `needed`.
+
+    Raises:
+        ValueError: with the owner, the parameter and the value.
+    """
+    if period is None and not needed:
+        return
+    if isinstance(period, bool) or not isinstance(period, int):
+        raise ValueError(f"{owner}({parameter}={period!r}): a period is a whole number of {unit}s, 1 or more")
+    if period < 1:
+        raise ValueError(f"{owner}({parameter}={period!r}): a period is 1 {unit} or more")
+
+
+def read_limit(name: str, limit: float | str) -> float:
+    """A limit as a number in the sample's own unit.
+
+    >>> read_limit("host/limit_used_frac", "90%"), read_limit("host/rss_bytes", "2GiB")
+    (0.9, 2147483648.0)
+
+    Raises:
+        ValueError: for anything but a finite number, a fraction above 1, a share of a size, or a value below 0.
+    """
+    if isinstance(limit, str) and "%" in limit and name.endswith("_bytes"):
+        raise ValueError(f"limit {limit!r} of {name!r}: that is a size, no share; write one such as '2GiB'")
+    if isinstance(limit, str):
+        value = parse_share(limit) if "%" in limit or not name.endswith("_bytes") else float(parse_bytes(limit))
+    elif isinstance(limit, bool) or not isinstance(limit, int | float):
+        raise ValueError(f"limit {limit!r} of {name!r}: write a number, or text such as '90%' or '2GiB'")
+    else:
+        value = float(limit)
+    if not math.isfinite(value):
+        raise ValueError(f"limit {limit!r} of {name!r}: the limit must be finite")
+    if value < 0 and name.endswith(("_bytes", "_frac")):
+        raise ValueError(f"limit {limit!r} of {name!r}: a limit is 0 or more")
+    if name.endswith("_frac") and value > 1:
+        raise ValueError(f"limit {limit!r} of {name!r}: a share is 1 at most; write 0.92 or '92%' for 92 %")
+    return value

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from forgather_mem.actions.freeze import HeapHold, frees_aged_cycles
+
+
+class Node:
+    """Something that only a collection can free, once it is dropped."""
+
+    def __init__(self) -> None:
+        self.self = self
+
+
+@pytest.fixture(autouse=True)
+def same_collector_afterwards() -> Iterator[None]:
+    yield
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+@pytest.fixture
+def hold() -> Iterator[HeapHold]:
+    hold = HeapHold()
+    hold.take()
+    yield hold
+    hold.give_back()
+
+
+def is_seen(node: object) -> bool:
+    """Whether the collector looks at it."""
+    return any(seen is node for seen in gc.get_objects())
+
+
+def test_what_lives_at_a_renewal_is_out_of_the_collectors_sight_until_it_is_given_back(hold: HeapHold) -> None:
+    old = Node()
+    assert not gc.isenabled()
+    hold.renew()
+    new = Node()
+    assert (is_seen(old), is_seen(new)) == (False, True)
+    hold.give_back()
+    assert is_seen(old)
+
+
+def test_what_is_dropped_while_frozen_is_freed_by_the_next_renewal(hold: HeapHold) -> None:
+    node = Node()
+    reference = weakref.ref(node)
+    hold.renew()
+    del node
+    gc.collect()
+    assert reference() is not None
+    assert hold.renew()["collect/objects"] >= 1
+    assert reference() is None
+
+
+def test_freezing_more_hides_what_came_since_and_is_still_known_as_ours(hold: HeapHold) -> None:
+    hold.renew()
+    node = Node()
+    hold.freeze_more()
+    assert not is_seen(node)
+    assert not hold.foreign
+    hold.give_back()
+    assert is_seen(node)
+
+
+@pytest.mark.parametrize("when", ["before", "in the middle", "in the middle, when some frozen objects have died"])
+def test_what_somebody_else_has_frozen_stays_frozen(when: str) -> None:
+    dying = [[] for _ in range(1000)]  # type: ignore[var-annotated]
+    hold = HeapHold()
+    if when == "before":
+        gc.freeze()
+    hold.take()
+    hold.renew()
+    dying.clear()
+    if when == "in the middle":
+        dying += [[] for _ in range(2000)]
+    theirs = Node()
+    gc.freeze()
+    try:
+        hold.renew()
+        hold.freeze_more()
+        hold.give_back()
+        assert hold.foreign
+        assert not is_seen(theirs)
+    finally:
+        gc.unfreeze()
+
+
+def test_somebody_elses_unfreeze_is_not_taken_for_a_freeze(hold: HeapHold) -> None:
+    hold.renew()
+    gc.unfreeze()
+    hold.renew()
+    assert not hold.foreign
+    assert gc.get_freeze_count() > 0
+
+
+def test_without_freezing_automatic_collection_alone_is_off() -> None:
+    hold = HeapHold(freeze=False)
+    hold.take()
+    hold.renew()
+    hold.freeze_more()
+    assert (gc.isenabled(), gc.get_freeze_count()) == (False, 0)
+    hold.give_back()
+
+
+def test_automatic_collection_that_was_off_stays_off() -> None:
+    gc.disable()
+    try:
+        hold = HeapHold()
+        hold.take()
+        hold.give_back()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("order", ["first in, first out", "first in, last out"])
+def test_of_two_holds_the_last_one_to_go_brings_automatic_collection_back(order: str) -> None:
+    first, second = HeapHold(), HeapHold()
+    first.take()
+    first.renew()
+    second.take()
+    assert second.foreign
+    sooner, later = (first, second) if order == "first in, first out" else (second, first)
+    sooner.give_back()
+    assert not gc.isenabled()
+    later.give_back()
+    later.give_back()
+    assert gc.isenabled()
+
+
+def test_a_forked_worker_collects_automatically_again(hold: HeapHold) -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if gc.isenabled() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert not gc.isenabled()
+
+
+def test_a_full_collection_frees_aged_cycles_and_a_young_one_does_as_the_interpreter_does() -> None:
+    assert frees_aged_cycles(2)
+    kept = [Node() for _ in range(3)]
+    references = [weakref.ref(node) for node in kept]
+    gc.collect(1)
+    kept.clear()
+    gc.collect(1)
+    assert frees_aged_cycles(1) == all(reference() is None for reference in references)
+    gc.collect()

@@ -1,0 +1,232 @@
+"""Copies of a trainer, its state, its control and its callbacks: as without us, and the original stays watched."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import gc
+import pickle
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import pytest
+from transformers import Trainer, TrainerCallback, TrainerState
+
+from forgather_mem import attach
+from forgather_mem.callbacks import (
+    ClearCacheCallback,
+    GradLogger,
+    JsonLogger,
+    LeakDetector,
+    MemoryAlert,
+    MemoryCallback,
+    OOMReporter,
+    ProgressCallback,
+    ScheduledGarbageCollector,
+    TBLogger,
+    TBMemoryLogger,
+)
+from forgather_mem.engine.run_of import run_of
+from forgather_mem.engine.schedule import Rule
+from forgather_mem.sinks import Capture
+from forgather_mem.telemetry.triggers import Every
+from tests.engine.test_closing import open_files
+from tests.training import fingerprint, make_trainer
+
+Copy = Callable[[Any], Any]
+WAYS: dict[str, Copy] = {
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
+    "pickle": lambda thing: pickle.loads(pickle.dumps(thing)),
+}
+WATCHED = ("attach", "many")
+MOMENTS = ("before", "inside", "after")
+
+
+def many(folder: Path) -> list[TrainerCallback]:
+    return [
+        TBMemoryLogger(metrics=["host", "device", "phases", "gc", "workers", "tensors"], logging_dir=folder / "tb"),
+        *(OOMReporter(), LeakDetector(), MemoryAlert(), GradLogger(), JsonLogger(), TBLogger(), ProgressCallback()),
+        *(ScheduledGarbageCollector(every_steps=2), ClearCacheCallback("step", 2, adaptive=True, trim_host=True)),
+    ]
+
+
+class At(TrainerCallback):
+    """Does something in step 2, once."""
+
+    def __init__(self) -> None:
+        self.do: Callable[[], None] | None = None
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 2 and self.do is not None:
+            do, self.do = self.do, None
+            do()
+
+
+def trained(folder: Path, watched: str, moment: str, look: Callable[[Trainer], None]) -> Trainer:
+    """A trainer after its training, of which `look` has seen the moment."""
+    at = At()
+    ours = many(folder) if watched == "many" else []
+    trainer = make_trainer(folder, [*ours, at], max_steps=4)
+    if watched == "attach":
+        attach(trainer)
+    at.do = lambda: look(trainer) if moment == "inside" else None
+    if moment == "before":
+        look(trainer)
+    trainer.train()
+    if moment == "after":
+        look(trainer)
+    return trainer
+
+
+def parts_of(trainer: Trainer) -> dict[str, Any]:
+    handler = trainer.callback_handler
+    return {"state": trainer.state, "control": trainer.control, "callbacks": handler.callbacks, "handler": handler,
+            "trainer": trainer}  # fmt: skip
+
+
+def works(make: Copy, thing: Any) -> bool:
+    try:
+        make(thing)
+    except Exception:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_what_can_be_copied_without_us_can_be_copied_with_us(tmp_path: Path, moment: str) -> None:
+    found: dict[str, dict[tuple[str, str], bool]] = {}
+    for watched in ("alone", *WATCHED):
+
+        def look(trainer: Trainer, watched: str = watched) -> None:
+            found[watched] = {
+                (way, part): works(make, thing)
+                for way, make in WAYS.items()
+                for part, thing in parts_of(trainer).items()
+            }
+
+        trained(tmp_path / watched, watched, moment, look)
+    assert all(found["alone"][way, part] for way in ("deepcopy", "copy") for part in ("trainer", "state", "callbacks"))
+    for watched in WATCHED:
+        assert found[watched] == found["alone"]
+
+
+def ours_in(trainer: Any) -> list[str]:
+    """What of us hangs on it besides callbacks. A deep copy shares its accelerator, as accelerate has it."""
+    owners = (trainer, trainer.callback_handler, trainer.state)
+    return [
+        name
+        for owner in owners
+        for name, value in vars(owner).items()
+        if value is not None and type(value).__module__.startswith("forgather_mem")
+    ]
+
+
+@pytest.mark.parametrize("way", ["deepcopy", "copy"])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_copy_trains_by_itself_and_the_original_stays_watched(tmp_path: Path, moment: str, way: str) -> None:
+    fingerprints = {}
+    for watched in ("alone", *WATCHED):
+        twins: list[Trainer] = []
+
+        def look(trainer: Trainer, twins: list[Trainer] = twins) -> None:
+            twin = WAYS[way](trainer)
+            if way == "deepcopy":
+                assert ours_in(twin) == []
+            twins.append(twin)
+
+        trainer = trained(tmp_path / watched, watched, moment, look)
+        fingerprints[watched, "original"] = fingerprint(trainer)
+        if watched != "alone":
+            run = run_of(trainer.state)
+            assert (run.summary.facts.end, run.summary.steps) == ("finished", 4)
+        state, step = trainer.state, trainer.state.global_step
+        (twin,) = twins
+        twin.train()
+        assert (trainer.state, trainer.state.global_step) == (state, step)
+        assert twin.state.global_step == 4
+        fingerprints[watched, "copy"] = fingerprint(twin)
+        if watched != "alone":
+            its_own = run_of(twin.state)
+            assert its_own is not run
+            assert (its_own.closed, its_own.summary.facts.end, its_own.summary.steps) == (True, "finished", 4)
+            assert open_files(tmp_path) == set()
+        if way == "deepcopy":
+            assert ours_in(twin) == []
+    for watched in WATCHED:
+        for which in ("original", "copy"):
+            assert fingerprints[watched, which] == fingerprints["alone", which]
+
+
+def test_a_copy_trains_inside_a_callback_of_the_original(tmp_path: Path) -> None:
+    told = []
+
+    def look(trainer: Trainer) -> None:
+        twin = copy.deepcopy(trainer)
+        twin.train()
+        told.append(run_of(twin.state).summary)
+
+    trainer = trained(tmp_path, "attach", "inside", look)
+    assert (told[0].facts.end, told[0].steps) == ("finished", 4)
+    summary = run_of(trainer.state).summary
+    assert (summary.facts.end, summary.steps) == ("finished", 4)
+
+
+# A trainer can be pickled only where none has trained before
+@pytest.mark.parametrize("way", ["deepcopy", "copy", pytest.param("pickle", marks=pytest.mark.fresh)])
+def test_a_copied_trainer_calls_its_own_methods(tmp_path: Path, way: str) -> None:
+    trainer = make_trainer(tmp_path, max_steps=2)
+    trainer.log = MethodType(type(trainer).log, trainer)  # the user's own stays, as without us
+    attach(trainer)
+    if way == "pickle":
+        del trainer.log
+    twin = WAYS[way](trainer)
+    assert "_inner_training_loop" in vars(trainer)
+    assert "_inner_training_loop" not in vars(twin)
+    twin.train()
+    assert (twin.state.global_step, trainer.state.global_step) == (2, 0)
+
+
+def test_a_copied_trainer_is_freed_as_soon_as_without_us(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, max_steps=1)
+    attach(trainer)
+    twin = copy.deepcopy(trainer)
+    alive = weakref.ref(twin)
+    gc.disable()
+    try:
+        del twin
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_a_pickled_state_needs_nothing_of_us(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, max_steps=2)
+    attach(trainer)
+    trainer.train()
+    assert b"forgather" not in pickle.dumps(trainer.state)
+    assert "forgather" not in str(dataclasses.asdict(trainer.state))
+    assert run_of(dataclasses.replace(trainer.state)) is None
+    trainer.state.save_to_json(str(tmp_path / "state.json"))
+    assert TrainerState.load_from_json(str(tmp_path / "state.json")) == trainer.state == copy.deepcopy(trainer.state)
+
+
+@pytest.mark.parametrize("make", [copy.deepcopy, copy.copy, dataclasses.replace])
+def test_a_state_that_takes_the_place_of_the_trainings_leaves_it_watched(tmp_path: Path, make: Copy) -> None:
+    """As where somebody goes back to the state of the best step."""
+    capture = Capture()
+
+    class GoesBack(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 2:
+                trainer.state = make(trainer.state)
+
+    callback = MemoryCallback([Rule(Every(steps=1), [lambda moment, sample: {"mine/count": 1.0}])], [capture])
+    trainer = make_trainer(tmp_path, [callback, GoesBack()], max_steps=4)
+    trainer.train()
+    assert [sample.step for sample in capture.samples] == [1, 2, 3, 4]
+    assert callback.summary is not None
+    assert (callback.summary.facts.end, callback.summary.steps) == ("finished", 4)

@@ -1,0 +1,342 @@
+"""Gradient norms in real trainings, against the Trainer's own and against norms taken by hand."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.tensorboard import SummaryWriter
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer_callback import CallbackHandler
+
+from forgather_mem.callbacks import GradLogger
+from forgather_mem.callbacks.training.grad_health import GradientHealth
+from forgather_mem.callbacks.training.grad_logger import _scale_of
+from forgather_mem.callbacks.training.grad_norms import GradientNorms, Norms, tracked_name
+from tests.events import scalars, texts
+from tests.training import fingerprint, make_trainer, tiny_model
+
+LAYERS = ["model.embed_tokens", "model.layers.0", "model.norm", "lm_head"]
+
+
+@pytest.fixture(autouse=True)
+def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORGATHER_MEM_STRICT", "1")
+
+
+class NormsByHand(Trainer):
+    """Keeps the layers' norms as they are behind the last backward of a step, in double precision."""
+
+    by_hand: dict[int, dict[str, float]]
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        loss = super().training_step(*args, **kwargs)
+        self.by_hand = getattr(self, "by_hand", {})
+        squares: dict[str, float] = {}
+        for name, parameter in self.model.named_parameters():
+            layer = next(layer for layer in LAYERS if name.startswith(layer + "."))
+            assert parameter.grad is not None
+            squares[layer] = squares.get(layer, 0.0) + parameter.grad.double().square().sum().item()
+        self.by_hand[self.state.global_step + 1] = {layer: math.sqrt(square) for layer, square in squares.items()}
+        return loss
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("max_grad_norm", [0.1, 0.0])
+def test_norms_are_those_before_clipping_and_equal_the_trainers_own(
+    tmp_path: Path, accumulation: int, max_grad_norm: float
+) -> None:
+    trainer = make_trainer(
+        tmp_path,
+        [GradLogger(log_frequency=2)],
+        trainer_class=NormsByHand,
+        max_grad_norm=max_grad_norm,
+        gradient_accumulation_steps=accumulation,
+        rows=128,
+    )
+    trainer.train()
+    found = scalars(tmp_path)
+    own = {entry["step"]: entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry}
+    if not own:  # transformers 4 has none when it does not clip
+        assert not max_grad_norm
+        own = {step: math.hypot(*trainer.by_hand[step].values()) for step in (2, 4, 6)}
+    assert dict(found["grad_norm_total"]) == pytest.approx(own, rel=1e-5)
+    assert list(own) == [2, 4, 6]
+    for layer in LAYERS:
+        expected = {step: trainer.by_hand[step][layer] for step in own}
+        assert dict(found[f"grad_norm_layer/{layer}"]) == pytest.approx(expected, rel=1e-5)
+    for tag, function in (("max", max), ("min", min), ("mean", lambda norms: sum(norms) / len(norms))):
+        expected = {step: function(list(trainer.by_hand[step].values())) for step in own}
+        assert dict(found[f"grad_norm_{tag}"]) == pytest.approx(expected, rel=1e-5)
+    clipped = dict.fromkeys(own, 0.1) if max_grad_norm else own
+    assert dict(found["grad_norm_clipped"]) == pytest.approx(clipped, rel=1e-3)
+
+
+def test_the_flow_is_a_table_of_the_layers_in_the_models_order(tmp_path: Path) -> None:
+    make_trainer(tmp_path, [GradLogger(log_frequency=1)], max_steps=11).train()
+    found = texts(tmp_path)["grad_flow"]
+    assert [step for step, _ in found] == [1, 11]
+    rows = [line.split("|")[1:-1] for line in found[0][1].splitlines()[2:]]
+    assert [row[1].strip() for row in rows] == LAYERS
+    bars = [row[3].strip(" `") for row in rows]
+    assert max(map(len, bars)) == 20
+    assert all(set(bar) == {"#"} for bar in bars)
+
+
+def test_only_what_was_asked_for_gets_a_curve(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    callback = GradLogger(None, 6, ["layers.0.mlp", "lm_head", "layers.1", "lm_haed"])
+    make_trainer(tmp_path, [callback]).train()
+    curves = [tag for tag in scalars(tmp_path) if tag.startswith("grad_norm_layer/")]
+    assert curves == ["grad_norm_layer/model.layers.0.mlp", "grad_norm_layer/lm_head"]
+    warned = [record.message for record in caplog.records if "no parameter" in record.message]
+    assert len(warned) == 2
+    assert "'lm_haed'; did you mean 'lm_head'?" in warned[1]
+
+
+def test_forgathers_names_choose_parameters_one_by_one(tmp_path: Path) -> None:
+    make_trainer(tmp_path, [GradLogger(neg_re="up_proj", pos_re="mlp", log_steps=6)]).train()
+    assert [tag for tag in scalars(tmp_path) if tag.startswith("grad_norm_layer/")] == [
+        "grad_norm_layer/model.layers.0.mlp.gate_proj.weight",
+        "grad_norm_layer/model.layers.0.mlp.down_proj.weight",
+    ]
+
+
+def test_a_name_is_found_by_whole_parts() -> None:
+    assert tracked_name("encoder.layer.1.mlp.weight", "layer.1") == "encoder.layer.1"
+    assert tracked_name("encoder.layer.11.mlp.weight", "layer.1") is None
+    assert tracked_name("decoder.layer.1.mlp.weight", "mlp") == "decoder.layer.1.mlp"
+
+
+class Altered(Trainer):
+    """Multiplies the gradients of one layer, from some step on."""
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        loss = super().training_step(*args, **kwargs)
+        layer, factor, from_step = self.model.altered
+        if self.state.global_step + 1 >= from_step:
+            for name, parameter in self.model.named_parameters():
+                if name.startswith(layer) and parameter.grad is not None:
+                    parameter.grad *= factor
+        return loss
+
+
+@pytest.mark.parametrize(
+    ("altered", "steps", "message"),
+    [
+        (("model.layers.0", 1e-9, 1), 6, "step 3: gradients vanish in model.layers.0: norm 1"),
+        (("model.norm", 1e9, 7), 8, "step 7: gradients explode in model.norm: norm "),
+        (("model.layers.0", math.nan, 4), 4, "step 4: gradients are not finite in model.layers.0"),
+        (("", math.inf, 4), 6, "step 4: gradients are not finite in any layer"),
+        (("lm_head", 1e4, 1), 6, "is clipped to 1; most of it is in lm_head"),
+    ],
+)
+def test_a_layer_whose_gradients_vanish_or_explode_is_named_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], altered: Any, steps: int, message: str
+) -> None:
+    trainer = make_trainer(tmp_path, [GradLogger(log_frequency=1)], trainer_class=Altered, max_steps=steps)
+    trainer.model.altered = altered
+    trainer.train()
+    said = capsys.readouterr().err
+    assert said.count("gradients") == 1, said
+    assert message in said
+    ((_, text),) = texts(tmp_path)["grad_findings"]
+    assert text in said
+
+
+def test_healthy_gradients_are_not_told() -> None:
+    health = GradientHealth(1e-6, 100.0, may_overflow=True)
+    for step in range(50):
+        layers = {"a": 1.0 + step % 3, "b": 0.001 * (1 + step % 5), "lora": 0.0 if step < 2 else 0.1}
+        if step == 20:
+            layers["a"] = math.inf  # a gradient scaler that looks for its scale
+        assert not health.look(Norms(total=3.0, layers=layers, tracked={}), 1.0, step)
+
+
+def test_a_trouble_that_comes_back_is_told_again() -> None:
+    health, told = GradientHealth(1e-6, 100.0, may_overflow=False), []
+    for step, norm in enumerate([0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]):
+        told += health.look(Norms(total=1.0, layers={"a": 1.0, "b": norm}, tracked={}), None, step)
+    assert [finding.step for finding in told] == [2, 7]
+    assert told[0].data == {"what": "vanishing", "layer": "b"}
+
+
+def test_training_is_bit_identical_and_every_method_is_put_back(tmp_path: Path) -> None:
+    seen = []
+    for name, callbacks in (("without", []), ("with", [GradLogger(log_frequency=1)])):
+        trainer = make_trainer(tmp_path / name, callbacks, max_grad_norm=0.1, logging_steps=1)
+        trainer.train()
+        seen.append(fingerprint(trainer))
+        assert "clip_grad_norm_" not in vars(trainer.accelerator)
+        assert "_clip_grad_norm" not in vars(trainer)
+    assert seen[0] == seen[1]
+
+
+class Fails(TrainerCallback):
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        raise RuntimeError("stop")
+
+
+def test_every_method_is_put_back_after_an_exception_and_the_next_training_is_logged(tmp_path: Path) -> None:
+    callback = GradLogger(log_frequency=1)
+    trainer = make_trainer(tmp_path / "a", [callback, Fails()])
+    with pytest.raises(RuntimeError, match="stop"):
+        trainer.train()
+    assert "clip_grad_norm_" not in vars(trainer.accelerator)
+    make_trainer(tmp_path / "b", [copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))]).train()
+    assert [step for step, _ in scalars(tmp_path / "b")["grad_norm_total"]] == [1, 2, 3, 4, 5, 6] * 2
+
+
+def test_a_callback_added_late_and_a_writer_handed_in(tmp_path: Path) -> None:
+    with SummaryWriter(str(tmp_path / "mine")) as writer:
+        trainer = make_trainer(tmp_path / "run", max_grad_norm=0.1)
+        trainer.add_callback(GradLogger(writer, 2, ["lm_head"]))
+        trainer.train()
+        writer.add_scalar("grad_norm_total", 1.0, 7)
+    found = scalars(tmp_path)
+    assert [step for step, _ in found["grad_norm_total"]] == [2, 4, 6, 7]
+    assert all(norm > 0.5 for _, norm in found["grad_norm_total"])
+    assert not list((tmp_path / "run").rglob("*tfevents*"))
+
+
+def test_without_a_link_the_norms_are_the_optimizers_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = make_trainer(tmp_path, max_grad_norm=0.5)  # its arguments and model, not its loop
+    model, optimizer = trainer.model, torch.optim.SGD(trainer.model.parameters(), lr=0.1)
+    handler = CallbackHandler([GradLogger(log_frequency=1)], model, None, optimizer, None)
+    state, control = TrainerState(), TrainerControl()
+    handler.on_train_begin(trainer.args, state, control)
+    tokens = torch.arange(8).reshape(1, 8)
+    for step in range(1, 3):
+        handler.on_step_begin(trainer.args, state, control)
+        model(input_ids=tokens, labels=tokens).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        handler.on_pre_optimizer_step(trainer.args, state, control)
+        optimizer.step()
+        handler.on_optimizer_step(trainer.args, state, control)
+        optimizer.zero_grad()
+        state.global_step = step
+        handler.on_step_end(trainer.args, state, control)
+    handler.on_train_end(trainer.args, state, control)
+    found = scalars(tmp_path)
+    assert dict(found["grad_norm_total"]) == pytest.approx({1: 0.5, 2: 0.5}, rel=1e-4)
+    assert "grad_norm_clipped" not in found
+    assert [record.message for record in caplog.records if "no link" in record.message] == [
+        "GradLogger: no link to the trainer: norms are those after clipping to 0.5"
+    ]
+
+
+def test_with_sharded_parameters_the_trainers_own_total_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = make_trainer(tmp_path, [GradLogger(log_frequency=2)])
+    next(trainer.model.parameters()).ds_status = "NOT_AVAILABLE"  # as ZeRO 3 marks a parameter
+    trainer.train()
+    found = scalars(tmp_path)
+    own = {entry["step"]: entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry}
+    assert dict(found.pop("grad_norm_total")) == pytest.approx(own)
+    assert not found
+    assert len([record for record in caplog.records if "spread over ranks" in record.message]) == 1
+
+
+class Operations(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def bf16_model() -> torch.nn.Module:
+    model = tiny_model().to(torch.bfloat16)
+    tokens = torch.arange(8).reshape(1, 8)
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    return model
+
+
+def test_one_pass_over_the_gradients_and_no_wait_for_each(bf16_model: torch.nn.Module) -> None:
+    norms = GradientNorms(bf16_model)
+    with Operations() as operations:
+        found = norms.read()
+    assert operations.names.count("_foreach_norm") == 1
+    assert operations.names.count("_local_scalar_dense") <= 1
+    assert len(operations.names) < 10
+    squares = [p.grad.double().square().sum().item() for p in bf16_model.parameters() if p.grad is not None]
+    assert found is not None
+    assert found.total == pytest.approx(math.sqrt(sum(squares)), rel=1e-3)
+
+
+def test_what_a_gradient_scaler_has_multiplied_is_divided_again(bf16_model: torch.nn.Module) -> None:
+    class Accelerator:
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+
+        def clip(self) -> None: ...
+
+    class Owner:
+        accelerator = Accelerator()
+
+        def clip(self) -> None: ...
+
+    norms = GradientNorms(bf16_model)
+    plain = norms.read()
+    assert plain is not None
+    for call in (Accelerator().clip, Owner().clip):
+        assert _scale_of(call) == 8.0
+    scaled = norms.read(8.0)
+    assert scaled is not None
+    assert scaled.total == pytest.approx(plain.total / 8)
+    assert _scale_of(len) == 1.0
+
+
+def test_nothing_here_keeps_a_model_alive() -> None:
+    model = tiny_model()
+    norms = GradientNorms(model)
+    assert norms.read() is None
+    assert not norms.stale
+    del model
+    assert norms.stale
+    assert norms.read() is None
+
+
+def test_sparse_gradients_are_measured_too() -> None:
+    model = torch.nn.Embedding(10, 3, sparse=True)
+    model(torch.tensor([1, 1, 2])).sum().backward()
+    found = GradientNorms(model).read()
+    assert found is not None
+    assert found.total == pytest.approx(math.sqrt(3 * 4 + 3 * 1))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: GradLogger(log_frequency=0), r"GradLogger\(log_frequency=0\): a period is 1 step or more"),
+        (lambda: GradLogger(log_steps=0), r"GradLogger\(log_steps=0\)"),
+        (lambda: GradLogger(track_layers="layer.0"), r"track_layers='layer.0'\): give a list of names"),
+        (lambda: GradLogger(track_layers=[""]), r"give a list of names"),
+    ],
+)
+def test_wrong_values_are_refused_when_it_is_built(build: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_nothing_is_measured_at_steps_that_are_not_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reads = []
+    original = GradientNorms.read
+    monkeypatch.setattr(GradientNorms, "read", lambda self, scale=1.0: reads.append(1) or original(self, scale))
+    with caplog.at_level(logging.WARNING):
+        make_trainer(tmp_path, [GradLogger(log_frequency=4)]).train()
+    assert len(reads) == 1
+    assert not [record for record in caplog.records if record.name.startswith("forgather_mem")]

@@ -1,0 +1,114 @@
+"""Numbers that a stranger chose so that they collide are refused as keys; those that people write are not."""
+
+import collections
+import time
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forgather_mem.config.construction.value_builtins import LimitExceeded, Values
+from forgather_mem.config.environment import ConfigEnvironment
+from forgather_mem.config.graph.hash_flooding import MAX_COLLIDING, too_many
+from forgather_mem.config.policy.policy import Policy
+from forgather_mem.errors import TemplateError
+from forgather_mem.telemetry.triggers import Every
+
+MODULUS = 2**61 - 1  # sys.hash_info.modulus
+COLLIDING = range(0, 300_000 * MODULUS, MODULUS)
+
+
+def load(text, **variables):
+    return ConfigEnvironment(policy=Policy()).load_from_string(text, **variables)
+
+
+@given(st.lists(st.integers(-(2**31) + 1, 2**31 - 1) | st.text() | st.dates() | st.none() | st.floats(), max_size=400))
+def test_what_people_write_as_keys_does_not_collide(keys):
+    assert not too_many(keys)
+
+
+@given(st.sets(st.integers(0, 10**6), min_size=MAX_COLLIDING + 2), st.sampled_from([int, Fraction]))
+def test_more_keys_with_one_hash_than_the_limit_are_too_many(factors, kind):
+    keys = [kind(1 + factor * MODULUS) for factor in sorted(factors)]
+    assert too_many(keys)
+    assert not too_many(keys[: MAX_COLLIDING + 1])
+    assert not too_many(keys[: MAX_COLLIDING + 1] * 5)
+
+
+def pairs_with_one_hash(count):
+    """Tuples of numbers that Python hashes alike: the last part undoes what the first one did to the hash."""
+    return [(1 + i * MODULUS, 7) for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pairs_with_one_hash(300),
+        [((1 + i * MODULUS,), "x") for i in range(300)],
+        [frozenset([1 + i * MODULUS]) for i in range(300)],
+        [range(0, 2 + 3 * i * MODULUS, 1 + i * MODULUS) for i in range(1, 300)],
+        [range(1 + i * MODULUS, 2 + i * MODULUS) for i in range(300)],
+        [Every(steps=1 + i * MODULUS) for i in range(300)],
+        [complex(0, 1 + i * MODULUS * 2**10) for i in range(300)],
+    ],
+    ids=lambda keys: type(keys[0]).__name__,
+)
+def test_keys_collide_whatever_they_are(keys):
+    distinct = len({repr(key) for key in keys})
+    alike = distinct - len({hash(key) for key in keys})
+    assert too_many(keys) == (alike > MAX_COLLIDING)
+
+
+def test_a_template_can_not_make_a_set_of_triggers_tuples_or_ranges_that_collide():
+    for item in (
+        "!call:forgather_mem.triggers:Every {{steps: {0}}}", "!tuple [{0}, 7]", "!call:range [{0}, {1}]",
+    ):  # fmt: skip
+        items = ", ".join(item.format(1 + i * MODULUS, 2 + i * MODULUS) for i in range(300))
+        for maker in "set", "frozenset":
+            with pytest.raises(TemplateError, match="more than 100 keys"):
+                load(f"a: !call:{maker} [[{items}]]").construct()
+
+
+@pytest.mark.parametrize(
+    ("name", "items"),
+    [
+        ("set", lambda: COLLIDING), ("set", lambda: list(COLLIDING[:9_999])),
+        ("frozenset", lambda: zip(COLLIDING[:9_999], strict=True)),
+        ("dict", lambda: ((i, 1) for i in COLLIDING[:9_999])), ("dict", lambda: [[i, 1] for i in COLLIDING[:9_999]]),
+        ("collections:OrderedDict", lambda: zip(COLLIDING[:9_999], COLLIDING, strict=False)),
+        ("collections.OrderedDict", lambda: [COLLIDING[i : i + 2] for i in range(1, 9_999)]),
+    ],
+)  # fmt: skip
+def test_the_built_ins_refuse_keys_that_collide(name, items):
+    begin = time.process_time()
+    with pytest.raises(LimitExceeded, match="more than 100 keys"):
+        Values().function(name)(items())
+    assert time.process_time() - begin < 5
+
+
+def test_an_ordered_dict_is_pythons_own_and_charged():
+    made = load("a: !singleton:collections:OrderedDict { arg0: [[b, 1], [a, 2]], c: 3 }").construct("a")
+    assert made == collections.OrderedDict(b=1, a=2, c=3)
+    assert type(made) is collections.OrderedDict
+    values = Values(1_000)
+    with pytest.raises(LimitExceeded):
+        values.function("collections:OrderedDict")(enumerate(range(10**9)))
+    with pytest.raises(ValueError, match="length 3; 2 is required"):
+        Values().function("dict")([[1, 2, 3]])
+
+
+def test_a_template_has_few_keys_that_collide():
+    keys = [i * MODULUS for i in range(MAX_COLLIDING + 2)]
+    assert list(load("".join(f"{key}: 1\n" for key in keys[:-1])).construct()) == keys[:-1]
+    with pytest.raises(TemplateError, match="more than 100 keys") as caught:
+        load("".join(f"{key}: 1\n" for key in keys))
+    assert caught.value.line == len(keys)
+    assert len(load("".join(f"{key}: 1\n" for key in range(5_000))).construct()) == 5_000
+
+
+def test_dict_in_a_template_is_pythons_own_and_refuses_keys_that_collide():
+    text = "a: {{ dict([('b', 1), ('c', x)], d=3) }}\ne: {{ dict({'f': 1}) }}\ng: {{ dict() }}"
+    assert load(text, x=2).construct() == {"a": {"b": 1, "c": 2, "d": 3}, "e": {"f": 1}, "g": {}}
+    with pytest.raises(TemplateError, match="more than 100 keys"):
+        load(f"a: {{{{ dict(range(0, {190_000 * MODULUS}, {MODULUS}) | batch(2)) }}}}")

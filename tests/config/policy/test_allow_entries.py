@@ -1,0 +1,173 @@
+"""Entries are added to a pyproject.toml without touching anything else in it."""
+
+import json
+import os
+import socket
+import time
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forgather_mem.config.policy.allow_entries import add_entries, entries_of_folder
+
+TEXTS = {
+    "no file": None,
+    "an empty file": "",
+    "another table": "[project]\nname = 'x'\n",
+    "no newline at the end": "[project]\nname = 'x'",
+    "an empty table": "[tool.forgather_mem]\n",
+    "an empty table at the end": "[tool.forgather_mem]",
+    "a table with other keys": "[tool.forgather_mem]\nother = 1\n\n[tool.z]\nallow = ['not this']\n",
+    "an empty list": "[tool.forgather_mem]\nallow = []\n",
+    "a list on one line": "[tool.forgather_mem]\nallow = ['a', \"b\"]\nz = 1\n",
+    "a list on one line with a comma": "[tool.forgather_mem]\nallow = ['a', 'b', ] # why\n",
+    "a list of several lines": "[tool.forgather_mem]\nallow = [\n'a', # first ]\n'b'  # second\n]\n[tool.z]\nx = 2\n",
+    "a bracket in a string": "[tool.forgather_mem]\nallow = ['a', 'b', 'x[0]']\n",
+    "a comment at the end": "[tool.forgather_mem] # ours\nallow = ['a', # one\n'b', # two\n]\n",
+    "spaces": "  [ tool . forgather_mem ]\n  allow   =   [ 'a' ]\n",
+    "carriage returns": "[tool.forgather_mem]\r\nallow = ['a']\r\n",
+    "a table before with the same key": "[tool.a]\nallow = ['z']\n[tool.forgather_mem]\nallow = ['a']\n",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_entries_are_added_and_all_else_stays(tmp_path, text):
+    path = tmp_path / "pyproject.toml"
+    before = {}
+    if text is not None:
+        path.write_bytes(text.encode())
+        before = tomllib.loads(text)
+    old = entries_of_folder(tmp_path)
+    assert add_entries(tmp_path, ["my_module", "json:JSONDecoder", "my_module"]) == path
+    assert entries_of_folder(tmp_path) == [*old, "my_module", "json:JSONDecoder"]
+    after = tomllib.loads(path.read_bytes().decode())
+    after["tool"]["forgather_mem"].pop("allow")
+    before.setdefault("tool", {}).setdefault("forgather_mem", {}).pop("allow", None)
+    assert after == before
+    for comment in ("# first ]", "# second", "# why", "# ours", "# two"):
+        assert (comment in path.read_text()) == (text is not None and comment in text)
+    assert add_entries(tmp_path, ["my_module"])
+    assert entries_of_folder(tmp_path) == [*old, "my_module", "json:JSONDecoder"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[tool]\nforgather_mem = {allow = ['a']}\n",
+        "tool.forgather_mem.allow = ['a']\n",
+        "[tool.'forgather_mem']\nallow=['a']\n",
+    ],
+)
+def test_a_table_written_in_another_way_is_left_alone_with_advice(tmp_path, text):
+    path = tmp_path / "pyproject.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r'write allow = \["a", "b"\] in \[tool\.forgather_mem\]'):
+        add_entries(tmp_path, ["b"])
+    assert path.read_text() == text
+
+
+def test_a_broken_file_is_left_alone(tmp_path):
+    path = tmp_path / "pyproject.toml"
+    path.write_text("[tool.forgather_mem\n")
+    with pytest.raises(ValueError, match="pyproject"):
+        add_entries(tmp_path, ["b"])
+    assert path.read_text() == "[tool.forgather_mem\n"
+
+
+entries = st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20), max_size=6)
+
+
+@given(entries, entries)
+def test_any_entries_survive(tmp_path_factory, old, new):
+    folder = tmp_path_factory.mktemp("project")
+    written = json.dumps(old, ensure_ascii=False).replace("\x7f", "\\u007f")
+    text = "[project]\nx = 1\n[tool.forgather_mem]\nallow = " + written + "\ny = [2]\n"
+    (folder / "pyproject.toml").write_bytes(text.encode())
+    expected = list(dict.fromkeys([*old, *new])) if len(set(old)) == len(old) else None
+    add_entries(folder, new)
+    found = entries_of_folder(folder)
+    assert found[: len(old)] == old
+    assert set(found) == {*old, *new}
+    assert expected is None or found == expected
+
+
+def test_no_link_is_written_through(tmp_path):
+    """A stranger's folder: whatever name a draft could have, or the file itself, leads to a file outside."""
+    project, victim = tmp_path / "project", tmp_path / "victim"
+    project.mkdir()
+    victim.write_text("[precious]\n")
+    for name in ("pyproject.toml.new", ".pyproject.toml.new", "pyproject.toml.tmp", "pyproject.toml~"):
+        (project / name).symlink_to(victim)
+    add_entries(project, ["my_module"])
+    assert entries_of_folder(project) == ["my_module"]
+    assert not (project / "pyproject.toml").is_symlink()
+    (project / "pyproject.toml").unlink()
+    (project / "pyproject.toml").symlink_to(victim)
+    with pytest.raises(ValueError, match=r"is a link to .*victim; write allow = "):
+        add_entries(project, ["my_module"])
+    assert victim.read_text() == "[precious]\n"
+    victim.unlink()  # a link that leads nowhere would make the file
+    with pytest.raises(ValueError, match="is a link"):
+        add_entries(project, ["my_module"])
+    assert not victim.exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "socket"])
+def test_what_is_no_file_is_neither_read_nor_waited_for(tmp_path, kind):
+    path = tmp_path / "pyproject.toml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(os.path.relpath(path))
+        listening.close()
+    assert entries_of_folder(tmp_path) == []
+    with pytest.raises((OSError, ValueError), match=r"not a regular file: .*pyproject|is a link to /dev/zero"):
+        add_entries(tmp_path, ["a"])
+
+
+@pytest.mark.parametrize("value", ["[" * 50_000, "{a=" * 50_000, '"x"' + "#" * 1_000_000])
+def test_a_file_that_is_nested_too_deeply_or_too_large_is_a_value_error(tmp_path, value):
+    (tmp_path / "pyproject.toml").write_text("[tool.forgather_mem]\nallow = " + value)
+    for call in (lambda: entries_of_folder(tmp_path), lambda: add_entries(tmp_path, ["a"])):
+        with pytest.raises(ValueError, match=r"pyproject\.toml: (lists or tables are nested too deeply|it has more)"):
+            call()
+
+
+def test_mode_and_line_ends_stay(tmp_path):
+    path = tmp_path / "pyproject.toml"
+    path.write_bytes(b"[tool.forgather_mem]\r\nallow = []\r\n")
+    path.chmod(0o604)
+    add_entries(tmp_path, ["a"])
+    assert (path.stat().st_mode & 0o777, os.listdir(tmp_path)) == (0o604, ["pyproject.toml"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tool = 5\n", "is not a table"),
+        ("tool.forgather_mem = 5\n", "is not a table"),
+        (".".join(["a"] * 20_000) + " = 1\n[tool.forgather_mem]\n", "more than 100 parts"),
+        ('[tool.forgather_mem]\nallow = ["' + "]" * 200_000 + '"]\n', "can't be extended"),
+    ],
+    ids=["no table of tools", "no table of ours", "a long key", "brackets"],
+)
+def test_a_hostile_pyproject_is_refused_at_once(tmp_path, text, message):
+    (tmp_path / "pyproject.toml").write_text(text)
+    began_s = time.thread_time()
+    with pytest.raises(ValueError, match=message):
+        add_entries(tmp_path, ["my_module"])
+    assert time.thread_time() - began_s < 1
+    assert (tmp_path / "pyproject.toml").read_text() == text
+
+
+def test_a_link_to_itself_is_a_sentence(tmp_path):
+    (tmp_path / "pyproject.toml").symlink_to("pyproject.toml")
+    with pytest.raises(ValueError, match="is a link to"):
+        add_entries(tmp_path, ["my_module"])

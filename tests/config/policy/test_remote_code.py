@@ -1,0 +1,165 @@
+"""Arguments of transformers' classes that lead to code: under other names, and by position."""
+
+import ast
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forgather_mem.config.construction.resolve import Callee, Resolver
+from forgather_mem.config.construction.signature_check import Parameters
+from forgather_mem.config.environment import ConfigEnvironment
+from forgather_mem.config.policy.policy import Policy
+from forgather_mem.config.policy.remote_code import ArgumentCheck, code_argument, entry_for_address
+from forgather_mem.errors import TemplateError
+
+
+def test_no_configuration_of_transformers_has_another_name_for_an_argument_that_leads_to_code():
+    models = Path(find_spec("transformers").origin).parent / "models"
+    maps = [
+        literal
+        for file in models.glob("*/configuration_*.py")
+        for literal in re.findall(r"^    attribute_map.*?= (\{.*?\})$", file.read_text("utf-8"), re.M | re.S)
+    ]
+    meant = {value for literal in maps for value in ast.literal_eval(literal).values()}
+    assert len(maps) > 50
+    assert "hidden_size" in meant or "d_model" in meant
+    assert [name for name in meant if code_argument([], {name: "owner/name"})] == []
+
+
+def test_an_argument_that_leads_to_code_is_found_by_position(tmp_path):
+    text = "a: !call:transformers:FakeConfig [1, owner/model]"
+    graph = ConfigEnvironment(tmp_path, policy=Policy()).load_from_string(text).graph
+    parameters = Parameters(("num_layers", "backbone"), frozenset(), frozenset(), False, True)
+    resolver = Resolver(graph, Policy(), {})
+    callee = Callee(dict, parameters, is_guarded=True)
+    with pytest.raises(TemplateError, match="backbone='owner/model' would let"):
+        resolver.guard(graph.target("a"), callee, [1, "owner/model"], {}, ArgumentCheck(lambda _: False))
+
+
+SINK = "a: !call:forgather_mem.sinks:TensorBoardSink"
+
+
+def build(text, allow=(), context=None, **variables):
+    environment = ConfigEnvironment(".", policy=Policy(allow))
+    return environment.load_from_string(text, **variables).construct("a", context_vars=context)
+
+
+@pytest.mark.parametrize(
+    ("address", "entry"),
+    [
+        ("s3://bucket/runs/1", "s3://bucket/"),
+        ("s3://bucket/runs/1", "s3://bucket"),
+        ("s3://bucket/runs/1", "s3://"),
+        ("s3://bucket", "s3://bucket"),
+        ("s3://bucket/runs/1", "s3://bucket/runs/1"),
+        ("http://host:8080/runs", "http://host:8080/"),
+        ("simplecache::s3://bucket/runs", "simplecache::s3://bucket/"),
+    ],
+)
+def test_a_person_may_allow_an_address(address, entry):
+    text = SINK + f" {{logging_dir: '{address}'}}"
+    with pytest.raises(TemplateError, match=r"would let .*TensorBoardSink open an address") as error:
+        build(text)
+    assert error.value.entries == (entry_for_address(address),)
+    assert type(build(text, error.value.entries)).__name__ == "TensorBoardSink"
+    assert type(build(text, [entry])).__name__ == "TensorBoardSink"
+
+
+@pytest.mark.parametrize(
+    ("address", "entry"),
+    [
+        ("s3://bucket2/x", "s3://bucket"),
+        ("s3://bucket@evil/x", "s3://bucket"),
+        ("s3://bucket.evil/x", "s3://bucket"),
+        ("S3://bucket/x", "s3://bucket/"),
+        ("s3://bucket/../other", "s3://bucket/"),
+        ("s3://bucket/x::http://evil", "s3://bucket/"),
+        ("http://host:80800/x", "http://host:8080"),
+        ("reference::s3://bucket/x", "s3://bucket/"),
+        (" s3://bucket/x", "s3://bucket/"),
+        ("s3:/bucket/x", "s3://bucket/"),
+    ],
+)
+def test_an_entry_allows_what_lies_below_it_and_nothing_that_merely_begins_like_it(address, entry):
+    with pytest.raises(TemplateError, match="open an address"):
+        build(SINK + f" {{logging_dir: '{address}'}}", [entry])
+
+
+def test_an_address_that_a_person_gives_as_a_value_needs_no_entry():
+    for text in (" {logging_dir: {{ folder }}}", " {logging_dir: '{{ folder }}/runs/1'}"):
+        assert build(SINK + text, folder="s3://bucket")
+        assert build(SINK + text.replace("folder", "where.folder"), where={"folder": "s3://bucket"})
+    assert build(SINK + " {logging_dir: !var folder}", context={"folder": "s3://bucket"})
+    assert build(SINK + " {logging_dir: !var folder}", context={"folder": Path("s3://bucket")})
+    environment = ConfigEnvironment(policy=Policy(), global_vars={"folder": "s3://bucket"})
+    assert environment.load_from_string(SINK + " {logging_dir: {{ folder }}}").construct("a")
+    with pytest.raises(TemplateError, match="open an address"):
+        build(SINK + " {logging_dir: '{{ folder }}://bucket'}", folder="s3")
+    with pytest.raises(TemplateError, match="open an address"):  # the text of the template is no value of a person
+        build("# s3://bucket/\n" + SINK + " {logging_dir: s3://bucket/}", context={"other": 1})
+
+
+def test_an_address_is_refused_before_anything_is_built_and_check_tells_of_it(tmp_path):
+    """The list before it would have been built first."""
+    text = "a: [!call:list [[1]], !call:forgather_mem.sinks:TensorBoardSink {logging_dir: 's3://bucket/x'}]"
+    config = ConfigEnvironment(tmp_path, policy=Policy()).load_from_string(text)
+    [error] = config.misfits()
+    assert error.entries == ("s3://bucket/",)
+    assert "--allow s3://bucket/" in error.hint
+
+
+def test_text_arguments_and_local_folders_are_not_addresses(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("runs/a:b", "runs-12:30", "C:", "torch/aten::add", "a/http://b", "~/x"):
+        assert build(SINK + f" {{logging_dir: '{folder}'}}")
+    assert build("a: !call:forgather_mem.callbacks:TextgenCallback {prompts: ['https://example.org says']}")
+    assert build("a: !call:forgather_mem.callbacks:JsonLogger {note: 'see https://example.org'}")
+    assert build("a: !call:list [['s3://bucket']]") == ["s3://bucket"]  # a value, nothing that opens it
+
+
+def test_what_a_person_opened_by_name_takes_any_argument():
+    text = "a: !call:forgather_mem.sinks:TensorBoardSink {logging_dir: 's3://bucket/x'}"
+    assert build(text, ["forgather_mem.sinks:TensorBoardSink"])
+    with pytest.raises(TemplateError, match="open an address"):
+        build(text, ["forgather_mem"])
+
+
+def test_a_partial_is_guarded_for_what_the_template_gives_and_free_for_what_the_caller_gives():
+    name = "forgather_mem.sinks:TensorBoardSink"
+    partial = build(f"a: !partial:{name} []")
+    assert partial(logging_dir="s3://bucket/x")
+    partial = build(f"a: !partial:{name} {{logging_dir: !call:str ['s3://bucket/x']}}")
+    with pytest.raises(TemplateError, match="open an address"):
+        partial()
+
+
+def test_a_file_that_transformers_reads_at_once_lies_in_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    for name in ("own.json", "sub/own.json", "../outside.json"):
+        (tmp_path / name).write_text("{}")
+    check = ArgumentCheck(lambda _: False)
+    for key in ("accelerator_config", "deepspeed", "fsdp_config"):
+        for value in ("own.json", "sub/own.json", tmp_path / "own.json", {"a": 1}, None):
+            assert check.of_transformers("X", [], {key: value}) is None
+        for value in ("../outside.json", str(tmp_path.parent / "outside.json"), "/dev/zero", "no.json", "{}", "."):
+            assert "read a file" in check.of_transformers("X", [], {key: value}).message
+
+
+@given(st.from_regex(r"([a-z]{1,4}::)?[a-z0-9]{1,4}://[a-z:@/,*\\\\ \x01.]*", fullmatch=True))
+def test_the_entry_that_a_refusal_names_opens_just_that(address):
+    entry = entry_for_address(address)
+    if entry:
+        assert not Policy().allows_address(address)
+        assert Policy([entry]).allows_address(address)
+        assert not Policy([entry]).allows_address("evil::" + address)
+
+
+@pytest.mark.parametrize("entry", ["s3://a b", "s3://*", "://x", "s3://a,b", "s3://a::http://b", "s3://a\n"])
+def test_an_entry_that_is_no_address_is_a_value_error(entry):
+    with pytest.raises(ValueError, match="an address has the form scheme://host/folder/"):
+        Policy([entry])

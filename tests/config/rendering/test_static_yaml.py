@@ -1,0 +1,114 @@
+"""The short cut for templates without anything to render, against the renderer."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from forgather_mem.config.environment import ConfigEnvironment
+from forgather_mem.config.limits import Limits
+from forgather_mem.config.rendering.render import Renderer
+from forgather_mem.config.rendering.static_yaml import as_plain
+from forgather_mem.config.source.search import Searcher
+from forgather_mem.errors import TemplateError
+
+RENDERER = Renderer(Searcher())
+PIECES = (
+    "a", ": ", "\n", "\n\n", "  ", "\t", "-", "--", "- ", "<<", ">>", "==", "=>", "<<: *a", "#", "##", "# c", "[", "]",
+    "abc", "!", "{", "}", "%", "{{", "{%", "{#", "#}", "'", '"', "|", "\\", "#--- x.yaml ---", "-- set x = 1",
+    "\r", "\f", "\x85", "\u2028", "\ufeff",
+)  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=25).map("".join) | st.text(max_size=30))
+@settings(max_examples=300)
+@example("[abc]")
+@example("a\n  [abc!]  \nb")
+@example("x: |\n  -- text")
+@example("a\n\n\n")
+def test_what_the_short_cut_takes_the_renderer_leaves_as_it_is(text):
+    plain = as_plain(text, "<string>")
+    if plain is None:
+        return
+    rendered = RENDERER.render_string(text)
+    assert plain.text == rendered.text
+    for line, written in enumerate(plain.text.split("\n"), 1):
+        assert not written.strip() or plain.place(line, 1) == rendered.place(line, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ a }}",
+        "{% if a %}",
+        "{# a #}",
+        "a ## b",
+        "-- if a",
+        "  << else",
+        "== a",
+        "=> a",
+        "[block]",
+        "  [block!]\n",
+        "#--- a ---\n",
+        "--",
+    ],
+)
+def test_what_is_template_language_is_rendered(text):
+    assert as_plain(f"x: 1\n{text}", "t") is None
+
+
+@pytest.mark.parametrize(
+    "text", ["a: [b]\n", "<<: *a\n", "--- \n"[:3], "# comment\n- [abc] \n", "a: 'x == y'\n", "k: {b: 1}\n"]
+)
+def test_plain_yaml_is_not(text):
+    assert as_plain(f"x: 1\n{text}", "t") is not None
+
+
+def test_a_plain_template_loads_without_jinja(tmp_path):
+    (tmp_path / "t.yaml").write_text("x: !singleton:datetime:timedelta [1]\n")
+    script = (
+        "import sys\nfrom forgather_mem.config.environment import ConfigEnvironment\n"
+        f"made = ConfigEnvironment({str(tmp_path)!r}).load('t.yaml').construct('x')\n"
+        "print(made, 'jinja2' in sys.modules, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "1 day, 0:00:00 False False\n"
+
+
+def test_a_template_that_changes_is_read_again(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    (second / "t.yaml").write_text("a: 1\n")
+    env = ConfigEnvironment([first, second])
+    assert env.load("t.yaml").construct() == {"a": 1}
+    (second / "t.yaml").write_text("a: 22\n")
+    assert env.load("t.yaml").construct() == {"a": 22}
+    (second / "t.yaml").write_text("a: {{ 3 }}\n")
+    assert env.load("t.yaml").construct() == {"a": 3}
+    (first / "t.yaml").write_text("a: 4\n")
+    assert env.load("t.yaml").construct() == {"a": 4}
+    os.utime(first / "t.yaml", (time.time(), time.time()))
+    assert env.load("t.yaml").construct() == {"a": 4}
+
+
+def test_the_limits_hold_for_plain_templates_too(tmp_path):
+    (tmp_path / "t.yaml").write_text("a: 1\n" * 100)
+    env = ConfigEnvironment(tmp_path, budgets=Limits(source_bytes=50))
+    for load in (lambda: env.load("t.yaml"), lambda: env.load_from_string("a: 1\n" * 100)):
+        with pytest.raises(TemplateError, match="more than 50"):
+            load()
+    env = ConfigEnvironment(tmp_path, budgets=Limits(rendered_bytes=50))
+    for load in (lambda: env.load("t.yaml"), lambda: env.load_from_string("a: 1\n" * 100)):
+        with pytest.raises(TemplateError, match="more than 50"):
+            load()
+
+
+def test_variables_are_looked_at_also_when_a_template_has_none(tmp_path):
+    (tmp_path / "t.yaml").write_text("a: 1\n")
+    with pytest.raises(TemplateError):
+        ConfigEnvironment(tmp_path).load("t.yaml", model=object())

@@ -1,0 +1,162 @@
+"""Strings with marks behave as the string that is meant, and never lose a mark: compared with plain strings."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jinja2.filters import do_indent
+
+from forgather_mem.config.rendering.taint import TaintedStr, is_tainted, text_of, untaint
+from forgather_mem.config.rendering.taint_tokens import Mangled, TaintTokens
+
+PIECES = st.lists(st.tuples(st.text("aB \n,\u00df", max_size=4), st.booleans()), min_size=1, max_size=5)
+TEXTS = st.text("aB \n,\u00df", max_size=3)
+
+
+def marked(marks, pieces):
+    return marks.build([(text, outside, "") for text, outside in pieces])
+
+
+def outside_chars(text):
+    """Which characters are from outside, one boolean a character."""
+    if not isinstance(text, TaintedStr):
+        return [False] * len(text)
+    return [outside for chars, outside, _ in text.pieces for _ in chars]
+
+
+@settings(deadline=None)
+@given(PIECES)
+def test_it_is_equal_to_the_string_that_is_meant_in_every_way_a_template_can_ask(pieces):
+    string = marked(TaintTokens(), pieces)
+    plain = "".join(text for text, _ in pieces)
+    assert string == plain
+    assert plain == string
+    assert hash(string) == hash(plain)
+    assert {plain: 1}[string] == {string: 1}[plain] == 1
+    assert len(string) == len(plain)
+    assert bool(string) == bool(plain)
+    assert list(string) == list(plain)
+    assert (string < "b", string >= "b") == (plain < "b", plain >= "b")
+    for name in ("isalpha", "isspace", "islower", "isupper", "isascii"):
+        assert getattr(string, name)() == getattr(plain, name)()
+
+
+@settings(deadline=None)
+@given(PIECES)
+def test_printed_and_read_again_it_is_the_same(pieces):
+    marks = TaintTokens()
+    string = marked(marks, pieces)
+    again = marks.read(str(string))
+    assert again == string
+    assert outside_chars(again) == outside_chars(string)
+
+
+@settings(deadline=None)
+@given(PIECES)
+def test_what_is_printed_has_none_of_the_characters_from_outside(pieces):
+    marks = TaintTokens()
+    printed = str(marked(marks, [("X" + text, True) if outside else (text, False) for text, outside in pieces]))
+    assert "X" not in printed
+    assert len(marks.used(printed)) == len({text for text, outside in pieces if outside})
+
+
+@settings(deadline=None)
+@given(PIECES, st.integers(-12, 12), st.integers(-12, 12))
+def test_a_slice_keeps_the_mark_of_each_character(pieces, start, stop):
+    string = marked(TaintTokens(), pieces)
+    assert text_of(string[start:stop]) == text_of(string)[start:stop]
+    assert outside_chars(string[start:stop]) == outside_chars(string)[start:stop]
+
+
+@settings(deadline=None)
+@given(PIECES, PIECES)
+def test_joined_strings_keep_their_marks(left, right):
+    marks = TaintTokens()
+    one, two = marked(marks, left), marked(marks, right)
+    assert outside_chars(one + two) == outside_chars(one) + outside_chars(two)
+    assert text_of(one + two) == text_of(one) + text_of(two)
+    assert text_of("x" + one + "y") == "x" + text_of(one) + "y"
+    assert text_of(marks.read(str(one).join(["a", str(two)]))) == text_of(one).join(["a", text_of(two)])
+
+
+@settings(deadline=None)
+@given(PIECES, st.sampled_from(["a", ",", " ", "aB", "\n"]), TEXTS, st.integers(-1, 2))
+def test_changes_give_what_plain_strings_give(pieces, sep, new, count):
+    string = marked(TaintTokens(), pieces)
+    plain = text_of(string)
+    for name, args in [
+        ("strip", ()), ("lstrip", ()), ("rstrip", (sep,)), ("strip", (sep,)), ("upper", ()), ("lower", ()), ("title",
+        ()),
+        ("capitalize", ()), ("swapcase", ()), ("replace", (sep, new)), ("replace", (sep, new, count)),
+        ("split", ()), ("split", (sep,)), ("split", (sep, count)), ("rsplit", (sep, count)), ("rsplit", (None, count)),
+        ("split", (None, count)), ("splitlines", ()), ("splitlines", (True,)), ("partition", (sep,)),
+        ("rpartition", (sep,)), ("center", (9,)), ("zfill", (9,)), ("expandtabs", ()), ("find", (sep,)), ("count",
+        (sep,)),
+        ("startswith", (sep,)), ("endswith", ((sep, "x"),)), ("removeprefix", (sep,)), ("removesuffix", (sep,)),
+    ]:  # fmt: skip
+        assert untaint(getattr(string, name)(*args)) == getattr(plain, name)(*args), name
+    assert untaint(string * 2) == plain * 2
+    assert (sep in string) == (sep in plain)
+
+
+@settings(deadline=None)
+@given(PIECES, TEXTS)
+def test_no_character_from_outside_ever_becomes_template_text(pieces, new):
+    string = marked(
+        TaintTokens(),
+        [(text.replace("a", "X") if outside else text.replace("X", ""), outside) for text, outside in pieces],
+    )
+    if not isinstance(string, TaintedStr):
+        return
+    for changed in [
+        string.strip(), string.replace("B", new), string.title(), string.center(30), string[::-1], *string.split(),
+        *string.partition(","), string.capitalize(), string * 2, f"{string:>20}", string.join(["q",
+        "r"]),
+    ]:  # fmt: skip
+        assert "X" not in str(changed)
+        assert "x" not in str(changed)
+
+
+@settings(deadline=None)
+@given(PIECES, st.booleans(), st.booleans())
+def test_indenting_gives_what_jinja_gives(pieces, first, blank):
+    string = marked(TaintTokens(), pieces)
+    if isinstance(string, TaintedStr):
+        assert text_of(string.indented("  ", first, blank)) == do_indent(text_of(string), 2, first, blank)
+
+
+def test_a_repr_is_quotes_of_the_template_around_a_value_of_outside():
+    marks = TaintTokens()
+    printed = repr(marked(marks, [("it's ", False), ("in: 'side", True)]))
+    assert printed.startswith("'it\\'s ")
+    assert printed.endswith("'")
+    assert list(marks.used(printed).values()) == ["in: 'side"]
+
+
+def test_an_empty_value_from_outside_is_still_a_value():
+    marks = TaintTokens()
+    assert marks.used(str(marks.mark(""))) != {}
+    assert is_tainted([{"a": marks.mark("")}])
+    assert marks.mark("") + "a" == "a"
+    assert marks.used(str("a" + marks.mark("")))
+
+
+def test_what_is_left_of_a_token_is_noticed():
+    marks = TaintTokens()
+    token = str(marks.mark("value"))
+    assert marks.used(f"a: {token}") == {token: "value"}
+    for mangled in (token[:-1], token[1:], token.replace("_", ""), token.upper(), token[::-1]):
+        if mangled != token:
+            with pytest.raises(Mangled):
+                marks.used(f"a: {mangled}")
+
+
+def test_tokens_of_the_last_render_are_forgotten_but_those_of_global_variables_are_kept():
+    marks = TaintTokens()
+    kept = str(marks.mark("global"))
+    marks.keep()
+    local = str(marks.mark("local"))
+    marks.reset()
+    assert marks.used(kept) == {kept: "global"}
+    with pytest.raises(Mangled):
+        marks.used(local)
+    assert str(marks.mark("other")) not in (kept, local)

@@ -1,0 +1,57 @@
+"""The limits that docs/security.md shows are those there are."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from forgather_mem.config.clock import CpuClock, OutOfTime
+from forgather_mem.config.environment import ConfigEnvironment
+from forgather_mem.config.limits import Limits
+from forgather_mem.config.policy.policy import Policy
+from forgather_mem.errors import TemplateError
+
+
+def test_the_table_of_the_document_is_that_of_the_code():
+    text = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
+    table = re.search(r"^source_bytes .*?^render_cpu_s .*?$", text, re.M | re.S)
+    assert table is not None
+    shown = {name: float(limit) for name, limit in map(str.split, table[0].splitlines())}
+    assert shown == dataclasses.asdict(Limits())
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a: 1\nb: [" + "1, " * 2_000 + "]", 1),
+        ("a: 1\n-- for i in range(2000)\nb{{ i }}: 1\n-- endfor", 1),
+        ("a: 1\nb: '" + "{{ 1 }}" * 600 + "'", 1),
+    ],
+    ids=["events", "render", "tokens"],
+)
+def test_the_clock_stops_a_load_where_it_is_and_code_may_give_more_time(text, line):
+    with pytest.raises(TemplateError, match="s of CPU time") as refused:
+        ConfigEnvironment(policy=Policy(), budgets=Limits(render_cpu_s=1e-9)).load_from_string(text)
+    assert refused.value.line == line
+    ConfigEnvironment(policy=Policy(), budgets=Limits(render_cpu_s=60)).load_from_string(text)
+
+
+def test_the_clock_stops_the_built_ins_of_a_construction():
+    config = ConfigEnvironment(policy=Policy()).load_from_string("a: !call:sorted [!call:range [100000]]")
+    assert len(config.construct("a")) == 100_000
+    config._budgets = Limits(render_cpu_s=1e-9)
+    with pytest.raises(TemplateError, match="s of CPU time"):
+        config.construct("a")
+
+
+def test_the_clock_runs_inside_only_and_large_templates_have_more_time():
+    clock = CpuClock(0.0)
+    clock.look()
+    with clock, pytest.raises(OutOfTime):
+        clock.look()
+    clock = CpuClock(1e-3)
+    clock.read(100 * 2**20)
+    with clock, clock:
+        sum(range(100_000))
+        clock.look()

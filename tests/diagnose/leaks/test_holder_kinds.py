@@ -1,0 +1,236 @@
+"""What is said of a holder: its name, the line that fills it, the cure, and whether it will stop by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import shlex
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import TrainerState
+
+from forgather_mem.diagnose.leaks.sizes import LeakSizes
+from forgather_mem.heap.object_size import deep_bytes
+from forgather_mem.heap.source_lines import bounds, growing_line
+from tests.heap.test_reachable import Holder, suspects_after
+
+
+def add_to(pool_of: int, donors: dict[int, list[bytes]] = {0: []}) -> None:  # noqa: B006  # the leak
+    pool = donors[pool_of]
+    pool.append(bytes(5000))
+
+
+class Heap:
+    def __init__(self) -> None:
+        self.worst: list[tuple[int, torch.Tensor]] = []
+
+    def add(self, step: int) -> None:
+        heapq.heappush(self.worst, (-step, torch.zeros(5000)))
+
+
+class Span:
+    def __init__(self, parent: Span | None) -> None:
+        self.parent = parent
+        self.active = torch.zeros(5000)
+
+
+SPAN: ContextVar[Span | None] = ContextVar("SPAN", default=None)
+
+
+class Opens:
+    def __init__(self) -> None:
+        self.stack = contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def measured(self) -> Iterator[None]:
+        before = torch.zeros(3000)
+        yield
+        del before
+
+    def step(self) -> None:
+        self.stack.enter_context(self.measured())
+
+
+def test_hooks_of_a_parameter_are_named_with_the_line_that_registers_them() -> None:
+    layer = torch.nn.Linear(3, 3)
+
+    def grow(step: int) -> None:
+        counts = bytes(5000)
+        layer.weight.register_hook(lambda gradient: print(len(counts)))
+
+    (top, *_) = suspects_after(grow)
+    assert (top.held_by, top.kind) == ("Parameter._backward_hooks", "hooks")
+    assert "register_hook(" in top.source_line
+    assert "register it once" in str(top.cure)
+
+
+def test_a_cycle_keeps_all_that_it_has_given() -> None:
+    holder: Any = Holder()
+    holder.batches = itertools.cycle(torch.zeros(5000) for _ in range(1000))
+    next(holder.batches)
+    (top, *_) = suspects_after(lambda step: next(holder.batches))
+    assert (top.held_by, top.kind) == ("Holder.batches (cycle)", "cycle iterator")
+    assert "itertools.cycle(" in top.source_line
+
+
+def test_a_tee_of_which_one_side_is_not_read_is_named() -> None:
+    holder: Any = Holder()
+    holder.read, holder.unread = itertools.tee(torch.zeros(5000) for _ in range(1000))
+    next(holder.read)
+    (top, *_) = suspects_after(lambda step: next(holder.read))
+    assert str(top.held_by).endswith("read (_tee)")
+    assert top.kind == "tee"
+    assert "itertools.tee(" in top.source_line
+
+
+def test_a_default_argument_is_named_and_so_is_the_line_that_adds_to_what_it_holds() -> None:
+    (top, *_) = suspects_after(lambda step: add_to(0))
+    assert top.held_by is not None
+    assert top.held_by.endswith("default of 'donors' in add_to[0]")
+    assert top.source_line == "pool.append(bytes(5000))"
+
+
+def test_what_is_new_in_a_heap_does_not_stand_at_its_end() -> None:
+    heap = Heap()
+    for step in range(20):
+        heap.add(step)
+    (top, *_) = suspects_after(lambda step: heap.add(100 + step))
+    assert top.held_by == "Heap.worst"
+    assert top.bytes_per_step == pytest.approx(20_000, rel=0.1)
+    assert "heappush(" in top.source_line
+
+
+def test_contexts_that_nobody_leaves_are_told_as_such() -> None:
+    opens = Opens()
+    opens.step()
+    (top, *_) = suspects_after(lambda step: opens.step())
+    assert (top.held_by, top.kind) == ("ExitStack._exit_callbacks", "open contexts")
+    assert "enter_context(" in top.source_line
+
+
+def test_a_container_that_a_library_fills_has_a_cure_of_its_own() -> None:
+    state, words = TrainerState(), shlex.shlex("")
+    words.push_token("a")
+    (top, *_) = suspects_after(lambda step: state.log_history.append({"histogram": bytes(5000)}))
+    assert (top.held_by, top.kind) == ("TrainerState.log_history", "list"), "this line names it, and can be changed"
+    (top, *_) = suspects_after(lambda step: words.push_token("a" * 5000 + str(step)))
+    assert (top.held_by, top.kind) == ("shlex.pushback", "library")
+
+
+def test_what_hangs_on_the_value_of_a_context_variable_is_found() -> None:
+    SPAN.set(Span(None))
+    try:
+        (top, *_) = suspects_after(lambda step: SPAN.set(Span(SPAN.get())) and None)
+    finally:
+        SPAN.set(None)
+    assert top.kind == "chain"
+    assert str(top.held_by).endswith(".SPAN")
+    assert top.bytes_per_step == pytest.approx(20_000, rel=0.2)
+
+
+def test_functions_wrapped_again_and_again_are_found() -> None:
+    holder: Any = Holder()
+    holder.schedules = [lambda step: 1.0]
+
+    def wrap(step: int) -> None:
+        inner, window = holder.schedules[0], torch.zeros(5000)
+        holder.schedules[0] = lambda step: inner(step) * window.mean()
+
+    (top, *_) = suspects_after(wrap)
+    assert str(top.held_by).startswith("Holder.schedules[0]")
+    assert top.bytes_per_step == pytest.approx(20_000, rel=0.2)
+
+
+def test_a_mapping_with_a_length_of_its_own_bounds_nothing() -> None:
+    cache: weakref.WeakKeyDictionary[Span, Any] = weakref.WeakKeyDictionary()
+    holder: Any = Holder()
+    holder.cache = cache
+
+    def grow(step: int) -> None:
+        span = Span(None)
+        cache[span] = (span, bytes(3000))
+
+    (top, *_) = suspects_after(grow)
+    assert (top.held_by, top.bounded) == ("WeakKeyDictionary.data", None)
+
+
+def test_a_thread_is_as_large_as_what_its_functions_hold() -> None:
+    go_on, begun = threading.Event(), threading.Event()
+
+    def work() -> None:
+        weights = torch.zeros(50_000)
+        begun.set()
+        go_on.wait(60)
+        del weights
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert begun.wait(60)
+        assert deep_bytes(thread, set(), set()) == pytest.approx(200_000, rel=0.1)
+    finally:
+        go_on.set()
+        thread.join()
+
+
+def test_an_error_is_as_large_as_its_frames_variables_not_as_their_modules() -> None:
+    def fails() -> None:
+        rows = torch.zeros(1000)
+        raise ValueError(rows.shape)
+
+    try:
+        fails()
+    except ValueError as error:
+        caught = error
+    frame = sys._getframe()
+    size = deep_bytes(caught, {id(value) for value in frame.f_locals.values()} - {id(caught)}, set())
+    assert size == pytest.approx(4000, abs=2500)
+
+
+@pytest.mark.parametrize(
+    ("text", "item", "bounded"),
+    [
+        ("if len(self.kept) > self.most: self.kept.pop(0)", False, True),
+        ("if len(self.kept) > self.most:\n    raise MemoryError", False, False),
+        ("if len(self.kept) >= 40: drop()", True, False),
+        ("if len(self.kept[name]) >= 40: drop()", True, True),
+        ("rows = self.kept[name]\nif len(rows) > 40: rows.pop(0)", True, True),
+        ("rows = self.other[name]\nif len(rows) > 40: rows.pop(0)", True, False),
+        ("for rows in self.kept.values():\n    if len(rows) > 40: rows.clear()", True, True),
+        ("self.kept[name].popleft()", False, True),
+        ("self.kept.append(1)", False, False),
+    ],
+)
+def test_code_that_looks_at_a_size_bounds_that_and_nothing_else(
+    tmp_path: Path, text: str, item: bool, bounded: bool
+) -> None:
+    file = tmp_path / "code.py"
+    file.write_text(text + "\n")
+    assert bounds("kept", [str(file)], item=item) == bounded
+
+
+def test_an_attributes_line_comes_before_that_of_a_variable_with_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "more.py"
+    file.write_text("masks = []\nmasks.append(1)\nself.masks[key] = mask\n")
+    assert growing_line("masks", [str(file)]) == (str(file), 2)
+    assert growing_line("masks", [str(file)], attribute=True) == (str(file), 3)
+
+
+def test_what_is_ours_is_no_growth() -> None:
+    sizes = LeakSizes()
+    try:
+        before = sizes.read(1)["native"]
+        sizes.leave_out(native=10_000_000.0, objects=0.0)
+        later = next(found["native"] for step in range(2, 50) if "native" in (found := sizes.read(step)))
+    finally:
+        sizes.close()
+    assert later - before == pytest.approx(-10_000_000, abs=5_000_000)

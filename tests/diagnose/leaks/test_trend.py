@@ -1,0 +1,115 @@
+"""A trend's verdict against generated series whose truth is known."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forgather_mem.diagnose.leaks.trend import MAX_POINTS, Series, judge
+from tests.diagnose.leaks.trend_series import (
+    INNOCENT,
+    KIB,
+    LEAKY_GROUNDS,
+    MIB,
+    Shape,
+    curriculum,
+    four_stages,
+    in_stairs,
+    make,
+    sawtooth,
+)
+
+STEPS = (150, 300, 400)
+
+
+@pytest.mark.parametrize("shape", INNOCENT, ids=lambda shape: shape.__name__)
+def test_what_only_moves_is_no_leak(shape: Shape) -> None:
+    verdicts = [judge(make(shape, 0, seed=seed, steps=steps).points).kind for steps in STEPS for seed in range(20)]
+    alarms = verdicts.count("leak")
+    # a curriculum in three stages under noise as large as a stage can't always be told from a line
+    assert alarms <= (3 if shape is curriculum else 0)
+
+
+@pytest.mark.parametrize("per_step", [20 * KIB, 100 * KIB, 2 * MIB])
+@pytest.mark.parametrize("shape", LEAKY_GROUNDS[:2] + LEAKY_GROUNDS[3:6], ids=lambda shape: shape.__name__)
+def test_a_leak_is_found_whatever_else_moves(shape: Shape, per_step: float) -> None:
+    for begin in (0.0, 0.3):
+        for seed in range(8):
+            trend = judge(make(shape, per_step, seed=seed, steps=300, begin=begin).points)
+            assert trend.kind == "leak"
+            assert trend.per_step == pytest.approx(per_step, rel=0.25)
+            assert trend.low <= trend.per_step <= trend.high
+
+
+def test_a_leak_that_starts_late_is_dated() -> None:
+    for seed in range(10):
+        trend = judge(make(LEAKY_GROUNDS[1], 200 * KIB, seed=seed, steps=400, begin=0.5).points)
+        assert trend.kind == "leak"
+        assert trend.since_step == pytest.approx(200, abs=40)
+        assert trend.per_step == pytest.approx(200 * KIB, rel=0.25)
+
+
+@pytest.mark.parametrize("period", [5, 10, 25, 50])
+def test_a_leak_in_stairs_is_found(period: int) -> None:
+    for seed in range(10):
+        trend = judge(make(in_stairs(50 * KIB, period), 0, seed=seed, steps=300).points)
+        assert trend.kind == "leak"
+        assert trend.per_step == pytest.approx(50 * KIB, rel=0.25)
+
+
+@pytest.mark.parametrize("every", [4, 8, 10])
+def test_stages_that_have_ended_are_no_leak_however_rarely_they_are_read(every: int) -> None:
+    found = [judge(make(four_stages, 0, seed=seed, steps=240, every=every).points).kind for seed in range(30)]
+    assert "leak" not in found
+
+
+def test_a_leak_under_a_sawtooth_is_found_from_its_lower_edge() -> None:
+    found = [judge(make(sawtooth, MIB, seed=seed, steps=400).points) for seed in range(20)]
+    assert [trend.kind for trend in found].count("leak") >= 19
+    assert all(trend.per_step == pytest.approx(MIB, rel=0.25) for trend in found if trend.kind == "leak")
+
+
+def test_a_few_steps_tell_nothing() -> None:
+    points = make(LEAKY_GROUNDS[0], MIB, seed=0, steps=50, every=1).points
+    assert judge(points).kind == "not enough data"
+    assert judge([]).kind == "not enough data"
+
+
+def test_what_has_just_begun_to_rise_is_not_called_free_of_leaks() -> None:
+    trend = judge(make(LEAKY_GROUNDS[0], MIB, seed=0, steps=300, begin=0.8).points)
+    assert trend.kind == "not enough data"
+
+
+def test_a_long_series_keeps_few_points_and_the_same_rate() -> None:
+    series = Series()
+    for step in range(100_000):
+        series.add(step, 1e9 + 30_000.0 * step)
+    assert MAX_POINTS // 2 <= len(series.points) <= MAX_POINTS
+    assert series.judge().per_step == pytest.approx(30_000, rel=0.01)
+
+
+def test_a_series_that_is_decimated_keeps_its_lowest_sizes() -> None:
+    series = Series()
+    for step in range(4 * MAX_POINTS):
+        series.add(step, 5.0 if step % 4 == 1 else 1e9)
+    assert {size for _, size in series.points} == {5.0}
+
+
+sizes = st.lists(st.integers(0, 2**33), min_size=0, max_size=200)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes)
+def test_what_ends_at_its_lowest_has_leaked_nothing(found: list[int]) -> None:
+    points = [(step * 4, float(size)) for step, size in enumerate(found)]
+    points += [(len(points) * 4 + 4 * more, float(min(found, default=0))) for more in range(3)]
+    assert judge(points).kind != "leak"
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes, st.sampled_from([2.0, 1024.0]), st.sampled_from([0.0, 2.0**36]))
+def test_the_verdict_depends_on_neither_unit_nor_origin(found: list[int], unit: float, origin: float) -> None:
+    points = [(step * 4, float(size)) for step, size in enumerate(found)]
+    moved = [(step, size * unit + origin) for step, size in points]
+    assert judge(moved, floor=4096 * unit).kind == judge(points, floor=4096).kind

@@ -1,0 +1,403 @@
+"""Advice against simulated machines: what a run took is known there, so that a change can be tried."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from forgather_mem.diagnose.oom.advice import Advice, advise, room
+from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, settings_of
+from forgather_mem.diagnose.oom.fit import fit_phase, fits_of
+from forgather_mem.diagnose.oom.step_use import StepUse
+from forgather_mem.units import GIB, MIB
+
+MODEL_BYTES = 2 * GIB
+
+
+@dataclass
+class Machine:
+    """A device with known costs: a batch takes per_token bytes a token and per_square bytes a pair of tokens."""
+
+    capacity_bytes: float
+    per_token: float = 1.0 * MIB
+    per_square: float = 0.0
+    noise_bytes: float = 0.0
+    model_bytes: float = MODEL_BYTES
+
+    def peaks(self, rows: int, length: int, step: int, arguments: dict[str, Any], rng: random.Random) -> dict[str, int]:
+        """What each phase of a step takes."""
+        model = self.model_bytes
+        state = 2 * model if arguments["optim"] == "adamw_torch" else 0.01 * model
+        held = model + (state if step > 1 else 0) + (model if arguments["gradient_accumulation_steps"] > 1 else 0)
+        kept = 0.3 if arguments.get("gradient_checkpointing") else 1.0
+        passes = kept * rows * length * (self.per_token + self.per_square * length) + abs(
+            rng.gauss(0, self.noise_bytes)
+        )
+        return {
+            "forward": int(held + passes),
+            "backward": int(held + 1.05 * passes),
+            "optimizer": int(2 * model + state),
+        }
+
+    def run(
+        self, lengths: list[int], arguments: dict[str, Any], **script: Any
+    ) -> tuple[list[StepUse], FailureContext | None]:
+        """Steps until memory runs out, or all of them."""
+        rng = random.Random(1)
+        uses: list[StepUse] = []
+        rows = arguments["per_device_train_batch_size"]
+        for step, length in enumerate(lengths, 1):
+            length = min(length, script.get("max_length", length))
+            phases = self.peaks(rows, length, step, arguments, rng)
+            for phase, size in phases.items():
+                if size > self.capacity_bytes:
+                    return uses, self._failure(phase, step, rows, length, size, arguments)
+            uses.append(StepUse(step=step, rows=rows, length=length, phases=phases))
+        return uses, None
+
+    def _failure(
+        self, phase: str, step: int, rows: int, length: int, size: int, arguments: dict[str, Any]
+    ) -> FailureContext:
+        free = int(0.01 * self.capacity_bytes)
+        parts = {"parameters": int(self.model_bytes)}
+        if step > 1:
+            parts["optimizer"] = int(2 * self.model_bytes)
+        if arguments["gradient_accumulation_steps"] > 1 or phase == "optimizer":
+            parts["gradients"] = int(self.model_bytes)
+        used = int(self.capacity_bytes) - free
+        if phase != "optimizer":
+            parts["activations"] = max(0, used - sum(parts.values()))
+        return FailureContext(
+            where="device",
+            phase=phase,
+            step=step,
+            used_bytes=used,
+            free_bytes=free,
+            requested_bytes=max(2 * free, (size - used) // 8),
+            reserved_unused_bytes=0,
+            rows=rows,
+            length=length,
+            parts=parts,
+            first_optimizer_step=phase == "optimizer" and step == 1,
+        )
+
+
+def settings(model_bytes: float = MODEL_BYTES, **arguments: Any) -> RunSettings:
+    defaults = {
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 1,
+        "gradient_checkpointing": False,
+        "optim": "adamw_torch",
+    }
+    numbers = int(model_bytes // 4)
+    return RunSettings(
+        arguments={**defaults, **arguments},
+        can_checkpoint=True,
+        trained_numbers=numbers,
+        trained_bytes=int(model_bytes),
+        largest_trained=numbers // 50,
+        adafactor_bytes=int(model_bytes // 100),
+    )
+
+
+def texts(advice: Advice) -> list[str]:
+    return [change.text for change in advice.changes]
+
+
+# ---- the fit ----
+
+
+@pytest.mark.parametrize("square", [0.0, 40.0])
+def test_a_fit_finds_what_a_batch_takes_far_beyond_those_it_saw(square: float) -> None:
+    rng = random.Random(3)
+
+    def size(rows: int, length: int) -> float:
+        return 5e9 + 9e5 * rows * length + square * rows * length**2
+
+    points = []
+    for _ in range(200):
+        length = rng.randint(100, 1500)
+        spike = 3e9 if rng.random() < 0.005 else 0.0
+        points.append((8, length, size(8, length) + rng.gauss(0, 3e7) + spike))
+    fit = fit_phase("forward", points)
+    assert fit is not None
+    assert (fit.per_square_bytes > 0) == bool(square)
+    for rows, length in ((8, 4096), (4, 4096), (16, 1000)):
+        assert fit.at(rows, length).bytes == pytest.approx(size(rows, length), rel=0.03)
+        assert fit.at(rows, length).low < size(rows, length) < fit.at(rows, length).high
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [(8, 512, 1e9)] * 50,  # one shape
+        [(8, 500 + step % 3, 1e9 + step) for step in range(50)],  # shapes too much alike
+        [(8, length, 1e9) for length in (100, 500)],  # too few
+        [(8, 100 * step, 1e9 * (1 + step * 7 % 5)) for step in range(1, 20)],  # no line
+    ],
+)
+def test_too_little_data_gives_no_fit(points: list[tuple[int, int | None, float]]) -> None:
+    fit = fit_phase("forward", points)
+    assert fit is None or fit.per_token_bytes == 0
+
+
+def test_resident_memory_that_stays_is_fitted_to_the_batches_that_made_it_grow() -> None:
+    rng, highest, uses = random.Random(5), 0, []
+    for step in range(1, 300):
+        length = rng.randint(50, 1000)
+        highest = max(highest, int(1e9 + 1e5 * 8 * length))
+        uses.append(StepUse(step=step, rows=8, length=length, phases={"forward": highest}))
+    fit = fits_of(uses, retains=True)["forward"]
+    assert fit.at(8, 2000).bytes == pytest.approx(1e9 + 1e5 * 8 * 2000, rel=0.02)
+
+
+# ---- advice that works ----
+
+
+def test_an_unusually_long_batch_gets_the_batch_size_that_fits_it_and_the_length_that_fits_the_batch() -> None:
+    machine = Machine(40 * GIB, noise_bytes=0.05 * GIB)
+    rng = random.Random(0)
+    lengths = [rng.randint(200, 2300) for _ in range(60)] + [5000]
+    chosen = settings()
+    uses, failure = machine.run(lengths, dict(chosen.arguments))
+    assert failure is not None
+    assert failure.length == 5000
+    advice = advise(failure, chosen, uses)
+    assert advice.fit is not None
+    assert advice.fit.startswith("line fitted to 5")
+    assert advice.fit.endswith("batch shapes; keeps 2 % free")
+    first, second = advice.changes[:2]
+    assert first.set == {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    true_bytes = machine.peaks(4, 5000, 9, {**chosen.arguments, **first.set}, random.Random(0))["backward"]
+    assert first.predicted_bytes == pytest.approx(true_bytes, rel=0.03)
+    assert first.binds == "backward"
+    assert json.loads(json.dumps(advice.as_dicts())) == advice.as_dicts()  # a report's reader compares them
+    assert first.interval is not None
+    assert first.interval[0] <= (40 * GIB - 4 * MODEL_BYTES) / (1.05 * 5000 * MIB) <= first.interval[1] + 1
+    longest = (40 * GIB - 3 * MODEL_BYTES) / (1.05 * 8 * MIB)
+    assert second.text == f"max length {second.in_script['max_length']:,} at batch 8"
+    assert 0.94 * longest < second.in_script["max_length"] < longest
+    assert texts(advice)[2] == "gradient_checkpointing=True"
+    assert advice.changes[2].predicted_bytes is None
+    assert advice.no_help == "empty_cache, expandable_segments (nothing to give back)."
+
+
+def test_the_first_change_applied_as_it_is_lets_more_than_nine_in_ten_runs_finish() -> None:
+    finished, tried = 0, 0
+    for seed in range(300):
+        rng = random.Random(seed)
+        longest = rng.choice([128, 512, 2048])
+        kinds = [[rng.randint(longest // 8, longest) for _ in range(60)], [longest] * 60]
+        lengths = rng.choice([*kinds, [longest // 4] * 30 + [longest] * 30])
+        model_bytes = rng.uniform(0.5, 10) * GIB
+        rows = rng.choice([2, 4, 6, 8, 16, 32])
+        chosen = settings(
+            model_bytes, per_device_train_batch_size=rows, gradient_accumulation_steps=rng.choice([1, 1, 2, 4])
+        )
+        arguments = dict(chosen.arguments)
+        machine = Machine(0, rng.uniform(0.2, 3) * MIB, rng.choice([0, 200.0]), 0.01 * GIB, model_bytes)
+        need = max(machine.peaks(rows, longest, 2, arguments, rng).values())
+        machine.capacity_bytes = max(4.3 * model_bytes, rng.uniform(0.4, 1.0) * need)
+        uses, failure = machine.run(lengths, arguments)
+        if failure is None:
+            continue
+        tried += 1
+        change = advise(failure, chosen, uses).changes[0]
+        _, again = machine.run(lengths, {**arguments, **change.set}, **change.in_script)
+        finished += again is None
+    assert tried > 100
+    assert finished > 0.9 * tried, (finished, tried)
+
+
+def test_without_data_nothing_is_predicted_and_it_says_so() -> None:
+    advice = advise(FailureContext(where="device", phase="forward", step=1, rows=8, length=512), settings())
+    assert advice.fit == "not measured"
+    assert texts(advice)[0] == "per_device_train_batch_size=2, gradient_accumulation_steps=4"
+    assert [change.predicted_bytes for change in advice.changes] == [None] * len(advice.changes)
+
+
+def test_at_batch_1_it_is_the_length_that_was_measured_or_checkpointing() -> None:
+    machine, chosen = Machine(20 * GIB), settings(per_device_train_batch_size=1)
+    uses, failure = machine.run([*range(1000, 8000, 100), 30_000], dict(chosen.arguments))
+    assert failure is not None
+    measured = advise(failure, chosen, uses).changes
+    assert measured[0].in_script["max_length"] == pytest.approx(14 * GIB / (1.05 * MIB), rel=0.05)
+    assert texts(advise(failure, chosen)) == ["gradient_checkpointing=True", "max length 7,496 at batch 1"]
+
+
+def test_what_is_on_already_and_what_the_model_has_not_are_no_help() -> None:
+    failure = FailureContext(where="host", phase="backward", step=1, rows=4)
+    on = advise(failure, settings(gradient_checkpointing=True))
+    assert on.no_help is not None
+    assert on.no_help.startswith(
+        "gradient_checkpointing (it is on), empty_cache, expandable_segments (this is the host"
+    )
+    without = advise(failure, RunSettings(arguments={"per_device_train_batch_size": 4}))
+    assert without.no_help is not None
+    assert "gradient_checkpointing (this model has none)" in without.no_help
+
+
+# ---- by phase ----
+
+
+def failed(phase: str, where: Any = "host", **known: Any) -> FailureContext:
+    return FailureContext(where=where, phase=phase, step=5, used_bytes=9 * GIB, free_bytes=GIB, **known)
+
+
+def first(failure: FailureContext, chosen: RunSettings) -> dict[str, Any]:
+    change = advise(failure, chosen).changes[0]
+    return {**change.set, **change.in_script}
+
+
+def test_one_sample_that_is_far_too_long_is_cut_and_a_small_state_is_not_made_smaller() -> None:
+    chosen = settings(model_bytes=MIB, per_device_train_batch_size=2)
+    uses = [StepUse(step=step, rows=2, length=300 + step % 3, phases={"forward": GIB}) for step in range(1, 60)]
+    parts = {"activations": 2 * GIB, "optimizer": MIB, "gradients": MIB}
+    failure = failed("forward", rows=2, length=300_000, requested_bytes=2 * GIB, parts=parts)
+    failure = replace(failure, step=60, used_bytes=3 * GIB, free_bytes=GIB)
+    cut, together, *_ = advise(failure, replace(chosen, can_checkpoint=False), uses).changes
+    assert cut.in_script == {"max_length": 75_000}
+    assert together.set == {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2}
+    assert "optim" in advise(failure, replace(settings(), can_checkpoint=False), uses).changes[1].set
+
+
+def test_of_a_loop_that_nobody_watched_an_eighth_is_guessed() -> None:
+    failure = replace(failed("forward", rows=80_000), step=0)
+    assert first(failure, RunSettings()) == {"per_device_train_batch_size": 10_000, "gradient_accumulation_steps": 8}
+
+
+def test_what_passes_keep_has_no_part_in_a_batch_that_could_not_be_made() -> None:
+    changes = advise(failed("data", requested_bytes=3 * GIB), settings()).changes
+    assert [dict(change.set) for change in changes] == [
+        {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}
+    ]
+
+
+def test_the_first_optimizer_step_gets_an_optimizer_whose_state_fits() -> None:
+    parts = {"parameters": 2 * GIB, "gradients": 2 * GIB, "optimizer": 3 * GIB}
+    failure = failed("optimizer", parts=parts, first_optimizer_step=True)
+    advice = advise(failure, settings())
+    change = advice.changes[0]
+    assert change.set == {"optim": "adafactor"}
+    numbers = MODEL_BYTES // 4
+    assert change.predicted_bytes == 9 * GIB - 3 * GIB + MODEL_BYTES // 100 + 28 * (numbers // 50)
+    assert advice.no_help is not None
+    assert advice.no_help.startswith("a smaller batch (its memory is free by then)")
+    assert first(failed("optimizer", parts=parts), settings(optim="adafactor")) == {"optim": "sgd"}
+
+
+def test_evaluations_that_keep_all_predictions_and_those_whose_batch_is_too_large_differ() -> None:
+    metrics = RunSettings(arguments={"per_device_eval_batch_size": 16}, has_metrics=True)
+    assert first(failed("evaluate", "device", predictions=7), metrics) == {"eval_accumulation_steps": 1}
+    assert first(failed("evaluate", predictions=7), metrics) == {"prediction_loss_only": True}
+    assert first(failed("evaluate", predictions=0), metrics) == {"per_device_eval_batch_size": 4}
+    assert first(failed("evaluate"), settings(per_device_eval_batch_size=64)) == {"per_device_eval_batch_size": 16}
+
+
+@pytest.mark.parametrize(
+    ("failure", "arguments", "change"),
+    [
+        (failed("data", workers_bytes=None), {"dataloader_num_workers": 4}, {"dataloader_num_workers": 0}),
+        (
+            failed("data", workers_bytes=8 * GIB, requested_bytes=2 * GIB),
+            {"dataloader_num_workers": 8},
+            {"dataloader_num_workers": 6},
+        ),
+        (
+            failed("data", rows=8, length=40, requested_bytes=3 * GIB),  # the shape of the batch before it
+            {},
+            {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8},
+        ),
+        (failed("save", frames=("_save_checkpoint",)), {}, {"save_strategy": "no"}),
+        (failed("save", frames=("_save_optimizer_and_scheduler",)), {}, {"save_only_model": True}),
+        (failed("save", frames=("save_pretrained",)), {"save_safetensors": True}, {"save_safetensors": False}),
+        (failed("resume", frames=("_load_optimizer_and_scheduler",)), {}, {}),  # a file is moved away
+        (failed("resume"), {}, {"resume_from_checkpoint": False}),
+        (failed("startup", frames=("from_pretrained",)), {}, {"dtype": "bfloat16"}),
+        (failed("startup", where="host", frames=("main", "Module.__init__")), {}, {"dtype": "bfloat16"}),
+        (
+            failed("generate"),
+            {"predict_with_generate": True, "per_device_eval_batch_size": 8},
+            {"per_device_eval_batch_size": 2},
+        ),
+        (failed("generate", rows=16), {}, {"rows": 4}),
+    ],
+)
+def test_each_phase_has_its_own_first_change(
+    failure: FailureContext, arguments: dict[str, Any], change: dict[str, Any]
+) -> None:
+    assert first(failure, settings(**arguments)) == change
+
+
+def test_data_that_do_not_fit_at_the_start_are_mapped() -> None:
+    advice = advise(failed("startup", frames=("read_csv",)), settings())
+    assert texts(advice)[0].startswith("map the data instead of loading it")
+    assert advice.fit == "not measured"
+
+
+def test_a_leak_comes_before_all_else_and_fragmentation_only_where_it_gives_something() -> None:
+    leaking = advise(failed("forward", rows=8, leak="keep less in Trainer.losses"), settings())
+    assert texts(leaking)[0] == "keep less in Trainer.losses"
+    pieces = failed("forward", "device", rows=8, requested_bytes=GIB, reserved_unused_bytes=3 * GIB)
+    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in texts(advise(pieces, settings()))
+    few = failed("forward", "device", rows=8, requested_bytes=GIB, reserved_unused_bytes=MIB)
+    assert not any("expandable" in text for text in texts(advise(few, settings())))
+    assert "only 1.0 MiB to give back" in (advise(few, settings()).no_help or "")
+
+
+# ---- room ----
+
+
+def test_room_is_the_largest_batch_for_the_longest_samples_seen() -> None:
+    machine, chosen = Machine(60 * GIB), settings()
+    uses, failure = machine.run([200 + 40 * step % 2000 for step in range(100)], dict(chosen.arguments))
+    assert failure is None
+    found = room(chosen, uses, int(60 * GIB))
+    assert found is not None
+    count = found.set["per_device_train_batch_size"]
+    assert found.text == f"batch {count} would still fit (now 8), limited by the backward pass"
+    longest = max(use.length or 0 for use in uses)
+    true_count = (0.98 * 60 * GIB - 3 * MODEL_BYTES) / (1.05 * longest * MIB)
+    assert count == pytest.approx(true_count, abs=1.01)
+
+
+def test_room_from_one_shape_needs_to_know_what_no_batch_changes() -> None:
+    machine, chosen = Machine(60 * GIB), settings()
+    uses, _ = machine.run([1000] * 30, dict(chosen.arguments))
+    assert room(chosen, uses, int(60 * GIB)) is None
+    found = room(chosen, uses, int(60 * GIB), held_bytes=3 * MODEL_BYTES)
+    assert found is not None
+    true_count = int((0.98 * 60 * GIB - 3 * MODEL_BYTES) / (1.05 * 1000 * MIB))
+    assert found.set == {"per_device_train_batch_size": min(true_count, 32)}
+    less = room(chosen, uses, int(60 * GIB), held_bytes=2 * MODEL_BYTES)
+    assert less is not None
+    assert less.set["per_device_train_batch_size"] <= found.set["per_device_train_batch_size"]
+
+
+def test_room_is_silent_when_there_is_none_and_does_not_look_farther_than_four_times() -> None:
+    machine, chosen = Machine(60 * GIB), settings()
+    uses, _ = machine.run([200 + 40 * step % 2000 for step in range(100)], dict(chosen.arguments))
+    assert room(chosen, uses, max(use.phases["backward"] for use in uses)) is None
+    far = room(chosen, uses, int(6000 * GIB))
+    assert far is not None
+    assert far.text == "batch 32 or more would still fit (now 8), limited by the backward pass"
+
+
+# ---- settings ----
+
+
+def test_settings_are_plain_and_know_the_models_tensors() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(100, 50), torch.nn.Linear(50, 10))
+    model[1].weight.requires_grad_(False)
+    args = SimpleNamespace(per_device_train_batch_size=4, optim=SimpleNamespace(value="adamw_torch"), other=object())
+    found = settings_of(args, model, SimpleNamespace(compute_metrics=print, preprocess_logits_for_metrics=None))
+    assert found.arguments == {"per_device_train_batch_size": 4, "optim": "adamw_torch"}
+    assert (found.trained_numbers, found.trained_bytes, found.largest_trained) == (5060, 4 * 5060, 5000)
+    assert found.adafactor_bytes == 4 * (100 + 50) + 4 * 50 + 4 * 10
+    assert (found.has_metrics, found.filters_logits, found.can_checkpoint) == (True, False, False)

@@ -1,0 +1,72 @@
+"""The room that a run had, read as a watched training reads it, on a device that torch tells of."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from forgather_mem.diagnose.oom.batch_headroom import room_left
+from forgather_mem.diagnose.oom.batch_uses import Batch, BatchUses
+from forgather_mem.diagnose.oom.changes import Change
+from forgather_mem.diagnose.oom.context import RunSettings
+from forgather_mem.units import MIB
+from tests.simulated_device import TOTAL_MIB, simulated_device
+
+HELD_MIB, TOKEN_MIB = 1024, 0.5
+SETTINGS = RunSettings(arguments={"per_device_train_batch_size": 8}, trained_bytes=256 * MIB)
+
+
+def room_after(monkeypatch: pytest.MonkeyPatch, lengths: list[int], transient: float = 1.0) -> Change | None:
+    """A training with these batches of 8; its backward pass goes `transient` times as high as is seen at its end."""
+    with simulated_device(monkeypatch) as device:
+        device.hold(512)
+        uses = BatchUses()
+        began_bytes = uses.read()
+        for step, length in enumerate(lengths, 1):
+            uses.see(Batch(8, length), step - 1)
+            device.hold(HELD_MIB)
+            device.hold(HELD_MIB + TOKEN_MIB * 8 * length)
+            uses.phase_ended("forward")
+            device.spike(TOKEN_MIB * 8 * length * (transient - 1))
+            uses.phase_ended("backward")
+            device.hold(HELD_MIB)
+            uses.step_ended(step, {})
+        found = room_left(uses, SETTINGS, began_bytes, None, None)
+        uses.close()
+        return found
+
+
+def largest(lengths: list[int], transient: float = 1.0) -> float:
+    return (0.98 * TOTAL_MIB - HELD_MIB) / (transient * TOKEN_MIB * max(lengths))
+
+
+LENGTHS = [random.Random(step).randint(100, 600) for step in range(40)]
+
+
+def test_it_is_the_largest_batch_that_fits_the_longest_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = room_after(monkeypatch, LENGTHS)
+    assert found is not None
+    assert found.set["per_device_train_batch_size"] == pytest.approx(largest(LENGTHS), abs=1)
+    assert found.text.endswith("would still fit (now 8), limited by the backward pass") or found.binds == "forward"
+
+
+def test_a_peak_that_nothing_shows_at_the_ends_of_phases_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = room_after(monkeypatch, LENGTHS, transient=1.5)
+    assert found is not None
+    assert found.set["per_device_train_batch_size"] == pytest.approx(largest(LENGTHS, 1.5), abs=1.5)
+    assert found.set["per_device_train_batch_size"] <= largest(LENGTHS, 1.5)
+
+
+def test_from_one_shape_it_names_less_than_would_fit_and_a_short_run_names_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = room_after(monkeypatch, [600] * 20)
+    assert found is not None
+    assert 8 < found.set["per_device_train_batch_size"] <= largest([600])
+    assert room_after(monkeypatch, [600] * 4) is None
+
+
+def test_a_full_device_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = int((0.95 * TOTAL_MIB - HELD_MIB) / (8 * TOKEN_MIB))
+    assert room_after(monkeypatch, [full - 10 * (step % 40) for step in range(80)]) is None

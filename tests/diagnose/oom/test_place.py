@@ -1,0 +1,131 @@
+"""Where real functions of torch were when memory ran out, from the traceback alone."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from forgather_mem.diagnose.oom.batch_uses import Batch, BatchFinder, batch_of
+from forgather_mem.diagnose.oom.place import Place, batch_on_the_way, place_of, trained_by
+
+
+def full(*_: Any, **__: Any) -> Any:
+    raise MemoryError
+
+
+class Full(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return full()
+
+
+class FullWhenMade(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        full()
+
+
+class FullFile(io.BytesIO):
+    read = readinto = write = seek = tell = full  # type: ignore[assignment]
+
+
+class FullOptimizer(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:
+        full()
+
+
+def caught(work: Callable[[], object]) -> BaseException:
+    with pytest.raises(MemoryError) as error:
+        work()
+    return error.value
+
+
+def place(work: Callable[[], object], model: Any = None) -> Place:
+    return place_of(caught(work), model)
+
+
+def test_each_phase_is_known_by_the_functions_on_the_way() -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(2))]
+    rows = torch.utils.data.DataLoader([1, 2], collate_fn=full)
+    weights = torch.zeros(2, requires_grad=True)
+    weights.register_hook(full)
+    found = {
+        "startup": place(FullWhenMade),
+        "data": place(lambda: next(iter(rows))),
+        "forward": place(lambda: Full()(torch.zeros(1))),
+        "backward": place(lambda: weights.sum().backward()),
+        "optimizer": place(lambda: FullOptimizer(parameters).step()),
+        "save": place(lambda: torch.save({"a": 1}, FullFile())),
+        "resume": place(lambda: torch.load(FullFile())),
+        None: place(full),
+    }
+    assert {phase: one.phase for phase, one in found.items()} == {phase: phase for phase in found}
+    assert found["data"].functions[-1] == "full"
+    assert found["data"].layer is None
+
+
+def test_the_outermost_phase_counts() -> None:
+    weights = torch.zeros(2, requires_grad=True)
+    calls: list[int] = []
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return Full()(x) if len(calls) > 1 else x.exp()
+
+    again = place(lambda: checkpoint(layer, weights, use_reentrant=False).sum().backward())
+    assert (again.phase, again.layer) == ("backward", "Full")
+
+
+def test_a_layer_has_its_name_in_the_model() -> None:
+    model = torch.nn.ModuleDict({"inner": torch.nn.Sequential(torch.nn.Identity(), Full())})
+    x = torch.zeros(3, 4)
+    assert place(lambda: model["inner"](x)).layer == "1 (Full)", "below the outermost that was called"
+    assert place(lambda: model["inner"](x), model).layer == "inner.1"
+    assert place(lambda: Full()(x), model).layer == "Full"
+    assert place(full, model).layer is None
+
+
+def test_an_error_that_was_raised_anew_keeps_its_place() -> None:
+    def wrapped() -> None:
+        try:
+            Full()(torch.zeros(1))
+        except MemoryError as error:
+            raise RuntimeError("the step failed") from error
+
+    with pytest.raises(RuntimeError) as error:
+        wrapped()
+    assert place_of(error.value).phase == "forward"
+
+
+def test_model_optimizer_and_batch_of_a_plain_script_are_found() -> None:
+    def script() -> None:
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), Full())
+        optimizer = torch.optim.SGD(model.parameters())
+        batch = torch.zeros(6, 4)
+        for _ in range(1):
+            optimizer.zero_grad()
+            model(batch)
+
+    error = caught(script)
+    model, optimizer = trained_by(error)
+    assert type(model) is torch.nn.Sequential
+    assert type(optimizer) is torch.optim.SGD
+    assert batch_on_the_way(error) == Batch(6, None)
+    assert batch_on_the_way(caught(full)) is None
+
+
+def test_batches_are_known_by_their_tokens() -> None:
+    ids = torch.zeros(3, 5, dtype=torch.long)
+    assert batch_of([object(), {"labels": None, "x": {"input_ids": ids}}], {}) == Batch(3, 5)
+    assert batch_of([torch.zeros(7, 3, 32, 32)], {}) == Batch(7, None)
+    assert batch_of([1, "a"], {"scale": torch.tensor(2.0)}) is None
+    find = BatchFinder()
+    for shape in ((3, 5), (3, 5), (2, 9), (3, 5)):
+        inputs = {"weights": torch.zeros(shape[0]), "input_ids": torch.zeros(shape, dtype=torch.long)}
+        assert find([None, inputs], {}) == Batch(*shape)
+    assert find([None, {"pixels": torch.zeros(2, 3, 4)}], {}) == Batch(2, None)
+    assert find([], {"input_ids": ids}) == Batch(3, 5)

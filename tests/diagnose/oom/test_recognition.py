@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import gc
+import pickle
+import weakref
+
+import pytest
+import torch
+
+from forgather_mem.diagnose.oom.recognition import OutOfMemory, recognise
+from forgather_mem.heap.failed_frames import MAX_ERRORS, chain
+from forgather_mem.units import GIB, MIB
+from tests.diagnose.oom.oom_messages import OUT_OF_MEMORY, OutOfMemoryCase, raised
+from tests.diagnose.oom.other_errors import OTHERS
+from tests.simulated_device import simulated_device
+
+
+@pytest.mark.parametrize("case", OUT_OF_MEMORY, ids=lambda case: case.name)
+def test_an_out_of_memory_error_is_recognised_with_its_numbers(case: OutOfMemoryCase) -> None:
+    found = recognise(case.error)
+    assert found is not None
+    assert {name: getattr(found, name) for name in case.expected} == case.expected
+
+
+@pytest.mark.parametrize("error", OTHERS, ids=lambda error: f"{type(error).__name__}-{str(error)[:40]}")
+def test_another_error_is_not_taken_for_one(error: BaseException) -> None:
+    assert recognise(error) is None
+
+
+def test_the_lists_are_as_long_as_promised() -> None:
+    assert len({recognise(case.error).kind for case in OUT_OF_MEMORY}) >= 16  # type: ignore[union-attr]
+    assert len(OTHERS) >= 30
+
+
+def test_words_that_have_other_causes_too_count_only_on_a_full_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`")
+    for free_bytes, kind in ((30 * MIB, "cuBLAS"), (20 * GIB, None)):
+        with simulated_device(monkeypatch) as device:
+            device.hold(100)
+            monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index, free=free_bytes: (free, 80 * GIB))
+            found = recognise(error)
+        assert (found and found.kind) == kind
+
+
+def test_what_is_found_is_plain_data_and_holds_nothing_of_the_error() -> None:
+    class Big:
+        pass
+
+    def run_out() -> None:
+        big = Big()
+        alive.append(weakref.ref(big))
+        raise torch.OutOfMemoryError(OUT_OF_MEMORY[0].error.args[0])
+
+    alive: list[weakref.ref[Big]] = []
+    error: BaseException | None = raised(run_out)
+    assert error is not None
+    found = recognise(error)
+    assert alive[0]() is not None  # the traceback holds the frame
+    error = None
+    gc.collect()
+    assert alive[0]() is None
+    assert isinstance(found, OutOfMemory)
+    assert pickle.loads(pickle.dumps(found)) == found
+    assert str(found) == "GPU 0 is out of memory (CUDA allocator), wanted 226.0 MiB, free 210.4 MiB of 15.7 GiB"
+
+
+def test_a_chain_that_bites_its_tail_and_a_huge_group_end() -> None:
+    first, second = RuntimeError("a"), RuntimeError("b")
+    first.__context__, second.__context__ = second, first
+    assert recognise(first) is None
+    group = ExceptionGroup("tasks", [ValueError(str(number)) for number in range(10_000)])
+    assert sum(1 for _ in chain(group)) == MAX_ERRORS
+    assert recognise(group) is None
+
+
+def test_a_message_that_can_not_be_made_is_no_failure() -> None:
+    class NoWords(MemoryError):
+        def __str__(self) -> str:
+            raise MemoryError
+
+    found = recognise(NoWords())
+    assert found is not None
+    assert (found.kind, found.message) == ("MemoryError", "")
+
+
+@pytest.mark.parametrize(
+    ("array", "size"),
+    [
+        ("(400000000,) and data type float64", 3_200_000_000),
+        ("(8, 1800, 1800) and data type bool", 8 * 1800 * 1800),
+        ("(3, 7) and data type <U10", 21 * 10**9),  # its words are all there is
+    ],
+)
+def test_the_words_about_an_array_that_a_data_worker_could_not_make_are_exact(array: str, size: int) -> None:
+    last = f"numpy._core._exceptions._ArrayMemoryError: Unable to allocate 19.56 GiB for an array with shape {array}"
+    words = f"Caught MemoryError in DataLoader worker process 0.\n{last}"
+    found = recognise(RuntimeError(words))
+    assert found is not None
+    assert found.requested_bytes == pytest.approx(size, rel=0 if "<U" not in array else 1e-3)

@@ -1,0 +1,340 @@
+"""The engine, driven event by event, as any loop may do it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forgather_mem.actions import Collect
+from forgather_mem.engine.run import Run
+from forgather_mem.engine.schedule import Rule
+from forgather_mem.sinks import Capture, ConsoleSink
+from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.triggers import Above, AtEvent, Every, Trigger
+
+
+class Loop:
+    """A loop's bookkeeping: fires events at a run, as a trainer's callback handler does."""
+
+    def __init__(self, run: Run, state: Any) -> None:
+        self.run, self.state = run, state
+        self.members: list[dict[str, Any]] = []
+
+    def add(self, rules: list[Rule], sinks: Any = ()) -> object:
+        member = object()
+        self.members.append(self.run.join(member, rules, sinks, self.state.epoch))
+        self._kept = [*getattr(self, "_kept", []), member]
+        return member
+
+    def fire(self, event: str) -> None:
+        for plans in self.members:
+            if event in plans:
+                self.run.handle(plans[event], None, self.state, None, {})
+
+    def step(self, num_micro_batches: int = 1) -> None:
+        self.fire("step_begin")
+        for _ in range(num_micro_batches - 1):
+            self.fire("substep_end")
+        self.fire("pre_optimizer_step")
+        self.fire("optimizer_step")
+        self.state.global_step += 1
+        self.fire("step_end")
+
+
+def new_loop(step: int = 0, epoch: float = 0.0) -> Loop:
+    state = SimpleNamespace(global_step=step, epoch=epoch)
+    return Loop(Run(SimpleNamespace(output_dir=None), state, strict=True), state)
+
+
+def reading(name: str, value: float = 1.0) -> Any:
+    def read(moment: Moment, sample: Sample) -> Mapping[str, float]:
+        return {name: value}
+
+    return read
+
+
+class Counter:
+    """A probe that counts its calls and its beginnings."""
+
+    def __init__(self, reading: str | None = None) -> None:
+        self.reading = reading
+        self.calls: list[int] = []
+        self.begun = self.ended = 0
+
+    def begin(self, run: Any) -> None:
+        self.begun += 1
+
+    def end(self, run: Any) -> None:
+        self.ended += 1
+
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        self.calls.append(moment.step)
+        return {"count": float(len(self.calls))}
+
+
+@given(period=st.integers(1, 12), first=st.integers(0, 40), steps=st.integers(0, 60))
+def test_every_fires_once_per_period_and_at_multiples_of_it(period: int, first: int, steps: int) -> None:
+    loop, counter = new_loop(step=first), Counter()
+    loop.add([Rule(Every(steps=period), [counter])])
+    for _ in range(steps):
+        loop.step()
+    loop.run.close()
+    assert counter.calls == [step for step in range(first + 1, first + steps + 1) if step % period == 0]
+
+
+def test_epochs_are_counted_from_the_epoch_in_which_a_resumed_run_comes_in() -> None:
+    loop, counter = new_loop(step=30, epoch=1.5), Counter()
+    loop.add([Rule(Every(epochs=2), [counter])])
+    for _ in range(3):  # the ends of epochs 2, 3 and 4
+        loop.step()
+        loop.fire("epoch_end")
+    loop.run.close()
+    assert counter.calls == [31, 33]
+
+
+def test_a_rule_inside_a_step_counts_the_step_it_works_for() -> None:
+    loop, counter, capture = new_loop(), Counter(), Capture()
+    loop.add([Rule(Every(steps=2, at="pre_optimizer_step"), [counter])], [capture])
+    for _ in range(4):
+        loop.step(num_micro_batches=3)
+    loop.run.close()
+    assert counter.calls == [2, 4]
+    assert [sample.step for sample in capture.samples] == [2, 4]
+
+
+def test_of_two_probes_with_one_reading_one_alone_is_begun_and_asked_also_where_only_the_other_is_named() -> None:
+    loop, first, second = new_loop(), Counter("same"), Counter("same")
+    loop.add([Rule(Every(steps=1), [first])])
+    loop.add([Rule(Every(steps=1), [second]), Rule(AtEvent("evaluate"), [second])])
+    loop.step()
+    loop.fire("evaluate")
+    loop.run.close()
+    assert first.calls == [1, 1]
+    assert (first.begun, first.ended) == (1, 1)
+    assert (second.calls, second.begun, second.ended) == ([], 0, 0)
+
+
+def test_readings_of_one_step_stand_in_one_record_whoever_asked_for_them() -> None:
+    loop, capture = new_loop(), Capture()
+    loop.add([Rule(AtEvent("pre_optimizer_step"), [reading("early", 1.0)])], [capture])
+    loop.add([Rule(Every(steps=1), [reading("first", 2.0)])])
+    loop.add([Rule(Every(steps=2), [reading("second", 3.0)])])
+    loop.step()
+    loop.step()
+    loop.run.close()
+    ours = [{name: v for name, v in s.values.items() if not name.startswith("step/")} for s in capture.samples]
+    assert ours == [{"early": 1.0, "first": 2.0}, {"early": 1.0, "first": 2.0, "second": 3.0}]
+    assert [(s.event, s.step) for s in capture.samples] == [("step_end", 1), ("step_end", 2)]
+
+
+def test_events_after_a_step_have_records_of_their_own() -> None:
+    loop, capture = new_loop(), Capture()
+    loop.add([Rule(AtEvent("step_end", "evaluate", "save"), [reading("host/rss_bytes", 5.0)])], [capture])
+    loop.step()
+    loop.fire("evaluate")
+    loop.fire("save")
+    loop.run.close()
+    assert [(s.event, s.step) for s in capture.samples] == [("step_end", 1), ("evaluate", 1), ("save", 1)]
+
+
+def test_what_a_step_adds_up_is_summed_over_its_events() -> None:
+    loop, capture = new_loop(), Capture()
+    loop.add([Rule(AtEvent("step_end", "epoch_end"), [reading("cache/freed_bytes", 10.0)])], [capture])
+    loop.step()
+    loop.fire("epoch_end")
+    loop.step()
+    loop.run.close()
+    assert capture.series("cache/freed_bytes") == [(1, 10.0), (1, 20.0), (2, 10.0)]
+
+
+def test_an_equal_reading_is_taken_once_a_moment() -> None:
+    loop, first, second = new_loop(), Counter("host"), Counter("host")
+    loop.add([Rule(Every(steps=1), [first])])
+    loop.add([Rule(Every(steps=1), [second])])
+    loop.step()
+    loop.step()
+    loop.run.close()
+    assert (len(first.calls), len(second.calls)) == (2, 0)
+
+
+def test_a_limit_fires_when_it_is_crossed_and_again_only_after_falling_back() -> None:
+    loop, counter = new_loop(), Counter()
+    values = iter([0.5, 0.93, 0.95, 0.91, 0.80, 0.97])
+
+    def used(moment: Moment, sample: Sample) -> Mapping[str, float]:
+        return {"mine/used_frac": next(values)}
+
+    above = Above("mine/used_frac", "92%", rearm=0.85)
+    loop.add([Rule(Every(steps=1), [used]), Rule(above, [counter])])
+    for _ in range(6):
+        loop.step()
+    loop.run.close()
+    assert counter.calls == [2, 6]
+
+
+def test_a_limit_reads_its_value_itself_when_no_rule_does() -> None:
+    loop, counter, capture = new_loop(), Counter(), Capture()
+    loop.add([Rule(Above("host/rss_bytes", 1), [counter])], [capture])
+    loop.step()
+    loop.run.close()
+    assert counter.calls == [1]
+    assert capture.samples[0].values["host/rss_bytes"] > 2**20
+
+
+def test_the_last_step_of_an_epoch_ended_twice_counts_once() -> None:
+    """Forgather's trainer fires `step_end` again at the end of an epoch."""
+    loop, counter, capture = new_loop(), Counter(), Capture()
+    loop.add([Rule(Every(steps=1), [counter])], [capture])
+    loop.step()
+    loop.fire("step_end")
+    loop.run.close()
+    assert counter.calls == [1]
+    assert len(capture.samples) == 1
+
+
+def test_works_begin_once_and_end_once_however_the_run_ends() -> None:
+    for end in ("finished", "exception", "interrupted"):
+        loop, counter = new_loop(), Counter()
+        loop.add([Rule(Every(steps=1), [counter]), Rule(AtEvent("save"), [counter])])
+        loop.step()
+        loop.run.close(end)
+        loop.run.close(end)
+        assert (counter.begun, counter.ended) == (1, 1)
+        assert loop.run.summary.facts.end == end
+
+
+def test_three_failures_in_a_row_switch_a_rule_off_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    state = SimpleNamespace(global_step=0, epoch=0.0)
+    loop = Loop(Run(SimpleNamespace(output_dir=None), state), state)
+    calls: list[int] = []
+
+    def failing(moment: Moment, sample: Sample) -> Mapping[str, float]:
+        calls.append(moment.step)
+        raise OSError("no such counter")
+
+    good = Counter()
+    loop.add([Rule(Every(steps=1), [failing], name="broken"), Rule(Every(steps=1), [good])])
+    for _ in range(6):
+        loop.step()
+    loop.run.close()
+    assert calls == [1, 2, 3]
+    assert good.calls == [1, 2, 3, 4, 5, 6]
+    assert "broken: switched off after 3 failures in a row" in loop.run.summary.switched_off[0]
+    assert sum("broken failed" in record.message for record in caplog.records) == 1
+
+
+def test_a_failure_between_successes_does_not_switch_off() -> None:
+    state = SimpleNamespace(global_step=0, epoch=0.0)
+    loop = Loop(Run(SimpleNamespace(output_dir=None), state), state)
+    calls: list[int] = []
+
+    def sometimes(moment: Moment, sample: Sample) -> Mapping[str, float]:
+        calls.append(moment.step)
+        if moment.step % 3:
+            raise ValueError("not now")
+        return {}
+
+    loop.add([Rule(Every(steps=1), [sometimes])])
+    for _ in range(9):
+        loop.step()
+    loop.run.close()
+    assert len(calls) == 9
+    assert loop.run.summary.switched_off == []
+
+
+def test_a_keyboard_interrupt_passes_the_fence() -> None:
+    state = SimpleNamespace(global_step=0, epoch=0.0)
+    loop = Loop(Run(SimpleNamespace(output_dir=None), state), state)
+
+    def interrupted(moment: Moment, sample: Sample) -> Mapping[str, float]:
+        raise KeyboardInterrupt
+
+    loop.add([Rule(Every(steps=1), [interrupted])])
+    with pytest.raises(KeyboardInterrupt):
+        loop.step()
+    loop.run.close()
+
+
+def test_a_sample_can_be_kept_and_pickled_after_the_run() -> None:
+    loop, capture = new_loop(), Capture()
+    loop.add([Rule(Every(steps=1), [reading("host/rss_bytes", 3.0)])], [capture])
+    loop.step()
+    loop.run.close()
+    assert pickle.loads(pickle.dumps(capture.samples[0])).values["host/rss_bytes"] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Every(steps=0), r"Every\(steps=0\): a period is 1 step or more"),
+        (lambda: Every(steps=1.5), r"Every\(steps=1.5\): a period is a whole number of steps"),
+        (lambda: Every(), r"give either steps or epochs"),
+        (lambda: Every(steps=1, epochs=1), r"give either steps or epochs"),
+        (lambda: Every(epochs=1, at="evaluate"), r"epochs are counted at epoch_end"),
+        (lambda: Every(steps=1, at="step_finish"), r"there is no event 'step_finish'; the events are: init_end"),
+        (lambda: AtEvent(), r"name one event or more"),
+        (lambda: Above("device/reservd_frac", 0.9), r"did you mean 'device/reserved_frac'\?"),
+        (lambda: Above("host/rss_bytes", "2GB"), r"write 2GiB"),
+        (lambda: Above("host/rss_bytes", "2GiB", rearm="3GiB"), r"rearm must not be above the limit"),
+        (lambda: Above("host/rss_bytes", float("nan")), r"must be finite"),
+        (lambda: Above("device/reserved_frac", 92), r"limit 92 of .*a share is 1 at most; write 0.92 or '92%'"),
+        (lambda: Above("device/reserved_frac", "92"), r"limit '92' of .*a share is 1 at most"),
+        (lambda: Rule(Every(steps=1), []), r"name one probe or action, or more"),
+        (lambda: Rule(Every(steps=1), ["collect"]), r"'collect'.*can't be"),
+        (lambda: Rule(Every(steps=1), [Collect]), r"Collect \.\.\.\]\): this is a class; write Collect\(\)"),
+        (lambda: Rule("step_end", [print]), r"give a trigger"),
+    ],
+)
+def test_a_wrong_rule_says_what_is_wrong_when_it_is_built(build: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize("trigger", [Every(steps=3), Every(epochs=2), AtEvent("save"), Above("host/rss_bytes", "1GiB")])
+def test_triggers_are_values(trigger: Trigger) -> None:
+    assert pickle.loads(pickle.dumps(trigger)) == trigger
+
+
+def test_a_console_that_a_user_brings_takes_the_place_of_ours() -> None:
+    loop, ours, theirs = new_loop(), io.StringIO(), io.StringIO()
+    with contextlib.redirect_stderr(ours):
+        loop.run.say("before")
+        loop.add([Rule(Every(steps=1), [reading("mine/queue_len", 3.0)])], [ConsoleSink(every_steps=1, stream=theirs)])
+        loop.run.say("after")
+        loop.step()
+        loop.run.close()
+    assert ours.getvalue() == "before\n"
+    assert theirs.getvalue().startswith("after\nforgather-mem: step 1: mine/queue_len 3 count")
+
+
+def test_the_folder_of_a_run_is_new_and_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = [Run(SimpleNamespace(output_dir="out"), SimpleNamespace(global_step=0)).folder for _ in range(3)]
+    assert len({str(folder) for folder in folders}) == 3
+    monkeypatch.chdir("/")
+    assert all(folder is not None and folder.parent == tmp_path / "out" / "forgather_mem" for folder in folders)
+    assert all(folder is not None and folder.is_dir() for folder in folders), "two at once can't take the same"
+
+
+def test_a_run_writes_through_no_link_that_nobody_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "forgather_mem").symlink_to(tmp_path / "elsewhere")
+    args, state = SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=0)
+    assert Run(args, state).folder is None
+    assert "is a link" in caplog.text
+    assert not list((tmp_path / "elsewhere").iterdir())
+    monkeypatch.setenv("FORGATHER_MEM_DIR", str(tmp_path / "forgather_mem"))
+    folder = Run(args, state).folder
+    assert folder is not None
+    assert folder.resolve().parent == tmp_path / "elsewhere"

@@ -1,0 +1,128 @@
+"""Rules that keep to a budget: how rarely they are looked at, from shares that are given."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from forgather_mem.engine.run import Run
+from forgather_mem.engine.schedule import MAX_STRETCH, SHARE_RECORDS, EventSchedule, OverheadMeter, Rule, schedules_of
+from forgather_mem.probes import HostProbe
+from forgather_mem.sinks import Capture
+from forgather_mem.system.peak_windows import host_peaks
+from forgather_mem.system.procfs import own_memory
+from forgather_mem.telemetry.triggers import AtEvent, Every
+from forgather_mem.units import MIB
+
+
+def nothing(moment: Any, sample: Any) -> dict[str, float]:
+    return {}
+
+
+def slowly(moment: Any, sample: Any) -> dict[str, float]:
+    time.sleep(0.001)
+    return {}
+
+
+def plan_of(*rules: Rule) -> EventSchedule:
+    return schedules_of(rules, None, lambda work: work)["step_end"]
+
+
+def share_after(share: float, plan: EventSchedule, records: int = SHARE_RECORDS + 1) -> None:
+    own = OverheadMeter()
+    for _ in range(records):
+        own.took(share, 1.0, [{"step_end": plan}])
+
+
+@pytest.mark.parametrize(("share", "period"), [(0.004, 1), (0.009, 2), (0.03, 8), (0.9, MAX_STRETCH)])
+def test_a_rule_above_its_budget_is_looked_at_so_rarely_that_it_keeps_it(share: float, period: int) -> None:
+    plan = plan_of(Rule(when=Every(steps=1), do=[nothing], budget_frac=0.005))
+    share_after(share, plan)
+    assert plan.period == period
+
+
+def test_what_is_done_once_at_the_beginning_stretches_nothing() -> None:
+    plan = plan_of(Rule(when=Every(steps=1), do=[nothing], budget_frac=0.005))
+    own = OverheadMeter()
+    own.took(0.5, 1.0, [{"step_end": plan}])
+    for _ in range(SHARE_RECORDS):
+        own.took(0.001, 1.0, [{"step_end": plan}])
+    assert plan.period == 1
+
+
+def test_its_own_period_is_multiplied_and_comes_back_when_the_share_falls() -> None:
+    plan = plan_of(Rule(when=Every(steps=10), do=[nothing], budget_frac=0.005))
+    share_after(0.009, plan)
+    assert plan.period == 20
+    share_after(0.001, plan)
+    assert plan.period == 10
+
+
+def test_rules_without_a_budget_keep_their_rhythm_beside_it() -> None:
+    plan = plan_of(Rule(when=Every(steps=1), do=[nothing], budget_frac=0.005), Rule(when=Every(steps=6), do=[nothing]))
+    share_after(0.03, plan)
+    assert [rule.every_steps for rule in plan.rules] == [8, 6]
+    assert plan.period == 2
+
+
+def test_in_a_run_readings_that_take_all_the_time_become_rare(tmp_path: Any) -> None:
+    steps: list[int] = []
+
+    def dear(moment: Any, sample: Any) -> dict[str, float]:
+        time.sleep(0.001)
+        steps.append(moment.step)
+        return {"host/rss_bytes": 1.0}
+
+    run = Run(SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=0))
+    plan = run.join(object(), [Rule(when=Every(steps=1), do=[dear], budget_frac=0.005)], [], 0.0)["step_end"]
+    for step in range(1, 101):
+        state = SimpleNamespace(global_step=step, epoch=0.5)
+        run.handle(plan, None, state, None, {})
+        assert run.step == step
+    run.close()
+    assert steps[: SHARE_RECORDS + 1] == list(range(1, SHARE_RECORDS + 2))
+    assert [step for step in steps if step > 20] == [32, 48, 64, 80, 96]
+
+
+@pytest.mark.fresh  # the kernel's mark must not stand high from other tests
+def test_a_peak_stands_in_the_record_of_its_own_step_however_rare_the_readings_are(tmp_path: Any) -> None:
+    capture, slow = Capture(), Rule(when=Every(steps=1), do=[slowly])
+    watched = Rule(when=Every(steps=1), do=[HostProbe(limits=False, pss=False)], budget_frac=0.001)
+    state = SimpleNamespace(global_step=0, epoch=0.0)
+    run = Run(SimpleNamespace(output_dir=str(tmp_path)), state, strict=True)
+    plan, other = (run.join(object(), [rule], [capture], 0.0)["step_end"] for rule in (watched, slow))
+    peaks = host_peaks()
+    assert peaks is not None
+    other_window = peaks.open(reset=False)
+    ballast = own_memory().resident_bytes // MIB
+    for step in range(1, 101):
+        if step == 70:
+            block = np.ones((ballast // 4 + 64) * MIB, dtype=np.uint8)
+            del block
+            other_window.look()  # what others have seen of it does not matter
+        state.global_step = step
+        for of_a_callback in (plan, other):
+            run.handle(of_a_callback, None, state, None, {})
+    run.close()
+    read = [sample.step for sample in capture.samples if "host/rss_bytes" in sample.values and sample.step > 32]
+    other_window.close()
+    assert read == [48, 64, 70, 80, 96]
+    assert run.summary.spans["host/rss_peak_bytes"].step == 70
+
+
+@pytest.mark.parametrize(
+    ("when", "budget_frac", "message"),
+    [
+        (Every(steps=1), 0, "give a share above 0"),
+        (Every(steps=1), 1.5, "give a share above 0"),
+        (AtEvent("save"), 0.01, "a budget stretches Every"),
+        (Every(epochs=1), 0.01, "a budget stretches Every"),
+    ],
+)
+def test_a_budget_is_a_share_and_belongs_to_steps(when: Any, budget_frac: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Rule(when=when, do=[nothing], budget_frac=budget_frac)

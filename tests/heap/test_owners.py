@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import collections
+import functools
+import gc
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from forgather_mem.heap.owners import Owner, find_owners
+from forgather_mem.heap.variables import variables_of
+
+HERE = sys.modules[__name__]
+CACHE: dict[str, Any] = {}
+
+
+class Trainer:
+    """Somebody's class that keeps things."""
+
+    registry: list[Any] = []  # noqa: RUF012
+
+
+class Slotted:
+    __slots__ = ("kept",)
+
+    def __init__(self, kept: object) -> None:
+        self.kept = kept
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_kept() -> Iterator[None]:
+    yield
+    CACHE.clear()
+    Trainer.registry.clear()
+
+
+def kept_elsewhere(thing: object, **options: Any) -> list[Owner]:
+    """Who holds the thing, besides the variables of functions that run (this one and the test)."""
+    return [owner for owner in find_owners([thing], **options).found if owner.kind != "variable"]
+
+
+def in_an_attribute(thing: object) -> str:
+    trainer = Trainer()
+    trainer.history = [{"logits": thing}]  # type: ignore[attr-defined]
+    CACHE["trainer"] = trainer
+    return "CACHE['trainer'].history[0]['logits']"
+
+
+def in_a_slot(thing: object) -> str:
+    CACHE["slotted"] = collections.deque([0, Slotted(thing)])
+    return "CACHE['slotted'][1].kept"
+
+
+def in_a_class(thing: object) -> str:
+    Trainer.registry.append((1, thing))
+    return "Trainer.registry[0][1]"
+
+
+def in_a_partial(thing: object) -> str:
+    CACHE["partial"] = functools.partial(print, sep=thing)
+    return "CACHE['partial'].keywords['sep']"
+
+
+def in_a_bound_method(thing: object) -> str:
+    CACHE["hook"] = thing.forward  # type: ignore[attr-defined]
+    return "CACHE['hook'].__self__"
+
+
+def in_a_module_of_torch(thing: object) -> str:
+    CACHE["net"] = torch.nn.Sequential(torch.nn.ReLU(), thing)  # type: ignore[arg-type]
+    return "CACHE['net'][1]"
+
+
+@pytest.mark.parametrize(
+    "keep", [in_an_attribute, in_a_slot, in_a_class, in_a_partial, in_a_bound_method, in_a_module_of_torch]
+)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_path_leads_to_the_object(keep: Callable[[object], str], frozen: bool) -> None:
+    model = torch.nn.Linear(2, 2)
+    expected = keep(model)
+    if frozen:
+        gc.freeze()
+    try:
+        owners = kept_elsewhere(model, budget_s=30.0)
+    finally:
+        gc.unfreeze()
+    assert len(owners) == 1
+    path = owners[0].path.removeprefix(__name__ + ".")
+    assert path == expected
+    assert eval(path, vars(HERE)) is model
+
+
+def in_a_closure(thing: object) -> str:
+    CACHE["closure"] = lambda: thing
+    return "CACHE['closure'], variable 'thing' of <lambda>"
+
+
+def in_a_generator(thing: object) -> str:
+    def numbers() -> Iterator[int]:
+        inside = thing
+        yield 1
+        assert inside
+
+    generator = CACHE["generator"] = numbers()
+    next(generator)
+    return "CACHE['generator'], local 'inside' of numbers ("
+
+
+def in_a_cache(thing: object) -> str:
+    @functools.lru_cache
+    def load(name: str) -> object:
+        return [thing]
+
+    load("model")
+    Trainer.load = load  # type: ignore[attr-defined]
+    return "Trainer.load, cache of in_a_cache.<locals>.load[0]"
+
+
+@pytest.mark.parametrize("keep", [in_a_closure, in_a_generator, in_a_cache])
+def test_a_way_through_a_function_is_said_in_words(keep: Callable[[object], str]) -> None:
+    thing = Trainer()
+    expected = keep(thing)
+    try:
+        assert any(owner.path.startswith(f"{__name__}.{expected}") for owner in kept_elsewhere(thing))
+    finally:
+        if "load" in vars(Trainer):
+            del Trainer.load  # type: ignore[attr-defined]
+
+
+def test_a_traceback_that_is_kept_says_the_function_and_its_variable() -> None:
+    def train() -> None:
+        model = Trainer()
+        watched.append(weakref.ref(model))
+        raise ValueError
+
+    watched: list[weakref.ref[Trainer]] = []
+    try:
+        train()
+    except ValueError as error:
+        CACHE["last"] = error
+    owners = find_owners([watched[0]()]).found
+    (owner,) = (owner for owner in owners if owner.kind == "traceback")
+    assert owner.path.startswith(f"{__name__}.CACHE['last'].__traceback__, local 'model' of train (test_owners.py:")
+    variables_of(CACHE["last"].__traceback__.tb_next.tb_frame)  # a debugger's look makes it no second owner
+    assert [owner.kind for owner in kept_elsewhere(watched[0]())] == ["traceback"]
+
+
+def test_a_variable_of_a_function_that_runs_in_any_thread_is_found() -> None:
+    def work(mine: object) -> None:
+        ready.set()
+        done.wait(30)
+
+    ready, done = threading.Event(), threading.Event()
+    thing = Trainer()
+    thread = threading.Thread(target=work, args=[thing])
+    thread.start()
+    ready.wait(30)
+    try:
+        paths = [owner.path for owner in find_owners([thing]).found]
+        assert any(path.startswith("local 'mine' of work (test_owners.py:") for path in paths)
+        assert any(path.startswith("local 'thing' of test_a_variable_of_a_function_that_runs") for path in paths)
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_the_holder_is_the_last_object_with_a_name_people_know() -> None:
+    model = torch.nn.Linear(2, 2)
+    CACHE["a"] = {"deep": [in_an_attribute(model), CACHE["trainer"]]}
+    assert kept_elsewhere(model)[0].holder == "Trainer.history[0]['logits']"
+
+
+def test_each_direct_holder_is_named_once_and_the_shortest_way_comes_first() -> None:
+    thing = Trainer()
+    shared = [thing]
+    CACHE["b"] = {"x": shared}
+    CACHE["a"] = shared  # the same list on a shorter way
+    CACHE["other"] = (0, [0, {"y": thing}])
+    paths = [owner.path.removeprefix(f"{__name__}.") for owner in kept_elsewhere(thing)]
+    assert paths[-1] == "CACHE['other'][1][1]['y']"
+    assert len(paths) == 1  # the list is a variable of this function, too
+    del shared
+    paths = [owner.path.removeprefix(f"{__name__}.") for owner in kept_elsewhere(thing)]
+    assert paths == ["CACHE['a'][0]", "CACHE['other'][1][1]['y']"]
+
+
+def test_names_of_code_that_is_run_by_exec_are_names() -> None:
+    names = {"__name__": "script", "find_owners": find_owners, "Trainer": Trainer}
+    exec("kept = {'best': Trainer()}\nfound = find_owners([kept['best']]).found", names)
+    assert [owner.path for owner in names["found"]] == ["script.kept['best']"]  # type: ignore[attr-defined]
+
+
+def test_an_object_that_holds_itself_is_not_its_own_owner() -> None:
+    thing = Trainer()
+    thing.itself = thing  # type: ignore[attr-defined]
+    thing.part = Trainer()  # type: ignore[attr-defined]
+    thing.part.parent = thing  # type: ignore[attr-defined]
+    assert kept_elsewhere(thing) == []
+    assert kept_elsewhere(thing.part) == []  # type: ignore[attr-defined]
+
+
+def test_holders_that_are_to_be_ignored_are() -> None:
+    thing = Trainer()
+    CACHE["list"] = [thing]
+    assert len(kept_elsewhere(thing)) == 1
+    assert kept_elsewhere(thing, ignore=[CACHE["list"]]) == []
+
+
+def test_a_search_keeps_nothing_alive_and_leaves_no_snapshot_in_frames() -> None:
+    def look() -> weakref.ref[Trainer]:
+        thing = Trainer()
+        find_owners([thing])
+        del thing
+        thing = Trainer()
+        watched = weakref.ref(thing)
+        find_owners([thing])
+        thing = None  # type: ignore[assignment]
+        return watched  # were a snapshot kept in this frame, it would still live here
+
+    watched = look()
+    assert watched() is None
+
+
+def test_a_snapshot_that_the_user_took_stays_the_users() -> None:
+    thing = Trainer()
+    mine = locals()
+    find_owners([thing])
+    assert mine["thing"] is thing
+
+
+def test_the_search_ends_when_its_time_is_up() -> None:
+    thing = Trainer()
+    chain: Any = thing
+    for _ in range(20):
+        chain = [chain]
+    CACHE["chain"] = chain
+    del chain
+    began = time.perf_counter()
+    owners = find_owners([thing], budget_s=0.0)
+    assert not owners.complete
+    assert time.perf_counter() - began < 2.0
+    assert kept_elsewhere(thing, budget_s=30.0)[0].path == f"{__name__}.CACHE['chain']" + "[0]" * 20
+
+
+def test_a_process_without_torch_can_search_too() -> None:
+    code = (
+        "import sys; from forgather_mem.heap.owners import find_owners\n"
+        "class Thing: pass\n"
+        "kept = [Thing()]\n"
+        "print(find_owners(kept[:]).found[0].path, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "__main__.kept[0] False\n", done.stderr

@@ -1,0 +1,343 @@
+"""What is near the user's variables, and what it is called there."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import linecache
+import sys
+from collections import deque
+from typing import Any
+
+import pytest
+import torch
+
+from forgather_mem.callbacks import MemoryCallback
+from forgather_mem.diagnose.leaks.grouping import merge_similar
+from forgather_mem.diagnose.leaks.library_growth import LibraryContainers
+from forgather_mem.diagnose.leaks.native_lines import NativeLines
+from forgather_mem.diagnose.leaks.snapshot import chains, grown, length_of, look
+from forgather_mem.diagnose.leaks.suspects import Suspect, suspect_of
+from forgather_mem.heap.garbage import Mark, garbage_among
+from forgather_mem.heap.object_size import deep_bytes
+from forgather_mem.heap.reachable import ReachableGraph
+
+CACHE: dict[int, Any] = {}
+
+
+@functools.lru_cache(maxsize=50)
+def bounded(number: int) -> torch.Tensor:
+    return torch.zeros(1000)
+
+
+class Holder:
+    everybody: list[object] = []  # noqa: RUF012  # shared on purpose
+
+    def __init__(self) -> None:
+        self.kept: list[object] = []
+        self.by_name: dict[str, list[object]] = {"rows": []}
+
+
+def holder_of(thing: object) -> str:
+    walk = ReachableGraph(budget_s=10.0)
+    (position,) = [number for number, node in enumerate(walk.nodes) if node is thing]
+    return walk.holder(position)
+
+
+def suspects_after(grow: Any, steps: int = 10) -> list[Suspect]:
+    """What is suspected of growing while `grow` was called so many times."""
+    walk = ReachableGraph(budget_s=10.0)
+    before = look(walk, 0)
+    walk.forget()
+    for step in range(steps):
+        grow(step)
+    walk = ReachableGraph(budget_s=10.0)
+    found = grown(before, walk, steps)
+    if not any(one.bytes_per_step > 1_000 for one in found):
+        found += chains(before, walk, steps)
+    return [suspect_of(one, walk) for one in found[:3]]
+
+
+# ---- names ----
+
+
+def test_what_an_attribute_holds_is_named_by_its_class() -> None:
+    holder = Holder()
+    assert holder_of(holder.kept) == "Holder.kept"
+    assert holder_of(holder.by_name["rows"]) == "Holder.by_name['rows']"
+    assert holder_of(Holder.everybody) == "Holder.everybody"
+
+
+def test_what_a_module_holds_is_named_by_the_module() -> None:
+    CACHE[0] = "something"
+    assert holder_of(CACHE).endswith(".CACHE")
+
+
+def test_what_a_function_alone_holds_is_named_by_its_variable() -> None:
+    assert holder_of([1]).startswith("local 'thing' of holder_of (test_reachable.py:")
+
+
+def test_what_a_closure_holds_is_named_by_its_variable() -> None:
+    mine: list[int] = [1]
+    holder = Holder()
+    holder.kept.append(lambda: mine)
+    assert holder_of(mine).startswith("variable 'mine' of test_what_a_closure_holds")
+
+
+def test_a_frozen_heap_hides_nothing() -> None:
+    holder = Holder()
+    gc.freeze()
+    try:
+        assert holder_of(holder.kept) == "Holder.kept"
+    finally:
+        gc.unfreeze()
+
+
+def test_our_own_things_are_passed_over() -> None:
+    ours = MemoryCallback()
+    walk = ReachableGraph(budget_s=10.0)
+    assert not any(node is ours for node in walk.nodes)
+
+
+# ---- growth ----
+
+
+def test_a_list_of_tensors_is_suspected_with_its_bytes_and_line() -> None:
+    holder = Holder()
+    (top, *_) = suspects_after(lambda step: holder.kept.append(torch.zeros(5000)))
+    assert top.held_by == "Holder.kept"
+    assert top.count_per_step == 1.0
+    assert top.bytes_per_step == pytest.approx(20_000, rel=0.05)
+    assert top.kind == "tensor"
+    assert top.allocated_at is not None
+    assert top.allocated_at.startswith("test_reachable.py:")
+
+
+def test_rows_of_a_large_tensor_are_told_from_small_ones() -> None:
+    holder = Holder()
+    (top, *_) = suspects_after(lambda step: holder.kept.append(torch.zeros(100, 100)[0]))
+    assert top.kind == "view"
+    assert top.bytes_per_step == pytest.approx(40_000, rel=0.05)
+
+
+def test_a_bounded_cache_says_where_it_will_stop() -> None:
+    (top, *_) = suspects_after(lambda step: bounded(step))
+    assert top.held_by is not None
+    assert top.held_by.endswith(".bounded")
+    assert top.bounded is not None
+    assert "50 at most" in top.bounded
+
+
+def test_a_tensor_that_is_made_longer_is_suspected() -> None:
+    holder: Any = Holder()
+    holder.seen = torch.zeros(1)
+
+    def grow(step: int) -> None:
+        holder.seen = torch.cat([holder.seen, torch.zeros(2000)])
+
+    (top, *_) = suspects_after(grow)
+    assert (top.kind, top.held_by) == ("size", "Holder.seen")
+    assert top.bytes_per_step == pytest.approx(8000, rel=0.1)
+
+
+def test_a_sum_of_losses_with_its_graph_is_suspected() -> None:
+    holder: Any = Holder()
+    weight = torch.ones(3, requires_grad=True)
+    holder.total = weight.sum()
+
+    def grow(step: int) -> None:
+        holder.total = holder.total + (weight * step).sum()
+
+    assert any((one.kind, one.held_by) == ("graph", "Holder.total") for one in suspects_after(grow))
+
+
+def test_a_sum_too_long_to_be_followed_to_its_beginning_is_suspected() -> None:
+    holder: Any = Holder()
+    weight = torch.ones(3, requires_grad=True)
+    holder.total = weight.sum()
+    for _ in range(30_000):
+        holder.total = holder.total + weight.sum()
+
+    def grow(step: int) -> None:
+        holder.total = holder.total + weight.sum()
+
+    assert any((one.kind, one.held_by) == ("graph", "Holder.total") for one in suspects_after(grow))
+
+
+def test_losses_of_one_step_reach_back_to_no_other() -> None:
+    holder: Any = Holder()
+    weight = torch.ones(3, requires_grad=True)
+    holder.last = weight.sum()
+
+    def grow(step: int) -> None:
+        holder.last = (weight * step).sum().exp()
+
+    assert not any(one.kind == "graph" for one in suspects_after(grow))
+
+
+def test_a_list_made_anew_at_every_step_is_suspected() -> None:
+    holder = Holder()
+    holder.kept = [b"begin"]
+
+    def grow(step: int) -> None:
+        holder.kept = [*holder.kept, bytes(5000)]
+
+    (top, *_) = suspects_after(grow)
+    assert top.held_by == "Holder.kept"
+    assert top.bytes_per_step == pytest.approx(5000, rel=0.1)
+
+
+def test_exceptions_name_the_cure_for_their_frames() -> None:
+    holder = Holder()
+
+    def grow(step: int) -> None:
+        values = torch.zeros(4000)
+        try:
+            raise ValueError(values.shape)
+        except ValueError as error:
+            holder.kept.append(error)
+
+    (top, *_) = suspects_after(grow)
+    assert top.kind == "exceptions"
+    assert top.bytes_per_step == pytest.approx(16_000, rel=0.25)
+
+
+def test_what_differs_by_a_key_is_told_as_one() -> None:
+    holder = Holder()
+    for name in "abcdefghij":
+        holder.by_name[name] = []
+
+    def grow(step: int) -> None:
+        for rows in holder.by_name.values():
+            rows.append(bytes(1000))
+
+    walk = ReachableGraph(budget_s=10.0)
+    before = look(walk, 0)
+    walk.forget()
+    for step in range(10):
+        grow(step)
+    walk = ReachableGraph(budget_s=10.0)
+    (one, *_) = merge_similar(grown(before, walk, 10), walk)
+    assert one.name == "Holder.by_name[...]"
+    assert one.count_per_step == 11
+    assert one.bytes_per_step == pytest.approx(11_000, rel=0.1)
+
+
+def test_a_signature_tells_nothing_of_sizes_keys_or_places_in_a_run() -> None:
+    holder = Holder()
+
+    def keep(name: str, size: int) -> Suspect:
+        holder.by_name[name] = []
+
+        def grow(step: int) -> None:
+            holder.by_name[name].append(torch.zeros(size))
+
+        (top, *_) = suspects_after(grow)
+        return top
+
+    first, second = keep("run 1", 5000), keep("run 2", 7000)
+    assert first.each != second.each
+    assert first.held_by != second.held_by
+    assert first.as_dict()["signature"] == second.as_dict()["signature"]
+    assert "Holder.by_name[...]" in first.as_dict()["signature"]
+
+
+def test_what_a_librarys_module_holds_is_found_and_called_the_librarys() -> None:
+    import shlex
+
+    shlex.cache = {"kept": b""}  # type: ignore[attr-defined]
+    try:
+        look_far = LibraryContainers(set())
+        for number in range(10):
+            shlex.cache[number] = bytes(5000)  # type: ignore[attr-defined]
+        (top,) = [one for one in look_far.grown(set(), 10) if one.bytes_per_step > 2000]
+    finally:
+        del shlex.cache  # type: ignore[attr-defined]
+    assert (top.held_by, top.whose, top.count) == ("shlex.cache", "library", 11)
+    assert top.bytes_per_step == pytest.approx(5000, rel=0.1)
+
+
+def test_storages_that_pieces_share_count_once() -> None:
+    base = torch.zeros(1000)
+    counted: set[tuple[object, int]] = set()
+    sizes = [deep_bytes(base[number:], set(), counted) for number in range(3)]
+    assert sum(sizes) == pytest.approx(4000, abs=1000)
+
+
+def test_lengths_are_of_containers_only() -> None:
+    assert [length_of(thing) for thing in ([1, 2], {1: 2}, deque([1]), "text", 5)] == [2, 1, 1, None, None]
+
+
+# ---- native memory ----
+
+
+@pytest.mark.fresh  # where nothing traces yet, and no test before has compiled a frame
+def test_the_line_that_takes_native_memory_is_told_from_lines_that_give_it_back() -> None:
+    taken = bytearray()
+    given_out = 0.0
+
+    def take(size: int) -> None:
+        nonlocal given_out
+        given_out += size
+
+    def leaks() -> None:
+        take(1000)
+        take(-1000)
+        taken.extend(b"x")
+        take(500)  # this one stays
+
+    def gives_back() -> None:
+        take(500)
+        take(-500)
+
+    lines = NativeLines(lambda: given_out)
+    assert lines.start()
+    try:
+        for _ in range(20):
+            gives_back()
+            leaks()
+    finally:
+        lines.stop()
+    assert sys.gettrace() is None
+    found = lines.found()
+    assert found is not None
+    code, line = found
+    assert code.co_name in ("leaks", "take")
+    assert "leaks" not in code.co_name or "stays" in linecache.getline(__file__, line)
+
+
+# ---- garbage ----
+
+
+class Node:
+    def __init__(self) -> None:
+        self.me: object = None
+
+
+def test_cycles_that_wait_for_a_collection_are_told_from_what_lives() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        mark = Mark()
+        alive = [Node() for _ in range(5)]
+        for _ in range(7):
+            node = Node()
+            node.me = node
+        del node
+        young = mark.younger()
+        assert young is not None
+        garbage = garbage_among(young)
+        assert sum(type(thing) is Node for thing in garbage) == 7
+        assert len(alive) == 5
+        mark.drop()
+        del young, garbage
+        assert gc.collect() >= 7, "looking has kept nothing"
+    finally:
+        gc.enable()
+
+
+def test_after_a_full_collection_nothing_is_claimed() -> None:
+    mark = Mark()
+    gc.collect()
+    assert mark.younger() is None
+    mark.drop()

@@ -1,0 +1,201 @@
+"""Which files `run` makes, and that it touches nobody else's."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from forgather_mem.launch.session_folder import SessionFolder
+from tests.launch.commands import BEGIN, JUDGED, ROOT, RUN, Result, python, run, taken_apart
+
+TRAIN = str(ROOT / "tests/launch/train.py")
+THE_USERS = ("trainings", "ring.rank0", "report.json", "report.rank1.json", "report.csv", "oom.rank0.json", "oom.txt")
+
+
+def put_files(folder: Path) -> dict[str, str]:
+    """Files of the user with the names of ours."""
+    for name in THE_USERS:
+        (folder / name).write_text(f"the user's {name}")
+    return contents(folder)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir() if path.name in THE_USERS}
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob("*")}
+
+
+def nowhere(folder: Path) -> dict[str, str]:
+    """Neither the current folder nor the one for temporary files takes a folder of ours."""
+    (folder / "forgather_mem").write_text("in the way")
+    return {"TMPDIR": str(folder / "forgather_mem")}
+
+
+def without_privileges() -> list[str]:
+    """What to put before a command so that permissions hold for it, also where tests run as root."""
+    if os.geteuid():
+        return []
+    if shutil.which("setpriv") is None:
+        pytest.skip("root, and no setpriv")
+    return ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]
+
+
+# ---- the session's folder ----
+
+
+def test_without_a_place_the_command_runs_and_nothing_is_written(tmp_path: Path) -> None:
+    more = nowhere(tmp_path)
+    (tmp_path / "three.py").write_text("print('three'); raise SystemExit(3)")
+    before, names = put_files(tmp_path), files(tmp_path)
+    result = taken_apart(run([*JUDGED, "three.py"], tmp_path, **more))
+    assert (result.plain.code, result.plain.out) == (3, "three\n")
+    (line,) = result.plain.err.splitlines()
+    assert line.startswith("forgather-mem: no folder for our files (forgather_mem: it is not a folder)")
+    assert "host" in result.report, "what is seen from outside"
+    assert (contents(tmp_path), files(tmp_path)) == (before, names)
+
+
+def test_without_a_place_a_training_is_watched_all_the_same(tmp_path: Path) -> None:
+    more = nowhere(tmp_path)
+    before = put_files(tmp_path)
+    result = taken_apart(run([*RUN, TRAIN, "short", "."], tmp_path, **more))
+    assert (result.plain.code, result.plain.out) == (0, "['MemoryCallback', 'LeakDetector', 'OOMReporter']\n")
+    assert contents(tmp_path) == before
+    (report,) = tmp_path.glob("out/forgather_mem/*/report.json")
+    assert json.loads(report.read_text())["steps"] == 6
+
+
+def test_a_link_is_not_written_through(tmp_path: Path) -> None:
+    for name in ("elsewhere", "tmp", "run"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "run" / "forgather_mem").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "run" / "three.py").write_text("raise SystemExit(3)")
+    result = taken_apart(run([*JUDGED, "three.py"], tmp_path / "run", TMPDIR=str(tmp_path / "tmp")))
+    assert result.plain.code == 3
+    assert not files(tmp_path / "elsewhere")
+    (folder,) = (tmp_path / "tmp").iterdir()
+    assert result.plain.err == f"forgather-mem: our files are in {folder} (forgather_mem: it is a link)\n"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert files(folder) == {"report.json", "ring.rank0"}
+    taken_apart(run([*JUDGED, "three.py"], tmp_path / "run", FORGATHER_MEM_DIR="forgather_mem"))
+    assert files(tmp_path / "elsewhere"), "who names the link means it"
+
+
+def test_a_folder_without_permission(tmp_path: Path) -> None:
+    (tmp_path / "three.py").write_text("raise SystemExit(3)")
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp" / "forgather_mem").mkdir(mode=0o555)  # as another user's, who was here first
+    tmp_path.chmod(0o555)
+    try:
+        result = taken_apart(run([*without_privileges(), *JUDGED, "three.py"], tmp_path, TMPDIR=str(tmp_path / "tmp")))
+    finally:
+        tmp_path.chmod(0o755)
+    assert result.plain.code == 3
+    assert "forgather_mem: Permission denied" in result.plain.err
+    assert not (tmp_path / "forgather_mem").exists()
+    (folder,) = (path for path in (tmp_path / "tmp").iterdir() if path.name != "forgather_mem")
+    assert (folder / "report.json").exists()
+
+
+def test_only_what_the_run_wrote_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FORGATHER_MEM_DIR", "a/b")
+    (tmp_path / "a").mkdir()
+    first, second = SessionFolder("x"), SessionFolder("x")
+    assert first.path != second.path
+    for folder in (first, second):
+        put_files(Path(str(folder.path)))
+    first.remove()
+    assert files(Path(str(first.path))) == {"report.csv", "oom.txt"}, "not of our names"
+    Path(str(second.path)).rename("moved")
+    Path(str(second.path)).mkdir()
+    kept = put_files(Path(str(second.path)))
+    second.remove()
+    assert contents(Path(str(second.path))) == kept, "another folder of this name"
+    shutil.rmtree("a/b")
+    third = SessionFolder("x")
+    third.remove()
+    assert files(tmp_path / "a") == set()
+    (tmp_path / "a" / "b").mkdir()
+    fourth = SessionFolder("x" * 500)
+    fourth.remove()
+    assert files(tmp_path / "a") == {"b"}, "the user's, although it is empty"
+
+
+# ---- what leaves nothing ----
+
+USAGE = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr')\nparser.parse_args()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "code"),
+    [
+        (USAGE, ["--help"], 0),
+        (USAGE, ["-h"], 0),
+        (USAGE, ["--learning"], 2),
+        ("import no_such_module_at_all\n", [], 1),
+        ("print('x'\n", [], 1),
+        ("import torch\n" + USAGE, ["--help"], 0),
+        ("import torch\n" + USAGE, ["--learning"], 2),
+    ],
+    ids=[
+        "help",
+        "short help",
+        "a wrong option",
+        "an import",
+        "no Python",
+        "help with torch",
+        "a wrong option with torch",
+    ],
+)
+def test_usage_texts_and_first_lines_leave_nothing(tmp_path: Path, text: str, words: list[str], code: int) -> None:
+    (tmp_path / "a.py").write_text(text)
+    plain = run(python("a.py", *words), tmp_path)
+    with_us = run([*RUN, "a.py", *words], tmp_path)
+    assert plain.code == code
+    begin = "" if code == 0 else f"{BEGIN}a.py; your run is not changed. Report at the end.\n"
+    assert with_us == Result(plain.code, plain.out, begin + plain.err)
+    assert files(tmp_path) == {"a.py"}
+
+
+def test_a_short_script_without_torch_leaves_nothing_and_is_told_why(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("print('hello')")
+    (tmp_path / "forgather_mem").mkdir()
+    result = run([*RUN, "a.py"], tmp_path)
+    assert (result.code, result.out) == (0, "hello\n")
+    begin, end = result.err.splitlines()
+    assert begin.startswith(BEGIN)
+    assert end.startswith("forgather-mem: no report: a.py took 0.")
+    assert files(tmp_path) == {"a.py", "forgather_mem"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import torch\nraise ValueError\n", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"],
+    ids=["an error with torch", "killed"],
+)
+def test_a_short_script_that_fails_otherwise_has_a_report(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.py").write_text(text)
+    taken_apart(run([*RUN, "a.py"], tmp_path))
+    assert list(tmp_path.glob("forgather_mem/*/report.json"))
+
+
+def test_a_process_below_a_shell_that_is_killed_has_a_report(tmp_path: Path) -> None:
+    (tmp_path / "start.sh").write_text("#!/bin/sh\nsh -c 'kill -KILL $$'\n")
+    (tmp_path / "start.sh").chmod(0o755)
+    assert taken_apart(run([*RUN, "./start.sh"], tmp_path)).plain.code == 137
+
+
+def test_where_the_wanted_file_cannot_be_written_the_report_comes_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "to").mkdir()
+    (tmp_path / "a.py").write_text("import os; os.rmdir('to')")
+    result = taken_apart(run([*RUN, "--report", "to/report.json", "a.py"], tmp_path))
+    assert result.plain.code == 0
+    assert f"can't write --report {tmp_path}/to/report.json: No such file or directory" in result.report

@@ -1,0 +1,235 @@
+"""Signals under `run`: a script gets each as often as it gets it alone, whoever sends it and to whom."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.launch.commands import RUN, environment, python
+
+SENT = (
+    signal.SIGUSR1, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM,
+    signal.SIGRTMIN + 3,
+)  # fmt: skip
+COUNTS = f"""
+import collections, signal, sys
+counts = collections.Counter()
+for number in {[int(number) for number in SENT]}:
+    signal.signal(number, lambda number, frame: counts.update([number]))
+print("ready", flush=True)
+sys.stdin.readline()
+open("counts.txt", "w").write(str(dict(counts)))
+"""
+UNTIL_A_SIGNAL = "import time; [time.sleep(0.05) for _ in range(1200) if not counts]; time.sleep(0.3)"
+ONCE_EACH = dict.fromkeys(map(int, SENT), 1)
+APART_S = 0.05  # two signals this far apart are two to any process
+
+
+def counted(folder: Path) -> dict[int, int]:
+    found = ast.literal_eval((folder / "counts.txt").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+class Counting:
+    """The script that counts signals, plain or watched."""
+
+    def __init__(self, folder: Path, words: Sequence[str]) -> None:
+        self.folder = folder
+        (folder / "counts.py").write_text(COUNTS)
+        self.process = subprocess.Popen(
+            [*words, str(folder / "counts.py")], cwd=folder, env=environment(), text=True, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+    def all_processes(self) -> list[int]:
+        return [self.process.pid, *children(self.process.pid)]
+
+    def counts(self) -> dict[int, int]:
+        time.sleep(0.2)  # a second one would come later than the first
+        self.process.communicate("\n", timeout=60)
+        assert self.process.returncode == 0
+        return counted(self.folder)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def to_the_group(script: Counting, number: int) -> None:
+    os.killpg(script.process.pid, number)
+
+
+def to_the_process(script: Counting, number: int) -> None:
+    os.kill(script.process.pid, number)
+
+
+def to_each_process(script: Counting, number: int) -> None:
+    """As systemd signals a control group, and others a tree of processes."""
+    for pid in script.all_processes():
+        os.kill(pid, number)
+
+
+WAYS = [to_the_group, to_the_process, to_each_process]
+
+
+@pytest.mark.parametrize("words", [python(), RUN], ids=["alone", "watched"])
+@pytest.mark.parametrize("send", WAYS)
+def test_each_signal_arrives_once(tmp_path: Path, words: list[str], send: Callable[[Counting, int], None]) -> None:
+    script = Counting(tmp_path, words)
+    for number in SENT:
+        send(script, number)
+        time.sleep(APART_S)
+    assert script.counts() == ONCE_EACH
+
+
+@pytest.mark.parametrize("words", [python(), RUN], ids=["alone", "watched"])
+def test_signals_soon_one_after_the_other_are_not_taken_for_each_other(tmp_path: Path, words: list[str]) -> None:
+    script = Counting(tmp_path, words)
+    for number in range(6):
+        (to_the_group if number % 2 else to_the_process)(script, signal.SIGUSR1)
+        time.sleep(APART_S)
+    os.kill(script.process.pid, signal.SIGUSR2)
+    os.killpg(script.process.pid, signal.SIGTERM)
+    assert script.counts() == {signal.SIGUSR1: 6, signal.SIGUSR2: 1, signal.SIGTERM: 1}
+
+
+@pytest.mark.skipif(shutil.which("pkill") is None, reason="no pkill")
+@pytest.mark.parametrize("name", ["{0}/counts.py", "forgather_mem run {0}/counts.py", "python {0}/counts.py"])
+def test_who_goes_by_names_reaches_the_script_once(tmp_path: Path, name: str) -> None:
+    script = Counting(tmp_path, RUN)
+    for _ in range(2):
+        assert not subprocess.run(["pkill", "-USR1", "-f", name.format(tmp_path)]).returncode
+        time.sleep(2 * APART_S)
+    to_the_process(script, signal.SIGUSR1)
+    assert script.counts() == {signal.SIGUSR1: 3}
+
+
+@pytest.mark.skipif(shutil.which("timeout") is None, reason="no timeout")
+def test_timeout_which_signals_the_process_and_then_its_group_is_one_signal(tmp_path: Path) -> None:
+    (tmp_path / "counts.py").write_text(COUNTS.replace("sys.stdin.readline()", UNTIL_A_SIGNAL))
+    command = ["timeout", "-s", "USR1", "2", *RUN, "counts.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, timeout=60)
+    assert (done.returncode, counted(tmp_path)) == (124, {signal.SIGUSR1: 1})
+
+
+# ---- a terminal ----
+
+
+class Terminal:
+    """A script that leads the session of a terminal, as a shell that is replaced by it, or `ssh -t`, has it."""
+
+    def __init__(self, folder: Path, words: Sequence[str], text: str) -> None:
+        (folder / "counts.py").write_text(text)
+        self.pid, self.file = pty.fork()
+        if not self.pid:
+            try:
+                os.chdir(folder)
+                os.execve(words[0], [*words, "counts.py"], environment())
+            finally:
+                os._exit(1)
+        told = b""
+        while b"ready\r\n" not in told:
+            told += os.read(self.file, 1024)
+
+    def press(self, key: bytes) -> None:
+        os.write(self.file, key)
+        time.sleep(4 * APART_S)
+
+    def close(self) -> int:
+        """The exit code."""
+        os.close(self.file)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("words", [python(), RUN], ids=["alone", "watched"])
+def test_ctrl_c_twice_is_twice(tmp_path: Path, words: list[str]) -> None:
+    terminal = Terminal(tmp_path, words, COUNTS)
+    for key in (b"\x03", b"\x03", b"\n"):
+        terminal.press(key)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "counts.txt").exists():  # closing the terminal is a signal, too
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    terminal.close()
+    assert counted(tmp_path) == {signal.SIGINT: 2}
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("words", [python(), RUN], ids=["alone", "watched"])
+def test_a_terminal_that_is_closed_is_told_to_the_script(tmp_path: Path, words: list[str]) -> None:
+    """The kernel tells the leader of the session alone, which is the parent; without us it is the script."""
+    Terminal(tmp_path, words, COUNTS.replace("sys.stdin.readline()", UNTIL_A_SIGNAL)).close()
+    assert counted(tmp_path) == {signal.SIGHUP: 1}
+
+
+# ---- the third process ----
+
+
+def test_the_witness_holds_nothing_and_ends_with_the_parent(tmp_path: Path) -> None:
+    script = Counting(tmp_path, RUN)
+    _, witness = children(script.process.pid)
+    files = [os.readlink(f"/proc/{witness}/fd/{name}") for name in os.listdir(f"/proc/{witness}/fd")]
+    assert len(files) == 2
+    assert all(file.startswith("pipe:") for file in files)
+    assert script.counts() == {}
+    assert not is_running(witness)
+
+
+def test_when_the_parent_is_killed_the_witness_goes_too(tmp_path: Path) -> None:
+    script = Counting(tmp_path, RUN)
+    _, witness = children(script.process.pid)
+    script.process.kill()
+    script.process.communicate()
+    deadline = time.monotonic() + 60
+    while is_running(witness):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_without_the_witness_a_signal_to_the_parent_arrives(tmp_path: Path) -> None:
+    script = Counting(tmp_path, RUN)
+    os.kill(children(script.process.pid)[1], signal.SIGKILL)
+    for number in SENT:
+        os.kill(script.process.pid, number)
+        time.sleep(APART_S)
+    assert script.counts() == ONCE_EACH
+
+
+def test_a_witness_that_was_stopped_answers(tmp_path: Path) -> None:
+    script = Counting(tmp_path, RUN)
+    os.kill(children(script.process.pid)[1], signal.SIGSTOP)
+    os.killpg(script.process.pid, signal.SIGUSR1)
+    time.sleep(APART_S)
+    os.kill(script.process.pid, signal.SIGUSR2)
+    assert script.counts() == {signal.SIGUSR1: 1, signal.SIGUSR2: 1}
+
+
+def test_what_is_blocked_for_the_parent_is_not_for_the_script(tmp_path: Path) -> None:
+    code = "print([line for line in open('/proc/self/status') if line[:3] in ('Sig', 'Shd') and line[:4] != 'SigQ'])"
+    (tmp_path / "looks.py").write_text(code)
+    alone, watched = (
+        subprocess.run([*words, "looks.py"], cwd=tmp_path, env=environment(), capture_output=True, text=True).stdout
+        for words in (python(), RUN)
+    )
+    assert alone == watched
+    assert alone.startswith("[")

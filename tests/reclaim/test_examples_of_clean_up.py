@@ -1,0 +1,42 @@
+"""The examples on giving memory back, run as a reader runs them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(name: str, *arguments: str) -> str:
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_service_that_cleans_up_stays_at_its_size() -> None:
+    text = run("service_cleanup.py", "25")
+    without, with_it = (int(number) for number in re.findall(r"^with\w*: +([+-]\d+) MiB$", text, re.M))
+    assert without > 20  # five models of 12 MiB
+    assert with_it < 15
+    assert text.count("cleanup_after: Service.answer, call ") == 2
+
+
+def test_the_scenarios_of_the_documents_table_are_as_it_says() -> None:
+    lines = run("when_to_clean_up.py", "services", "small", "failed").splitlines()[1:]
+    assert len(lines) == 3
+    for line in lines:
+        without, with_it, verdict = line[38:].split()
+        assert int(without) > 60
+        assert int(with_it) < 20
+        assert verdict == "yes"
+
+
+def test_a_failed_trial_of_a_search_leaves_nothing() -> None:
+    pytest.importorskip("optuna", reason="optuna is not installed")
+    assert run("search_cleanup.py").splitlines()[-1].endswith("1 trial failed; 1 of 4 models alive")

@@ -1,0 +1,543 @@
+"""The report: schema 1 as promised, true numbers, and a text that a tired person can act on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forgather_mem.engine.summary import RunFacts, RunSummary
+from forgather_mem.reporting.build import Report, build_report, report_text, verdict, write_report
+from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.telemetry.run_session import FOLDER, PRINTED, make_notes, noted
+from forgather_mem.units import GIB, MIB
+from tests.reporting.report_fixtures import all_well
+
+NUMBER = (int, float)
+# Written from the schema as promised, not from the code.
+SCHEMA_1: dict[str, Any] = {
+    "schema": int,
+    "steps": int,
+    "run": {
+        "script": str,
+        "argv": list,
+        "wall_s": NUMBER,
+        "end": (str, type(None)),
+        "exit_code": (int, type(None)),
+        "rank": int,
+        "world_size": int,
+        "versions": dict,
+    },
+    "host": {
+        "rss_start_bytes": int,
+        "rss_end_bytes": int,
+        "rss_peak_bytes": int,
+        "limit_bytes": int,
+        "limit_kind": str,
+    },
+    "device": [{"name": str, "peak_allocated_bytes": int, "peak_reserved_bytes": int, "total_bytes": int}],
+    "peaks": [{"where": str, "bytes": int, "step": int, "phase": str}],
+    "breakdown": {
+        "parameters": int,
+        "gradients": int,
+        "optimizer": int,
+        "activations_peak": int,
+        "cached": int,
+        "other": int,
+    },
+    "gc": {"collections": int, "pause_total_s": NUMBER, "pause_max_s": NUMBER},
+    "cache": {"clears": int, "freed_bytes": int, "time_s": NUMBER},
+    "cleanup_calls": [],
+    "leak": {
+        "verdict": str,
+        "where": (str, type(None)),
+        "bytes_per_step": NUMBER,
+        "bytes_per_step_low": NUMBER,
+        "bytes_per_step_high": NUMBER,
+        "since_step": int,
+        "full_at_step": (int, type(None)),
+        "suspects": [],
+        "sure": str,
+    },
+    "ledger": [
+        {
+            "what": str,
+            "calls": int,
+            "time_s": NUMBER,
+            "next_step_excess_s": NUMBER,
+            "freed_bytes": int,
+            "retaken_bytes": int,
+        }
+    ],
+    "oom": type(None),
+    "advice": [],
+    "overhead": {
+        "seconds": NUMBER,
+        "share_of_run": NUMBER,
+        "share_of_step": NUMBER,
+        "backed_off": [{"what": str, "text": str}],
+    },
+    "switched_off": [],
+}
+
+
+def read(
+    summary: RunSummary, step: int, values: dict[str, float], *, event: str = "step_end", device: int | None = None
+) -> None:
+    summary.add(Sample(event=event, step=step, epoch=None, time_s=0.0, values=values, device=device))
+
+
+def gpu_run() -> RunSummary:
+    facts = RunFacts(
+        script="/home/me/train.py",
+        argv=["--lr", "1e-4"],
+        wall_s=1860.0,
+        end="finished",
+        exit_code=0,
+        host_limit_bytes=64 * GIB,
+        host_limit_kind="cgroup",
+        device_name="NVIDIA H100 80GB HBM3",
+        device_total_bytes=int(79.6 * GIB),
+        event_folder="out",
+    )
+    summary = RunSummary(facts)
+    summary.begin(0)
+    device = {"device/allocated_bytes": 9.1 * GIB, "device/reserved_bytes": 9.4 * GIB}
+    read(summary, 0, {"host/rss_bytes": 6.2 * GIB, **device}, event="train_begin", device=0)
+    read(summary, 500, {"host/rss_bytes": 6.3 * GIB, "host/rss_peak_bytes": 8.8 * GIB})
+    read(summary, 500, {"phase/host/save_peak_bytes": 8.8 * GIB}, event="save")
+    read(
+        summary,
+        1998,
+        {
+            "device/allocated_bytes": 15.0 * GIB,
+            "device/reserved_bytes": 52.0 * GIB,
+            "device/step_peak_bytes": 41.3 * GIB,
+            "phase/device/forward_peak_bytes": 40.0 * GIB,
+            "phase/device/backward_peak_bytes": 41.3 * GIB,
+            "tensors/parameters_bytes": 5.0 * GIB,
+            "tensors/gradients_bytes": 5.0 * GIB,
+            "tensors/optimizer_bytes": 10.0 * GIB,
+        },
+        device=0,
+    )
+    end = {"gc/pause_max_s": 0.4, "gc/pause_total_s": 7.1, "gc/collections": 20.0, "host/rss_bytes": 6.3 * GIB}
+    read(summary, 2000, end, device=0)
+    summary.self_s = 5.6
+    summary.ledger = [
+        {
+            "what": "clear",
+            "calls": 20,
+            "time_s": 0.4,
+            "next_step_excess_s": 0.0,
+            "freed_bytes": 3 * GIB,
+            "retaken_bytes": 0,
+        }
+    ]
+    return summary
+
+
+def cpu_run(end: str | None = "finished") -> RunSummary:
+    facts = RunFacts(
+        script="train.py", wall_s=21.0, end=end, host_limit_bytes=16 * GIB, started_s=1.0, event_folder="out/runs/a"
+    )
+    summary = RunSummary(facts)
+    summary.begin(100)
+    read(summary, 100, {"host/rss_bytes": 600 * MIB}, event="train_begin")
+    values: dict[str, float] = {
+        "host/rss_bytes": 620 * MIB,
+        "host/rss_peak_bytes": 800 * MIB,
+        "phase/host/forward_peak_bytes": 770 * MIB,
+        "phase/host/backward_peak_bytes": 800 * MIB,
+        "tensors/parameters_bytes": 10 * MIB,
+        "tensors/gradients_bytes": 10 * MIB,
+        "tensors/optimizer_bytes": 20 * MIB,
+    }
+    read(summary, 112, values)
+    read(summary, 160, {"host/rss_bytes": 610 * MIB})
+    summary.self_s = 0.01
+    return summary
+
+
+FINISHED_ON_A_GPU = """\
+== forgather-mem == train.py == 2,000 steps, 31 min, exit 0 ====================
+MEMORY, GiB      start   end  peak  at                     limit
+  GPU 0 used       9.1  15.0  41.3  step 1,998, backward    79.6
+  GPU 0 reserved   9.4  52.0  52.0
+  host             6.2   6.3   8.8  step 500, save          64.0 container
+PARTS     each at its peak: activations 25.0 GiB, optimizer 10.0 GiB, parameters
+          5.0 GiB, gradients 5.0 GiB; cached at the end 37.0 GiB
+CLEAN-UP  Python's collector: 20 full collections, all pauses 7.1 s (0.4 % of
+          the run), the longest 400.0 ms.
+          our 20 clears took 400.0 ms and freed 3.0 GiB.
+OWN COST  0.3 % of the run (5.6 s, 400.0 ms of it to free memory)
+
+tensorboard --logdir out                     tags mem_*
+================================================================================"""
+
+INTERRUPTED_ON_A_CPU = """\
+== forgather-mem == train.py == interrupted after 60 steps, 21.0 s =============
+The run did not finish; these are its numbers so far.
+MEMORY, GiB      start   end  peak  at                     limit
+  host            0.59  0.60  0.78  step 112, backward      16.0 machine
+PARTS     each at its peak: other 590.0 MiB, activations 170.0 MiB, optimizer
+          20.0 MiB, parameters 10.0 MiB, gradients 10.0 MiB
+OWN COST  0.0 % of the run (10.0 ms)
+
+tensorboard --logdir out/runs/a              tags mem_*
+================================================================================"""
+
+ALL_WELL = """\
+== forgather-mem == train.py == 2,000 steps, 31 min, exit 0 ====================
+No leak (under 4.0 KiB a step over 2,000 steps). Peak GPU 0 41.3 of 79.6 GiB at
+step 1,998, backward; host 8.8 of 64.0 GiB (container) at step 500, save. Own
+cost 0.3 %.
+tensorboard --logdir out                     tags mem_*
+================================================================================"""
+
+NOTHING_READ = """\
+== forgather-mem == training == 0.0 ms so far ==================================
+MEMORY  nothing was measured
+OWN COST  0.0 % of the run (0.0 ms)
+================================================================================"""
+
+
+def test_a_finished_run_on_a_gpu_reads_like_this() -> None:
+    assert report_text(build_report(gpu_run())) == FINISHED_ON_A_GPU
+
+
+OVER_THE_BUDGET = """\
+OWN COST  1.3 % of the run (25.0 s, 400.0 ms of it to free memory); readings
+          take 1.2 % of a step: below 0.5 % when read every 3rd step
+          sampled less often to stay within budget: PSS, phases, tracked objects
+"""
+
+
+def test_readings_that_were_too_dear_are_named_with_what_was_done_about_it() -> None:
+    summary = gpu_run()
+    summary.self_s, summary.steady_self_s, summary.steady_s = 25.0, 22.4, 1800.0
+    told = [
+        {"what": "PSS", "text": "PSS: read every 50.0 s instead of every 10.0 s; the slowest reading took 50.0 ms"},
+        {"what": "phases", "text": "phases: missing in 400 of 2,000 readings; measuring them takes 43 us"},
+        {"what": "tracked objects", "text": "tracked objects: read every 30.0 s"},
+        {"what": "PSS", "text": "PSS: not read at 7.0 GiB resident; that would have taken more than 50.0 ms"},
+    ]
+    for entry in told:
+        summary.tell(Finding(kind="backed_off", step=2000, text=entry["text"], data={"what": entry["what"]}))
+    report = build_report(summary)
+    assert report["overhead"]["backed_off"] == told
+    assert OVER_THE_BUDGET in report_text(report)
+    report["leak"].update(verdict="no leak", bytes_per_step_high=4096.0)
+    assert "Own cost 1.3 %, 3 readings sampled less often." in " ".join(report_text(report).split())
+
+
+def test_what_is_done_once_is_no_reason_to_read_more_rarely() -> None:
+    summary = gpu_run()
+    summary.self_s, summary.steady_self_s, summary.steady_s = 25.0, 4.4, 1800.0
+    assert "OWN COST  1.3 % of the run (25.0 s, 400.0 ms of it to free memory)\n" in report_text(build_report(summary))
+
+
+def test_an_interrupted_run_says_so_and_how_far_it_came() -> None:
+    assert report_text(build_report(cpu_run("interrupted"))) == INTERRUPTED_ON_A_CPU
+
+
+def test_a_run_found_free_of_leaks_gets_the_short_text() -> None:
+    report = build_report(gpu_run())
+    report["leak"].update(verdict="no leak", bytes_per_step_high=4096.0)
+    assert report_text(report) == ALL_WELL
+
+
+def test_a_run_without_any_reading_claims_nothing() -> None:
+    assert report_text(build_report(RunSummary())) == NOTHING_READ
+
+
+@pytest.mark.parametrize("end", ["finished", "exception", "oom", "killed", "interrupted"])
+def test_nothing_is_said_about_leaks_before_somebody_has_looked(end: str) -> None:
+    text = report_text(build_report(cpu_run(end))).lower()
+    assert "leak" not in text
+    assert ("did not finish" in text) == (end != "finished")
+
+
+def test_a_report_of_a_run_that_goes_on_does_not_say_how_it_ended() -> None:
+    report = build_report(cpu_run(None))
+    assert report["run"]["end"] is None
+    text = report_text(report)
+    assert text.startswith("== forgather-mem == train.py == 60 steps, 21.0 s so far ===")
+    assert "finish" not in text
+
+
+@pytest.mark.parametrize("change", [{"exit_code": 1}, {"end": "exception"}, {"end": "oom"}])
+def test_a_run_that_failed_never_gets_the_short_text(change: dict[str, Any]) -> None:
+    report = build_report(gpu_run())
+    report["leak"].update(verdict="no leak", bytes_per_step_high=4096.0)
+    report["run"].update(change)
+    assert "MEMORY" in report_text(report)
+
+
+def test_the_text_stays_within_25_lines_of_80_ascii_columns_whatever_happened() -> None:
+    summary = gpu_run()
+    summary.facts.script = "a_script_with_a_name_that_nobody_would_want_to_type_twice_in_a_row.py"
+    summary.facts.end = "exception"
+    summary.switched_off = [f"rule {n}: switched off, the last: \x1b[31m{'x' * 300}" for n in range(9)]
+    what = ("collect", "clear", "trim")
+    summary.ledger = [{**summary.ledger[0], "what": name, "calls": 123_456, "freed_bytes": -5} for name in what]
+    text = report_text(build_report(summary))
+    assert text.count("\n") < 25
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.isascii()
+    assert "\x1b" not in text
+    assert "also: 6 more" in text
+    assert "freed nothing" in text
+    assert text.splitlines()[-2] == "tensorboard --logdir out                     tags mem_*"
+
+
+def test_colour_changes_no_word() -> None:
+    report = build_report(gpu_run())
+    coloured = report_text(report, color=True)
+    assert "\x1b[1mMEMORY\x1b[0m" in coloured
+    assert coloured.replace("\x1b[1m", "").replace("\x1b[0m", "") == report_text(report)
+
+
+@pytest.mark.parametrize("summary", [RunSummary(), cpu_run(), gpu_run()], ids=["empty", "cpu", "gpu"])
+def test_every_report_has_every_key_of_schema_1_with_its_type(summary: RunSummary) -> None:
+    report = build_report(summary)
+    check(report, SCHEMA_1, "report")
+    assert json.loads(json.dumps(report, allow_nan=False)) == report
+    assert report["schema"] == 1
+
+
+def check(value: Any, wanted: Any, path: str) -> None:
+    if isinstance(wanted, dict):
+        assert set(wanted) <= set(value), f"{path}: {set(wanted) - set(value)} missing"
+        for key, inner in wanted.items():
+            check(value[key], inner, f"{path}.{key}")
+    elif isinstance(wanted, list):
+        assert isinstance(value, list), path
+        if not wanted:
+            return
+        for number, item in enumerate(value):
+            check(item, wanted[0], f"{path}[{number}]")
+    else:
+        assert isinstance(value, wanted), f"{path}: {value!r}"
+        assert not isinstance(value, bool), f"{path}: {value!r}"
+
+
+def test_peaks_come_with_step_and_phase_and_the_highest_of_each_place_first() -> None:
+    assert build_report(gpu_run())["peaks"] == [
+        {"where": "host", "bytes": int(8.8 * GIB), "step": 500, "phase": "save"},
+        {"where": "gpu0", "bytes": int(41.3 * GIB), "step": 1998, "phase": "backward"},
+        {"where": "gpu0", "bytes": 40 * GIB, "step": 1998, "phase": "forward"},
+    ]
+
+
+def test_a_peak_outside_the_measured_phases_is_not_given_to_one_of_them() -> None:
+    summary = cpu_run()
+    read(summary, 130, {"host/rss_bytes": 700 * MIB, "host/rss_peak_bytes": 900 * MIB})
+    assert build_report(summary)["peaks"][0] == {"where": "host", "bytes": 900 * MIB, "step": 130, "phase": "other"}
+
+
+def test_without_a_peak_of_the_allocator_the_highest_that_was_allocated_counts() -> None:
+    summary = RunSummary(RunFacts(wall_s=1.0))
+    summary.begin(0)
+    for step, gib in enumerate((2, 5, 3), 1):
+        read(summary, step, {"device/allocated_bytes": gib * GIB, "device/reserved_bytes": 6 * GIB}, device=0)
+    report = build_report(summary)
+    assert report["device"][0]["peak_allocated_bytes"] == 5 * GIB
+    assert report["peaks"] == [{"where": "gpu0", "bytes": 5 * GIB, "step": 2, "phase": "other"}]
+
+
+def test_a_peak_after_the_last_step_counts() -> None:
+    summary = cpu_run()
+    read(summary, 160, {"phase/host/evaluate_peak_bytes": 950 * MIB}, event="evaluate")
+    report = build_report(summary)
+    assert report["host"]["rss_peak_bytes"] == 950 * MIB
+    assert report["peaks"][0] == {"where": "host", "bytes": 950 * MIB, "step": 160, "phase": "evaluate"}
+
+
+def test_on_the_host_the_parts_add_up_to_the_peak() -> None:
+    parts = build_report(cpu_run())["breakdown"]
+    # 800 at the backward peak, 620 at the end of that step, and the gradients had gone by then
+    assert parts["activations_peak"] == (800 - 620 - 10) * MIB
+    assert sum(parts.values()) == 800 * MIB
+
+
+def test_on_a_device_activations_are_what_comes_on_top_of_what_stays_between_steps() -> None:
+    parts = build_report(gpu_run())["breakdown"]
+    # at 41.3 in the backward pass some of the gradients were there, at 40.0 in the forward pass none
+    assert parts["activations_peak"] == (40 - 15) * GIB
+    assert parts["cached"] == 37 * GIB
+
+
+def test_with_micro_batches_the_gradients_are_there_in_the_forward_pass_too() -> None:
+    summary = gpu_run()
+    summary.facts.micro_batches = 4
+    assert build_report(summary)["breakdown"]["activations_peak"] == pytest.approx((41.3 - 15 - 5) * GIB, abs=1)
+
+
+def test_what_is_kept_between_the_steps_and_is_no_part_of_the_model_is_other() -> None:
+    summary = gpu_run()
+    kept = {"device/allocated_bytes": 18.0 * GIB, "device/reserved_bytes": 52.0 * GIB}
+    read(summary, 2000, kept, device=0)
+    assert build_report(summary)["breakdown"]["other"] == 3 * GIB
+
+
+def test_what_was_not_measured_is_zero_and_the_text_is_silent_about_it() -> None:
+    summary = RunSummary(RunFacts(wall_s=1.0))
+    summary.begin(0)
+    read(summary, 1, {"host/rss_bytes": 600 * MIB})
+    report = build_report(summary)
+    assert report["breakdown"]["activations_peak"] == report["breakdown"]["parameters"] == 0
+    assert "PARTS" not in report_text(report)
+    assert "CLEAN-UP" not in report_text(report)
+
+
+def test_a_resumed_run_counts_its_own_steps() -> None:
+    assert build_report(cpu_run())["steps"] == 60
+
+
+def test_the_text_for_the_tensorboard_page_does_not_tell_how_to_open_it() -> None:
+    assert verdict(gpu_run())[0] == FINISHED_ON_A_GPU.replace(
+        "\n\ntensorboard --logdir out                     tags mem_*", ""
+    )
+
+
+def test_a_report_read_from_its_file_gives_the_same_text(tmp_path: Path) -> None:
+    report = build_report(gpu_run())
+    path = write_report(report, tmp_path / "new" / "folder")
+    assert path.name == "report.json"
+    assert report_text(json.loads(path.read_text())) == FINISHED_ON_A_GPU
+
+
+def test_each_rank_has_its_own_file(tmp_path: Path) -> None:
+    summary = cpu_run()
+    summary.facts.rank, summary.facts.world_size = 3, 4
+    assert write_report(build_report(summary), tmp_path).name == "report.rank3.json"
+
+
+def test_a_report_is_not_written_through_links_that_somebody_planted(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in ("report.json", f".report.json.{os.getpid()}"):
+        (folder / name).symlink_to(victim)
+    path = write_report(build_report(cpu_run()), folder)
+    assert victim.read_text() == "precious"
+    assert json.loads(path.read_text())["schema"] == 1
+
+
+def test_a_number_that_json_cannot_hold_leaves_the_old_file_as_it_was(tmp_path: Path) -> None:
+    path = write_report(build_report(cpu_run()), tmp_path)
+    before = path.read_text()
+    bad = build_report(cpu_run())
+    bad["gc"]["pause_max_s"] = float("nan")
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_report(bad, tmp_path)
+    assert path.read_text() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_reader_never_sees_half_a_report(tmp_path: Path) -> None:
+    report = build_report(gpu_run())
+    report["switched_off"] = ["x" * 200] * 2000
+    path = write_report(report, tmp_path)
+    done = threading.Event()
+
+    def write() -> None:
+        for _ in range(40):
+            write_report(report, tmp_path)
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    reads = 0
+    while not done.is_set() or reads == 0:
+        assert json.loads(path.read_text())["schema"] == 1
+        reads += 1
+    writer.join()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("script", "shown"),
+    [("/home/me/train.py", "train.py"), ("/x/axolotl/cli/train/__main__.py", "train"), ("", "training"), ("-c", "-c")],
+)
+def test_a_run_is_named_after_its_script_or_package(script: str, shown: str) -> None:
+    summary = cpu_run()
+    summary.facts.script = script
+    assert report_text(build_report(summary)).startswith(f"== forgather-mem == {shown} == ")
+
+
+def test_a_training_that_ends_by_an_exception_is_told_as_such_with_its_true_numbers(tmp_path: Path) -> None:
+    from forgather_mem.callbacks import MemoryCallback
+    from tests.training import Tokens, make_trainer
+
+    class Broken(Tokens):
+        """The fourth batch can't be read."""
+
+        def __getitem__(self, index: int) -> Any:
+            self.num_read = getattr(self, "num_read", 0) + 1
+            if self.num_read > 12:
+                raise OSError("the disk is gone")
+            return super().__getitem__(index)
+
+    callback = MemoryCallback(strict=True)
+    trainer = make_trainer(tmp_path, [callback])
+    trainer.train_dataset = Broken()
+    with pytest.raises(OSError, match="the disk is gone"):
+        trainer.train()
+    assert callback.summary is not None
+    report = build_report(callback.summary)
+    check(report, SCHEMA_1, "report")
+    assert (report["run"]["end"], report["steps"]) == ("exception", trainer.state.global_step)
+    assert report["steps"] > 0
+    total_kib = int(Path("/proc/meminfo").read_text().split()[1])
+    assert 0 < report["host"]["rss_peak_bytes"] <= report["host"]["limit_bytes"] <= total_kib * 1024
+    assert report["run"]["event_folder"].startswith(str(tmp_path))
+    assert "The run did not finish" in report_text(report)
+
+
+def test_reading_a_report_needs_no_torch() -> None:
+    code = (
+        "import sys, forgather_mem.reporting.build; print(sorted({'torch', 'transformers', 'yaml'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("steps", "told"), [((1, 2, 3, 4), 4), ((1, 2, 19, 80), 19), ((1, 2, 19, 20), 20)])
+def test_a_peak_is_told_at_the_step_that_is_known_to_have_it(steps: tuple[int, ...], told: int) -> None:
+    summary = RunSummary()
+    for step, size in zip(steps, (100.0, 100.0, 1658.0, 1670.0), strict=True):
+        summary.add(Sample("step_end", step, 0.1, 0.0, {"host/rss_peak_bytes": size * MIB}))
+    peak = build_report(summary)["peaks"][0]
+    assert (peak["bytes"], peak["step"]) == (1670 * MIB, told)
+
+
+def test_of_a_short_run_the_cost_of_the_start_is_told_apart_from_what_a_step_costs() -> None:
+    summary = cpu_run()
+    summary.facts.wall_s = 1.2
+    summary.self_s, summary.steady_self_s, summary.steady_s = 0.3, 0.01, 1.0
+    report = build_report(summary)
+    assert "OWN COST  1.0 % of a step, 300.0 ms including the start\n" in report_text(report)
+    report["leak"].update(verdict="no leak", bytes_per_step_high=4096.0)
+    assert "Own cost 1.0 % of a step, 300.0 ms including the start" in " ".join(report_text(report).split())
+    assert "OWN COST  25.0 % of the run (300.0 ms" in report_text(
+        {**report, "overhead": {**report["overhead"], "share_of_step": 0.2}, "leak": build_report(cpu_run())["leak"]}
+    )
+
+
+def test_only_the_final_report_counts_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_notes(str(tmp_path))
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    for end, folder in ((None, "early"), ("finished", "late"), ("finished", "late"), ("finished", None)):
+        report = Report(all_well())
+        report["run"] |= {"end": end, "folder": folder}
+        assert "forgather-mem" in f"{report}"
+    assert noted(str(tmp_path), PRINTED) == ["late"]

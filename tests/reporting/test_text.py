@@ -1,0 +1,232 @@
+"""The texts that were promised, and what holds for all of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from forgather_mem.reporting.run_dir import killed_report
+from forgather_mem.reporting.text import MAX_LINES, report_text
+from forgather_mem.units import MIB
+from tests.reporting.report_fixtures import all_well, gib, killed, leaking, out_of_memory, report_of
+
+ALL_WELL = """\
+== forgather-mem == train.py == 2,000 steps, 31 min, exit 0 ====================
+No leak (under 4.0 KiB a step over 2,000 steps). Peak GPU 0 41.3 of 79.6 GiB at
+step 1,998, backward; host 8.8 of 64.0 GiB (container) at step 500, save. Room:
+batch 15 would still fit (now 8), limited by the backward pass. Own cost 0.3 %.
+forgather-mem report out/forgather_mem | tensorboard --logdir out
+================================================================================"""
+
+A_LEAK = """\
+== forgather-mem == train.py == 2,000 steps, 31 min, exit 0 ====================
+LEAK   GPU 0 grows 3.1 MiB a step (3.0 to 3.2), since step 60. Confidence: high.
+
+  held by   Trainer.kept_logits       list, +1 item a step, 1,940 items, 5.9 GiB
+  made at   train.py:41
+            self.kept_logits.append(outputs.logits.detach())
+  each is   Tensor [8, 128, 800] float32 on cuda:0, 3.1 MiB
+  try       keep less, and off the GPU: outputs.logits.argmax(-1).cpu()
+
+MEMORY, GiB      start   end  peak  at                     limit
+  GPU 0 used       9.1  15.0  41.3  step 1,998, backward    79.6
+  GPU 0 reserved   9.4  52.0  52.0
+  host             6.2   6.3   8.8  step 500, save          64.0 container
+CLEAN-UP  gc.collect() at train.py:77: 400 calls, 1 min 11 s (3.8 % of the run),
+          freed nothing. Remove it.
+OWN COST  0.3 % of the run
+
+forgather-mem report out/forgather_mem       all numbers; --json
+tensorboard --logdir out                     tags mem_*
+================================================================================"""
+
+OUT_OF_MEMORY = """\
+== forgather-mem == train.py == out of memory after 1,203 steps, 19 min ========
+OUT OF MEMORY   GPU 0, step 1,204, forward, in model.lm_head
+  Wanted 3.91 GiB, free 1.2 GiB of 79.6 GiB.
+  Why now: the longest batch so far, 8 x 4,096 tokens; until then at most 8 x
+           2,310, peak 60.5 GiB.
+  Not a leak (flat since step 20). Not fragmentation (0.3 GiB unusable).
+  In use 78.4 GiB: activations 46.2, optimizer 15.0, parameters 7.5, gradients
+                   7.5, CUDA and libraries 1.9, other 0.3
+WOULD HAVE FIT  (line fitted to 1,203 steps, 37 batch shapes; keeps 2 % free)
+  1  per_device_train_batch_size=4, gradient_accumulation_steps=2   about 57 GiB
+  2  max length 3,700 at batch 8                                    about 78 GiB
+  3  gradient_checkpointing=True         fewer activations, slower; not measured
+  No help here: empty_cache, expandable_segments (nothing to give back).
+================================================================================"""
+
+KILLED = """\
+== forgather-mem == train.py == killed (SIGKILL) after 7,310 steps, 2 h 04 min =
+KILLED BY THE KERNEL: the container's memory limit, 64.0 GiB, was reached
+  (oom_kill 0 -> 1). Last sign of life: step 7,310, evaluate.
+  At the end 63.6 GiB: this process 21.4, 8 data workers 42.2 (counted once).
+  Growth: workers 5.9 MiB a step since step 1; this process flat.
+  Cause (likely): workers copy the pages of a Python list that they only read:
+    Samples.rows, 4.1 million objects, data.py:23.
+  Try: rows as one array or Arrow table; until then num_workers=4 (-21 GiB).
+================================================================================"""
+
+TEXTS = [(all_well, ALL_WELL), (leaking, A_LEAK), (out_of_memory, OUT_OF_MEMORY), (killed, KILLED)]
+Make = Callable[[], dict[str, Any]]
+
+
+@pytest.mark.parametrize(("make", "text"), TEXTS, ids=["all well", "a leak", "out of memory", "killed"])
+def test_each_ending_reads_as_promised(make: Make, text: str) -> None:
+    assert report_text(make()) == text
+
+
+@pytest.mark.parametrize("make", [make for make, _ in TEXTS])
+def test_every_text_stays_within_its_lines_and_columns_whatever_the_names(make: Make) -> None:
+    report = lengthened(make())
+    lines = report_text(report).splitlines()
+    assert len(lines) <= MAX_LINES
+    assert max(map(len, lines)) <= 80
+    assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize(("make", "text"), TEXTS)
+def test_colour_changes_no_word(make: Make, text: str) -> None:
+    coloured = report_text(make(), color=True)
+    assert "\x1b[1m" in coloured or make is all_well
+    assert coloured.replace("\x1b[1m", "").replace("\x1b[0m", "") == text
+
+
+@pytest.mark.parametrize(
+    ("change", "first"),
+    [
+        ({"oom_kill_after": 0}, "KILLED BY SIGKILL, but not for memory: the kernel counted no out-of-memory kill"),
+        ({"oom_kill_after": None}, "KILLED BY SIGKILL, most likely by the kernel: the container's memory limit"),
+        ({"oom_kill_after": None, "used_bytes": gib(20)}, "KILLED BY SIGKILL; the sender is not known."),
+        ({"signal": 11, "oom_kill_after": 0}, "ENDED BY SIGSEGV."),
+        ({"signal": None, "oom_kill_after": 0}, "ENDED UNEXPECTEDLY: killed, crashed"),
+        ({"signal": None}, "MOST LIKELY KILLED BY THE KERNEL for memory (oom_kill 0 -> 1)"),
+    ],
+)
+def test_a_kill_is_laid_at_the_kernels_door_only_as_far_as_its_counter_says_so(
+    change: dict[str, Any], first: str
+) -> None:
+    report = killed()
+    report["killed"].update(change)
+    lines = report_text(report).splitlines()
+    assert first in " ".join(line.strip() for line in lines[1:4])
+    assert ("SIG" in lines[0]) == (report["killed"]["signal"] is not None)
+
+
+def test_the_machines_memory_is_not_called_a_containers_limit() -> None:
+    report = killed()
+    report["host"]["limit_kind"] = "host"
+    assert "the machine's memory, 64.0 GiB, was reached" in report_text(report)
+
+
+def test_a_parent_adds_the_signal_that_the_run_could_not_write() -> None:
+    report = killed_report(report_of("train.py", 12, 3.0, None), signal=9)
+    assert (report["run"]["end"], report["run"]["exit_code"], report["killed"]["signal"]) == ("killed", 137, 9)
+    text = report_text(report)
+    assert text.startswith("== forgather-mem == train.py == killed (SIGKILL) after 12 steps, 3.0 s ==")
+    assert "Last sign of life: step 12." in text
+
+
+def test_a_script_that_does_not_train_has_no_steps_to_speak_of() -> None:
+    report = killed_report(report_of("embed.py", 0, 3.0, None), signal=11)
+    text = report_text(report)
+    assert text.startswith("== forgather-mem == embed.py == killed (SIGSEGV) after 3.0 s ==")
+    assert "ENDED BY SIGSEGV.\n" in text
+    assert "step" not in text
+
+
+def test_a_script_that_exits_in_the_middle_shows_its_code() -> None:
+    text = report_text(report_of("train.py", 4, 3.0, "interrupted", run={"exit_code": 3}))
+    assert text.startswith("== forgather-mem == train.py == interrupted after 4 steps, 3.0 s, exit 3 ==")
+    text = report_text(report_of("train.py", 4, 3.0, "interrupted", run={"exit_code": 130}))
+    assert text.startswith("== forgather-mem == train.py == interrupted after 4 steps, 3.0 s ==")
+
+
+def test_growth_is_not_claimed_where_nothing_grew() -> None:
+    report = killed()
+    report["killed"]["workers_bytes_per_step"] = 0.0
+    text = report_text(report)
+    assert "No growth from step to step (workers and this process flat)" in text
+    assert "a step since" not in text
+
+
+def test_room_is_spoken_of_only_when_the_advice_does() -> None:
+    report = all_well()
+    report["advice"] = []
+    assert "Room" not in report_text(report)
+
+
+def test_workers_that_grow_without_a_leak_get_a_cause_and_a_cure() -> None:
+    report = killed()
+    report["leak"] = {"verdict": "no leak", "suspects": []}
+    text = " ".join(report_text(report).split())
+    assert "Cause: the workers keep what they load, or touch Python objects" in text
+    assert "Try: rows as one array or Arrow table" in text
+
+
+def test_a_leak_in_a_library_says_that_it_is_not_the_users() -> None:
+    report = leaking()
+    report["leak"]["suspects"][0].update(whose="library", allocated_at="trl/trainer/grpo_trainer.py:88")
+    report["leak"]["suspects"] *= 3
+    text = report_text(report)
+    assert "made at   trl/trainer/grpo_trainer.py:88 (library code, not yours)" in text
+    assert "also: 2 more, see the report" in text
+    whole = report_text(report, every_suspect=True)
+    assert "also:" not in whole
+    assert whole.count("held by") == 3
+    assert whole.splitlines()[-3:] == text.splitlines()[-3:], "what stands below is not cut off for it"
+
+
+def test_what_grows_but_may_stop_is_named_where_nobody_can_tell() -> None:
+    report = leaking()
+    why = "it grows, but Cache.rows holds 500 at most"
+    report["leak"] |= {"verdict": "not enough data", "judged": True, "why": why}
+    assert "It grows, but Cache.rows holds 500 at most." in report_text(report)
+
+
+def test_when_the_memory_will_be_full_and_how_sure_that_is() -> None:
+    report = leaking()
+    report["leak"].update(full_at_step=14600, sure="not yet", bytes_per_step_low=0.0, bytes_per_step_high=0.0)
+    text = " ".join(report_text(report).split())
+    assert "LEAK GPU 0 grows 3.1 MiB a step, since step 60, full near step 14,600. Confidence: not yet" in text
+    assert "not yet (only 2,000 steps seen)." in text
+
+
+def test_dear_clean_up_calls_stand_in_the_short_text_too() -> None:
+    report = all_well()
+    report["cleanup_calls"] = [call("transformers/trainer.py", 30.0, whose="library", freed_bytes=MIB)]
+    assert (
+        "CLEAN-UP  gc.collect() at transformers/trainer.py:9 (a library): 5 calls, 30.0 s\n"
+        "          (1.6 % of the run), freed 1.0 MiB.\n" in report_text(report)
+    )
+
+
+def test_calls_that_cost_little_and_our_own_are_not_told() -> None:
+    report = all_well()
+    report["cleanup_calls"] = [call("train.py", 18.0), call("forgather_mem/actions/collect.py", 99.0, whose="us")]
+    assert report_text(report) == ALL_WELL
+
+
+def call(file: str, seconds: float, whose: str = "user", freed_bytes: int = 0) -> dict[str, Any]:
+    row = {"what": "gc.collect", "file": file, "line": 9, "calls": 5, "seconds": seconds}
+    return {**row, "freed_bytes": freed_bytes, "whose": whose}
+
+
+def lengthened(report: dict[str, Any]) -> dict[str, Any]:
+    """The same with long names and control characters in every text that comes from a user's files."""
+    long = copy.deepcopy(report)
+    tail = "\x1b[31m\n" + "name " * 30 + "x" * 200
+
+    def change(value: Any) -> Any:
+        if isinstance(value, dict):
+            kept = ("where", "end", "phase", "what", "whose", "limit_kind", "verdict", "sure", "folder", "event_folder")
+            return {key: inner if key in kept else change(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [change(inner) for inner in value]
+        return value + tail if isinstance(value, str) else value
+
+    changed: dict[str, Any] = change(long)
+    return changed

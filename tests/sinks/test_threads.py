@@ -1,0 +1,73 @@
+"""Many threads at the same moment: nothing is lost, and no two runs share a folder."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from forgather_mem.engine.facts import run_folder
+from tests.sinks.faults import new_sink, sample, steps_in
+from tests.sinks.plain_run import PlainRun
+
+NUM_THREADS = 100
+
+
+@pytest.fixture(autouse=True)
+def _often() -> Iterator[None]:
+    """Threads take turns a thousand times as often as usual."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(5e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def at_once(work: Callable[[int], object]) -> None:
+    begin = threading.Barrier(NUM_THREADS)
+
+    def run(number: int) -> None:
+        begin.wait()
+        work(number)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(NUM_THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "not begun"])
+@pytest.mark.parametrize("kind", ["tensorboard", "jsonl"])
+def test_one_sink_takes_every_record_of_all_threads(kind: str, begun: bool, tmp_path: Path) -> None:
+    sink = new_sink(kind, tmp_path)
+    if begun:
+        sink.begin(PlainRun())
+    at_once(lambda number: [sink.write(sample(3 * number + more)) for more in (1, 2, 3)])
+    assert sink.problems() is None
+    sink.end(PlainRun())
+    assert sorted(steps_in(tmp_path, sink)) == list(range(1, 3 * NUM_THREADS + 1))
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("kind", ["tensorboard", "jsonl"])
+def test_each_of_many_sinks_in_one_folder_gets_its_file(kind: str, tmp_path: Path) -> None:
+    sinks = [new_sink(kind, tmp_path) for _ in range(NUM_THREADS)]
+
+    def train(number: int) -> None:
+        sinks[number].begin(PlainRun())
+        sinks[number].write(sample(number + 1))
+
+    at_once(train)
+    assert [sink.problems() for sink in sinks if sink.problems()] == []
+    for sink in sinks:
+        sink.end(PlainRun())
+    assert sorted(steps_in(tmp_path, sinks[0])) == list(range(1, NUM_THREADS + 1))
+
+
+def test_no_two_runs_of_one_second_have_one_folder(tmp_path: Path) -> None:
+    folders: list[Path | None] = []
+    at_once(lambda number: folders.append(run_folder(tmp_path, 0)))
+    assert len(set(folders)) == NUM_THREADS

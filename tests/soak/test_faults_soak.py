@@ -1,0 +1,94 @@
+"""Every function of ours that a training calls raises in turn, from its first call on and from its third."""
+
+from __future__ import annotations
+
+import gc
+import io
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, redirect_stderr
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from forgather_mem.actions import freeze
+from forgather_mem.probes.cleanup_calls import _COUNTING
+from tests.faults import failing, functions
+from tests.faulty_trainings import all_callbacks, loop_training, of_the_process, trainer_training
+
+pytestmark = [pytest.mark.soak, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
+ERRORS: tuple[Callable[[], Exception], ...] = (
+    RuntimeError, OSError, MemoryError, RecursionError, StopIteration, lambda: torch.OutOfMemoryError("injected"),
+)  # fmt: skip
+# The fence itself, where the training calls us: its `try` stands in these.
+ENTRIES = (
+    "guard:", "RuleCallback.on_", "RuleCallback._event", "method_patches:MethodPatch.__call__", "method_patches:_Call.",
+)  # fmt: skip
+# The loop is the trainer here; its users call it.
+TRAINER = ("training_loop:", "state:")
+# What puts things back: where these fail at each call, nothing can.
+RESTORERS = (
+    "_Governor.give_back", "HeapHold.give_back", "Link.end", "Link.settle", "Link.detach", "Run.put_back",
+    "MethodPatches._take_away", "MethodPatches.unwrap_all", ":_uncounted",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _heap_out_of_sight() -> Iterator[None]:
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def repair() -> None:
+    freeze._holding.clear()
+    gc.enable()
+    gc.callbacks[:] = [one for one in gc.callbacks if not type(one).__module__.startswith("forgather_mem")]
+    sys.settrace(None)
+    for module in (torch.cuda, torch.cuda.memory):
+        while hasattr(module.empty_cache, _COUNTING):
+            module.empty_cache = getattr(module.empty_cache, _COUNTING).function
+
+
+@pytest.mark.parametrize("train", [loop_training, trainer_training])
+def test_every_function_of_ours_raises_in_turn_and_no_training_notices(
+    train: Callable[[list[TrainerCallback], Path], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def go(name: str, callbacks: list[TrainerCallback]) -> str:
+        with redirect_stderr(io.StringIO()):
+            return str(train(callbacks, tmp_path / name))
+
+    for warm in ("a", "b"):  # what the first trainings of a process leave on it, a later one does not change
+        expected = go(warm, [])
+    all_functions, before = functions(), of_the_process()
+    with ExitStack() as stack:
+        counts = {key: stack.enter_context(failing(one, None)) for key, one in all_functions.items()}
+        assert go("counted", all_callbacks(io.StringIO())) == expected
+    called = {key: count.calls for key, count in counts.items() if count.calls}
+    assert len(called) > 600
+    wrong, tried = [], 0
+    for number, key in enumerate(sorted(called)):
+        if any(part in key for part in ENTRIES + TRAINER):
+            continue
+        for from_call in (1, 3):
+            if called[key] < from_call:
+                continue
+            error, tried = ERRORS[(number + from_call) % len(ERRORS)], tried + 1
+            callbacks = all_callbacks(io.StringIO())
+            try:
+                with failing(all_functions[key], error, from_call):
+                    found = go(f"{number}.{from_call}", callbacks)
+                if found != expected and not any(part in key for part in RESTORERS):
+                    wrong.append(f"{key} from call {from_call}: another training: {found}, not {expected}")
+            except Exception as raised:
+                wrong.append(f"{key} from call {from_call}: {raised!r}")
+            if of_the_process() != before and not any(part in key for part in RESTORERS):
+                wrong.append(f"{key} from call {from_call}: left behind: {of_the_process()}")
+            repair()
+    with capsys.disabled():
+        print(f"\n{tried:,} trainings, {len(wrong)} of them harmed")
+    assert not wrong, "\n".join(wrong)

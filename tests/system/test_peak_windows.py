@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forgather_mem.system.peak_windows import PeakWindow, PeakWindows, host_peaks
+from forgather_mem.units import MIB
+from tests.memory import open_descriptors, reset_kernel_mark, spike, status_bytes, touched
+
+
+@pytest.fixture
+def peaks() -> PeakWindows:
+    found = host_peaks()
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("mib", [1, 8, 64, 512])
+def test_a_spike_is_found_within_one_mib(peaks: PeakWindows, mib: int) -> None:
+    with peaks.open() as window:
+        spike(mib)
+    assert window.exact
+    assert window.peak_bytes - window.start_bytes == pytest.approx(mib * MIB, abs=MIB)
+
+
+def test_twenty_of_twenty_spikes_of_10_ms_are_seen(peaks: PeakWindows) -> None:
+    seen = 0
+    for _ in range(20):
+        with peaks.open() as window:
+            spike(64, hold_s=0.01)
+        seen += window.peak_bytes - window.start_bytes > 63 * MIB
+    assert seen == 20
+
+
+def test_an_inner_window_does_not_cost_an_outer_one_its_peak(peaks: PeakWindows) -> None:
+    with peaks.open() as outer:
+        spike(64)
+        with peaks.open() as inner:
+            spike(8)
+        with peaks.open() as second:
+            pass
+    assert outer.peak_bytes - outer.start_bytes == pytest.approx(64 * MIB, abs=MIB)
+    assert inner.peak_bytes - inner.start_bytes == pytest.approx(8 * MIB, abs=MIB)
+    assert second.peak_bytes - second.start_bytes == pytest.approx(0, abs=MIB)
+
+
+def test_an_outer_window_sees_what_happened_in_an_inner_one(peaks: PeakWindows) -> None:
+    with peaks.open() as outer, peaks.open():
+        spike(16)
+    assert outer.peak_bytes - outer.start_bytes == pytest.approx(16 * MIB, abs=MIB)
+
+
+def test_windows_may_overlap_and_close_in_any_order(peaks: PeakWindows) -> None:
+    first = peaks.open()
+    spike(8)
+    second = peaks.open()
+    spike(32)
+    first.close()
+    spike(64)
+    second.close()
+    assert first.peak_bytes - first.start_bytes == pytest.approx(32 * MIB, abs=MIB)
+    assert second.peak_bytes - second.start_bytes == pytest.approx(64 * MIB, abs=MIB)
+
+
+def test_a_restarted_window_forgets_what_was_before(peaks: PeakWindows) -> None:
+    with peaks.open() as window:
+        spike(64)
+        window.restart()
+        spike(8)
+        assert window.peak_bytes - window.start_bytes == pytest.approx(8 * MIB, abs=MIB)
+
+
+def test_closing_twice_changes_nothing(peaks: PeakWindows) -> None:
+    window = peaks.open()
+    spike(8)
+    peak = window.close()
+    spike(64)
+    assert window.close() == window.peak_bytes == peak
+    assert window.closed
+
+
+def test_a_window_that_must_not_reset_leaves_the_mark_to_others(peaks: PeakWindows) -> None:
+    spike(64)
+    before = status_bytes("VmHWM")
+    with peaks.open(reset=False) as window:
+        spike(8)
+    assert status_bytes("VmHWM") >= before
+    assert not window.exact, "8 MiB stay below the older mark: the peak can't be known"
+    assert window.peak_bytes - window.start_bytes < 8 * MIB
+
+
+def test_without_a_reset_a_peak_above_the_older_mark_is_exact(peaks: PeakWindows) -> None:
+    reset_kernel_mark()
+    spike(8)
+    with peaks.open(reset=False) as window:
+        spike(64)
+    assert window.exact
+    assert window.peak_bytes - window.start_bytes == pytest.approx(64 * MIB, abs=MIB)
+
+
+def test_a_window_without_reset_gains_by_the_resets_of_others_of_ours(peaks: PeakWindows) -> None:
+    spike(64)
+    with peaks.open(reset=False) as window:
+        with peaks.open():
+            spike(8)
+        assert window.peak_bytes - window.start_bytes == pytest.approx(8 * MIB, abs=MIB)
+        assert not window.exact, "what was before that reset is still unknown"
+
+
+def test_a_reset_by_somebody_else_is_noticed_and_does_not_lose_what_was_seen(peaks: PeakWindows) -> None:
+    with peaks.open() as window:
+        spike(64)
+        seen = window.look()
+        reset_kernel_mark()
+        spike(8)
+        assert window.peak_bytes == seen
+        assert not window.exact
+
+
+def test_threads_do_not_spoil_each_other_s_windows(peaks: PeakWindows) -> None:
+    failures: list[str] = []
+
+    def work() -> None:
+        for _ in range(30):
+            with peaks.open() as window:
+                block = touched(2)
+                with peaks.open():
+                    pass
+                block.close()
+            if window.peak_bytes < window.start_bytes - MIB:
+                failures.append("a peak below its start")
+
+    with peaks.open() as outer:
+        before = outer.start_bytes
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        spike(64, hold_s=0.05)
+        for thread in threads:
+            thread.join()
+    assert not failures
+    assert outer.peak_bytes - before >= 63 * MIB
+
+
+def test_memory_that_comes_between_a_reading_and_a_reset_is_not_taken_for_a_floor(peaks: PeakWindows) -> None:
+    with peaks.open():
+        current, _ = peaks.mark.read()
+        block = touched(64)
+        peaks.mark.reset(current)
+        block.close()
+        reset_kernel_mark()
+        assert peaks.mark._floor_bytes < status_bytes("VmHWM"), "or each reading would take the dear way"
+
+
+def test_a_forked_child_has_windows_of_its_own(peaks: PeakWindows) -> None:
+    window = peaks.open()
+    start_mark = status_bytes("VmHWM")
+
+    def child(queue: multiprocessing.Queue) -> None:
+        inherited_open = peaks.open  # the same owner object, in another process
+        with inherited_open() as own:
+            spike(32)
+        queue.put((own.peak_bytes - own.start_bytes, window.closed))
+
+    with peaks.held():  # a lock that is held while forking must not hang the child
+        queue = multiprocessing.get_context("fork").Queue()
+        process = multiprocessing.get_context("fork").Process(target=child, args=(queue,))
+        process.start()
+    grown, closed = queue.get(timeout=20)
+    process.join(20)
+    assert grown == pytest.approx(32 * MIB, abs=MIB)
+    assert closed
+    assert window.close() < start_mark + 16 * MIB, "the child's memory is not ours"
+
+
+def test_no_descriptor_stays_open_when_nobody_watches(peaks: PeakWindows) -> None:
+    before = open_descriptors()
+    with peaks.open() as outer, peaks.open():
+        spike(1)
+    assert outer.closed
+    assert open_descriptors() == before
+
+
+def test_memory_from_before_an_exec_is_not_taken_for_a_peak() -> None:
+    script = """
+import resource
+from forgather_mem.system.peak_windows import host_peaks
+from tests.memory import spike
+floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+with host_peaks().open() as window:
+    spike(8)
+print(floor, window.start_bytes, window.peak_bytes, window.exact)
+"""
+    before_exec = (
+        f"import os, sys; x = b'x' * {200 * MIB}; os.execv(sys.executable, [sys.executable, '-c', {script!r}])"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", before_exec], capture_output=True, text=True, check=True, cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )  # fmt: skip
+    floor, start, peak, exact = done.stdout.split()
+    assert int(floor) > 200 * MIB
+    assert exact == "True"
+    assert int(peak) - int(start) == pytest.approx(8 * MIB, abs=MIB)
+
+
+class Simulated:
+    """A mark over a number that a test moves; `true_peak` is what no reset harms."""
+
+    slack_bytes = 0
+    resettable = True
+
+    def __init__(self) -> None:
+        self.current = self.peak = 0
+        self.trace = [0]
+
+    def hold(self, current: int) -> None:
+        self.current = current
+        self.peak = max(self.peak, current)
+        self.trace.append(current)
+
+    def read(self) -> tuple[int, int]:
+        return self.current, self.peak
+
+    def reset(self, current_bytes: int) -> None:
+        self.peak = self.current
+
+    def rest(self) -> None:
+        pass
+
+
+_actions = st.one_of(
+    st.tuples(st.just("hold"), st.integers(0, 100)),
+    st.tuples(st.just("open"), st.booleans()),
+    st.tuples(st.sampled_from(["close", "restart", "look"]), st.integers(0, 5)),
+)
+
+
+@given(st.lists(_actions, max_size=60))
+def test_every_window_gives_the_highest_of_its_time_whatever_the_others_do(
+    actions: list[tuple[str, int]],
+) -> None:
+    mark = Simulated()
+    peaks = PeakWindows(mark)
+    opened: list[tuple[PeakWindow, int, bool]] = []  # window, where its time begins, whether it resets
+    for name, number in actions:
+        if name == "hold":
+            mark.hold(number)
+        elif name == "open":
+            opened.append((peaks.open(reset=bool(number)), len(mark.trace) - 1, bool(number)))
+        elif opened:
+            window, began, resets = opened[number % len(opened)]
+            if window.closed:
+                continue
+            highest = max(mark.trace[began:])
+            getattr(window, name)()
+            if name == "restart":
+                opened[number % len(opened)] = (window, len(mark.trace) - 1, resets)
+            elif window.exact:
+                assert window.peak_bytes == highest
+            else:
+                assert not resets
+                assert window.peak_bytes <= highest
+    for window, began, resets in opened:
+        if not window.closed:
+            peak = window.close()
+            assert window.exact or not resets
+            assert peak == max(mark.trace[began:]) if window.exact else peak <= max(mark.trace[began:])

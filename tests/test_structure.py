@@ -1,0 +1,80 @@
+"""The figures by which one sees whether a newcomer can find their way in the package: they may only get better."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+import forgather_mem
+
+ROOT = Path(forgather_mem.__file__).parent
+FILES = sorted(path for path in ROOT.rglob("*.py") if "templates" not in path.relative_to(ROOT).parts)
+MODULES = {".".join(("forgather_mem", *path.relative_to(ROOT).with_suffix("").parts)): path for path in FILES}
+
+
+def text() -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in FILES)
+
+
+def test_the_top_level_and_every_folder_can_be_taken_in_at_a_glance() -> None:
+    folders = Counter(path.parent for path in FILES)
+    assert folders[ROOT] <= 9
+    assert max(folders.values()) <= 20, folders.most_common(1)
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    imports = {name: set(imported_by(path)) - {name} for name, path in MODULES.items()}
+    left = {name for name in imports if imports[name]}
+    while removable := {name for name in left if not imports[name] & left}:
+        left -= removable
+    assert left == set()
+
+
+def imported_by(path: Path) -> list[str]:
+    """Modules of ours that it imports when it runs; what stands under `TYPE_CHECKING` is for readers only."""
+    found = []
+    todo: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            continue
+        todo += ast.iter_child_nodes(node)
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found += [name if name in MODULES else node.module for name in names]
+    return [name for name in found if name in MODULES]
+
+
+@pytest.mark.parametrize(
+    ("what", "pattern", "most"),
+    [
+        ("dictionaries of anything", r"\b(dict|Mapping)\[str, Any\]", 235),
+        ("Any", r"\bAny\b", 1_180),
+        ("lines", r"\n", 38_900),
+    ],
+)
+def test_what_hides_the_meaning_gets_no_more(what: str, pattern: str, most: int) -> None:
+    assert len(re.findall(pattern, text())) <= most, what
+
+
+def test_a_public_class_or_function_has_a_name_of_its_own() -> None:
+    places = defaultdict(list)
+    for name, path in MODULES.items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+                places[node.name].append(name)
+    twice = {name for name, modules in places.items() if len(modules) > 1}
+    commands = {"command", "register"}  # of the command line: one of each in every module
+    assert len(twice - commands) <= 20, sorted(twice - commands)
+
+
+def test_docstrings_of_modules_are_statements() -> None:
+    first_lines = {
+        name: (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+        for name, path in MODULES.items()
+    }
+    assert [name for name, line in first_lines.items() if "?" in line or not line.endswith((".", ":", "`"))] == []
