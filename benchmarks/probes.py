@@ -33,7 +33,7 @@ from transformers import TrainerCallback
 from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, device
 from forgather_mem.probes.tensors import tensor_bytes
 from forgather_mem.system import peak_windows
-from forgather_mem.system.allocator import Allocator, Nested
+from forgather_mem.system.allocator import Allocator, Device, Nested
 from forgather_mem.system.memory_limit import MemoryLimit
 from forgather_mem.system.peak_windows import host_peaks
 from forgather_mem.system.procfs import KernelFile
@@ -131,7 +131,16 @@ def device_variants(run: Any, moment: Moment) -> Variants:
     def nested(device: object = None) -> Nested:
         return stats
 
-    allocator = Allocator("cuda", 0, nested, lambda: None, lambda: (8 << 30, 16 << 30), lambda: None, True)
+    allocator = Allocator(
+        kind="cuda",
+        index=0,
+        stats=nested,
+        reset_peaks=lambda: None,
+        memory_info=lambda: (8 << 30, 16 << 30),
+        empty_cache=lambda: None,
+        counts_retries=True,
+        device=lambda: Device("cuda:0", "simulated", 16 << 30),
+    )
     for module in (device, peak_windows):
         module.current_allocator = lambda: allocator  # type: ignore[attr-defined]
     torch.cuda.memory.memory_stats_as_nested_dict = nested  # type: ignore[assignment]

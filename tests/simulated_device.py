@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from forgather_mem.system import allocator, peak_windows
 from forgather_mem.units import MIB
 
 TOTAL_MIB = 8192
+PROPERTIES = SimpleNamespace(name="Simulated 8", total_memory=TOTAL_MIB * MIB, uuid="0000-01")
 
 
 class SimulatedDevice:
@@ -88,6 +90,8 @@ def simulated_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevic
                 "current_accelerator",
                 lambda check_available=False: _unless(check_available, accelerator),
             ),
+            (torch.accelerator, "device_count", lambda: 1),
+            (torch.cuda, "get_device_properties", lambda index: PROPERTIES),
             (torch.cuda, "is_initialized", lambda: device.initialised),
             (torch.cuda, "current_device", lambda: 0),
             (torch.cuda, "get_allocator_backend", lambda: "native"),

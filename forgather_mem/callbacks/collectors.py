@@ -9,6 +9,7 @@ from forgather_mem.actions import ClearCache, Collect
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.engine.schedule import Rule
 from forgather_mem.errors import check_flags
+from forgather_mem.system.allocator import current_allocator
 from forgather_mem.telemetry.records import Moment, Sample, Work
 from forgather_mem.telemetry.triggers import Every, check_period
 from forgather_mem.units import format_bytes
@@ -123,13 +124,12 @@ def _tell_cleared(moment: Moment, sample: Sample) -> Mapping[str, float]:
     values = sample.values
     if "cache/time_s" not in values:  # no accelerator
         return NOTHING
-    import torch
-
     moment.run.say(
         f"Device cache cleared in {values['cache/time_s']:.3f}s, freed {format_bytes(values['cache/freed_bytes'])}."
     )
-    if torch.cuda.is_available():
-        moment.run.say(f"Memory stats after clearing:\n{torch.cuda.memory_summary()}")
+    allocator = current_allocator()
+    if allocator is not None and allocator.summary is not None:
+        moment.run.say(f"Memory stats after clearing:\n{allocator.summary()}")
     return NOTHING
 
 

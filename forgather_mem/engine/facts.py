@@ -60,26 +60,16 @@ def finish_facts(facts: RunFacts, end: str, exit_code: int | None, wall_s: float
     facts.end = end
     facts.exit_code = exit_code
     facts.wall_s = wall_s
-    if device is not None and "torch" in sys.modules:
-        import torch
-
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            properties = torch.cuda.get_device_properties(device)
-            facts.device_name, facts.device_total_bytes = properties.name, properties.total_memory
+    allocator = current_allocator()
+    if device is not None and allocator is not None:
+        used = allocator.device()
+        facts.device_name, facts.device_total_bytes = used.name, used.total_bytes
 
 
 def current_device() -> int | None:
     """Index of this process's accelerator if it is already in use; we never initialise one."""
-    if "torch" not in sys.modules:
-        return None
-    import torch
-
-    accelerator = getattr(torch, "accelerator", None)
-    if accelerator is None or not accelerator.is_available():
-        return None
-    if torch.cuda.is_available() and not torch.cuda.is_initialized():
-        return None
-    return int(accelerator.current_device_index())
+    allocator = current_allocator()
+    return None if allocator is None else allocator.index
 
 
 def run_folder(output_dir: Path | None, rank: int) -> Path | None:

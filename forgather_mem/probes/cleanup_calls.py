@@ -16,18 +16,13 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from forgather_mem.system.allocator import current_allocator, gauge
+from forgather_mem.system.allocator import MODULES_WITH_A_CACHE, current_allocator, gauge
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
 from forgather_mem.units import format_duration
 
 COLLECT = "gc.collect"
-# Modules whose `empty_cache` is counted if they are already loaded.
-_WITH_A_CACHE = (
-    "torch.cuda", "torch.cuda.memory", "torch.xpu", "torch.xpu.memory", "torch.mps", "torch.accelerator",
-    "torch.accelerator.memory", "torch.npu", "torch.mlu", "torch.musa",
-)  # fmt: skip
 _MAX_SITES = 1000
 # Up to Python 3.13, automatic collections run only when a counter is above its threshold.
 _COUNTERS_TELL = sys.version_info < (3, 14)
@@ -84,7 +79,7 @@ class CleanupProbe:
 
     def _wrap(self, calls: _Calls) -> None:
         by_function: dict[int, Callable[..., Any]] = {}
-        for name in _WITH_A_CACHE:
+        for name in MODULES_WITH_A_CACHE:
             module = sys.modules.get(name)
             function = vars(module).get("empty_cache") if module is not None else None
             if module is None or not callable(function):

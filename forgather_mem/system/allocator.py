@@ -17,6 +17,47 @@ from typing import Any
 
 Nested = Mapping[str, Any]  # {"allocated_bytes": {"all": {"current": 0, "peak": 0, ...}, ...}, "num_ooms": 0}
 
+# Modules that may have an `empty_cache`.
+MODULES_WITH_A_CACHE = (
+    "torch.cuda", "torch.cuda.memory", "torch.xpu", "torch.xpu.memory", "torch.mps", "torch.accelerator",
+    "torch.accelerator.memory", "torch.npu", "torch.mlu", "torch.musa",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What a device is.
+
+    Attributes:
+        label: Kind and index, such as "cuda:0".
+        name: The maker's name; empty if torch does not know it.
+        total_bytes: Its memory; 0 if unknown.
+        uuid: What NVML knows it by; None elsewhere.
+    """
+
+    label: str
+    name: str
+    total_bytes: int
+    uuid: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class History:
+    """The recorder of allocations, for torch's memory viewer.
+
+    Attributes:
+        is_recording: Whether it runs, whoever has started it.
+        start: Remember this number of allocations and frees, with Python's stacks only (C++ stacks took minutes to
+            write).
+        snapshot: What it holds, to be pickled.
+        stop: Stop it and forget.
+    """
+
+    is_recording: Callable[[], bool]
+    start: Callable[[int], object]
+    snapshot: Callable[[], object]
+    stop: Callable[[], object]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Allocator:
@@ -30,6 +71,9 @@ class Allocator:
         memory_info: (free, total) bytes of the whole device, from the driver. None if unavailable.
         empty_cache: Give unused memory back to the driver.
         counts_retries: Whether `num_alloc_retries` and `num_ooms` are meaningful here.
+        device: What the device is; asked once, when it is wanted.
+        summary: torch's own table of the statistics. None if it has none.
+        history: The recorder of allocations. None if there is none.
     """
 
     kind: str
@@ -39,6 +83,9 @@ class Allocator:
     memory_info: Callable[[], tuple[int, int]] | None
     empty_cache: Callable[[], object]
     counts_retries: bool
+    device: Callable[[], Device]
+    summary: Callable[[], str] | None = None
+    history: History | None = None
 
 
 def current_allocator() -> Allocator | None:
@@ -50,6 +97,16 @@ def current_allocator() -> Allocator | None:
     if kind is None or not _is_initialised(torch, kind):
         return None
     return _allocator(kind, _current_index(torch, kind))
+
+
+def devices() -> list[Device]:
+    """All devices that this process can use, in torch's order; none before the first use of one."""
+    allocator = current_allocator()
+    if allocator is None:
+        return []
+    import torch
+
+    return [_device(torch, allocator.kind, index) for index in range(torch.accelerator.device_count())]
 
 
 def has_accelerator() -> bool:
@@ -113,6 +170,23 @@ def _cuda_allocator(torch: Any, index: int) -> Allocator:
         empty_cache=_late(torch.cuda),
         # cudaMallocAsync leaves both counters at 0 whatever happens
         counts_retries=torch.cuda.get_allocator_backend() == "native",
+        device=functools.partial(_device, torch, "cuda", index),
+        summary=functools.partial(torch.cuda.memory_summary, index),
+        history=_cuda_history(),
+    )
+
+
+def _cuda_history() -> History:
+    import torch
+
+    def start(max_entries: int) -> None:
+        torch.cuda.memory._record_memory_history(max_entries=max_entries, stacks="python")
+
+    return History(
+        is_recording=lambda: bool(torch._C._cuda_isHistoryEnabled()),
+        start=start,
+        snapshot=lambda: torch.cuda.memory._snapshot(),
+        stop=lambda: torch.cuda.memory._record_memory_history(enabled=None),
     )
 
 
@@ -127,7 +201,16 @@ def _mps_allocator(torch: Any) -> Allocator:
         total = int(torch.mps.recommended_max_memory())
         return max(0, total - int(torch.mps.driver_allocated_memory())), total
 
-    return Allocator("mps", 0, stats, None, memory_info, _late(torch.mps), False)
+    return Allocator(
+        kind="mps",
+        index=0,
+        stats=stats,
+        reset_peaks=None,
+        memory_info=memory_info,
+        empty_cache=_late(torch.mps),
+        counts_retries=False,
+        device=lambda: Device("mps:0", "", int(torch.mps.recommended_max_memory())),
+    )
 
 
 def _other_allocator(torch: Any, kind: str, index: int) -> Allocator:
@@ -145,6 +228,7 @@ def _other_allocator(torch: Any, kind: str, index: int) -> Allocator:
     else:
         stats = dict
     reset = getattr(module, "reset_peak_memory_stats", None) or getattr(general, "reset_peak_memory_stats", None)
+    summary = getattr(module, "memory_summary", None)
     info = getattr(module, "mem_get_info", None) or getattr(general, "get_memory_info", None)
     return Allocator(
         kind=kind,
@@ -154,6 +238,23 @@ def _other_allocator(torch: Any, kind: str, index: int) -> Allocator:
         memory_info=None if info is None else functools.partial(info, index),
         empty_cache=_late(module if hasattr(module, "empty_cache") else general),
         counts_retries=True,
+        device=functools.partial(_device, torch, kind, index),
+        summary=None if summary is None else functools.partial(summary, index),
+    )
+
+
+def _device(torch: Any, kind: str, index: int) -> Device:
+    label = f"{kind}:{index}"
+    find = getattr(getattr(torch, kind), "get_device_properties", None)
+    if find is None:
+        return Device(label, "", 0)
+    found = find(index)
+    uuid = getattr(found, "uuid", None)
+    return Device(
+        label,
+        str(getattr(found, "name", "")),
+        int(getattr(found, "total_memory", 0)),
+        None if uuid is None else str(uuid),
     )
 
 

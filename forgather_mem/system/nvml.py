@@ -15,9 +15,7 @@ def other_processes_bytes(allocator: Allocator) -> int | None:
     None without the extra or without an NVIDIA device, or if NVML does not list this process under its own PID, as in a
     container with its own PID namespace: then ours can't be distinguished from theirs.
     """
-    if allocator.kind != "cuda":
-        return None
-    handle = _handle(allocator.index)
+    handle = _handle(allocator)
     if handle is None:
         return None
     import pynvml
@@ -34,15 +32,13 @@ def other_processes_bytes(allocator: Allocator) -> int | None:
 
 
 @functools.cache
-def _handle(index: int) -> Any:
+def _handle(allocator: Allocator) -> Any:
     try:
         import pynvml
     except ImportError:
         return None
-    import torch
-
     # Our device 0 need not be NVML's (CUDA_VISIBLE_DEVICES); the UUID is the same for both.
-    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+    uuid = allocator.device().uuid if allocator.kind == "cuda" else None
     try:
         pynvml.nvmlInit()
         return None if uuid is None else pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from forgather_mem.system.allocator import Allocator
+from forgather_mem.system.allocator import Allocator, Device
 from forgather_mem.units import GIB
 
 GROUPS = (
@@ -72,4 +72,5 @@ class PaperDevice:
             memory_info=self.memory_info,
             empty_cache=self.empty_cache,
             counts_retries=counts_retries,
+            device=lambda: Device("cuda:0", "Paper", 16 * GIB),
         )

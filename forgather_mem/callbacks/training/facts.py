@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from forgather_mem.callbacks.minimum_memory import estimate_minimum
+from forgather_mem.system.allocator import devices
 from forgather_mem.telemetry.records import Moment
 from forgather_mem.units import format_bytes
 
@@ -137,12 +138,10 @@ def _length(sized: Any) -> int | None:
 def _devices(model: Any, world_size: int) -> Facts:
     facts: Facts = {"processes": str(world_size)}
     if isinstance(model, torch.nn.Module):
-        devices = Counter(str(parameter.device) for parameter in model.parameters())
-        facts["model is on"] = ", ".join(devices)
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        for index in range(torch.cuda.device_count()):
-            properties = torch.cuda.get_device_properties(index)
-            facts[f"cuda:{index}"] = f"{properties.name}, {format_bytes(properties.total_memory)}"
+        places = Counter(str(parameter.device) for parameter in model.parameters())
+        facts["model is on"] = ", ".join(places)
+    for device in devices():
+        facts[device.label] = f"{device.name}, {format_bytes(device.total_bytes)}"
     facts["processors"] = f"{os.cpu_count()}, torch uses {torch.get_num_threads()} threads"
     return facts
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pickle
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from forgather_mem.files import new_file
-from forgather_mem.system.allocator import current_allocator
+from forgather_mem.system.allocator import History, current_allocator
 from forgather_mem.units import MIB
 
 
@@ -22,7 +21,8 @@ class _TooMuchError(Exception):
 class Snapshot:
     """Records a device's allocations from `start` on; `write` gives a file for https://pytorch.org/memory_viz.
 
-    Does nothing without a CUDA device in use. A recording that is already running is used and left running.
+    Does nothing without a device in use whose allocations torch can record (CUDA, ROCm). A recording that is already
+    running is used and left running.
 
     Args:
         max_entries: Number of allocations and frees to remember.
@@ -41,24 +41,22 @@ class Snapshot:
         self._ours = False
 
     def start(self) -> None:
-        """Start recording, with Python's stacks only (C++ stacks took minutes to write)."""
-        torch = _torch_on_cuda()
-        if torch is not None and not torch._C._cuda_isHistoryEnabled():
-            torch.cuda.memory._record_memory_history(max_entries=self.max_entries, stacks="python")
+        """Start recording."""
+        history = _history()
+        if history is not None and not history.is_recording():
+            history.start(self.max_entries)
             self._ours = True
 
     def write(self, folder: Path, rank: int) -> str | None:
         """Write `snapshot.rank{r}.pickle` and return its path; None if there is nothing, or too much, to write."""
-        torch = _torch_on_cuda()
-        if torch is None or not torch._C._cuda_isHistoryEnabled():
+        history = _history()
+        if history is None or not history.is_recording():
             return None
         path = folder / f"snapshot.rank{rank}.pickle"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with new_file(path) as file:
-                pickle.Pickler(_Bounded(file, self.max_mb * MIB, self.max_s), protocol=4).dump(
-                    torch.cuda.memory._snapshot()
-                )
+                pickle.Pickler(_Bounded(file, self.max_mb * MIB, self.max_s), protocol=4).dump(history.snapshot())
         except (OSError, MemoryError, _TooMuchError):
             path.unlink(missing_ok=True)
             return None
@@ -66,9 +64,9 @@ class Snapshot:
 
     def stop(self) -> None:
         """Stop recording, if we started it."""
-        torch = _torch_on_cuda()
-        if torch is not None and self._ours:
-            torch.cuda.memory._record_memory_history(enabled=None)
+        history = _history()
+        if history is not None and self._ours:
+            history.stop()
         self._ours = False
 
 
@@ -86,6 +84,6 @@ class _Bounded:
         return int(self._file.write(data))
 
 
-def _torch_on_cuda() -> Any:
+def _history() -> History | None:
     allocator = current_allocator()
-    return sys.modules["torch"] if allocator is not None and allocator.kind == "cuda" else None
+    return None if allocator is None else allocator.history

@@ -1,0 +1,91 @@
+"""What differs between accelerators stands in one file, and all of it is asked through `Allocator`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import forgather_mem
+from forgather_mem import attach
+from forgather_mem.system import allocator
+from forgather_mem.system.allocator import Device, current_allocator, devices, gauge
+from forgather_mem.units import GIB
+from tests.simulated_device import simulated_device
+from tests.training import make_trainer
+
+ROOT = Path(forgather_mem.__file__).parent
+KINDS = {"cuda", "xpu", "mps", "npu", "mlu", "musa", "accelerator"}
+
+
+def test_nowhere_else_is_an_accelerator_of_torch_named() -> None:
+    found = []
+    for path in ROOT.rglob("*.py"):
+        if path.name == "allocator.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            is_torch = isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "torch"
+            if is_torch and node.attr in KINDS:  # type: ignore[attr-defined]
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")  # type: ignore[attr-defined]
+    assert found == []
+
+
+@pytest.fixture
+def xpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """torch answers as if it were built for an Intel device with 48 GiB, the second of two, that is in use."""
+
+    def properties(index: int) -> SimpleNamespace:
+        return SimpleNamespace(name=f"Max 1100 ({index})", total_memory=48 * GIB)
+
+    def stats(index: int) -> dict[str, Any]:
+        return {"allocated_bytes": {"all": {"current": 3 * GIB, "peak": 5 * GIB}}}
+
+    answers: tuple[tuple[Any, str, Any], ...] = (
+        (torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("xpu")),
+        (torch.accelerator, "device_count", lambda: 2),
+        (torch.xpu, "is_initialized", lambda: True),
+        (torch.xpu, "current_device", lambda: 1),
+        (torch.xpu, "get_device_properties", properties),
+        (torch.xpu, "memory_stats_as_nested_dict", stats),
+        (torch.xpu, "mem_get_info", lambda index: (40 * GIB, 48 * GIB)),
+    )
+    caches = (allocator._accelerator_kind, allocator._allocator)
+    with monkeypatch.context() as patch:
+        for owner, name, answer in answers:
+            patch.setattr(owner, name, answer, raising=False)
+        for cache in caches:
+            cache.cache_clear()
+        yield
+    for cache in caches:
+        cache.cache_clear()
+
+
+@pytest.mark.usefixtures("xpu")
+def test_an_accelerator_that_is_not_nvidias_has_its_name_and_size() -> None:
+    found = current_allocator()
+    assert found is not None
+    assert (found.kind, found.index) == ("xpu", 1)
+    assert found.device() == Device("xpu:1", "Max 1100 (1)", 48 * GIB)
+    assert gauge(found.stats(), "allocated_bytes", "peak") == 5 * GIB
+    assert found.history is None
+    assert [device.label for device in devices()] == ["xpu:0", "xpu:1"]
+
+
+def test_the_report_names_the_device_and_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_device(monkeypatch) as device:
+        device.hold(100)
+        trainer = make_trainer(tmp_path)
+        watching = attach(trainer)
+        trainer.train()
+    (used,) = watching.report()["device"]
+    assert used["name"] == "Simulated 8"
+    assert used["total_bytes"] == 8 * GIB
+
+
+def test_without_an_accelerator_there_are_no_devices() -> None:
+    assert devices() == []
