@@ -1,5 +1,8 @@
 """Files that others may rely on, or may have planted: replaced in one step, and read only when they are files.
 
+Where a training writes, the links of a path are resolved when it begins. Later a link on this path is one that somebody
+has put there since, and what is opened with `through_links=False`, or by `open_real`, is not opened through it.
+
 Both halves of the package use this, and so does the waiting parent of `run`: next to nothing is imported.
 """
 
@@ -12,16 +15,20 @@ import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import BinaryIO
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", 0)  # found, not read
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 # Beside it nothing can be made, or it is mounted alone: a file that is there can still be written over.
 _IN_PLACE_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
 _MAX_NAME_BYTES = 200  # of 255: the draft's name is longer
 
 
-def replace_file(path: str | os.PathLike[str], content: bytes, *, sync: bool = False) -> None:
+def replace_file(
+    path: str | os.PathLike[str], content: bytes, *, sync: bool = False, through_links: bool = True
+) -> None:
     """Write a file so that its name always means the old content or the new one, whole.
 
     The content goes to a new file of a random name beside it, which takes over mode and owner of the old one. No link
@@ -31,40 +38,95 @@ def replace_file(path: str | os.PathLike[str], content: bytes, *, sync: bool = F
         path: The file.
         content: What it shall hold.
         sync: Wait until the content is on the disk, so that it outlives a machine that crashes.
+        through_links: Whether folders on the way may be links.
 
     Raises:
         OSError: when it can't be written; the old file is as it was.
     """
-    folder, name = os.path.split(os.fspath(path))
-    short = os.fsdecode(os.fsencode(name)[:_MAX_NAME_BYTES])
-    draft = os.path.join(folder, f".{short}.{os.urandom(8).hex()}")
-    old = _status_of_regular(path)
-    file = os.open(draft, _NEW, 0o666 if old is None else 0o600)
-    try:
+    with _place(path, through_links) as (at, path):
+        folder, name = os.path.split(path)
+        short = os.fsdecode(os.fsencode(name)[:_MAX_NAME_BYTES])
+        draft = os.path.join(folder, f".{short}.{os.urandom(8).hex()}")
+        old = _status_of_regular(path, at)
+        file = os.open(draft, _NEW, 0o666 if old is None else 0o600, dir_fd=at)
         try:
-            if old is not None:
-                _take_over(file, old)
-            _write(file, content)
-            if sync:
-                os.fsync(file)
-        finally:
-            os.close(file)
-        os.replace(draft, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(draft)
-        raise
+            try:
+                if old is not None:
+                    _take_over(file, old)
+                _write(file, content)
+                if sync:
+                    os.fsync(file)
+            finally:
+                os.close(file)
+            os.replace(draft, path, src_dir_fd=at, dst_dir_fd=at)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(draft, dir_fd=at)
+            raise
 
 
-def new_file(path: str | os.PathLike[str]) -> BinaryIO:
+def new_file(path: str | os.PathLike[str], *, through_links: bool = True) -> BinaryIO:
     """A new file, open for writing, in the place of what has its name: a link is not followed.
+
+    Args:
+        path: The file.
+        through_links: Whether folders on the way may be links.
 
     Raises:
         OSError: when it can't be made.
     """
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    return open(os.open(path, _NEW, 0o666), "wb")
+    with _place(path, through_links) as (at, path):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path, dir_fd=at)
+        return open(os.open(path, _NEW, 0o666, dir_fd=at), "wb")
+
+
+def open_real(path: str | os.PathLike[str], flags: int) -> int:
+    """A descriptor of a file, as `os.open` gives it, if neither the file nor a folder on the way is a link.
+
+    Raises:
+        OSError: when one is, and as `os.open`.
+    """
+    with _place(path, through_links=False) as (at, name):
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=at)
+
+
+def remove_real(path: str | os.PathLike[str]) -> None:
+    """Remove a file, or a link in its place, if no folder on the way is a link.
+
+    Raises:
+        OSError: when one is, and as `os.unlink`.
+    """
+    with _place(path, through_links=False) as (at, name):
+        os.unlink(name, dir_fd=at)
+
+
+def rename_real(path: str | os.PathLike[str], name: str) -> None:
+    """Give a file another name in its folder, over one that has it, if no folder on the way is a link.
+
+    Raises:
+        OSError: when one is, and as `os.replace`.
+    """
+    with _place(path, through_links=False) as (at, old):
+        os.replace(old, name, src_dir_fd=at, dst_dir_fd=at)
+
+
+def make_real_folder(path: str | os.PathLike[str]) -> None:
+    """Make a folder and those above it, as far as they are missing, if none of them is a link.
+
+    Raises:
+        OSError: when one is, or none can be made.
+    """
+    os.close(_open_folder(os.fspath(path), make=True))
+
+
+def is_real_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder is there, and neither it nor one above it is a link."""
+    try:
+        os.close(_open_folder(os.fspath(path)))
+    except OSError:
+        return False
+    return True
 
 
 def write_chosen_file(path: str | os.PathLike[str], content: bytes) -> None:
@@ -136,6 +198,58 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = False) -> Binar
     return open(file, "rb")
 
 
+@contextlib.contextmanager
+def _place(path: str | os.PathLike[str], through_links: bool) -> Iterator[tuple[int | None, str]]:
+    """What the functions of `os` take: the descriptor of a folder, if links are not followed, and the path from it."""
+    whole = os.fspath(path)
+    if through_links:
+        yield None, whole
+        return
+    folder, name = os.path.split(whole)
+    at = _open_folder(folder)
+    try:
+        yield at, name
+    except OSError as error:
+        if error.filename is not None:
+            error.filename = whole
+        raise
+    finally:
+        os.close(at)
+
+
+def _open_folder(path: str, *, make: bool = False) -> int:
+    """The folder, reached from the root through no link."""
+    found, way = os.open(os.sep, _FOLDER), ""
+    try:
+        for name in filter(None, os.path.abspath(path).split(os.sep)):
+            above, way = found, f"{way}{os.sep}{name}"
+            try:
+                found = _step_into(name, above, make)
+            except OSError as error:
+                error.filename = way
+                raise
+            os.close(above)
+    except BaseException:
+        os.close(found)
+        raise
+    return found
+
+
+def _step_into(name: str, above: int, make: bool) -> int:
+    try:
+        return os.open(name, _FOLDER, dir_fd=above)
+    except FileNotFoundError:
+        if not make:
+            raise
+    except NotADirectoryError:
+        if stat.S_ISLNK(os.lstat(name, dir_fd=above).st_mode):
+            raise OSError(errno.ELOOP, "it has become a link") from None
+        raise
+    with contextlib.suppress(FileExistsError):  # somebody was quicker
+        os.mkdir(name, dir_fd=above)
+    return os.open(name, _FOLDER, dir_fd=above)
+
+
 def _check_regular(path: str | os.PathLike[str], status: os.stat_result) -> None:
     if stat.S_ISLNK(status.st_mode):
         raise OSError(errno.ELOOP, "it is a link", os.fspath(path))
@@ -143,9 +257,9 @@ def _check_regular(path: str | os.PathLike[str], status: os.stat_result) -> None
         raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
 
 
-def _status_of_regular(path: str | os.PathLike[str]) -> os.stat_result | None:
+def _status_of_regular(path: str, at: int | None) -> os.stat_result | None:
     try:
-        status = os.lstat(path)
+        status = os.lstat(path, dir_fd=at)
     except OSError:
         return None
     return status if stat.S_ISREG(status.st_mode) else None

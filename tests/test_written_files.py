@@ -17,7 +17,8 @@ WRITING = {
     "savefig",
     "symlink", "symlink_to", "hardlink_to", "TemporaryDirectory", "TemporaryFile", "touch", "truncate", "unlink",
     "write_bytes", "write_text", "_dump_snapshot", "EventFileWriter", "SummaryWriter", "replace_file",
-    "write_chosen_file", "new_file", "chown", "fchown", "chmod", "fchmod",
+    "write_chosen_file", "new_file", "make_real_folder", "open_real", "remove_real", "rename_real",
+    "chown", "fchown", "chmod", "fchmod",
 }  # fmt: skip
 OF_OS = {"open", "remove", "rename", "renames", "replace", "link"}  # too common as methods of other things
 FLAGS = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_APPEND", "O_TRUNC"}

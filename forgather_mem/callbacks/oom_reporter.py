@@ -131,7 +131,7 @@ def _hand_over(report: Mapping[str, Any], folder: str) -> None:
     told = {"oom": report["oom"], "advice": report["advice"], "pid": os.getpid()}
     path = os.path.join(folder, run_session.LAST_ERROR.format(rank=report["oom"]["rank"]))
     with contextlib.suppress(OSError):
-        replace_file(path, json.dumps(told).encode())
+        replace_file(path, json.dumps(told).encode(), through_links=False)
 
 
 def _print(text: str) -> None:

@@ -15,6 +15,7 @@ import torch
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
 from forgather_mem.engine.schedule import Rule
+from forgather_mem.files import make_real_folder, remove_real
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
 from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
@@ -154,13 +155,15 @@ class _Recorder:
     def _write(self, profiler: Any, trace: Path) -> str | None:
         """What prevented the trace from being written; None on success."""
         try:
-            trace.parent.mkdir(parents=True, exist_ok=True)
+            make_real_folder(trace.parent)
+            with contextlib.suppress(FileNotFoundError):  # or a link, which PyTorch would follow
+                remove_real(trace)
             profiler.export_chrome_trace(str(trace))
             size = trace.stat().st_size
         except (OSError, RuntimeError) as error:
             return f"no trace could be written: {error}"
         if size > self._snapshot.max_mb * MIB:
-            trace.unlink()
+            remove_real(trace)
             return f"the trace took {format_bytes(size)}, more than max_mb={self._snapshot.max_mb}; record fewer steps"
         return None
 

@@ -76,20 +76,20 @@ def run_folder(output_dir: Path | None, rank: int) -> Path | None:
     """The new folder for this run's files, the same on every rank; rank 0 makes it, where that can be done.
 
     `FORGATHER_MEM_DIR/<time>`, else `<output_dir>/forgather_mem/<time>`, else None. A `forgather_mem` that is a
-    link is not followed: nobody has named the place it leads to.
+    link is not followed: nobody has named the place it leads to. Other links are resolved now: one that is met on this
+    path while the training runs is not followed either.
     """
     override = os.environ.get("FORGATHER_MEM_DIR")
     parent = Path(override) if override else output_dir / "forgather_mem" if output_dir else None
     if parent is None:
         return None
-    parent = parent.absolute()  # the script may go to another folder while it trains
     key = f"folder/{next(_run_numbers)}"
     is_link = not override and parent.is_symlink()
     name = share_text(key, time.strftime("%Y%m%d-%H%M%S") if rank or is_link else _make_new(parent), rank=rank)
     if is_link:
         logger.warning("%s is a link, and nothing is written through it; FORGATHER_MEM_DIR names another place", parent)
         return None
-    return parent / name
+    return Path(os.path.realpath(parent)) / name
 
 
 def _make_new(parent: Path) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from forgather_mem.files import make_real_folder, open_real, remove_real
 from forgather_mem.formats.stalls import STALLS
 from forgather_mem.system.descriptors import out_of_the_way
 from forgather_mem.system.forks import FORKS
@@ -37,7 +38,8 @@ class AppendFile:
     nothing. One thread at a time.
 
     Args:
-        open_next: Gives the path of the next file to open and the bytes that it begins with.
+        open_next: Gives the path of the next file to open and the bytes that it begins with. The links of the path are
+            resolved: one that is met on it has been put there since, and is not followed.
         always_new: Refuse a path that exists already, and ask for another; else append to it.
     """
 
@@ -124,16 +126,16 @@ class AppendFile:
 
     def _open(self, now: float) -> bool:
         # Without O_NONBLOCK, opening a pipe without a reader would block forever.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
         flags |= os.O_EXCL if self._always_new else 0
         STALLS.watch(self)
         try:
             path, preamble = self._open_next()
             self.path = path
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_real_folder(path.parent)
             while self._fd < 0:
                 try:
-                    self._fd = out_of_the_way(os.open(path, flags, 0o666))
+                    self._fd = out_of_the_way(open_real(path, flags))
                 except FileExistsError:  # somebody was quicker
                     taken, (path, preamble) = path, self._open_next()
                     if path == taken:
@@ -238,6 +240,6 @@ class AppendFile:
 
 def _remove(path: Path) -> None:
     try:
-        path.unlink(missing_ok=True)
+        remove_real(path)
     except OSError:
         logger.debug("an empty file stays: %s", path)

@@ -55,7 +55,7 @@ class EventFile:
         checksum = crc32c()
         assert checksum is not None, "without a fast CRC the stock writer is used"
         self._checksum = checksum
-        self._folder = folder
+        self._folder = Path(os.path.realpath(folder))  # no link that appears later is followed
         self._begun = begun
         self._headers: dict[int, bytes] = {}  # by length: a run has few lengths
         self.file = AppendFile(self._next_file, always_new=True)

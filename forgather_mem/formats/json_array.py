@@ -23,7 +23,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from forgather_mem.files import replace_file
+from forgather_mem.files import make_real_folder, open_real, replace_file
 from forgather_mem.formats.append import FIRST_RETRY_S, LONGEST_PAUSE_S
 from forgather_mem.formats.stalls import STALLS
 from forgather_mem.system.descriptors import out_of_the_way
@@ -50,6 +50,7 @@ class JsonArrayFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._real_path = os.path.realpath(path)  # no link that appears later is followed
         self._pid = os.getpid()
         self._fd = -1
         self._inode = (0, 0)
@@ -100,9 +101,9 @@ class JsonArrayFile:
         if status is not None and not status.st_nlink:
             self.close()
         if self._fd < 0:
-            if not self.path.exists():
-                _create(self.path)
-            self._fd = out_of_the_way(os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
+            if not os.path.exists(self._real_path):
+                _create(self._real_path)
+            self._fd = out_of_the_way(open_real(self._real_path, os.O_RDWR | os.O_NONBLOCK))
             opened = os.fstat(self._fd)
             self._inode = opened.st_dev, opened.st_ino
             if not stat.S_ISREG(opened.st_mode):  # reading a pipe would wait for ever
@@ -202,10 +203,10 @@ class _NoArrayError(ValueError):
     """The file holds something else."""
 
 
-def _create(path: Path) -> None:
+def _create(path: str) -> None:
     """An empty array, created atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, b"[" + _TAIL)
+    make_real_folder(os.path.dirname(path))
+    replace_file(path, b"[" + _TAIL, through_links=False)
 
 
 def _end_of_array(data: bytes) -> tuple[int, bool, bool]:

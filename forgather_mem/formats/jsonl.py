@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forgather_mem.files import open_regular
+from forgather_mem.files import open_regular, remove_real, rename_real
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report_schema import is_number
 
@@ -142,9 +142,9 @@ def rotate(path: Path, keep: int) -> None:
     for number in range(keep, 0, -1):
         older = path.with_name(f"{path.name}.{number - 1}") if number > 1 else path
         if older.exists():
-            older.replace(path.with_name(f"{path.name}.{number}"))
+            rename_real(older, f"{path.name}.{number}")
     if keep == 0:
-        path.unlink()
+        remove_real(path)
 
 
 def is_torn(path: Path) -> bool:

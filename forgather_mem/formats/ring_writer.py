@@ -5,6 +5,7 @@ Almost nothing is imported here: the waiting parent of `forgather-mem run` has t
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -12,6 +13,7 @@ import struct
 import time
 import zlib
 
+from forgather_mem.files import open_real, remove_real
 from forgather_mem.system.descriptors import out_of_the_way
 from forgather_mem.system.forks import FORKS
 
@@ -204,14 +206,14 @@ class RingWriter:
 
 def _new_file(path: str, header: bytes) -> int:
     """The file, open, with all the room that it will take."""
-    if os.path.lexists(path):
-        os.unlink(path)
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    with contextlib.suppress(FileNotFoundError):
+        remove_real(path)
+    file = open_real(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
         _fill(file, header)
     except OSError:
         os.close(file)
-        os.unlink(path)
+        remove_real(path)
         raise
     return out_of_the_way(file)
 

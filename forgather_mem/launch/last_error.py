@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from forgather_mem.files import read_regular
+from forgather_mem.files import open_real, read_regular
 from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
@@ -43,7 +43,7 @@ def tell_last_error(folder: str, reserve_bytes: int) -> None:
 
         FailureGuard().call("run", _tell, folder, error, reserve_bytes)
     except MemoryError:  # no memory even for our own code
-        file = os.open(os.path.join(folder, "oom.rank0.json"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        file = open_real(os.path.join(folder, "oom.rank0.json"), os.O_WRONLY | os.O_CREAT)
         os.write(file, _NOTHING_MORE)
         os.close(file)
 
@@ -64,7 +64,7 @@ def _tell(folder: str, error: BaseException, reserve_bytes: int) -> None:
         return
     drop_frames(error)  # the frames are no longer needed, and writing needs some of their memory
     oom, advice = explained(story)
-    replace_file(path, json.dumps({"oom": oom, "advice": advice}).encode())
+    replace_file(path, json.dumps({"oom": oom, "advice": advice}).encode(), through_links=False)
 
 
 def _told_by(path: str) -> object:

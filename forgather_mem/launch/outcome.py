@@ -14,7 +14,7 @@ from typing import Any
 
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import ForgatherMemError
-from forgather_mem.files import write_chosen_file
+from forgather_mem.files import is_real_folder, write_chosen_file
 from forgather_mem.launch.arguments import Arguments, Command
 from forgather_mem.launch.last_error import add_last_error
 from forgather_mem.launch.sampler import Sampler
@@ -100,13 +100,14 @@ def _print(text: str) -> None:
 def _finished(folder: Path | None, command: Command, ended: Ended, last: bool) -> dict[str, Any]:
     """The report of the run in this folder, with what only the parent knows: how the command ended."""
     report = build_report(RunSummary())
+    there = folder is not None and is_real_folder(folder)  # else the command has put something in its place
     with contextlib.suppress(
         ForgatherMemError
     ):  # nothing could be written to the disk, or the command has cleared it away
-        report = read_run(folder) if folder is not None else report
+        report = read_run(folder) if there and folder is not None else report
     run = report["run"]
     # The command's own name for it counts from a folder that it may have left
-    run["folder"] = str(folder) if folder is not None and folder.is_dir() else None
+    run["folder"] = str(folder) if there else None
     if not run["script"]:
         run["script"], run["argv"] = command.script, list(command.arguments)
     if last and ended.signal is not None:

@@ -47,7 +47,7 @@ class SessionFolder:
         try:
             if not chosen and os.path.islink(_DEFAULT):
                 raise OSError(0, "it is a link")
-            self._make_below(os.path.abspath(chosen or _DEFAULT), name)
+            self._make_below(os.path.realpath(chosen or _DEFAULT), name)
         except OSError as error:
             self.problem = f"{chosen or _DEFAULT}: {error.strerror}"
             self._make_temporary(f"{_DEFAULT}-{name}-{os.urandom(8).hex()}")
@@ -79,7 +79,7 @@ class SessionFolder:
 
     def _make_temporary(self, name: str) -> None:
         try:
-            self._make(os.path.join(os.path.abspath(os.environ.get("TMPDIR") or "/tmp"), name), 0o700)
+            self._make(os.path.join(os.path.realpath(os.environ.get("TMPDIR") or "/tmp"), name), 0o700)
         except OSError:
             return  # then there is none
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from forgather_mem.engine.summary import RunFacts, RunSummary, Span
-from forgather_mem.files import replace_file
+from forgather_mem.files import make_real_folder, replace_file
 from forgather_mem.formats.stalls import may_stall
 from forgather_mem.reporting.table import format_place
 from forgather_mem.reporting.text import report_text
@@ -133,19 +133,21 @@ def _tables(report: Mapping[str, Any]) -> Iterator[tuple[str, list[list[str]]]]:
 def write_report(report: dict[str, Any], folder: str | Path) -> Path:
     """Write the report as JSON into `folder`, created if needed; readers see either all of it or nothing.
 
+    No part of the path may be a link: where the folder was reached through one, its real path is known.
+
     Returns:
         The file: `report.json` for a single process and for merged reports, else `report.rank{r}.json`.
 
     Raises:
         ValueError: for a number that JSON can't represent (NaN, infinity).
-        OSError: if the folder can't be written.
+        OSError: if the folder can't be written, or has become a link.
     """
     text = json.dumps(report, indent=1, allow_nan=False) + "\n"
     whole = "ranks" in report or report["run"]["world_size"] == 1
     path = Path(folder) / (FILE_NAME if whole else f"report.rank{report['run']['rank']}.json")
     with may_stall(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, text.encode())
+        make_real_folder(path.parent)
+        replace_file(path, text.encode(), through_links=False)
     return path
 
 

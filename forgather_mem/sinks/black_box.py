@@ -9,6 +9,7 @@ import sys
 import time
 from typing import Any
 
+from forgather_mem.files import make_real_folder
 from forgather_mem.formats.ring_writer import RingWriter, ring_name
 from forgather_mem.formats.stalls import STALLS, may_stall
 from forgather_mem.system.cgroups import kill_counter
@@ -45,7 +46,7 @@ class BlackBoxSink:
         path = folder / ring_name(run.rank)
         try:
             with may_stall(path):
-                folder.mkdir(parents=True, exist_ok=True)
+                make_real_folder(folder)
                 self._ring = RingWriter(path, _header(run))
             STALLS.watch(self._ring)
         except OSError as error:

@@ -151,7 +151,7 @@ class _Log:
 
     def _find_place(self) -> bool:
         if self._sink.path is not None:
-            path = Path(self._sink.path).expanduser()
+            path = Path(os.path.realpath(Path(self._sink.path).expanduser()))
             self.path = path.with_name(f"{path.stem}.rank{self._rank}{path.suffix}") if self._rank else path
         elif self._run is not None and self._run.folder is not None:
             self.path = self._run.folder / f"memory.rank{self._rank}.jsonl"

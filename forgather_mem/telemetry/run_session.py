@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from forgather_mem.files import read_regular
+from forgather_mem.files import open_real, read_regular, remove_real
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def note(kind: str, text: str = "") -> bool:
     if path is None:
         return False
     try:
-        file = os.open(os.path.join(path, NOTES), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        file = open_real(os.path.join(path, NOTES), os.O_WRONLY | os.O_APPEND)
         try:
             os.write(file, os.fsencode(f"{kind}\t{text}\n"))
         finally:
@@ -97,7 +97,7 @@ def register(training: os.PathLike[str] | str) -> None:
     """
     if note(TRAINING, os.path.abspath(training)):
         try:
-            os.unlink(os.path.join(os.environ[FOLDER], WAITING_RING))
+            remove_real(os.path.join(os.environ[FOLDER], WAITING_RING))
         except OSError:
             return  # another rank was first
 

@@ -157,11 +157,11 @@ def test_a_ctrl_c_in_the_verdict_leaves_the_end_and_the_report(
     """While the report is being written: its draft takes its place by `os.replace`, which a Ctrl-C comes before."""
     replace, left = os.replace, [1]
 
-    def replace_later(draft: Any, path: Any) -> None:
+    def replace_later(draft: Any, path: Any, **folders: Any) -> None:
         if Path(path).name == "report.json" and left:
             left.pop()
             ctrl_c()
-        replace(draft, path)
+        replace(draft, path, **folders)
 
     monkeypatch.setattr(os, "replace", replace_later)
     run, report = close_with(tmp_path, WAYS[way], Presses("step", times=num_before), Presses())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forgather_mem.files import new_file
+from forgather_mem.files import make_real_folder, new_file, remove_real
 from forgather_mem.system.allocator import History, current_allocator
 from forgather_mem.units import MIB
 
@@ -54,11 +55,12 @@ class Snapshot:
             return None
         path = folder / f"snapshot.rank{rank}.pickle"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with new_file(path) as file:
+            make_real_folder(folder)
+            with new_file(path, through_links=False) as file:
                 pickle.Pickler(_Bounded(file, self.max_mb * MIB, self.max_s), protocol=4).dump(history.snapshot())
         except (OSError, MemoryError, _TooMuchError):
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                remove_real(path)
             return None
         return str(path)
 
