@@ -26,6 +26,28 @@ def monitor_of(template: str, **variables: Any) -> EpochMemoryMonitor:
     return ConfigEnvironment().load(template, **variables).construct("memory_monitor")
 
 
+@pytest.mark.parametrize(
+    "templates",
+    [
+        ["callbacks/memory.yaml"],
+        ["callbacks/memory.yaml", "callbacks/gc_governor.yaml", "callbacks/watch.yaml"],
+        [DEBUG, "callbacks/gc_governor.yaml", "callbacks/memory_and_loggers.yaml"],
+    ],
+)
+def test_whatever_stands_together_a_tag_has_one_point_at_a_step(tmp_path: Path, templates: list[str]) -> None:
+    callbacks = [callback for template in templates for callback in load_callbacks(template)]
+    often = {"max_steps": 9, "eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3}
+    make_trainer(tmp_path, callbacks, **often).train()
+    points: dict[str, list[int]] = {}
+    for folder in {path.parent for path in tmp_path.rglob("*tfevents*")}:
+        reader = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+        reader.Reload()
+        for tag in reader.Tags()["scalars"]:
+            points.setdefault(f"{folder} {tag}", []).extend(point.step for point in reader.Scalars(tag))
+    assert any("mem_gc/collections" in tag for tag in points)
+    assert {tag: steps for tag, steps in points.items() if len(set(steps)) < len(steps)} == {}
+
+
 # ---- the switches ----
 
 

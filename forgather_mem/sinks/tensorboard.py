@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from forgather_mem.formats.summaries import (
 from forgather_mem.sinks.charts import charts_for
 from forgather_mem.sinks.event_folder import find_folder
 from forgather_mem.sinks.event_page import open_events
+from forgather_mem.sinks.step_points import StepPoints
 from forgather_mem.sinks.tags import Columns
 from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.metrics import Metric
@@ -37,7 +38,9 @@ _MAX_ROWS = 256
 class TensorBoardSink:
     """Writes each sample as one TensorBoard record, under the tags of `metrics.METRICS`; rank 0 only.
 
-    Numbers are float32 in GiB, ms, per cent and counts. A tag's description is in its first record; gauges that spike
+    A tag has one point at a step, the first; what a flow (a collection, a clear) adds to it later, in the evaluation,
+    the checkpoint or the epoch's end behind the step, is part of the next step's point, and of the report. Numbers are
+    float32 in GiB, ms, per cent and counts. A tag's description is in its first record; gauges that spike
     also get a running maximum. The record goes into a new file of our own with one `write(2)`, so a killed run keeps
     every point; see `AppendFile` for full and slow disks. A record of 20 numbers costs 6 us in a loop and, with cold
     caches, 80 us in a real step. Remote folders (`s3://...`) are written by TensorBoard's own writer, as is everything
@@ -104,15 +107,18 @@ class TensorBoardSink:
         out = page.out or page.open()
         if not out.ready():
             return
-        values = sample.values
+        values, points = sample.values, page.points
+        if points.rest or points.step == sample.step:
+            values = points.left_of(sample)
         key = (sample.event, sample.device, *values)
-        columns, record = page.rows.get(key) or page.new_row(key, sample, out)
+        columns, record = page.rows.get(key) or page.new_row(key, values, sample, out)
         so_far = columns.numbers_so_far(values, page.extremes) if columns.spiking else ()
         if not columns.tags:
             return
         written = values.values() if columns.names is None else [values[name] for name in columns.names]
         payload = record.payload(sample.step, sample.time_s, written, columns.factors, so_far)
-        if out.add(payload) and record.descriptive:
+        if out.add(payload):
+            points.wrote(sample.step, columns, sample.values)
             record.descriptive = False
 
     def tell(self, finding: Finding) -> None:
@@ -156,6 +162,7 @@ class _Page:
         rows: Converts samples with one event and one set of names to records.
         extremes: The run's highest and lowest numbers by tag.
         folder: The folder of our own file.
+        points: Which tags have a point at the current step.
         lock: Held while something is written: a record may come from any thread.
     """
 
@@ -171,6 +178,7 @@ class _Page:
         self.rows: dict[tuple[object, ...], tuple[Columns, ScalarRecord]] = {}
         self.extremes: dict[str, float] = {}
         self.folder: str | None = None
+        self.points = StepPoints()
 
     def is_ours(self) -> bool:
         """Whether this process began it; in a forked child the lock may be held by a thread of the parent."""
@@ -202,12 +210,12 @@ class _Page:
         self._charts = ()
 
     def new_row(
-        self, key: tuple[object, ...], sample: Sample, out: EventFile | StockWriter
+        self, key: tuple[object, ...], names: Iterable[str], sample: Sample, out: EventFile | StockWriter
     ) -> tuple[Columns, ScalarRecord]:
         """The first sample with this event and these names; also writes what is written only once."""
         if len(self.rows) >= _MAX_ROWS:
             self.rows.clear()
-        columns = Columns(sample.event, sample.device, sample.values)
+        columns = Columns(sample.event, sample.device, names)
         new = {tag: row for tag, row in zip(columns.tags, columns.metrics, strict=True) if tag not in self._tags}
         record = ScalarRecord(columns.tags, {tag: f"{row.unit}. {row.meaning}" for tag, row in new.items()})
         if self._sink.hparams and not self._tags:

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,7 @@ def test_gauges_of_other_events_get_tags_of_their_own_and_totals_keep_theirs(tmp
     assert scalars(tmp_path) == {
         "mem_host/rss_gib": [(5, 1.0)],
         "mem_host/evaluate_rss_gib": [(5, 3.0)],
-        "mem_gc/collections": [(5, 1.0), (5, 2.0)],
+        "mem_gc/collections": [(5, 1.0)],
         "mem_gc/pause_ms": [(5, 1.0)],
     }
 
@@ -346,3 +347,27 @@ def test_a_payload_parses_to_the_event_that_tensorboards_messages_make(
         value.ClearField("metadata")
     found = Event.FromString(record.payload(step, time_s, numbers, [2.0] * len(tags)))
     assert repr(found) == repr(expected)
+
+
+def test_a_tag_has_one_point_at_a_step_and_what_a_flow_adds_later_is_in_the_next(tmp_path: Path) -> None:
+    first = sample(8, collect__objects=3.0, gc__collections=2.0, phase__host__evaluate_peak_bytes=GIB)
+    later = sample(8, "epoch_end", collect__objects=10.0, gc__collections=5.0, host__rss_bytes=GIB)
+    last = sample(8, "train_end", collect__objects=14.0, gc__collections=6.0, host__rss_bytes=GIB)
+    write(tmp_path, first, later, last, sample(9, gc__collections=6.0), sample(10, collect__objects=1.0))
+    read = scalars(tmp_path)
+    assert read["mem_collect/objects"] == [(8, 3.0), (9, 11.0), (10, 1.0)]
+    assert read["mem_gc/collections"] == [(8, 2.0), (9, 6.0)]
+    assert read["mem_host/epoch_end_rss_gib"] == read["mem_host/train_end_rss_gib"] == [(8, 1.0)]
+
+
+def test_a_point_that_could_not_be_written_may_be_written_later_in_the_step(tmp_path: Path) -> None:
+    folder = tmp_path / "in the way"
+    folder.write_text("")
+    sink = TensorBoardSink(logging_dir=folder)
+    sink.begin(PlainRun())
+    sink.write(sample(1, collect__objects=3.0))
+    folder.unlink()
+    time.sleep(0.15)  # until the next try
+    sink.write(sample(1, "epoch_end", collect__objects=5.0))
+    sink.end(PlainRun())
+    assert scalars(folder)["mem_collect/objects"] == [(1, 5.0)]
