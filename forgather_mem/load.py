@@ -13,8 +13,7 @@ from forgather_mem.config.check import unused
 from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.policy.policy import Policy
 from forgather_mem.errors import TemplateError
-from forgather_mem.telemetry.run_session import SWITCH
-from forgather_mem.telemetry.switch import is_off
+from forgather_mem.telemetry.switch import is_off, why_off
 
 if TYPE_CHECKING:
     from forgather_mem.reporting.build import Report
@@ -97,7 +96,7 @@ def attach(trainer: Any, template: str | os.PathLike[str] = WATCH, **options: An
         )
     name = os.fspath(template)
     if is_off():
-        return Attached(trainer, (), options, f"it is switched off by {SWITCH}={os.environ[SWITCH]} in the environment")
+        return Attached(trainer, (), options, why_off())
     known = Link.handles_of(trainer).get(name)
     if isinstance(known, Attached):
         if options != known.options:
@@ -153,7 +152,7 @@ class Attached:
         ours = [callback for callback in self.callbacks if isinstance(callback, RuleCallback) and callback.enabled]
         failures = [callback.failure for callback in ours if callback.failure is not None]
         if is_off():
-            return f"it is switched off by {SWITCH}={os.environ[SWITCH]} in the environment"
+            return why_off()
         if failures:
             return f"our run could not begin: {failures[0]}"
         if not ours:

@@ -5,6 +5,7 @@ In reading order, each file in a fresh folder and process:
 - a block under `<!-- file: NAME -->` is written to that file; a page may show the output first and the file after it;
 - a `python` block is executed, all blocks of a file in one namespace; a block under `<!-- not run: REASON -->` is not;
 - a `console` block's `$ command` lines are executed and their output compared with the lines that follow;
+- with `FORGATHER_MEM=0` the `python` blocks end no script either, but for those under `<!-- switched on: REASON -->`;
 - a `text` block under `<!-- output -->` is what the python block before it printed.
 
 In an expected output `...` stands for anything; numbers match any number, since they are measured ones, and
@@ -28,6 +29,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PYTHON = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
 _BLOCK = re.compile(r"(?:<!-- (?P<note>[^>]*?) -->\n+)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.M | re.S)
 _VARIES = re.compile(r'"([^"]+)"')
 _NUMBER = r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?"
@@ -112,6 +114,22 @@ def test_a_page_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytes
             printed = out.getvalue()
         elif block.kind == "console":
             run_console(without_what_varies(block), tmp_path, where)
+
+
+@pytest.mark.fresh
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("page", PYTHON, ids=lambda page: page.name)
+def test_switched_off_a_page_runs_to_its_end(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("FORGATHER_MEM", "0")
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in (*reversed(list(blocks(page))), *blocks(page)):
+        if block.note.startswith("file: "):
+            write_file(block, tmp_path)
+    for block in blocks(page):
+        if block.kind == "python" and not block.note.startswith(("file: ", "not run", "switched on: ")):
+            exec(compile("\n" * block.line + block.body, str(page), "exec"), names)
 
 
 def test_every_link_to_a_file_of_the_project_leads_somewhere() -> None:

@@ -21,7 +21,7 @@ from forgather_mem.errors import check_flags
 from forgather_mem.reporting.build import verdict, write_report
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import Sink
-from forgather_mem.telemetry.switch import is_off
+from forgather_mem.telemetry.switch import is_off, why_off
 
 # A run may begin late, with a callback added during a training; events outside a training don't begin one.
 _BEGINS_A_RUN = frozenset(
@@ -61,7 +61,7 @@ class RuleCallback(TrainerCallback):
 
     @property
     def summary(self) -> RunSummary | None:
-        """Numbers of the current or last training; None before the first."""
+        """Numbers of the current or last training; None before the first. Switched off, there are none in it."""
         return self._run.summary if self._run is not None else self._summary
 
     def close(self) -> None:
@@ -77,7 +77,8 @@ class RuleCallback(TrainerCallback):
         FailureGuard(self.strict).call("link", self._stay_linked)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        self.failure = self._summary = None
+        self.failure = None
+        self._summary = _nothing_watched() if self.enabled and is_off() else None
         self._event("train_begin", args, state, control, objects)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
@@ -278,6 +279,12 @@ def _is_of_another_process(state: Any) -> bool:
     """Whether this training's files are those of a process that has forked us."""
     run = run_of(state)
     return run is not None and not run.is_of_this_process
+
+
+def _nothing_watched() -> RunSummary:
+    summary = RunSummary()
+    summary.switched_off = [f"Nothing was watched: {why_off()}"]
+    return summary
 
 
 class _Part:

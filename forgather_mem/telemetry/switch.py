@@ -19,6 +19,11 @@ def is_off() -> bool:
     return run_session.is_off()
 
 
+def why_off() -> str:
+    """The end of a sentence that says why nothing is watched; only where `is_off()`."""
+    return f"it is switched off by {run_session.SWITCH}={os.environ[run_session.SWITCH]} in the environment"
+
+
 @functools.cache
 def _name(sentence: str) -> None:
     logger.warning("%s", sentence)
