@@ -1,7 +1,8 @@
 """Starts a child process and waits for it so that both look like one process from outside.
 
 Signals that somebody sends to the parent alone reach the child; those of the terminal, or to the whole group, reach
-both by themselves. The parent ends as the child ended: with its exit code, or by the same signal.
+both by themselves. The parent ends as the child ended, with its exit code or by the same signal. Asked to stop
+(Ctrl-Z), it stops when the child has.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-# Job control belongs to the terminal and the shell, which deal with all processes; the others say what a process
-# did itself.
+# What can't be caught, what says who may use the terminal, and what says what a process did itself
 _NOT_PASSED_ON = frozenset((
-    signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCHLD,
-    signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP, signal.SIGPIPE,
+    signal.SIGKILL, signal.SIGSTOP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCHLD, signal.SIGSEGV, signal.SIGBUS,
+    signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP, signal.SIGPIPE,
 ))  # fmt: skip
 _PASSED_ON = signal.valid_signals() - _NOT_PASSED_ON
 _WAITED_FOR = _PASSED_ON | {signal.SIGCHLD}
 # Within this time whoever signals us and then the others, or our group, has done so
 _SETTLE_S = 0.01
+# The kernel drops either when the other comes
+_UNDONE_BY = {signal.SIGTSTP: signal.SIGCONT, signal.SIGCONT: signal.SIGTSTP}
+_STATES = os.WNOHANG | os.WUNTRACED | os.WCONTINUED
 _PR_SET_PDEATHSIG = 1
 _FOUND_BUT_NOT_RUN = 126
 
@@ -70,6 +73,7 @@ class Child:
             signal.signal(signal.SIGCHLD, inherited)
             _become(argv, environment, parent, self._mask)
         self._witness = Witness(_PASSED_ON, argv)
+        self._has_stopped = self._shall_stop = False  # the child; this process, as soon as the child has
 
     def wait(self, look: Callable[[], None], every_s: float) -> Ended:
         """Wait until it has ended, calling `look` in between. Afterwards signals have their previous meaning."""
@@ -78,9 +82,14 @@ class Child:
         # Python reports a signal that never came.
         signal.setitimer(signal.ITIMER_REAL, every_s, every_s)
         while True:
-            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
-            if pid:
+            pid, status, usage = os.wait4(self.pid, _STATES)
+            if pid and not os.WIFSTOPPED(status) and not os.WIFCONTINUED(status):
                 break
+            if pid:
+                self._has_stopped = os.WIFSTOPPED(status)
+                continue
+            if self._shall_stop and self._has_stopped:
+                self._stop()
             told = signal.sigwaitinfo(_WAITED_FOR)
             if told.si_signo == signal.SIGALRM and told.si_code > 0:  # the kernel's, hence our own
                 look()
@@ -98,8 +107,19 @@ class Child:
         time.sleep(_SETTLE_S)
         while signal.sigtimedwait((told.si_signo,), 0) is not None:
             pass  # `timeout` signals first the process and then its group; alone, a process sees that as one
+        if _UNDONE_BY.get(told.si_signo) in signal.sigpending():
+            return
+        if told.si_signo in _UNDONE_BY:
+            self._shall_stop = told.si_signo == signal.SIGTSTP
         if not self._witness.has_got(told) or self._has_left_our_group():
             os.kill(self.pid, told.si_signo)
+
+    def _stop(self) -> None:
+        """Stop as the child has, until somebody continues us; that is then passed on, too."""
+        self._shall_stop = False
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTSTP])
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTSTP])
 
     def _has_left_our_group(self) -> bool:
         """Whether the command has begun a group of its own, which alone, as the leader of this one, it could not."""

@@ -61,8 +61,9 @@ class Witness:
         """Ask what has come since the last time; whether there was an answer."""
         if self._pid < 0:
             return False
-        os.kill(self._pid, signal.SIGCONT)  # it may have been stopped together with the command
         try:
+            if _is_stopped(self._pid):  # together with the command; else a SIGCONT would drop a SIGTSTP that it has got
+                os.kill(self._pid, signal.SIGCONT)
             os.write(self._ask, b"?")
             answer = os.read(self._answers, 1 << 16)
         except OSError:
@@ -73,6 +74,11 @@ class Witness:
 
 def _key(told: signal.struct_siginfo) -> tuple[int, int, int]:
     return told.si_signo, told.si_code, told.si_pid
+
+
+def _is_stopped(pid: int) -> bool:
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "T"
 
 
 def _answer(questions: int, answer: int, signals: Iterable[int], argv: Sequence[str]) -> None:

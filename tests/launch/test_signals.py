@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,12 +44,14 @@ def counted(folder: Path) -> dict[int, int]:
 class Counting:
     """The script that counts signals, plain or watched."""
 
-    def __init__(self, folder: Path, words: Sequence[str]) -> None:
+    def __init__(self, folder: Path, words: Sequence[str], *, is_job: bool = False) -> None:
         self.folder = folder
+        # A job of a shell has a group of its own in the shell's session; the default action of a SIGTSTP needs that
+        place: dict[str, Any] = {"process_group": 0} if is_job else {"start_new_session": True}
         (folder / "counts.py").write_text(COUNTS)
         self.process = subprocess.Popen(
-            [*words, str(folder / "counts.py")], cwd=folder, env=environment(), text=True, start_new_session=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            [*words, str(folder / "counts.py")], cwd=folder, env=environment(), text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **place,
         )  # fmt: skip
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "ready\n"
@@ -180,6 +183,63 @@ def test_a_terminal_that_is_closed_is_told_to_the_script(tmp_path: Path, words: 
     """The kernel tells the leader of the session alone, which is the parent; without us it is the script."""
     Terminal(tmp_path, words, COUNTS.replace("sys.stdin.readline()", UNTIL_A_SIGNAL)).close()
     assert counted(tmp_path) == {signal.SIGHUP: 1}
+
+
+# ---- stopped and continued ----
+
+
+def state_of(pid: int) -> str:
+    """ "T" is stopped, "S" sleeps, "R" runs."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def wait_until_all(pids: Sequence[int], states: str) -> None:
+    deadline = time.monotonic() + 30
+    while not all(state_of(pid) in states for pid in pids):
+        assert time.monotonic() < deadline, [state_of(pid) for pid in pids]
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("send", [to_the_group, to_the_process])
+def test_stopping_and_continuing_reaches_the_parent_and_the_script(
+    tmp_path: Path, send: Callable[[Counting, int], None]
+) -> None:
+    script = Counting(tmp_path, RUN, is_job=True)
+    both = [script.process.pid, children(script.process.pid)[0]]
+    for _ in range(3):
+        send(script, signal.SIGTSTP)
+        wait_until_all(both, "T")
+        send(script, signal.SIGCONT)
+        wait_until_all(both, "SR")
+    send(script, signal.SIGUSR1)
+    time.sleep(APART_S)
+    assert script.counts() == {signal.SIGUSR1: 1}
+
+
+@pytest.mark.parametrize("words", [python(), RUN], ids=["alone", "watched"])
+@pytest.mark.parametrize("send", WAYS)
+def test_a_script_that_handles_stopping_itself_gets_each_once_and_goes_on(
+    tmp_path: Path, words: list[str], send: Callable[[Counting, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handled = [*SENT, signal.SIGTSTP, signal.SIGCONT]
+    monkeypatch.setitem(globals(), "COUNTS", COUNTS.replace(str([*map(int, SENT)]), str([*map(int, handled)])))
+    script = Counting(tmp_path, words)
+    for number in (signal.SIGTSTP, signal.SIGCONT, signal.SIGTSTP):
+        send(script, number)
+        time.sleep(APART_S)
+        assert state_of(script.process.pid) != "T", "who is not stopped looks so from outside"
+    assert script.counts() == {signal.SIGTSTP: 2, signal.SIGCONT: 1}
+
+
+def test_a_script_that_is_stopped_alone_stops_nobody_else(tmp_path: Path) -> None:
+    script = Counting(tmp_path, RUN)
+    child = children(script.process.pid)[0]
+    os.kill(child, signal.SIGSTOP)
+    wait_until_all([child], "T")
+    time.sleep(APART_S)
+    assert state_of(script.process.pid) != "T"
+    os.kill(child, signal.SIGCONT)
+    assert script.counts() == {}
 
 
 # ---- the third process ----
