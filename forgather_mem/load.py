@@ -161,7 +161,7 @@ class Attached:
 
     def detach(self) -> None:
         """Remove the callbacks and restore every wrapped method; an open run ends. Idempotent."""
-        from forgather_mem.callbacks.trainer.link import LINK_ATTRIBUTE
+        from forgather_mem.callbacks.trainer.link import LINKS
         from forgather_mem.telemetry.guard import FailureGuard
 
         trainer, fence = self._trainer(), FailureGuard()
@@ -169,7 +169,7 @@ class Attached:
             if trainer is not None:
                 trainer.pop_callback(callback)
             fence.call_part(callback, "close")  # one that fails keeps none of the others
-        link = getattr(trainer, LINK_ATTRIBUTE, None)
+        link = LINKS.of(trainer) if trainer is not None else None
         if link is not None:
             link.handles = {name: handle for name, handle in link.handles.items() if handle is not self}
             link.leave(self.callbacks)

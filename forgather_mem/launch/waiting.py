@@ -28,7 +28,7 @@ _WAITED_FOR = _PASSED_ON | {signal.SIGCHLD}
 # Within this time whoever signals us and then the others, or our group, has done so
 _SETTLE_S = 0.01
 # The kernel drops either when the other comes
-_UNDONE_BY = {signal.SIGTSTP: signal.SIGCONT, signal.SIGCONT: signal.SIGTSTP}
+_UNDONE_BY: dict[int, int] = {signal.SIGTSTP: signal.SIGCONT, signal.SIGCONT: signal.SIGTSTP}
 _STATES = os.WNOHANG | os.WUNTRACED | os.WCONTINUED
 _PR_SET_PDEATHSIG = 1
 _FOUND_BUT_NOT_RUN = 126

@@ -184,7 +184,7 @@ def test_a_copied_trainer_calls_its_own_methods(tmp_path: Path, way: str) -> Non
     if way == "pickle":
         del trainer.log
     twin = WAYS[way](trainer)
-    assert "_inner_training_loop" in vars(trainer)
+    assert "_inner_training_loop" not in vars(trainer)
     assert "_inner_training_loop" not in vars(twin)
     twin.train()
     assert (twin.state.global_step, trainer.state.global_step) == (2, 0)
@@ -230,3 +230,51 @@ def test_a_state_that_takes_the_place_of_the_trainings_leaves_it_watched(tmp_pat
     assert [sample.step for sample in capture.samples] == [1, 2, 3, 4]
     assert callback.summary is not None
     assert (callback.summary.facts.end, callback.summary.steps) == ("finished", 4)
+
+
+@pytest.mark.parametrize("watched", WATCHED)
+def test_before_and_after_a_training_nothing_of_us_is_on_the_trainer_but_the_callbacks(
+    tmp_path: Path, watched: str
+) -> None:
+    alone: list[set[str]] = []
+
+    def look(trainer: Trainer) -> None:
+        alone.append(set(vars(trainer)) | {f"handler {name}" for name in vars(trainer.callback_handler)})
+
+    for name in ("alone", watched):
+        for moment in ("before", "after"):
+            trainer = trained(tmp_path / name / moment, name, moment, look)
+            assert ours_in(trainer) == []
+    assert alone[:2] == alone[2:]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_the_attributes_of_a_watched_trainer_make_another_trainer(tmp_path: Path, moment: str) -> None:
+    """`vars` of a trainer are no place for a method that is bound to this one."""
+    twins: list[Any] = []
+
+    def look(trainer: Trainer) -> None:
+        twins.append(trainer.__class__.__new__(trainer.__class__))
+        vars(twins[0]).update(copy.deepcopy(vars(trainer)))
+
+    trainer = trained(tmp_path, "attach", moment, look)
+    (state, weights), (twin,) = (trainer.state, fingerprint(trainer)[0]), twins
+    twin.train()
+    assert (trainer.state, fingerprint(trainer)[0]) == (state, weights)
+    assert twin.state.global_step == 4
+
+
+def test_an_error_of_a_callback_that_is_told_of_the_beginning_after_us_ends_the_run(tmp_path: Path) -> None:
+    class Raises(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            raise RuntimeError("the users own error")
+
+    ours, last = MemoryCallback(), Raises()
+    trainer = make_trainer(tmp_path, [ours, last])
+    with pytest.raises(RuntimeError, match="users own") as error:
+        trainer.train()
+    assert ours.summary is not None
+    assert ours.summary.facts.end == "exception"
+    assert ours_in(trainer) == []
+    assert vars(last) == {}
+    assert not any("forgather_mem" in str(entry.path) for entry in error.traceback)

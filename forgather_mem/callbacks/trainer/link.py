@@ -1,9 +1,11 @@
 """The link to a Trainer: wraps its methods to see what happens between events. Nothing else wraps them.
 
-The wrappers are set on the trainer object, not on its class, during a training. One stays between trainings: around the
-whole training loop, because no event is fired when an exception leaves it. It is not around `train` itself: a wrapper
-of `train` must hold the trainer, or `Trainer(...).train()` would lose it midway, and then the trainer keeps itself and
-its model alive until some garbage collection.
+The wrappers are set on the trainer object, not on its class, during a training; the link itself stands beside it. No
+event is fired when an exception leaves the training loop. transformers 5 runs the loop in parts, which are looked up
+when they are called: they are wrapped when a training begins, and nothing stays. Where the loop is one method
+(transformers 4, a subclass with a loop of its own, Forgather) it is running by then, so a wrapper around it stays
+between trainings. It is not around `train` itself: a wrapper of that must hold the trainer, or `Trainer(...).train()`
+would lose it midway, and then the trainer keeps itself and its model alive until some garbage collection.
 """
 
 from __future__ import annotations
@@ -22,8 +24,6 @@ from forgather_mem.diagnose.oom.failing import close_failed
 from forgather_mem.engine.run import Run
 from forgather_mem.telemetry.guard import FailureGuard
 
-# The trainer's attribute for the link, so that several callbacks share one.
-LINK_ATTRIBUTE = "_forgather_mem_link"
 # The whole training, in transformers' and in Forgather's trainer.
 _WHOLE = ("_inner_training_loop", "_train_loop")
 # For a callback added too late to wrap the whole training, which is already running: its parts, outermost first, of
@@ -32,6 +32,7 @@ _PARTS = (("", "_run_epoch"), ("", "_evaluate"), ("", "_finalize_training"), ("c
 _SMALL_PARTS = (("", "get_batch_samples"), ("", "training_step"), ("callback_handler", "call_event"))
 # The objects that a trainer passes to callbacks.
 _OBJECTS = ("model", "processing_class", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader")
+_LAST_PART = "_finalize_training"
 _BUILDS_OR_TRAINS = ("__init__", "train", *_WHOLE)
 
 
@@ -64,18 +65,18 @@ class Link:
     @staticmethod
     def of(trainer: Any, user: object) -> Link:
         """The trainer's link, created if missing."""
-        link: Link | None = trainer.__dict__.get(LINK_ATTRIBUTE)
-        if link is None or link._trainer() is not trainer:  # a copied trainer carries a copied link
+        link = LINKS.of(trainer)
+        if link is None:
             link = Link(trainer)
-            setattr(trainer, LINK_ATTRIBUTE, link)
+            LINKS.give(trainer, link)
         link.users.add(user)
         return link
 
     @staticmethod
     def handles_of(trainer: Any) -> dict[str, object]:
         """The handles of the trainer's link; empty if it has no link of its own."""
-        link: Link | None = trainer.__dict__.get(LINK_ATTRIBUTE)
-        return link.handles if link is not None and link.trainer() is trainer else {}
+        link = LINKS.of(trainer)
+        return link.handles if link is not None else {}
 
     def trainer(self) -> Any | None:
         """The trainer, as long as something else holds it."""
@@ -89,8 +90,10 @@ class Link:
         self._lasting.fence = fence or FailureGuard()
         trainer = self._trainer()
         self._of_one_training = _caller(("train",), lambda owner: owner is trainer) is not None
+        if trainer is None or _runs_in_parts(trainer):
+            return
         for name in _WHOLE:
-            if trainer is not None and not isinstance(trainer.__dict__.get(name), MethodPatch):
+            if not isinstance(trainer.__dict__.get(name), MethodPatch):
                 self._lasting.wrap(trainer, name, functools.partial(_training, self))
 
     def begin(self, run: Run, *, phases: bool) -> None:
@@ -151,7 +154,7 @@ class Link:
     def end(self) -> None:
         """Restore all methods wrapped for this training; what others have replaced since is theirs and stays."""
         self._unwrap()
-        if not self._lasting:
+        if not self._lasting and not self.users:
             self._go()
 
     def leave(self, users: Iterable[object]) -> None:
@@ -173,6 +176,10 @@ class Link:
         elif self._run is not None:
             self._run.close()
 
+    def forget_run(self) -> None:
+        """The training is over."""
+        self._run = None
+
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()  # also where a trainer copies itself in a way of its own
 
@@ -184,8 +191,8 @@ class Link:
 
     def _go(self) -> None:
         trainer = self._trainer()
-        if trainer is not None and trainer.__dict__.get(LINK_ATTRIBUTE) is self:
-            delattr(trainer, LINK_ATTRIBUTE)
+        if trainer is not None:
+            LINKS.forget(trainer, self)
 
     def _tell_before_the_optimizer(self, trainer: Any, run: Run) -> None:
         """Fire `pre_optimizer_step` from the optimizer, since Forgather's trainer has no such event."""
@@ -205,12 +212,39 @@ class Link:
 
         run.on_close.append(optimizer.register_step_pre_hook(tell).remove)
 
-    def _wrap_parts(self, trainer: Any) -> None:
+    def _wrap_parts(self, trainer: object) -> None:
         parts = _PARTS if hasattr(trainer, "_run_epoch") else _PARTS + _SMALL_PARTS
         for owner, name in parts:
-            self._wrapped.wrap(
-                getattr(trainer, owner, None) if owner else trainer, name, functools.partial(_whole, self)
-            )
+            around = functools.partial(_last if name == _LAST_PART else _whole, self)
+            self._wrapped.wrap(getattr(trainer, owner, None) if owner else trainer, name, around)
+        for callback in self.callbacks():  # those behind us have not seen `train_begin` yet
+            if not any(callback is user for user in self.users):
+                self._wrapped.wrap(callback, "on_train_begin", functools.partial(_whole, self))
+
+
+class _Links:
+    """The link of each trainer that is alive, by the trainer's id; a copy has none."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Link, weakref.ref[object]]] = {}
+
+    def of(self, trainer: object) -> Link | None:
+        found = self._known.get(id(trainer))
+        return found[0] if found is not None and found[1]() is trainer else None
+
+    def give(self, trainer: object, link: Link) -> None:
+        known, key = self._known, id(trainer)
+        known[key] = link, weakref.ref(trainer, lambda _: known.pop(key, None))
+
+    def forget(self, trainer: object, link: Link) -> None:
+        if self.of(trainer) is link:
+            del self._known[id(trainer)]
+
+
+# A single instance, because a trainer has no other place than itself
+LINKS = _Links()
 
 
 def _training(link: Link, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -224,7 +258,8 @@ def _training(link: Link, call: Callable[..., Any], arguments: tuple[Any, ...], 
         fence.call("the end of a training", link.close_run, error)  # what a Ctrl-C while it closed has left undone
         raise
     finally:
-        link._inside, link._run = False, None
+        link._inside = False
+        link.forget_run()
         fence.call("the end of a training", link.settle)
 
 
@@ -232,8 +267,27 @@ def _whole(link: Link, call: Callable[..., Any], arguments: tuple[Any, ...], key
     try:
         return call(*arguments, **keywords)
     except BaseException as error:
-        link.close_run(error)
+        try:
+            link.close_run(error)
+        except BaseException:
+            link.close_run(error)  # what a Ctrl-C while it closed has left undone
+            raise
+        link.forget_run()
         raise
+
+
+def _last(link: Link, *called: Any) -> object:
+    """The last part of a training; a callback that was removed meanwhile has not seen its end."""
+    result: object = _whole(link, *called)
+    link.close_run()
+    link.forget_run()
+    return result
+
+
+def _runs_in_parts(trainer: object) -> bool:
+    """Whether the trainer runs transformers' own loop, in its parts."""
+    loop = getattr(type(trainer), _WHOLE[0], None)
+    return getattr(loop, "__module__", "") == "transformers.trainer" and hasattr(trainer, _PARTS[0][1])
 
 
 def _log(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
