@@ -161,7 +161,8 @@ def read_file(path: str | os.PathLike[str], max_bytes: int, *, follow: bool = Tr
         ValueError: when it is larger.
     """
     with open_regular(path, follow=follow) as opened:
-        content = opened.read(max_bytes + 1)
+        size = os.fstat(opened.fileno()).st_size  # a buffer for all that it may be would be taken at once
+        content = opened.read(min(max_bytes, size) + 1)
     if len(content) > max_bytes:
         raise ValueError(f"it has more than {max_bytes:,} bytes")
     return content

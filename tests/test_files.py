@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import threading
+import tracemalloc
 
 import pytest
 
@@ -136,3 +137,13 @@ def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
     for name in ("pipe", "zero", "."):
         with pytest.raises(OSError, match="not a regular file"):
             read_file(tmp_path / name, 5)
+
+
+def test_a_small_file_takes_no_buffer_of_all_that_it_might_be(tmp_path):
+    (tmp_path / "file").write_bytes(b"12345")
+    tracemalloc.start()
+    try:
+        assert read_file(tmp_path / "file", 1 << 30) == b"12345"
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()

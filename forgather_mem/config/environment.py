@@ -303,6 +303,7 @@ class Config:
             variables,
             budgets=self._budgets,
             addresses=self._addresses,
+            num_chars=len(self.rendered.text),
             folder_of=self._folder_of,
         )
 

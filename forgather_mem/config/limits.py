@@ -20,6 +20,8 @@ class Limits:
         nodes: Nodes of the graph as written; a list or mapping counts as three, a call as four. Also lines of text, and
             entries that merge keys copy.
         expanded_nodes: Number of nodes, with every alias counted as a copy.
+        objects: Objects that calls of one construction build, each copy of a `!factory` counted; values such as lists,
+            numbers and ranges are not.
         depth: Levels of nesting in YAML, in the graph and in values from outside.
         loop_items: Total items of all Jinja loops in one render; also the length of the longest list.
         calls: Calls of macros, functions, methods and filters in one render.
@@ -30,18 +32,19 @@ class Limits:
         made_bytes: Memory of all strings and lists made by expressions, kept or not.
         integer_bits: Size of an integer made by an expression.
         render_cpu_s: CPU time of one load, from its files to its graph; for each MiB of template text three times as
-            much again.
+            much again. A construction has the same time for its own work, imports and constructors not counted.
     """
 
     source_bytes: int = 4 * MIB
     rendered_bytes: int = 4 * MIB
     nodes: int = 200_000
     expanded_nodes: int = 1_000_000
+    objects: int = 10_000
     depth: int = 100
     loop_items: int = 200_000
     calls: int = 200_000
     string_bytes: int = MIB
-    includes: int = 300
+    includes: int = 1_000
     tokens: int = 20_000
     work: int = 1_000_000
     made_bytes: int = 64 * MIB

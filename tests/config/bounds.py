@@ -133,6 +133,7 @@ def _attempt(
         }
         runs["construct"] = lambda: _construct("t.yaml", variables)
         for name in wanted:
+            gc.collect()  # each command is a process of its own, and leaves the next one nothing
             began_s = time.thread_time()
             end, message = _ended(runs[name])
             commands[name] = {"end": end, "message": message[:4000], "cpu_s": round(time.thread_time() - began_s, 4)}

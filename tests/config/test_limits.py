@@ -2,7 +2,10 @@
 
 import dataclasses
 import re
+import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,6 +46,56 @@ def test_the_clock_stops_the_built_ins_of_a_construction():
     config._budgets = Limits(render_cpu_s=1e-9)
     with pytest.raises(TemplateError, match="s of CPU time"):
         config.construct("a")
+
+
+def slowly(seconds):
+    until_s = time.thread_time() + seconds
+    while time.thread_time() < until_s:
+        pass
+    return seconds
+
+
+def test_the_clock_of_a_construction_counts_our_own_work_and_not_what_is_called(monkeypatch):
+    monkeypatch.setitem(sys.modules, "slow_parts", SimpleNamespace(slowly=slowly))
+    slowly.__module__ = "slow_parts"
+    text = "a: &a !factory:slow_parts:slowly [0.002]\nb: [" + "*a, " * 300 + "]"
+    budgets = Limits(render_cpu_s=0.2)
+    made = (
+        ConfigEnvironment(policy=Policy(["slow_parts:slowly"]), budgets=budgets).load_from_string(text).construct("b")
+    )
+    assert sum(made) == pytest.approx(0.6)
+
+
+def test_the_clock_stops_a_construction_where_it_is():
+    config = ConfigEnvironment(policy=Policy()).load_from_string("a: 1\nb: [" + "{}, " * 500 + "]")
+    config._budgets = Limits(render_cpu_s=1e-9)
+    with pytest.raises(TemplateError, match="s of CPU time") as refused:
+        config.construct("b")
+    assert refused.value.line == 2
+
+
+def test_the_objects_that_calls_build_are_counted_and_code_may_allow_more():
+    text = "a: &a !factory:datetime:timedelta {hours: 1}\nb: [" + "*a, " * 20 + "]\n"
+    for number, budgets in (19, Limits(objects=19)), (20, Limits(objects=20)):
+        config = ConfigEnvironment(policy=Policy(), budgets=budgets).load_from_string(text)
+        if number == 20:
+            assert len(config.construct("b")) == 20
+            continue
+        with pytest.raises(TemplateError, match="more than 19 objects are built by calls") as refused:
+            config.construct("b")
+        assert (refused.value.line, refused.value.path) == (1, "$.a")
+    values = "[" + "!call:list [[1]], " * 50 + "]"
+    assert len(ConfigEnvironment(budgets=Limits(objects=1)).load_from_string(values).construct()) == 50
+
+
+def test_too_many_calls_are_refused_before_the_first_and_told_by_check():
+    text = "b:\n" + "- !call:datetime:timedelta {hours: 1}\n" * 30
+    config = ConfigEnvironment(policy=Policy(), budgets=Limits(objects=20)).load_from_string(text)
+    with pytest.raises(TemplateError, match="more than 20 objects") as refused:
+        config.construct("b")
+    assert refused.value.line == 22
+    (told,) = config.misfits()
+    assert str(told) == str(refused.value)
 
 
 def test_the_clock_runs_inside_only_and_large_templates_have_more_time():

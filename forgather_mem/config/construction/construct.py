@@ -11,8 +11,9 @@ import functools
 import inspect
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 
+from forgather_mem.config.clock import OutOfTime
+from forgather_mem.config.construction.cells import MISSING, Cell, filled_cells
 from forgather_mem.config.construction.filling import filled_arguments, filled_list, filled_mapping
 from forgather_mem.config.construction.resolve import MAX_NAMES, Callee, Resolver, is_file
 from forgather_mem.config.construction.sizes import Sizes, TooLarge
@@ -20,8 +21,6 @@ from forgather_mem.config.construction.value_builtins import Values
 from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, DictNode, ListNode, Node, Value, VarNode, walk
 from forgather_mem.config.policy.remote_code import ArgumentCheck
 from forgather_mem.errors import TemplateError
-
-_MISSING: Final = object()
 
 
 class Construction:
@@ -33,7 +32,7 @@ class Construction:
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
         self._built: dict[int, object] = {}  # by id of the node; the graph keeps the nodes alive
-        self._cells: dict[int, _Cell] = {}
+        self._cells: dict[int, Cell] = {}
         self._items: dict[int, int] = {}
 
     def build(self, roots: Sequence[Value]) -> list[object]:
@@ -44,14 +43,15 @@ class Construction:
                 a constructor raises, with its exception as the cause.
         """
         run = _Builder(self._resolver, self._built, self._built, items=self._items)
-        for node in self._resolver.calls(roots):
-            if not is_file(node):  # an earlier call of the template may write the file
-                run.check_ahead(node)
-        self._built.update(_filled(self._cells))
-        try:
-            return [run.value(root) for root in roots]
-        finally:
-            run.settle(self._cells)
+        with run.clock:
+            for node in self._resolver.calls(roots):
+                if not is_file(node):  # an earlier call of the template may write the file
+                    run.check_ahead(node)
+            self._built.update(filled_cells(self._cells))
+            try:
+                return [run.value(root) for root in roots]
+            finally:
+                run.settle(self._cells)
 
 
 def misfits(resolver: Resolver, roots: Sequence[Value]) -> list[TemplateError]:
@@ -62,16 +62,19 @@ def misfits(resolver: Resolver, roots: Sequence[Value]) -> list[TemplateError]:
     found: list[TemplateError] = []
     names: set[str] = set()
     run = _Builder(resolver, {}, {})
-    for node in resolver.reached(roots):
-        if max(len(found), len(names)) >= MAX_NAMES:
-            break
-        if isinstance(node, CallNode):
-            names.add(node.constructor)
-        if isinstance(node, CallNode) and resolver.allows(node):
-            try:
-                run.check_ahead(node)
-            except TemplateError as error:
-                found.append(error)
+    with run.clock:
+        for node in resolver.reached(roots):
+            if max(len(found), len(names)) >= MAX_NAMES:
+                break
+            if isinstance(node, CallNode):
+                names.add(node.constructor)
+            if isinstance(node, CallNode) and resolver.allows(node):
+                try:
+                    run.check_ahead(node)
+                except TemplateError as error:
+                    found.append(error)
+                    if isinstance(error.__cause__, TooLarge | OutOfTime):
+                        break
     return found
 
 
@@ -86,13 +89,14 @@ class Partial:
         self._resolver = resolver
         self._node = node
         self._run = run  # while the construction that made it is running; afterwards `_cells` is used
-        self._cells: dict[int, _Cell] = {}
+        self._cells: dict[int, Cell] = {}
 
     def __call__(self, /, *args: object, **kwargs: object) -> object:
-        once = self._run.once if self._run else _filled(self._cells)
+        once = self._run.once if self._run else filled_cells(self._cells)
         run = _Builder(self._resolver, once, {}, self._run.partials if self._run else [])
         try:
-            return run.call_partial(self._node, args, kwargs)
+            with run.clock:
+                return run.call_partial(self._node, args, kwargs)
         finally:
             if self._run is None:
                 run.settle(self._cells)
@@ -109,10 +113,10 @@ class Partial:
     def __reduce__(self) -> tuple[object, ...]:
         """Pickles the partial with the singletons that its arguments refer to."""
         whole = Partial(self._resolver, self._node, None)
-        whole.settle(self._run.once if self._run else _filled(self._cells), {})
+        whole.settle(self._run.once if self._run else filled_cells(self._cells), {})
         return _restored, (whole._resolver, self._node, [(c.node, c.value) for c in whole._cells.values()])
 
-    def settle(self, once: Mapping[int, object], cells: dict[int, _Cell]) -> None:
+    def settle(self, once: Mapping[int, object], cells: dict[int, Cell]) -> None:
         """Let go of the construction: keep only the variables and singletons that the arguments refer to."""
         resolver, names = self._resolver, []
         self._run, self._cells = None, {}
@@ -122,35 +126,17 @@ class Partial:
 
         for node in walk([self._node], parts):
             if node.once:
-                cell = self._cells[id(node)] = cells.setdefault(id(node), _Cell(node))
+                cell = self._cells[id(node)] = cells.setdefault(id(node), Cell(node))
                 cell.fill(once)
             elif isinstance(node, VarNode):
                 names.append(node.variable)
         self._resolver = resolver.narrowed(names)
 
 
-class _Cell:
-    """The one object of a node, shared by a construction and the partials that it made."""
-
-    __slots__ = ("node", "value")
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.value: object = _MISSING
-
-    def fill(self, once: Mapping[int, object]) -> None:
-        if self.value is _MISSING:
-            self.value = once.get(id(self.node), _MISSING)
-
-
-def _filled(cells: Mapping[int, _Cell]) -> dict[int, object]:
-    return {key: cell.value for key, cell in cells.items() if cell.value is not _MISSING}
-
-
 def _restored(resolver: Resolver, node: CallNode, built: Sequence[tuple[Node, object]]) -> Partial:
     partial = Partial(resolver, node, None)
     for once, value in built:
-        cell = partial._cells[id(once)] = _Cell(once)
+        cell = partial._cells[id(once)] = Cell(once)
         cell.value = value
     return partial
 
@@ -176,12 +162,14 @@ class _Builder:
         self.partials = [] if partials is None else partials
         self._resolver = resolver
         self._memo = memo
-        self._values = Values(cpu_s=resolver.budgets.render_cpu_s)
+        self.clock = resolver.clock()
+        self._values = Values(clock=self.clock)
         self._callees: dict[str, Callee] = {}
         self._arguments_check = ArgumentCheck(resolver.allows_address)
-        self._sizes = Sizes(resolver.budgets, {} if items is None else items)
+        self._ahead = Sizes(resolver.budgets, self.clock, {})
+        self._sizes = Sizes(resolver.budgets, self.clock, {} if items is None else items)
 
-    def settle(self, cells: dict[int, _Cell]) -> None:
+    def settle(self, cells: dict[int, Cell]) -> None:
         """At the end: detach the partials and move what was built into the shared cells."""
         for partial in self.partials:
             partial.settle(self.once, cells)
@@ -199,9 +187,9 @@ class _Builder:
 
     def _callee(self, node: CallNode) -> Callee:
         if function := self._values.function(node.constructor):
-            return Callee(function)
+            return Callee(function, is_value=node.constructor != "call")
         try:
-            return self._resolver.callee(node)
+            return self.clock.outside(self._resolver.callee, (node,), {})
         except TemplateError:
             raise
         except Exception as error:
@@ -211,6 +199,8 @@ class _Builder:
         """Import the callee of a call and check its arguments, before anything is built."""
         more_come = node.kind == "partial" or node.latent is not None
         callee = self.callee(node)
+        if not callee.is_value and node.kind != "partial":
+            self._count_call(node, self._ahead)
         found = callee.misfit(len(node.args), node.kwargs.keys(), more_come=more_come)
         if found is not None:
             raise self._resolver.misfit_error(node, found)
@@ -223,14 +213,14 @@ class _Builder:
         if not isinstance(root, Node):
             return root
         made = self._known(root)
-        if made is not _MISSING:
+        if made is not MISSING:
             return made
         stack: list[tuple[Node, Iterator[Node], list[object]]] = [(root, iter(self._needs(root)), [])]
         while stack:
             node, pending, values = stack[-1]
             for child in pending:
                 made = self._known(child)
-                if made is _MISSING:
+                if made is MISSING:
                     needs = self._needs(child)
                     if needs:
                         stack.append((child, iter(needs), []))
@@ -265,7 +255,7 @@ class _Builder:
         return self._resolver.parts(node)
 
     def _known(self, node: Node) -> object:
-        return (self.once if node.once else self._memo).get(id(node), _MISSING)
+        return (self.once if node.once else self._memo).get(id(node), MISSING)
 
     def _make(self, node: Node, values: Sequence[object]) -> object:
         made: object
@@ -280,7 +270,7 @@ class _Builder:
             made = self._variable(node, values)
         try:
             self._sizes.add(node, self._resolver.parts, made)
-        except TooLarge as error:
+        except (TooLarge, OutOfTime) as error:
             raise self._resolver.error(node, str(error)) from error
         if not node.fresh:
             (self.once if node.once else self._memo)[id(node)] = made
@@ -303,10 +293,20 @@ class _Builder:
             self._resolver.check(node, callee, args, kwargs)
         if values:  # the others were looked at ahead
             self._resolver.guard(node, callee, args, kwargs, self._arguments_check)
+        if not callee.is_value:
+            self._count_call(node, self._sizes)
         try:
-            return callee.function(*args, **kwargs)
+            if callee.is_value:
+                return callee.function(*args, **kwargs)
+            return self.clock.outside(callee.function, args, kwargs)
         except Exception as error:
             raise self._resolver.raised(node, callee, args, kwargs, error, _shown(error)) from error
+
+    def _count_call(self, node: CallNode, sizes: Sizes) -> None:
+        try:
+            sizes.add_call()
+        except (TooLarge, OutOfTime) as error:
+            raise self._resolver.error(node, str(error)) from error
 
     def _arguments(self, node: CallNode, values: Sequence[object]) -> tuple[Sequence[object], Mapping[str, object]]:
         args, kwargs, latent = filled_arguments(node, values)

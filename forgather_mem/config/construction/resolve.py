@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from forgather_mem.config.clock import CpuClock
 from forgather_mem.config.construction.signature_check import Misfit, Parameters, misfit, parameters_of
 from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, Graph, Node, Paths, Value, VarNode, walk
 from forgather_mem.config.limits import Limits
@@ -27,12 +28,14 @@ class Callee:
         parameters: What it takes, where Python can tell.
         is_checked_late: Whether its arguments fit is looked at when they are built, not only ahead.
         is_guarded: Its arguments may hold nothing that leads to code, an address or a file.
+        is_value: It makes a plain value: a built-in of templates, whose time and size we answer for.
     """
 
     function: Callable[..., object]
     parameters: Parameters | None = None
     is_checked_late: bool = False
     is_guarded: bool = False
+    is_value: bool = False
 
     def misfit(self, num_args: int, names: Set[str], *, more_come: bool = False) -> Misfit | None:
         """Why the arguments can't fit, or None."""
@@ -56,6 +59,7 @@ class Resolver:
         variables: Values for `!var`.
         budgets: How much may be built.
         addresses: Those that the person who loads gave as values.
+        num_chars: Length of the template's text.
         folder_of: Takes the name of a template to the folder of its file, None for text from memory.
     """
 
@@ -67,6 +71,7 @@ class Resolver:
         *,
         budgets: Limits | None = None,
         addresses: Sequence[str] = (),
+        num_chars: int = 0,
         folder_of: Callable[[str], str | None] | None = None,
     ) -> None:
         self.graph = graph
@@ -74,6 +79,7 @@ class Resolver:
         self.variables = variables
         self.budgets = budgets or Limits()
         self._addresses = addresses
+        self._num_chars = num_chars
         self._folder_of = folder_of
         self._callees: dict[object, Callee] = {}
         self._paths: Paths | None = None  # found when an error wants one
@@ -81,6 +87,12 @@ class Resolver:
     def __getstate__(self) -> dict[str, object]:
         graph = Graph(root=None)  # its `locate` belongs to a load that has ended
         return {**self.__dict__, "graph": graph, "_folder_of": None, "_callees": {}, "_paths": None}
+
+    def clock(self) -> CpuClock:
+        """The clock of one construction, or of one call of a partial."""
+        clock = CpuClock(self.budgets.render_cpu_s)
+        clock.read(self._num_chars)
+        return clock
 
     def narrowed(self, names: Iterable[str]) -> Resolver:
         """A copy with only some of the variables, so that it keeps no more alive than it needs."""

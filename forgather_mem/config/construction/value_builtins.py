@@ -31,13 +31,13 @@ class Values:
 
     Args:
         limit: Total items that all calls may be given. A string counts as one item per 16 characters.
-        cpu_s: CPU time of all of them; what else a construction calls is not in it.
+        clock: Of the construction.
     """
 
-    def __init__(self, limit: int = LIMIT, cpu_s: float | None = None) -> None:
+    def __init__(self, limit: int = LIMIT, clock: CpuClock | None = None) -> None:
         self._limit = limit
         self._left = limit
-        self._clock = CpuClock(Limits().render_cpu_s if cpu_s is None else cpu_s)
+        self._clock = clock or CpuClock(Limits().render_cpu_s)
         self._special: dict[str, Callable[..., Any]] = {
             "collections.OrderedDict": self._ordered,
             "collections:OrderedDict": self._ordered,

@@ -80,6 +80,7 @@ def _compose(rendered: Rendered, composer: Composer) -> None:
         raise TemplateNodeError(mark_of(event) if event else mark_at(1, 1), str(error)) from error
     finally:
         loader.dispose()
+        composer.handlers = {}  # bound to the composer: all it holds would wait for the garbage collector
 
 
 def _check_directives(text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import codecs
 import errno
 import itertools
 import json
@@ -19,9 +20,9 @@ from forgather_mem.files import read_file, replace_file
 ENVIRONMENT = "FORGATHER_MEM_ALLOW"
 TABLE = "forgather_mem"
 _ADDRESS = re.compile(r"(?:[\w.+-]+::)*[\w.+-]+://(?!.*::)[^\s,*\\\x00-\x1f]*")
-MAX_BYTES = 1_000_000
+MAX_BYTES = 256 * 2**10
 """Larger files are refused: a `pyproject.toml` may have come with somebody else's folder."""
-_MAX_PARTS = 100
+_MAX_PARTS = 1_000_000  # the sum over all lines of the square of their number; each takes tomllib 50 ns
 _PARTS, _STRINGS = re.compile(r"\.[ \t]*[\w\"'-]"), re.compile(r"\"[^\"\n]*\"|'[^'\n]*'")
 _MAX_BRACKETS = 1000  # each is tried as the end of the list
 
@@ -75,7 +76,7 @@ def entries_of_folder(folder: Path) -> list[str]:
     path = folder / "pyproject.toml"
     try:
         content = read_file(path, MAX_BYTES)
-        return _allowed(_parsed(content.decode())) if TABLE.encode() in content else []
+        return _allowed(_parsed(content.decode("utf-8-sig"))) if TABLE.encode() in content else []
     except OSError:  # no such file, or something that is no file
         return []
     except ValueError as error:  # from TOML, from UTF-8, or our own
@@ -95,7 +96,8 @@ def add_entries(folder: Path, entries: Sequence[str]) -> Path:
         target = os.path.realpath(path)
         raise ValueError(f"{path} is a link to {target}; write allow = [...] in [tool.{TABLE}] there yourself")
     try:
-        text = read_file(path, MAX_BYTES, follow=False).decode() if path.exists() else ""
+        content = read_file(path, MAX_BYTES, follow=False) if path.exists() else b""
+        text = content.decode("utf-8-sig")
         if text and not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         before = _parsed(text)
@@ -111,14 +113,15 @@ def add_entries(folder: Path, entries: Sequence[str]) -> Path:
     if changed is None or not _means(changed, before):
         written = ", ".join(map(_quoted, table["allow"]))
         raise ValueError(f"{path}: can't be extended; write allow = [{written}] in [tool.{TABLE}]")
-    replace_file(path, changed.encode(), sync=True)
+    mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""  # as editors on Windows write it
+    replace_file(path, mark + changed.encode(), sync=True)
     return path
 
 
 def _parsed(text: str) -> dict[str, Any]:
     # tomllib takes time quadratic in the parts of a key: 40 KB of `a.a.a` take it 10 s.
-    if any(len(_PARTS.findall(line)) > _MAX_PARTS for line in _STRINGS.sub('""', text).splitlines()):
-        raise ValueError(f"a key has more than {_MAX_PARTS} parts")
+    if sum(len(_PARTS.findall(line)) ** 2 for line in _STRINGS.sub('""', text).splitlines()) > _MAX_PARTS:
+        raise ValueError("its keys have too many parts")
     try:
         return tomllib.loads(text)
     except RecursionError:

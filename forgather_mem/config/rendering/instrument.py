@@ -74,24 +74,30 @@ class Instrument(NodeTransformer):
 
     def generic_visit(self, node: nodes.Node, *args: object, **kwargs: object) -> nodes.Node:
         super().generic_visit(node, *args, **kwargs)
-        for body in (getattr(node, "body", None), getattr(node, "else_", None)):
-            if isinstance(body, list):
-                self._end_includes(body)
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and not isinstance(node, nodes.If | nodes.For):  # around these one knows what follows
+            self._end_includes(body, [])
         return node
 
-    def _end_includes(self, body: list[nodes.Node]) -> None:
+    def _end_includes(self, body: list[nodes.Node], following: list[nodes.Node]) -> None:
         """Keep an include that is alone on its line from swallowing the line after it: Jinja removes the last newline
-        of the included file and the one after the statement."""
-        following: nodes.Node | None = None  # the next node that may print
+        of the included file and the one after the statement. What may print after the body is `following`."""
         for number in range(len(body) - 1, -1, -1):
             node = body[number]
-            swallows = following is not None and not _begins_line(following)
-            if swallows and isinstance(node, nodes.Include) and node.with_context and self._is_alone(node.lineno):
+            swallows = not all(map(_begins_line, following))
+            if isinstance(node, nodes.If):
+                for inner in (node.body, *([other] for other in node.elif_), node.else_):
+                    self._end_includes(inner, following)
+            elif isinstance(node, nodes.For):
+                first = [inner for inner in node.body if not isinstance(inner, _SILENT)][:1]  # of the next turn
+                self._end_includes(node.body, [*following, *first])
+                self._end_includes(node.else_, following)
+            elif swallows and isinstance(node, nodes.Include) and node.with_context and self._is_alone(node.lineno):
                 ended = _filter("line", nodes.Const(None, lineno=node.lineno), [])
                 ended.node = None
                 body[number] = nodes.FilterBlock([node], ended, lineno=node.lineno)
             if not isinstance(node, _SILENT):
-                following = node
+                following = [node]
 
     def _is_alone(self, line: int) -> bool:
         """Whether a line is one tag and nothing else."""

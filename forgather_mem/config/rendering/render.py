@@ -136,7 +136,7 @@ class Renderer:
             unknown = unknown_blocks(self._compiler) if job.parents else ()
         for error in unknown:
             self._warn_once(error)
-        origins: list[Origins | None] = []
+        origins: list[Origins | Source | None] = []
 
         def locate(line: int, column: int) -> SourceLocation:
             if not origins:
@@ -171,8 +171,13 @@ class Renderer:
 
     def _trace(
         self, job: Job, source: Source, wrapped: dict[str, Any], text: str, values: Mapping[str, str]
-    ) -> Origins | None:
-        """The source map, None for a text that is too long for one, or took too long."""
+    ) -> Origins | Source | None:
+        """The source map; the source itself where rendering changed nothing.
+
+        None for a text that is too long for one, or took too long.
+        """
+        if text == "\n".join(source.lines).removesuffix("\n"):
+            return source
         if len(text) > _MAX_TRACED or job.cpu.is_half_spent:
             return None
         budgets = replace(self._budgets, rendered_bytes=8 * _MAX_TRACED, made_bytes=2 * self._budgets.made_bytes)

@@ -12,6 +12,7 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from forgather_mem.config.graph.composer import Composer
 from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, DictNode, ListNode, VarNode, mark_at
 from forgather_mem.config.graph.parse import parse
 from forgather_mem.config.limits import Limits
@@ -546,3 +547,14 @@ def error_of(function, *args):
     except TemplateError as error:
         return error
     return None
+
+
+def test_a_load_leaves_nothing_large_for_the_garbage_collector():
+    graph("a: [1, &x 2]")
+    gc.collect()
+    gc.disable()
+    try:
+        graph("a: [1, &x 2]")
+        assert not [one for one in gc.get_objects() if type(one) is Composer]
+    finally:
+        gc.enable()

@@ -148,15 +148,34 @@ def test_mode_and_line_ends_stay(tmp_path):
     assert (path.stat().st_mode & 0o777, os.listdir(tmp_path)) == (0o604, ["pyproject.toml"])
 
 
+def test_a_byte_order_mark_is_read_over_and_stays(tmp_path):
+    path = tmp_path / "pyproject.toml"
+    path.write_bytes(b'\xef\xbb\xbf[tool.forgather_mem]\r\nallow = ["a"]\r\n')
+    assert entries_of_folder(tmp_path) == ["a"]
+    add_entries(tmp_path, ["b"])
+    assert entries_of_folder(tmp_path) == ["a", "b"]
+    assert path.read_bytes().startswith(b"\xef\xbb\xbf[tool")
+
+
+def test_a_long_line_of_numbers_is_no_long_key(tmp_path):
+    text = f'[tool.other]\nsizes = [{"0.5, " * 400}]\n[tool.forgather_mem]\nallow = ["a"]\n'
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert entries_of_folder(tmp_path) == ["a"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("tool = 5\n", "is not a table"),
         ("tool.forgather_mem = 5\n", "is not a table"),
-        (".".join(["a"] * 20_000) + " = 1\n[tool.forgather_mem]\n", "more than 100 parts"),
+        (".".join(["a"] * 20_000) + " = 1\n[tool.forgather_mem]\n", "its keys have too many parts"),
+        (
+            "[tool.forgather_mem]\n" + "".join(f"k{i}{'.a' * 98} = 1\n" for i in range(1_000)),
+            "its keys have too many parts",
+        ),
         ('[tool.forgather_mem]\nallow = ["' + "]" * 200_000 + '"]\n', "can't be extended"),
     ],
-    ids=["no table of tools", "no table of ours", "a long key", "brackets"],
+    ids=["no table of tools", "no table of ours", "a long key", "many keys", "brackets"],
 )
 def test_a_hostile_pyproject_is_refused_at_once(tmp_path, text, message):
     (tmp_path / "pyproject.toml").write_text(text)

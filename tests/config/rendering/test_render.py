@@ -114,6 +114,18 @@ def test_an_include_does_not_swallow_the_line_behind_it(folder):
     assert folder.text() == "a: b: 2!"
 
 
+def test_an_include_in_a_loop_or_a_branch_does_not_swallow_the_line_behind_it(folder):
+    folder.write(part="- {{ i }}\n", main="-- for i in [1, 2]\n-- include 'part.yaml'\n-- endfor\n- 3\n")
+    assert folder.text() == "- 1\n- 2\n- 3"
+    for start in ("if i", "if not i\n-- elif i", "if not i\n-- else"):
+        folder.write(main=f"-- {start}\n-- include 'part.yaml'\n-- endif\n-- set x = 1\n- 3\n")
+        assert folder.text(i=1) == "- 1\n- 3"
+    folder.write(main="-- if i\n-- include 'part.yaml'\n-- endif\n\n- 3\n")
+    assert folder.text(i=1) == "- 1\n- 3"
+    folder.write(main="-- for i in [1, 2]\na:\n-- if i\n-- include 'part.yaml'\n-- endif\n-- endfor\n")
+    assert folder.text() == "a:\n- 1\na:\n- 2\n"
+
+
 def test_the_first_template_of_a_list_that_exists_is_included(folder):
     folder.write(part="b: 2", main="-- include ['none.yaml', name]\n")
     assert folder.text(name="part.yaml") == "b: 2"
@@ -362,11 +374,11 @@ def test_endless_templates_end_in_an_error(folder, files, message):
 
 
 def test_a_long_chain_of_extends_works_and_a_longer_one_is_an_error(folder):
-    folder.write(**{f"t{n}": f"-- extends 't{n + 1}.yaml'\n" for n in range(400)})
+    folder.write(**{f"t{n}": f"-- extends 't{n + 1}.yaml'\n" for n in range(1_100)})
     folder.write(t100="a: 1")
     assert folder.text("t0.yaml") == "a: 1"
     folder.write(t100="-- extends 't101.yaml'\n")
-    assert re.search("more than 300 templates|nest too deeply|CPU time", folder.error("t0.yaml").message)
+    assert re.search("more than 1,000 templates|nest too deeply|CPU time", folder.error("t0.yaml").message)
 
 
 # Budgets

@@ -145,3 +145,13 @@ def test_every_line_of_any_template_goes_back_to_the_line_that_has_its_key(shape
             place = rendered.place(number, key.start() + 1)
             assert key[0] in written[place.line - 1]
             assert place.source_line == written[place.line - 1]
+
+
+def test_a_text_that_nothing_is_rendered_in_is_its_own_source_map():
+    rendered = Renderer(Searcher(())).render_string("a: 1\rb: 2\r\nc: 3\n")
+    places = [rendered.place(number, 3) for number in (1, 2, 3)]
+    assert [(place.line, place.column, place.source_line) for place in places] == [
+        (1, 3, "a: 1"),
+        (2, 3, "b: 2"),
+        (3, 3, "c: 3"),
+    ]
