@@ -62,7 +62,7 @@ class TrainingLoop:
         flow = DefaultFlowCallback() if isinstance(self.args, TrainingArguments) else NoFlow()
         self.callback_handler = CallbackHandler([flow, *callbacks], model, None, optimizer, None)
         self._training = self._optimizer_stepped = False
-        self._hooks = ExitStack()
+        self._hooks, self._fence = ExitStack(), FailureGuard()
         self._substeps = self._epochs_begun = 0
         self._epoch: tuple[float, int | None, int] = (0.0, None, 0)  # start, number of steps, first step
         self._fire("init_end")
@@ -218,7 +218,7 @@ class TrainingLoop:
         self._epochs_begun = epoch
         self._epoch = (float(epoch), None, 0)
         self._training = True
-        self._hooks = FailureGuard().call("the hooks of a loop", self._set_hooks) or ExitStack()
+        self._hooks = self._fence.call("the hooks of a loop", self._set_hooks) or ExitStack()
         with self._ended_by_errors():
             self._fire("train_begin")
 
@@ -292,7 +292,8 @@ class TrainingLoop:
         self.control = control if control is not None else self.control
 
     def _run(self) -> Run | None:
-        return run_of(self.state)
+        run: Run | None = self._fence.call("the run of a loop", run_of, self.state)
+        return run
 
     def _enter(self, phase: str) -> None:
         run = self._run()

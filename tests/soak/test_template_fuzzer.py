@@ -227,15 +227,19 @@ def test_ten_thousand_random_templates_are_answered_within_the_bounds(capsys: py
     grammar = Grammar(SEED)
     ends: Counter[str] = Counter()
     found = []
+    slowest = largest = (0.0, 0)
     for number in range(NUM_CASES):
         text = grammar.template()
         # Every command for each tenth: they read the same template.
         answer = bounds.answer(text, commands=bounds.EVERY if number % 10 == 0 else ["construct"])
         ends[answer["commands"].get("construct", {}).get("end", "killed")] += 1
+        slowest = max([slowest, *((command["cpu_s"], number) for command in answer["commands"].values())])
+        largest = max(largest, (answer["grown_mib"], number))
         if faults := bounds.faults(answer):
             found.append((number, text[:500], faults))
     with capsys.disabled():
-        print(f"\nseed {SEED}: {dict(ends)}")
+        print(f"\nseed {SEED}: {dict(ends)}; the slowest {slowest[0]:.2f} s of CPU (case {slowest[1]})", end="")
+        print(f", the largest {largest[0]:.0f} MiB (case {largest[1]})")
         for number, text, faults in found:
             print(f"{number}: {faults}\n{text}\n")
     assert not found

@@ -86,8 +86,10 @@ class Instrument(NodeTransformer):
             node = body[number]
             swallows = not all(map(_begins_line, following))
             if isinstance(node, nodes.If):
-                for inner in (node.body, *([other] for other in node.elif_), node.else_):
-                    self._end_includes(inner, following)
+                self._end_includes(node.body, following)
+                self._end_includes(node.else_, following)
+                for other in node.elif_:
+                    self._end_includes([other], following)
             elif isinstance(node, nodes.For):
                 first = [inner for inner in node.body if not isinstance(inner, _SILENT)][:1]  # of the next turn
                 self._end_includes(node.body, [*following, *first])

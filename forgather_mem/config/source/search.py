@@ -22,6 +22,8 @@ _SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages"))
 _MAX_LISTED = 5_000
 _MAX_NAME = 1_000
 _MAX_COMMENT_BYTES = 4_000
+_MAX_COMMENT_LINES = 200
+_MAX_DEPTH = 20  # folders in each other: of each file's name every part is looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +202,11 @@ class Searcher:
 def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
     """Names and files of the templates below a folder, sorted by name."""
     left = 10 * _MAX_LISTED  # directory entries; the folder may be a home directory
+    deepest = os.fspath(folder).count(os.sep) + _MAX_DEPTH
     for where, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in _SKIPPED and not name.startswith("."))
+        if where.count(os.sep) >= deepest:
+            folders.clear()
         left -= len(folders) + len(files)
         if left < 0:
             return
@@ -212,7 +217,7 @@ def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _first_comment(head: bytes) -> str:
-    for line in head.decode("utf-8", "replace").splitlines():
+    for line in head.decode("utf-8", "replace").splitlines()[:_MAX_COMMENT_LINES]:
         text = line.strip().lstrip("#").strip(" -=#")
         if line.lstrip().startswith("#") and text:
             return text

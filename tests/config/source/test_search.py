@@ -141,6 +141,17 @@ def test_all_templates_are_listed_once_with_their_first_comment(searcher, folder
     assert not {"notes.txt", ".hidden/d.yaml"} & set(listed)
 
 
+def test_listing_leaves_out_what_is_nested_very_deeply(tmp_path):
+    inner = tmp_path
+    for depth in range(40):
+        (inner / f"t{depth}.yaml").write_text("\n" * 150 + "# why\n")
+        inner = inner / "d"
+        inner.mkdir()
+    listed = {template.name.count("/"): template.comment for template in Searcher(tmp_path).names()}
+    assert max(listed) == 20
+    assert listed[20] == "why"
+
+
 def test_listing_does_not_wait_for_a_pipe(searcher, folders):
     os.mkfifo(folders / "first" / "pipe.yaml")
     assert "pipe.yaml" not in {template.name for template in searcher.names()}
