@@ -26,7 +26,9 @@ import bounds
 bounds.warm_up()
 names = json.loads(sys.stdin.read())
 for case in [case for case in bounds.corpus() if case["name"] in names]:
-    print(json.dumps([case["name"], bounds.answer(bounds.written_out(case), commands=["construct"])]), flush=True)
+    commands = ["construct", *["check"] * ("variables" in case)]
+    answer = bounds.answer(bounds.written_out(case), case.get("variables"), commands=commands)
+    print(json.dumps([case["name"], answer]), flush=True)
 """
 
 

@@ -249,4 +249,4 @@ def test_ten_thousand_random_templates_are_answered_within_the_bounds(capsys: py
 def test_every_command_answers_to_the_corpus_within_the_bounds() -> None:
     bounds.warm_up()
     for case in bounds.corpus():
-        assert not bounds.faults(bounds.answer(bounds.written_out(case))), case["name"]
+        assert not bounds.faults(bounds.answer(bounds.written_out(case), case.get("variables"))), case["name"]

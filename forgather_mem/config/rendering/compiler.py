@@ -63,10 +63,6 @@ class Load:
     by: Source | None = None
     line: int = 0
 
-    def is_by(self, source: Source) -> bool:
-        """Whether the user is in this file."""
-        return self.by is not None and self.by.file_name == source.file_name
-
 
 @dataclass(slots=True)
 class Job:
@@ -79,6 +75,8 @@ class Job:
         loads: Every use of a template, in order.
         first: The first use of each template, by key.
         parents: Maps a template's key to the source that it extends.
+        users, extended: By file name, the templates that use one of that file, and those that one of that file extends.
+        part_names: Names of all sub-templates of the files.
         resolved: What each name meant to each template, so that the render can be repeated.
         compiling: The template being compiled.
     """
@@ -90,6 +88,9 @@ class Job:
     loads: list[Load] = field(default_factory=list)
     first: dict[str, Load] = field(default_factory=dict)
     parents: dict[str, Source] = field(default_factory=dict)
+    users: dict[str, dict[Source, None]] = field(default_factory=dict)
+    extended: dict[str, dict[Source, None]] = field(default_factory=dict)
+    part_names: dict[str, None] = field(default_factory=dict)
     resolved: dict[tuple[str, str], Source | None] = field(default_factory=dict)
     compiling: Source | None = None
     source_chars: int = 0
@@ -103,13 +104,17 @@ class Job:
             raise BudgetExceeded(f"this render loads more than {self.budgets.includes:,} templates, each time counted")
         if load.source.key not in self.first:
             self.first[load.source.key] = load
+            self.part_names.update(dict.fromkeys(load.source.parts))
             self.source_chars += load.source.num_chars
             self.cpu.read(load.source.num_chars)
             if self.source_chars > self.budgets.source_bytes:
                 raise BudgetExceeded(
                     f"the templates of this load have more than {self.budgets.source_bytes:,} characters"
                 )
+        if load.by is not None:
+            self.users.setdefault(load.source.file_name, {})[load.by] = None
         if load.used == "extended" and load.by is not None:
+            self.extended.setdefault(load.by.file_name, {})[load.source] = None
             self._check_cycle(load.source, load.by)
             self.parents[load.by.key] = load.source
 
@@ -132,14 +137,18 @@ class Job:
     def _part(self, name: str, by: Source) -> Source | None:
         """The sub-template that a name refers to in a file: its own, else one of the files that use it, else one of
         those that it extends."""
-        users, parents = [by], [by]
-        for source in users:
-            using = [load.by for load in self.loads if load.source.file_name == source.file_name]
-            users += [user for user in using if user is not None and user not in users]
-        for source in parents:
-            extended = [load.source for load in self.loads if load.used == "extended" and load.is_by(source)]
-            parents += [parent for parent in extended if parent not in parents]
-        return next((source.parts[name] for source in (*users, *parents) if name in source.parts), None)
+        if name not in self.part_names:
+            return None
+        for next_of in (self.users, self.extended):
+            reached = {by}
+            todo = [by]
+            for source in todo:
+                if name in source.parts:
+                    return source.parts[name]
+                new = [other for other in next_of.get(source.file_name, ()) if other not in reached]
+                todo += new
+                reached.update(new)
+        return None
 
     def _check_cycle(self, parent: Source, child: Source) -> None:
         names = [child.name]
@@ -216,7 +225,11 @@ class Compiler(Sandbox):
         if isinstance(name, Undefined):
             str(name)  # raises an error of its own
         names = [text_of(one) for one in (name if isinstance(name, list | tuple) else [name])]
-        chain = ", ".join(self.job.chain(key)) or None
+        job = self.job
+
+        def chain() -> str | None:
+            return ", ".join(job.chain(key)) or None
+
         for one in names:
             if not isinstance(one, str):
                 raise TypeError(f"the name of a template is a string; this is {type(one).__name__}")
@@ -226,7 +239,7 @@ class Compiler(Sandbox):
             except TemplateError as error:
                 if error.line is not None:  # in the file itself
                     raise
-                raise by.place(line, chain=chain).error(error.message, hint=error.hint) from error
+                raise by.place(line, chain=chain()).error(error.message, hint=error.hint) from error
             if source is not None:
                 self.job.use(Load(source, used, by, line))
                 found = _Key(source.key)
@@ -235,20 +248,20 @@ class Compiler(Sandbox):
         last = names[-1] if names else ""
 
         def explain() -> TemplateError:
-            visible = [part for load in self.job.loads for part in load.source.parts]
-            hint = self.job.sources.searcher.hint(last, visible) if names else "an include needs one name at least"
-            return by.place(line, chain=chain).error(f"template {last!r} not found", hint=hint)
+            hint = job.sources.searcher.hint(last, [*job.part_names]) if names else "an include needs one name at least"
+            return by.place(line, chain=chain()).error(f"template {last!r} not found", hint=hint)
 
         raise Missing(last, explain)
 
     def load_named(self) -> None:
-        """Load, without rendering, every template that the text of the loaded ones names, recursively."""
-        for load in self.job.loads:  # grows while we iterate
-            for name, used, line in self.outline(load.source).references:
-                self._load_named(name, used, line, load.source)
+        """Load, without rendering, every template that the text of the loaded ones names, recursively, up to a limit."""
+        with contextlib.suppress(BudgetExceeded, OutOfTime):
+            for load in self.job.loads:  # grows while we iterate
+                for name, used, line in self.outline(load.source).references:
+                    self._load_named(name, used, line, load.source)
 
     def _load_named(self, name: str, used: str, line: int, by: Source) -> None:
-        with contextlib.suppress(TemplateError, TemplateSyntaxError, BudgetExceeded, OutOfTime):
+        with contextlib.suppress(TemplateError, TemplateSyntaxError):
             source = self.job.resolve(name, by)
             if source is not None and source.key not in self.job.first:
                 self.job.use(Load(source, used, by, line))
