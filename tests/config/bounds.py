@@ -89,8 +89,8 @@ def corpus() -> list[dict[str, Any]]:
 
 
 def written_out(case: Mapping[str, Any]) -> str:
-    """The text of a case of a corpus, which may have `variables` besides: `<X>` stands for as many copies of a unit as `repeat` says, `{i}` in it for the
-    number of the copy."""
+    """The text of a case of a corpus, which may have `variables` besides: `<X>` stands for as many copies of a unit as
+    `repeat` says, `{i}` in it for the number of the copy."""
     text: str = case["text"]
     for key, (unit, count) in case.get("repeat", {}).items():
         copies = (unit.replace("{i}", str(i)) for i in range(count)) if "{i}" in unit else [unit * count]

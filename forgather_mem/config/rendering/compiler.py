@@ -254,7 +254,7 @@ class Compiler(Sandbox):
         raise Missing(last, explain)
 
     def load_named(self) -> None:
-        """Load, without rendering, every template that the text of the loaded ones names, recursively, up to a limit."""
+        """Load, without rendering, all templates that the text of the loaded ones names, recursively, up to a limit."""
         with contextlib.suppress(BudgetExceeded, OutOfTime):
             for load in self.job.loads:  # grows while we iterate
                 for name, used, line in self.outline(load.source).references:
