@@ -1,6 +1,6 @@
 """Hostile folders: each file as each thing, values of report and log as each other, the ring's bytes.
 
-Each test tries a random `HOSTILE_CASES` of its cases (300, or all with 0), chosen by `HOSTILE_SEED`: all of them take
+Each test tries a random `HOSTILE_CASES` of its cases (200, or all with 0), chosen by `HOSTILE_SEED`: all of them take
 an hour.
 """
 
@@ -25,7 +25,7 @@ from tests.reporting.report_fixtures import killed, leaking, out_of_memory
 from tests.test_hostile_folders import make_real_run
 
 pytestmark = pytest.mark.soak
-NUM_CASES = int(os.environ.get("HOSTILE_CASES", "300"))
+NUM_CASES = int(os.environ.get("HOSTILE_CASES", "200"))
 SEED = int(os.environ.get("HOSTILE_SEED", "20261122"))
 
 
