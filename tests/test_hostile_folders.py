@@ -15,7 +15,7 @@ import torch
 from forgather_mem import TrainingLoop
 from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.reporting.build import write_report
-from forgather_mem.reporting.run_dir import find_run, read_run
+from forgather_mem.reporting.run_dir import find_run, run_report
 from tests import hostile_folders as hostile
 from tests.hostile_folders import FILES, FOLDERS, THINGS, Make, Reporter
 from tests.reporting.report_fixtures import killed, leaking, out_of_memory
@@ -44,7 +44,7 @@ def make_real_run(folder: Path) -> Path:
                 model(torch.ones(4, 8)).sum().backward()
                 optimizer.step()
     place = find_run(folder / "forgather_mem")
-    write_report(read_run(place), place)
+    write_report(run_report(place), place)
     (events,) = folder.glob("runs/*/*tfevents*")
     shutil.copy(events, place / FILES[4])
     return place

@@ -18,7 +18,7 @@ from forgather_mem.engine.run_of import RUNS, run_of
 from forgather_mem.engine.schedule import EventSchedule, Rule, events_of
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import check_flags
-from forgather_mem.reporting.build import verdict, write_report
+from forgather_mem.reporting.build import build_report, verdict, write_report
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import Sink
 from forgather_mem.telemetry.switch import is_off, why_off
@@ -298,19 +298,18 @@ class _Part:
         self.off = False
 
 
-def _close_report(summary: RunSummary) -> tuple[str, dict[str, Any]]:
+def _close_report(summary: RunSummary) -> tuple[str, dict[str, object]]:
     """The finding that closes a run; its report is also written if there is a folder with our files."""
     facts = summary.facts
     for name in ("folder", "event_folder"):  # it may be read from another working directory
         place = getattr(facts, name)
         if place and "://" not in place:
             setattr(facts, name, os.path.abspath(place))
-    text, data = verdict(summary)
-    folder = facts.folder
+    report, folder = build_report(summary), facts.folder
     if folder is not None and Path(folder).is_dir():
         with contextlib.suppress(OSError):  # the report can be rebuilt from the log
-            write_report(data["report"], folder)
-    return text, data
+            write_report(report, folder)
+    return verdict(report)
 
 
 def _whole_number(epoch: Any) -> int:

@@ -7,8 +7,6 @@ import json
 import os
 import sys
 import weakref
-from collections.abc import Mapping
-from typing import Any
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.trainer.link import Link
@@ -24,6 +22,8 @@ from forgather_mem.reporting.text import report_text
 from forgather_mem.system.process_end import PROCESS_END
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.records import Finding, RunInfo, Sample
+from forgather_mem.telemetry.report import LastError, RunReport
+from forgather_mem.telemetry.report_schema import from_dict, to_dict
 from forgather_mem.telemetry.triggers import AtEvent, Every
 
 # Budget of all our readings; above it, only steps whose batch is read are examined.
@@ -81,7 +81,7 @@ class LastWords:
     key = ("last words",)
 
     def __init__(self) -> None:
-        self._report: Mapping[str, Any] | None = None
+        self._report: RunReport | None = None
         self._run: weakref.ref[Run] | None = None
 
     def begin(self, run: RunInfo) -> None:
@@ -95,10 +95,11 @@ class LastWords:
 
     def tell(self, finding: Finding) -> None:
         """Keep the report of the finding that closes a run, if memory ran out."""
-        report = finding.data.get("report") if finding.kind == "verdict" else None
+        data = finding.data.get("report") if finding.kind == "verdict" else None
         session_folder = run_session.folder()
-        if not report or report["oom"] is None or (session_folder and run_session.registered(session_folder)):
+        if not data or data["oom"] is None or (session_folder and run_session.registered(session_folder)):
             return
+        report = from_dict(RunReport, data)
         if _is_interactive() and not session_folder:
             _print(report_text(report))
         else:
@@ -126,12 +127,13 @@ class LastWords:
         return {"_report": None, "_run": None}
 
 
-def _hand_over(report: Mapping[str, Any], folder: str) -> None:
+def _hand_over(report: RunReport, folder: str) -> None:
     """Pass the report to the waiting parent, which prints it: this training has no folder that it could read."""
-    told = {"oom": report["oom"], "advice": report["advice"], "pid": os.getpid()}
-    path = os.path.join(folder, run_session.LAST_ERROR.format(rank=report["oom"]["rank"]))
+    assert report.oom is not None
+    told = LastError(oom=report.oom, advice=report.advice, pid=os.getpid())
+    path = os.path.join(folder, run_session.LAST_ERROR.format(rank=report.oom.rank))
     with contextlib.suppress(OSError):
-        replace_file(path, json.dumps(told).encode(), through_links=False)
+        replace_file(path, json.dumps(to_dict(told)).encode(), through_links=False)
 
 
 def _print(text: str) -> None:

@@ -7,12 +7,15 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from forgather_mem.cli.app import FAILURE, complain
 from forgather_mem.files import write_chosen_file
+
+if TYPE_CHECKING:
+    from forgather_mem.telemetry.report import RunReport
 
 _FILES_OF_A_RUN = ("report.", "memory.rank", "ring.rank", "events.out.", "events.mem.")
 
@@ -34,30 +37,31 @@ def report(
     html: Path | None = typer.Option(None, "--html", metavar="FILE", help="Write a page with curves to this file."),
 ) -> None:
     """Show the report of a run: where memory peaked, what grew, what was collected and cleared."""
-    from forgather_mem.reporting.run_dir import find_run, read_run
+    from forgather_mem.reporting.run_dir import find_run, run_report
     from forgather_mem.reporting.text import report_text
+    from forgather_mem.telemetry.report_schema import to_dict
 
     if os.path.isfile(folder) and folder.name.startswith(_FILES_OF_A_RUN):
         folder = folder.parent
     place = find_run(folder)
-    found = read_run(place)
-    for sentence in found.get("left_out", ()):
+    found = run_report(place)
+    for sentence in found.left_out:
         complain(f"left out: {sentence}")
     if html is not None:
         _write_page(found, place, html)
     if as_json:
-        print(json.dumps(found, indent=1, allow_nan=False))
+        print(json.dumps(to_dict(found), indent=1, allow_nan=False))
     elif html is None or sys.stdout.isatty():
         width = min(80, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
         color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         print(report_text(found, max(40, width), color, every_suspect=True))
 
 
-def _write_page(found: dict[str, Any], place: Path, file: Path) -> None:
+def _write_page(found: RunReport, place: Path, file: Path) -> None:
     from forgather_mem.reporting.from_events import read_curves
     from forgather_mem.reporting.html import CURVES, report_html
 
-    page = report_html(found, read_curves(place, CURVES, found["run"]["rank"]))
+    page = report_html(found, read_curves(place, CURVES, found.run.rank))
     try:
         write_chosen_file(file, page.encode())
     except OSError as error:

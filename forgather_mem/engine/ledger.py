@@ -9,44 +9,36 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import replace
 
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.records import Outcome
+from forgather_mem.telemetry.report import Action, LedgerRow
 
 RETAKEN_WITHIN_STEPS = 3
 _FOLLOWED_STEPS = 5  # the next step, plus some that show the usual duration of a step
 _QUIET_STEPS = 9
 
 
-@dataclass(slots=True)
-class Row:
-    """One kind of action, summed over a run.
+# The values returned by the actions, by kind: seconds, and bytes freed.
+BOOKED: dict[Action, tuple[str, str]] = {
+    "collect": ("collect/time_s", "collect/freed_bytes"),
+    "clear": ("cache/time_s", "cache/freed_bytes"),
+    "trim": ("trim/time_s", "trim/freed_bytes"),
+}
 
-    Attributes:
-        what: "collect", "clear" or "trim".
-        calls: Number of calls.
-        time_s: Seconds inside the calls.
-        next_step_excess_s: Seconds by which the steps right after exceeded the usual step.
-        freed_bytes: Freed by the calls.
-        retaken_bytes: Of these, reallocated within `RETAKEN_WITHIN_STEPS` steps.
-        objects: Unreachable objects that collections found; 0 for the others.
-    """
 
-    what: str
-    calls: int = 0
-    time_s: float = 0.0
-    next_step_excess_s: float = 0.0
-    freed_bytes: int = 0
-    retaken_bytes: int = 0
-    objects: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """The row in the report's `ledger`."""
-        # A step may also be faster by chance: only the sum over all calls is meaningful.
-        return asdict(self) | {"next_step_excess_s": max(0.0, self.next_step_excess_s)}
+def booked(row: LedgerRow, values: Mapping[str, float]) -> LedgerRow:
+    """The row with one more action, which returned `values`."""
+    time_name, freed_name = BOOKED[row.what]
+    return replace(
+        row,
+        calls=row.calls + 1,
+        time_s=row.time_s + values.get(time_name, 0.0),
+        freed_bytes=row.freed_bytes + int(values.get(freed_name, 0.0)),
+        objects=row.objects + int(values.get("collect/objects", 0.0)),
+    )
 
 
 class _Booking:
@@ -94,7 +86,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.following = False
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, LedgerRow] = {}
         self._open: dict[str, _Booking] = {}
         self._levels: dict[str, Level] = {"collect": _host_bytes, "clear": _reserved_bytes, "trim": _TrimmedLevel()}
         self._outcomes: dict[str, Outcome] = {}
@@ -102,7 +94,7 @@ class Ledger:
         self._begun: tuple[int, float] | None = None
         self._ended_step = -1
 
-    def book(self, what: str, values: Mapping[str, float], *, step: int = 0) -> None:
+    def book(self, what: Action, values: Mapping[str, float], *, step: int = 0) -> None:
         """Add one action that returned `values`.
 
         Args:
@@ -110,13 +102,8 @@ class Ledger:
             values: Its values, under the action's own names.
             step: The optimizer step before it, if the following steps are reported to `follow`.
         """
-        time_name, freed_name = _BOOKED[what]
-        time_s, freed_bytes = values.get(time_name, 0.0), values.get(freed_name, 0.0)
-        row = self._rows.setdefault(what, Row(what))
-        row.calls += 1
-        row.time_s += time_s
-        row.freed_bytes += int(freed_bytes)
-        row.objects += int(values.get("collect/objects", 0.0))
+        time_s, freed_bytes = (values.get(name, 0.0) for name in BOOKED[what])
+        self._rows[what] = booked(self._rows.get(what) or LedgerRow(what=what), values)
         self._close(what)
         self._open[what] = _Booking(step, time_s, freed_bytes, self._levels[what])
         self.following = True
@@ -150,9 +137,10 @@ class Ledger:
         row = self._rows.get(what)
         return row.calls if row else 0
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[LedgerRow]:
         """The rows so far, in the order of their first action."""
-        return list(self._rows.values())
+        # A step may also be faster by chance: only the sum over all calls is meaningful
+        return [replace(row, next_step_excess_s=max(0.0, row.next_step_excess_s)) for row in self._rows.values()]
 
     def _step_ended(self, step: int, took_s: float | None) -> None:
         before = [booking for booking in self._open.values() if booking.step == step - 1]
@@ -175,8 +163,11 @@ class Ledger:
             return
         outcome = self._outcomes[what] = self._outcome_of(booking)
         row = self._rows[what]
-        row.next_step_excess_s += outcome.next_step_excess_s
-        row.retaken_bytes += int(outcome.retaken_bytes)
+        self._rows[what] = replace(
+            row,
+            next_step_excess_s=row.next_step_excess_s + outcome.next_step_excess_s,
+            retaken_bytes=row.retaken_bytes + int(outcome.retaken_bytes),
+        )
 
     def _outcome_of(self, booking: _Booking) -> Outcome:
         excess_s = 0.0
@@ -217,11 +208,3 @@ class _TrimmedLevel:
             self._new_bytes += memory.address_bytes - self._highest_bytes
         self._highest_bytes = max(self._highest_bytes or 0.0, memory.address_bytes)
         return memory.anonymous_bytes - self._new_bytes
-
-
-# The values returned by the actions, by kind: seconds, and bytes freed.
-_BOOKED = {
-    "collect": ("collect/time_s", "collect/freed_bytes"),
-    "clear": ("cache/time_s", "cache/freed_bytes"),
-    "trim": ("trim/time_s", "trim/freed_bytes"),
-}

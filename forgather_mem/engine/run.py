@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.metrics import FLOW, METRICS
 from forgather_mem.telemetry.plain_numbers import plain_numbers
 from forgather_mem.telemetry.records import Finding, Moment, Outcome, PhaseWatcher, Sample, Sink
+from forgather_mem.telemetry.report import Action
 
 __all__ = ["Rule", "Run"]
 
@@ -306,7 +308,8 @@ class Run:
         fence, summary = self.fence, self.summary
         fence.call("own time", self._take_self_s)
         fence.call("ledger", self.ledger.close)
-        summary.ledger = [row.as_dict() for row in fence.call("ledger", self.ledger.rows) or ()]
+        rows = fence.call("ledger", self.ledger.rows) or ()
+        summary.told = replace(summary.told, ledger=tuple(rows))
         wall_s = time.perf_counter() - self._began_at
         fence.call("facts", finish_facts, self.facts, end, exit_code, wall_s, self.device)
         for sink in self._sinks:
@@ -357,7 +360,7 @@ class Run:
                 if work.books:
                     self.fence.call("ledger", self._book, work.books, moment, sample, new)
 
-    def _book(self, what: str, moment: Moment, sample: Sample, new: Mapping[str, float]) -> None:
+    def _book(self, what: Action, moment: Moment, sample: Sample, new: Mapping[str, float]) -> None:
         self.ledger.book(what, new, step=moment.step)
         if what == "clear":
             self._merge(sample, {"cache/clears": float(self.ledger.calls("clear"))})

@@ -6,10 +6,12 @@ bytes however long the run is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from forgather_mem.telemetry.records import RISEN, Finding, Sample, Sink
+from forgather_mem.telemetry.report import Change, CleanupCall, LeakReport, OomReport, RunReport
+from forgather_mem.telemetry.report_schema import checked, to_dict
 
 MAX_FINDINGS = 200
 # Gauges whose first, last and highest value are in the report.
@@ -97,12 +99,8 @@ class RunSummary:
         self_s: Our own time so far.
         steady_self_s, steady_s: Our own time in the steps after the first record, and the duration of these steps:
             one-off work at the start is in neither.
-        findings: The first `MAX_FINDINGS` findings.
-        cleanup_calls: All clean-up calls, as last reported.
-        leak: The report's verdict on leaks; None without a verdict.
-        oom: The report's `oom`: what ran out of memory, and why; None if nothing did.
-        advice: The report's `advice`: what to change, or what would still fit.
-        ledger: One row per kind of action, as plain dicts.
+        findings: The first `MAX_FINDINGS` findings that are no part of the report.
+        told: What findings and the ledger have told: the report's `leak`, `oom`, `advice`, `cleanup_calls`, `ledger`.
         switched_off: Rules switched off by the failure guard, one sentence each; also what sinks had to drop.
     """
 
@@ -121,12 +119,18 @@ class RunSummary:
         self.steady_self_s = self.steady_s = 0.0
         self._begun = False  # the first record has been written
         self.findings: list[Finding] = []
-        self.cleanup_calls: list[dict[str, Any]] = []
-        self.ledger: list[dict[str, Any]] = []
-        self.leak: dict[str, Any] | None = None
-        self.oom: dict[str, Any] | None = None
-        self.advice: list[dict[str, Any]] = []
+        self.told = RunReport()
         self.switched_off: list[str] = []
+
+    @property
+    def oom(self) -> dict[str, Any] | None:
+        """The report's `oom` as users see it."""
+        return None if self.told.oom is None else to_dict(self.told.oom)
+
+    @property
+    def ledger(self) -> list[dict[str, Any]]:
+        """The report's `ledger` as users see it."""
+        return [to_dict(row) for row in self.told.ledger]
 
     @property
     def steps(self) -> int:
@@ -189,16 +193,18 @@ class RunSummary:
 
     def tell(self, finding: Finding) -> None:
         """Keep a finding for the report."""
-        if finding.kind == "cleanup_calls":
-            self.cleanup_calls = list(finding.data.get("calls", ()))
-        elif finding.kind == "leak" and "verdict" in finding.data:
-            self.leak = dict(finding.data)
-        elif finding.kind == "oom" and "phase" in finding.data:
-            self.oom = dict(finding.data)
-        elif finding.kind == "advice":
-            self.advice = list(finding.data.get("advice", ()))
+        kind, data, told = finding.kind, dict(finding.data), self.told
+        if kind == "cleanup_calls" and (calls := checked(tuple[CleanupCall, ...], data.get("calls"))) is not None:
+            self.told = replace(told, cleanup_calls=calls)
+        elif kind == "advice" and (advice := checked(tuple[Change, ...], data.get("advice"))) is not None:
+            self.told = replace(told, advice=advice)
+        elif kind == "leak" and (leak := checked(LeakReport, data)) is not None:
+            self.told = replace(told, leak=leak)
+        elif kind == "oom" and (oom := checked(OomReport, data)) is not None:
+            self.told = replace(told, oom=oom)
         elif len(self.findings) < MAX_FINDINGS:
-            self.findings.append(finding)
+            # Of its data a report needs this at most
+            self.findings.append(replace(finding, data={"what": checked(str, data.get("what")) or ""}))
 
     def highest(self, name: str) -> float | None:
         """The highest value of a gauge so far; None if it was never read."""

@@ -67,7 +67,7 @@ def _write(folder: str, began_s: float) -> None:
     summary.begin(0)
     summary.add(_sample(device))
     report = build_report(summary)
-    if not _is_better_there(report["host"]["rss_peak_bytes"], folder, facts.world_size, facts.rank):
+    if not _is_better_there(report.host.rss_peak_bytes, folder, facts.world_size, facts.rank):
         write_report(report, folder)
 
 
@@ -111,4 +111,4 @@ def _is_better_there(peak_bytes: int, folder: str, world_size: int, rank: int) -
     if world_size == 1 and rank_reports(folder):
         return True
     report, _ = read_report(os.path.join(folder, FILE_NAME if world_size == 1 else f"report.rank{rank}.json"))
-    return report is not None and bool(report["host"]["rss_peak_bytes"] > peak_bytes)
+    return report is not None and report.host.rss_peak_bytes > peak_bytes

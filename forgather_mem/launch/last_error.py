@@ -13,8 +13,7 @@ from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+    from forgather_mem.telemetry.report import RunReport
 
 # Errors of these types are never about memory, and not worth an import.
 _NEVER = (KeyboardInterrupt, SystemExit, AssertionError, AttributeError, LookupError, NameError, TypeError, SyntaxError)
@@ -54,6 +53,8 @@ def _tell(folder: str, error: BaseException, reserve_bytes: int) -> None:
     from forgather_mem.diagnose.oom.explanation import explained, story_outside
     from forgather_mem.files import replace_file
     from forgather_mem.heap.failed_frames import drop_frames
+    from forgather_mem.telemetry.report import LastError
+    from forgather_mem.telemetry.report_schema import to_dict
 
     rank = run_session.rank_and_size()[0]
     path = os.path.join(folder, run_session.LAST_ERROR.format(rank=rank))
@@ -64,7 +65,8 @@ def _tell(folder: str, error: BaseException, reserve_bytes: int) -> None:
         return
     drop_frames(error)  # the frames are no longer needed, and writing needs some of their memory
     oom, advice = explained(story)
-    replace_file(path, json.dumps({"oom": oom, "advice": advice}).encode(), through_links=False)
+    told = LastError(oom=oom, advice=advice)
+    replace_file(path, json.dumps(to_dict(told)).encode(), through_links=False)
 
 
 def _told_by(path: str) -> object:
@@ -72,30 +74,31 @@ def _told_by(path: str) -> object:
     return told.get("pid") if isinstance(told, dict) else None
 
 
-def add_last_error(report: Mapping[str, Any], folder: str) -> dict[str, Any]:
+def add_last_error(report: RunReport, folder: str) -> RunReport:
     """The report of a finished command, with the error that ended it if a process has recorded one."""
-    if report["oom"] is not None or report.get("killed"):
-        return dict(report)
-    told = _read(folder)
+    from dataclasses import replace
+
+    from forgather_mem.telemetry.report import LastError
+    from forgather_mem.telemetry.report_schema import checked
+
+    if report.oom is not None or report.killed is not None:
+        return report
+    told = checked(LastError, _first_error(folder))
     if told is None:
-        return dict(report)
-    run = {**report["run"], "end": "oom"}
-    oom = told["oom"]
-    if oom["phase"] in _AFTER_A_STEP:  # left over from a training that had already ended
-        oom["step"] = oom["step"] or report["steps"]
-    return {**report, "run": run, "oom": oom, "advice": told["advice"]}
+        return report
+    oom = told.oom
+    if oom.phase in _AFTER_A_STEP:  # left over from a training that had already ended
+        oom = replace(oom, step=oom.step or report.steps)
+    return replace(report, run=replace(report.run, end="oom"), oom=oom, advice=told.advice)
 
 
-def _read(folder: str) -> dict[str, Any] | None:
-    """With several ranks, the one that failed first."""
-    from forgather_mem.telemetry.report_schema import checked_error
-
+def _first_error(folder: str) -> object:
+    """What the rank that failed first has written; None if none has."""
     head, _, tail = run_session.LAST_ERROR.partition("{rank}")
     try:
         names = [name for name in os.listdir(folder) if name.startswith(head) and name.endswith(tail)]
-        paths = sorted((os.path.join(folder, name) for name in names), key=os.path.getmtime)
-        return checked_error(_load(paths[0]))
-    except (OSError, IndexError):
+        return _load(min((os.path.join(folder, name) for name in names), key=os.path.getmtime))
+    except (OSError, ValueError):
         return None
 
 

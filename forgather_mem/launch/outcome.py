@@ -8,9 +8,9 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import ForgatherMemError
@@ -21,11 +21,13 @@ from forgather_mem.launch.sampler import Sampler
 from forgather_mem.launch.session_folder import SessionFolder
 from forgather_mem.launch.waiting import Ended
 from forgather_mem.reporting.build import build_report, write_report
-from forgather_mem.reporting.run_dir import killed_report, read_run
+from forgather_mem.reporting.run_dir import killed_report, run_report
 from forgather_mem.reporting.table import format_place
 from forgather_mem.reporting.text import report_text
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.report import RunReport
+from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import format_bytes, parse_bytes
 
 # Signals that ask the command to end; others kill it.
@@ -48,13 +50,13 @@ def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: 
     reports = [_finished(Path(place), command, ended, place == trainings[-1]) for place in trainings]
     if not trainings:
         reports = [_finished(Path(folder.path) if folder.path else None, command, ended, True)]
-        _seen_from_outside(reports[0], sampler, ended)
+        reports = [_seen_from_outside(reports[0], sampler, ended)]
     if ended.code != 0 and folder.path:
         reports[-1] = add_last_error(reports[-1], folder.path)
     for report in reports:
-        if report["run"]["folder"]:
+        if report.run.folder:
             with contextlib.suppress(OSError):
-                write_report(report, report["run"]["folder"])
+                write_report(report, report.run.folder)
     print_reports(reports, run_session.noted(folder.path, run_session.PRINTED) if folder.path else [])
     if trainings:
         folder.remove()
@@ -66,27 +68,27 @@ def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: 
     return bool(broken)
 
 
-def print_reports(reports: Sequence[Mapping[str, Any]], printed: Sequence[str]) -> None:
+def print_reports(reports: Sequence[RunReport], printed: Sequence[str]) -> None:
     """The last training's report, and where the one before it is; not again what the script has printed itself."""
     *before, last = reports
     shown = _is_known(last, printed)
     if not shown:
         _print(report_text(last, color=sys.stderr.isatty()))
-    if before and before[-1]["run"]["folder"] and not _is_known(before[-1], printed):
+    if before and before[-1].run.folder and not _is_known(before[-1], printed):
         which = "the last" if not shown else "the last, which the script has printed,"
         _print(f"forgather-mem: this was {which} of {len(reports)} trainings; the one before it:")
-        _print(f"  forgather-mem report {shlex.quote(os.path.relpath(before[-1]['run']['folder']))}")
+        _print(f"  forgather-mem report {shlex.quote(os.path.relpath(before[-1].run.folder))}")
 
 
-def _is_known(report: Mapping[str, Any], printed: Sequence[str]) -> bool:
+def _is_known(report: RunReport, printed: Sequence[str]) -> bool:
     """Whether the script has printed this report as it stands: of one process, and of a command that ended well."""
-    run = report["run"]
-    return run["folder"] in printed and run["exit_code"] == 0 and run["world_size"] == 1
+    run = report.run
+    return run.folder in printed and run.exit_code == 0 and run.world_size == 1
 
 
-def _write_where_wanted(report: Mapping[str, Any], path: str) -> None:
+def _write_where_wanted(report: RunReport, path: str) -> None:
     try:
-        write_chosen_file(path, (json.dumps(report, indent=1) + "\n").encode())
+        write_chosen_file(path, (json.dumps(to_dict(report), indent=1) + "\n").encode())
     except OSError as error:
         _print(f"forgather-mem: can't write --report {path}: {error.strerror}")
 
@@ -97,55 +99,57 @@ def _print(text: str) -> None:
         sys.stderr.flush()
 
 
-def _finished(folder: Path | None, command: Command, ended: Ended, last: bool) -> dict[str, Any]:
+def _finished(folder: Path | None, command: Command, ended: Ended, last: bool) -> RunReport:
     """The report of the run in this folder, with what only the parent knows: how the command ended."""
     report = build_report(RunSummary())
     there = folder is not None and is_real_folder(folder)  # else the command has put something in its place
-    with contextlib.suppress(
-        ForgatherMemError
-    ):  # nothing could be written to the disk, or the command has cleared it away
-        report = read_run(folder) if there and folder is not None else report
-    run = report["run"]
+    # Nothing could be written to the disk, or the command has cleared it away
+    with contextlib.suppress(ForgatherMemError):
+        report = run_report(folder) if there and folder is not None else report
     # The command's own name for it counts from a folder that it may have left
-    run["folder"] = str(folder) if there else None
-    if not run["script"]:
-        run["script"], run["argv"] = command.script, list(command.arguments)
+    run = replace(report.run, folder=str(folder) if there else None)
+    if not run.script:
+        run = replace(run, script=command.script, argv=tuple(command.arguments))
+    report = replace(report, run=run)
     if last and ended.signal is not None:
         report = killed_report(report, ended.signal)
-        if ended.signal in _ASKED:
-            report["run"]["end"] = "interrupted"
-    elif ended.signal is None:
-        run["exit_code"] = ended.code
-        if run["end"] == "killed" and command.is_python:  # it called os._exit during its training
-            run["end"], report["killed"] = "interrupted", None
+        return _ended_as(report, "interrupted") if ended.signal in _ASKED else report
+    if ended.signal is None:
+        report = replace(report, run=replace(run, exit_code=ended.code))
+        if run.end == "killed" and command.is_python:  # it called os._exit during its training
+            return replace(_ended_as(report, "interrupted"), killed=None)
     return report
 
 
-def _seen_from_outside(report: dict[str, Any], sampler: Sampler, ended: Ended) -> None:
-    """Fill in, for a command without a training, what the parent saw from start to end."""
-    run = report["run"]
-    run["wall_s"] = ended.wall_s
-    if not run["folder"] and ended.code == 0:
-        run["end"] = "finished"  # nothing else could tell
-    report["peaks"] = []  # peaks belong to steps
-    host = report["host"]
-    host["rss_start_bytes"] = sampler.first_bytes or host["rss_start_bytes"]
-    host["rss_end_bytes"] = host["rss_end_bytes"] or sampler.last_bytes
-    host["rss_peak_bytes"] = host["rss_peak_bytes"] or ended.peak_bytes
-    if not host["limit_bytes"]:
-        from forgather_mem.system.memory_limit import (
-            MemoryLimit,  # imports all probes: 20 ms that a training should not pay
-        )
+def _ended_as(report: RunReport, end: str) -> RunReport:
+    return replace(report, run=replace(report.run, end=end))
+
+
+def _seen_from_outside(report: RunReport, sampler: Sampler, ended: Ended) -> RunReport:
+    """The report of a command without a training, with what the parent saw from start to end."""
+    host = report.host
+    host = replace(
+        host,
+        rss_start_bytes=sampler.first_bytes or host.rss_start_bytes,
+        rss_end_bytes=host.rss_end_bytes or sampler.last_bytes,
+        rss_peak_bytes=host.rss_peak_bytes or ended.peak_bytes,
+    )
+    if not host.limit_bytes:
+        from forgather_mem.system.memory_limit import MemoryLimit  # imports all probes: 20 ms
 
         with contextlib.suppress(OSError, KeyError):
             limit = MemoryLimit()
-            host["limit_bytes"], host["limit_kind"] = limit.limit_bytes, limit.kind
+            host = replace(host, limit_bytes=limit.limit_bytes, limit_kind=limit.kind)
             limit.close()
+    if not report.run.folder and ended.code == 0:
+        report = _ended_as(report, "finished")  # nothing else could tell
+    run = replace(report.run, wall_s=ended.wall_s)
+    return replace(report, run=run, host=host, peaks=())  # peaks belong to steps
 
 
-def _broken_limits(reports: Sequence[Mapping[str, Any]], arguments: Arguments) -> Iterator[str]:
+def _broken_limits(reports: Sequence[RunReport], arguments: Arguments) -> Iterator[str]:
     """One sentence for each command-line limit that a training broke."""
-    if "leak" in arguments.fail_on and any(report["leak"]["verdict"] == "leak" for report in reports):
+    if "leak" in arguments.fail_on and any(report.leak.verdict == "leak" for report in reports):
         yield "a leak was found (--fail-on leak)"
     for where, size in arguments.max_peaks:
         found = [peak for report in reports for peak in _peaks(report, where)]
@@ -153,14 +157,14 @@ def _broken_limits(reports: Sequence[Mapping[str, Any]], arguments: Arguments) -
             yield f"the peak of {format_place(where)} was {format_bytes(max(found))}, over --max-peak {where}={size}"
 
 
-def _limits_not_judged(reports: Sequence[Mapping[str, Any]], arguments: Arguments) -> Iterator[str]:
+def _limits_not_judged(reports: Sequence[RunReport], arguments: Arguments) -> Iterator[str]:
     """One sentence for each limit without a reading: a mistyped number, or a device that was not used."""
     for where, size in arguments.max_peaks:
         if not any(_peaks(report, where) for report in reports):
             yield f"--max-peak {where}={size}: {format_place(where)} was not measured, so the limit was not checked"
 
 
-def _peaks(report: Mapping[str, Any], where: str) -> list[int]:
+def _peaks(report: RunReport, where: str) -> list[int]:
     if where == "host":
-        return [report["host"]["rss_peak_bytes"]]
-    return [device["peak_allocated_bytes"] for device in report["device"] if f"gpu{device.get('index', 0)}" == where]
+        return [report.host.rss_peak_bytes]
+    return [device.peak_allocated_bytes for device in report.device if device.where == where]

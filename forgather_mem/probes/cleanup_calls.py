@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
@@ -20,6 +20,8 @@ from forgather_mem.system.allocator import MODULES_WITH_A_CACHE, current_allocat
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
+from forgather_mem.telemetry.report import CleanupCall
+from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import format_duration
 
 COLLECT = "gc.collect"
@@ -75,7 +77,14 @@ class CleanupProbe:
         return _NOTHING
 
     def _tell(self, run: RunInfo, calls: _Calls) -> None:
-        run.tell(Finding(kind="cleanup_calls", step=run.step, text=calls.text(), data={"calls": calls.rows()}))
+        run.tell(
+            Finding(
+                kind="cleanup_calls",
+                step=run.step,
+                text=calls.text(),
+                data={"calls": [to_dict(row) for row in calls.rows()]},
+            )
+        )
 
     def _wrap(self, calls: _Calls) -> None:
         by_function: dict[int, Callable[..., Any]] = {}
@@ -156,14 +165,13 @@ class _Calls:
             held = 0
         return held + device_bytes("allocated_bytes")
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[CleanupCall]:
         """The rows of the report, most expensive first."""
         rows = []
         for (what, file, line), site in self.sites.items():
             shown, whose = place_of(file)
-            row = {"what": what, "file": shown, "line": line, "calls": site.calls, "seconds": site.seconds}
-            rows.append({**row, "freed_bytes": site.freed_bytes, "whose": whose})
-        return sorted(rows, key=lambda row: -float(row["seconds"]))
+            rows.append(CleanupCall(what=what, file=shown, line=line, whose=whose, **asdict(site)))
+        return sorted(rows, key=lambda row: -row.seconds)
 
     def text(self) -> str:
         seconds = sum(site.seconds for site in self.sites.values())

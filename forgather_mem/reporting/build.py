@@ -1,4 +1,4 @@
-"""The report of a run: its summary as schema 1, one dict of plain values, and its file.
+"""The report of a run, made from its summary, and its file.
 
 Nothing here imports torch: a waiting parent writes reports too.
 """
@@ -9,7 +9,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,23 @@ from forgather_mem.formats.stalls import may_stall
 from forgather_mem.reporting.table import format_place
 from forgather_mem.reporting.text import report_text
 from forgather_mem.telemetry import run_session
+from forgather_mem.telemetry.report import (
+    BackedOff,
+    Breakdown,
+    CacheClears,
+    Collector,
+    DeviceMemory,
+    HostMemory,
+    Overhead,
+    Peak,
+    RunReport,
+    Training,
+)
+from forgather_mem.telemetry.report_schema import from_dict, to_dict
 from forgather_mem.units import format_bytes, format_duration
 
-__all__ = ["FILE_NAME", "SCHEMA", "Report", "build_report", "rank_reports", "report_text", "verdict", "write_report"]
+__all__ = ["FILE_NAME", "Report", "build_report", "rank_reports", "report_text", "verdict", "write_report"]
 
-SCHEMA = 1
 FILE_NAME = "report.json"
 _PARTS = ("parameters", "gradients", "optimizer")
 _BUSY_PHASES = ("forward", "backward")
@@ -31,50 +44,41 @@ _BUSY_PHASES = ("forward", "backward")
 _SAME_FRAC = 0.99
 
 
-def build_report(summary: RunSummary) -> dict[str, Any]:
-    """The report's numbers: schema 1, JSON-able, the same keys whatever was measured.
-
-    Missing measurements are 0, an empty list or None, and the verdict on leaks is then "not enough data". Sizes in
-    bytes, times in seconds.
+def build_report(summary: RunSummary) -> RunReport:
+    """The report of a run, finished or not; without readings its numbers are 0, and nothing is said about leaks.
 
     >>> report = build_report(RunSummary())
-    >>> report["schema"], report["steps"], report["leak"]["verdict"]
-    (1, 0, 'not enough data')
+    >>> report.steps, report.leak.verdict
+    (0, 'not enough data')
     """
     facts = summary.facts
     wall_s = facts.wall_s or (time.time() - facts.started_s if facts.started_s else 0.0)
-    return {
-        "schema": SCHEMA,
-        "steps": summary.steps,
-        "run": _run(facts, wall_s),
-        "host": _host(summary),
-        "device": _device(summary),
-        "peaks": _peaks(summary),
-        "breakdown": _breakdown(summary),
-        "gc": {
-            "collections": int(summary.latest.get("gc/collections", 0)),
-            "pause_total_s": summary.latest.get("gc/pause_total_s", 0.0),
-            "pause_max_s": summary.latest.get("gc/pause_max_s", 0.0),
-        },
-        "cache": _cache(summary),
-        "cleanup_calls": [dict(row) for row in summary.cleanup_calls],
-        "leak": _leak_not_judged() | {"judged": bool(summary.leak)} | dict(summary.leak or {}),
-        "ledger": [dict(row) for row in summary.ledger],
-        "oom": dict(summary.oom) if summary.oom else None,
-        "killed": None,
-        "advice": [dict(entry) for entry in summary.advice],
-        "overhead": {
-            "seconds": summary.self_s,
-            "share_of_run": summary.self_s / wall_s if wall_s > 0 else 0.0,
-            "share_of_step": _share_of_step(summary),
-            "backed_off": [
-                {"what": finding.data["what"], "text": finding.text}
+    return replace(
+        summary.told,
+        steps=summary.steps,
+        run=_run(facts, wall_s),
+        host=_host(summary),
+        device=_device(summary),
+        peaks=tuple(_peaks(summary)),
+        breakdown=_breakdown(summary),
+        gc=Collector(
+            collections=int(summary.latest.get("gc/collections", 0)),
+            pause_total_s=summary.latest.get("gc/pause_total_s", 0.0),
+            pause_max_s=summary.latest.get("gc/pause_max_s", 0.0),
+        ),
+        cache=_cache(summary),
+        overhead=Overhead(
+            seconds=summary.self_s,
+            share_of_run=summary.self_s / wall_s if wall_s > 0 else 0.0,
+            share_of_step=_share_of_step(summary),
+            backed_off=tuple(
+                BackedOff(what=finding.data["what"], text=finding.text)
                 for finding in summary.findings
                 if finding.kind == "backed_off"
-            ],
-        },
-        "switched_off": list(summary.switched_off),
-    }
+            ),
+        ),
+        switched_off=tuple(summary.switched_off),
+    )
 
 
 class Report(dict[str, Any]):
@@ -83,7 +87,7 @@ class Report(dict[str, Any]):
     @classmethod
     def of(cls, summary: RunSummary) -> Report:
         """The report of a finished run, or of a running one up to now."""
-        return cls(build_report(summary))
+        return cls(to_dict(build_report(summary)))
 
     @classmethod
     def of_nothing(cls, why: str) -> Report:
@@ -94,43 +98,40 @@ class Report(dict[str, Any]):
 
     def __str__(self) -> str:
         if self["run"]["end"] and self["run"]["folder"]:
-            run_session.note(
-                run_session.PRINTED, self["run"]["folder"]
-            )  # whoever waits for the script need not print it again
-        return report_text(self)
+            # Whoever waits for the script need not print it again
+            run_session.note(run_session.PRINTED, self["run"]["folder"])
+        return report_text(from_dict(RunReport, self))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))  # shown in a notebook
 
 
-def verdict(summary: RunSummary) -> tuple[str, dict[str, Any]]:
+def verdict(report: RunReport) -> tuple[str, dict[str, object]]:
     """The finding that closes a run: text and tables for TensorBoard's text page, the whole report for the log.
 
     The text lacks the line that says how to open that page.
     """
-    report = build_report(summary)
-    text = report_text({**report, "run": {**report["run"], "event_folder": None}})
-    return text, {"tables": dict(_tables(report)), "report": report}
+    text = report_text(replace(report, run=replace(report.run, event_folder=None)))
+    return text, {"tables": dict(_tables(report)), "report": to_dict(report)}
 
 
-def _tables(report: Mapping[str, Any]) -> Iterator[tuple[str, list[list[str]]]]:
+def _tables(report: RunReport) -> Iterator[tuple[str, list[list[str]]]]:
     """Title and rows, with the header first."""
-    parts = report["breakdown"]
-    if parts["parameters"]:
-        where = format_place(f"gpu{report['device'][0]['index']}" if report["device"] else "host")
-        rows = [[part.removesuffix("_peak"), format_bytes(size)] for part, size in parts.items() if size]
+    if report.breakdown.parameters:
+        where = format_place(report.device[0].where if report.device else "host")
+        rows = [[part, format_bytes(size)] for part, size in report.breakdown.sizes().items() if size]
         yield f"What was in the memory of the {where}", [["part", "at its peak"], *rows]
-    if report["ledger"]:
+    if report.ledger:
         lines = [["what", "calls", "time", "next steps longer by", "freed", "taken again", "objects found"]]
-        for row in report["ledger"]:
-            times = [format_duration(row["time_s"]), format_duration(max(0.0, row["next_step_excess_s"]))]
-            sizes = [format_bytes(row["freed_bytes"]), format_bytes(row["retaken_bytes"])]
-            found = f"{row['objects']:,}" if row["what"] == "collect" else ""
-            lines.append([row["what"], f"{row['calls']:,}", *times, *sizes, found])
+        for row in report.ledger:
+            times = [format_duration(row.time_s), format_duration(max(0.0, row.next_step_excess_s))]
+            sizes = [format_bytes(row.freed_bytes), format_bytes(row.retaken_bytes)]
+            found = f"{row.objects:,}" if row.what == "collect" else ""
+            lines.append([row.what, f"{row.calls:,}", *times, *sizes, found])
         yield "What our actions freed and cost", lines
 
 
-def write_report(report: dict[str, Any], folder: str | Path) -> Path:
+def write_report(report: RunReport, folder: str | Path) -> Path:
     """Write the report as JSON into `folder`, created if needed; readers see either all of it or nothing.
 
     No part of the path may be a link: where the folder was reached through one, its real path is known.
@@ -142,9 +143,9 @@ def write_report(report: dict[str, Any], folder: str | Path) -> Path:
         ValueError: for a number that JSON can't represent (NaN, infinity).
         OSError: if the folder can't be written, or has become a link.
     """
-    text = json.dumps(report, indent=1, allow_nan=False) + "\n"
-    whole = "ranks" in report or report["run"]["world_size"] == 1
-    path = Path(folder) / (FILE_NAME if whole else f"report.rank{report['run']['rank']}.json")
+    text = json.dumps(to_dict(report), indent=1, allow_nan=False) + "\n"
+    whole = report.ranks is not None or report.run.world_size == 1
+    path = Path(folder) / (FILE_NAME if whole else f"report.rank{report.run.rank}.json")
     with may_stall(path):
         make_real_folder(path.parent)
         replace_file(path, text.encode(), through_links=False)
@@ -161,76 +162,68 @@ def rank_reports(folder: str | Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def _run(facts: RunFacts, wall_s: float) -> dict[str, Any]:
-    return {
-        "script": facts.script,
-        "argv": list(facts.argv),
-        "wall_s": wall_s,
-        "end": facts.end,
-        "exit_code": facts.exit_code,
-        "rank": facts.rank,
-        "world_size": facts.world_size,
-        "versions": dict(facts.versions),
-        "folder": facts.folder,
-        "event_folder": facts.event_folder,
-    }
+def _run(facts: RunFacts, wall_s: float) -> Training:
+    return Training(
+        script=facts.script,
+        argv=tuple(facts.argv),
+        wall_s=wall_s,
+        end=facts.end,
+        exit_code=facts.exit_code,
+        rank=facts.rank,
+        world_size=facts.world_size,
+        versions=dict(facts.versions),
+        folder=facts.folder,
+        event_folder=facts.event_folder,
+    )
 
 
-def _host(summary: RunSummary) -> dict[str, Any]:
-    rss = _span(summary, "host/rss_bytes")
-    return {
-        "rss_start_bytes": int(_start(summary, "host/rss_bytes")),
-        "rss_end_bytes": int(rss.last),
-        "rss_peak_bytes": int(_host_peak(summary).highest),
-        "limit_bytes": summary.facts.host_limit_bytes,
-        "limit_kind": summary.facts.host_limit_kind,
-    }
+def _host(summary: RunSummary) -> HostMemory:
+    return HostMemory(
+        rss_start_bytes=int(_start(summary, "host/rss_bytes")),
+        rss_end_bytes=int(_span(summary, "host/rss_bytes").last),
+        rss_peak_bytes=int(_host_peak(summary).highest),
+        limit_bytes=summary.facts.host_limit_bytes,
+        limit_kind=summary.facts.host_limit_kind,
+    )
 
 
-def _device(summary: RunSummary) -> list[dict[str, Any]]:
+def _device(summary: RunSummary) -> tuple[DeviceMemory, ...]:
     allocated = summary.spans.get("device/allocated_bytes")
     if allocated is None:
-        return []
+        return ()
     reserved = _span(summary, "device/reserved_bytes")
-    return [
-        {
-            "name": summary.facts.device_name,
-            "index": summary.device or 0,
-            "peak_allocated_bytes": int(_device_peak(summary).highest),
-            "peak_reserved_bytes": int(reserved.highest),
-            "total_bytes": summary.facts.device_total_bytes,
-            "allocated_start_bytes": int(_start(summary, "device/allocated_bytes")),
-            "allocated_end_bytes": int(allocated.last),
-            "reserved_start_bytes": int(_start(summary, "device/reserved_bytes")),
-            "reserved_end_bytes": int(reserved.last),
-        }
-    ]
+    device = DeviceMemory(
+        name=summary.facts.device_name,
+        index=summary.device or 0,
+        peak_allocated_bytes=int(_device_peak(summary).highest),
+        peak_reserved_bytes=int(reserved.highest),
+        total_bytes=summary.facts.device_total_bytes,
+        allocated_start_bytes=int(_start(summary, "device/allocated_bytes")),
+        allocated_end_bytes=int(allocated.last),
+        reserved_start_bytes=int(_start(summary, "device/reserved_bytes")),
+        reserved_end_bytes=int(reserved.last),
+    )
+    return (device,)
 
 
-def _peaks(summary: RunSummary) -> list[dict[str, Any]]:
+def _peaks(summary: RunSummary) -> Iterator[Peak]:
     """For host and device, the run's peak, then those of the measured phases; highest first."""
     places = [("host", "host", _host_peak(summary)), ("device", f"gpu{summary.device or 0}", _device_peak(summary))]
-    peaks = []
     for family, where, whole in places:
         found = [
-            _peak(where, size, step, phase)
+            Peak(where=where, bytes=int(size), step=step, phase=phase)
             for (place, phase), (size, step) in summary.phase_peaks.items()
             if place == family
         ]
-        found.sort(key=lambda peak: -int(peak["bytes"]))
-        if found and found[0]["bytes"] >= _SAME_FRAC * whole.highest:
-            found[0]["bytes"] = max(found[0]["bytes"], int(whole.highest))
+        found.sort(key=lambda peak: -peak.bytes)
+        if found and found[0].bytes >= _SAME_FRAC * whole.highest:
+            found[0] = replace(found[0], bytes=max(found[0].bytes, int(whole.highest)))
         elif whole.highest:
-            found.insert(0, _peak(where, whole.highest, whole.step, whole.phase or "other"))
-        peaks += found
-    return peaks
+            yield Peak(where=where, bytes=int(whole.highest), step=whole.step, phase=whole.phase or "other")
+        yield from found
 
 
-def _peak(where: str, size: float, step: int, phase: str) -> dict[str, Any]:
-    return {"where": where, "bytes": int(size), "step": step, "phase": phase}
-
-
-def _breakdown(summary: RunSummary) -> dict[str, int]:
+def _breakdown(summary: RunSummary) -> Breakdown:
     """The parts of the peak, each at its own maximum; they need not have been in memory at the same time.
 
     Activations, including the intermediates of both passes, are the maximum that the forward and backward passes of a
@@ -239,23 +232,30 @@ def _breakdown(summary: RunSummary) -> dict[str, int]:
     libraries have allocated since. Other is the rest of the peak, and on a device at least the rest of what is held
     between steps.
     """
-    parts = {part: int(summary.highest(f"tensors/{part}_bytes") or 0) for part in _PARTS}
+    parameters, gradients, optimizer = (int(summary.highest(f"tensors/{part}_bytes") or 0) for part in _PARTS)
     on_device = "device/allocated_bytes" in summary.spans
     place, peak = ("device", _device_peak(summary)) if on_device else ("host", _host_peak(summary))
-    stays = 0.0 if on_device else _stays_resident(summary, parts["optimizer"])
+    stays = 0.0 if on_device else _stays_resident(summary, optimizer)
     forward, backward = (summary.rises.get((place, phase), 0.0) for phase in _BUSY_PHASES)
     if summary.facts.micro_batches > 1:  # gradients of the earlier micro-batches are in memory
-        forward -= parts["gradients"]
-    forward += max(0.0, stays - parts["gradients"])
-    backward += stays - parts["gradients"]
+        forward -= gradients
+    forward += max(0.0, stays - gradients)
+    backward += stays - gradients
     activations = max(0, int(forward), int(backward)) if summary.rises else 0
-    rest = peak.highest - sum(parts.values()) - activations
+    rest = peak.highest - (parameters + gradients + optimizer) - activations
     cached = 0.0
     if on_device:
         between = _span(summary, "device/allocated_bytes").last
-        rest = max(rest, between - parts["parameters"] - parts["optimizer"])
+        rest = max(rest, between - parameters - optimizer)
         cached = _span(summary, "device/reserved_bytes").last - between
-    return {**parts, "activations_peak": activations, "cached": max(0, int(cached)), "other": max(0, int(rest))}
+    return Breakdown(
+        parameters=parameters,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations_peak=activations,
+        cached=max(0, int(cached)),
+        other=max(0, int(rest)),
+    )
 
 
 def _stays_resident(summary: RunSummary, optimizer_bytes: int) -> float:
@@ -264,33 +264,17 @@ def _stays_resident(summary: RunSummary, optimizer_bytes: int) -> float:
     return 0.0 if before is None or least is None else max(0.0, least - before - optimizer_bytes)
 
 
-def _cache(summary: RunSummary) -> dict[str, Any]:
-    row: dict[str, Any] = next((row for row in summary.ledger if row["what"] == "clear"), {})
-    return {
-        "clears": row.get("calls", 0),
-        "freed_bytes": row.get("freed_bytes", 0),
-        "time_s": row.get("time_s", 0.0),
-    }
+def _cache(summary: RunSummary) -> CacheClears:
+    for row in summary.told.ledger:
+        if row.what == "clear":
+            return CacheClears(clears=row.calls, freed_bytes=row.freed_bytes, time_s=row.time_s)
+    return CacheClears()
 
 
 def _share_of_step(summary: RunSummary) -> float:
     """The fraction of a step that our readings take in steady state, without the actions that free memory."""
-    acting_s = sum(row["time_s"] for row in summary.ledger)
+    acting_s = sum(row.time_s for row in summary.told.ledger)
     return max(0.0, summary.steady_self_s - acting_s) / summary.steady_s if summary.steady_s > 0 else 0.0
-
-
-def _leak_not_judged() -> dict[str, Any]:
-    return {
-        "verdict": "not enough data",
-        "where": None,
-        "bytes_per_step": 0.0,
-        "bytes_per_step_low": 0.0,
-        "bytes_per_step_high": 0.0,
-        "since_step": 0,
-        "full_at_step": None,
-        "suspects": [],
-        "sure": "not yet",
-    }
 
 
 def _start(summary: RunSummary, name: str) -> float:

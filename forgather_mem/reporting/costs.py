@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from forgather_mem.telemetry.records import OWN_BUDGET_FRAC
+from forgather_mem.telemetry.report import CleanupCall, Collector, LedgerRow, RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
 
 # With fewer steps, a single expensive reading weighs too much to represent the others.
@@ -25,17 +25,15 @@ _DEAR_FRAC = 0.01
 _MAX_CALLS = 2
 _ACTIONS = {"collect": "collection", "clear": "clear", "trim": "trim"}
 
-Report = Mapping[str, Any]
 
-
-def cleanup_sentences(report: Report, *, brief: bool = False) -> Iterator[str]:
+def cleanup_sentences(report: RunReport, *, brief: bool = False) -> Iterator[str]:
     """Expensive calls of the script and its libraries, Python's collector, and our own actions.
 
     Args:
-        report: Schema 1.
+        report: The report.
         brief: Only what is expensive.
     """
-    wall_s = report["run"]["wall_s"]
+    wall_s = report.run.wall_s
     dear = _dear_calls(report)
     for row in dear[:_MAX_CALLS]:
         yield _call(row, wall_s)
@@ -43,37 +41,36 @@ def cleanup_sentences(report: Report, *, brief: bool = False) -> Iterator[str]:
         yield f"also: {len(dear) - _MAX_CALLS} more calls, see the report"
     if brief:
         return
-    pause_s = report["gc"]["pause_total_s"]
-    told_s = sum(row["seconds"] for row in dear if row["what"] == "gc.collect")
+    pause_s = report.gc.pause_total_s
+    told_s = sum(row.seconds for row in dear if row.what == "gc.collect")
     if pause_s - told_s > _WORTH_A_LINE * wall_s:
-        yield _collector(report["gc"], wall_s)
-    for row in report["ledger"]:
-        yield _given_back(row, wall_s)
+        yield _collector(report.gc, wall_s)
+    yield from (_given_back(row, wall_s) for row in report.ledger)
 
 
-def parts_sentences(report: Report) -> Iterator[str]:
+def parts_sentences(report: RunReport) -> Iterator[str]:
     """The parts of the peak."""
-    parts = dict(report["breakdown"])
-    if not parts["parameters"]:
+    if not report.breakdown.parameters:
         return
+    parts = report.breakdown.sizes()
     cached = parts.pop("cached")
-    sizes = sorted(((size, part.removesuffix("_peak")) for part, size in parts.items() if size), reverse=True)
+    sizes = sorted(((size, part) for part, size in parts.items() if size), reverse=True)
     text = "each at its peak: " + ", ".join(f"{part} {format_bytes(size)}" for size, part in sizes)
     yield text + (f"; cached at the end {format_bytes(cached)}" if cached else "")
 
 
-def own_sentences(report: Report, *, brief: bool = False) -> Iterator[str]:
+def own_sentences(report: RunReport, *, brief: bool = False) -> Iterator[str]:
     """Our overhead, and what was read less often because of it."""
-    ours = report["overhead"]
-    spent_s = sum(row["time_s"] for row in report["ledger"])
+    ours = report.overhead
+    spent_s = sum(row.time_s for row in report.ledger)
     actions = f", {format_duration(spent_s)} of it to free memory" if spent_s else ""
     if is_mostly_start(report):
         yield own_share(report)
         return
-    text = f"{format_share(ours['share_of_run'])} of the run"
+    text = f"{format_share(ours.share_of_run)} of the run"
     if not brief:
-        text += f" ({format_duration(ours['seconds'])}{actions})"
-    reading_frac = ours.get("share_of_step", 0.0) if report["steps"] >= _STEADY_STEPS else 0.0
+        text += f" ({format_duration(ours.seconds)}{actions})"
+    reading_frac = ours.share_of_step if report.steps >= _STEADY_STEPS else 0.0
     if reading_frac > OWN_BUDGET_FRAC:
         text += (
             f"; readings take {format_share(reading_frac)} of a step: below {format_share(OWN_BUDGET_FRAC)} when "
@@ -85,26 +82,24 @@ def own_sentences(report: Report, *, brief: bool = False) -> Iterator[str]:
         yield f"sampled less often to stay within budget: {', '.join(rarer)}"
 
 
-def is_mostly_start(report: Report) -> bool:
+def is_mostly_start(report: RunReport) -> bool:
     """Whether our overhead in a short run is mostly one-off work at the start, which a longer run dilutes."""
-    ours = report["overhead"]
-    of_step = ours.get("share_of_step", 0.0)
-    return bool(0 < 2 * of_step < ours["share_of_run"] > _NOTED_FRAC and ours["seconds"] < _START_S)
+    ours = report.overhead
+    of_step = ours.share_of_step
+    return bool(0 < 2 * of_step < ours.share_of_run > _NOTED_FRAC and ours.seconds < _START_S)
 
 
-def own_share(report: Report) -> str:
+def own_share(report: RunReport) -> str:
     """Our overhead in a few words."""
-    ours = report["overhead"]
+    ours = report.overhead
     if is_mostly_start(report):
-        return (
-            f"{format_share(ours['share_of_step'])} of a step, {format_duration(ours['seconds'])} including the start"
-        )
-    return format_share(ours["share_of_run"])
+        return f"{format_share(ours.share_of_step)} of a step, {format_duration(ours.seconds)} including the start"
+    return format_share(ours.share_of_run)
 
 
-def rarer_readings(report: Report) -> list[str]:
+def rarer_readings(report: RunReport) -> list[str]:
     """Readings taken less often than asked because they would have exceeded their budget."""
-    return list(dict.fromkeys(entry["what"] for entry in report["overhead"].get("backed_off", ())))
+    return list(dict.fromkeys(entry.what for entry in report.overhead.backed_off))
 
 
 def first_sentences(sentences: Sequence[str], most: int) -> Iterator[str]:
@@ -114,41 +109,41 @@ def first_sentences(sentences: Sequence[str], most: int) -> Iterator[str]:
         yield f"also: {len(sentences) - most} more, see the report"
 
 
-def _dear_calls(report: Report) -> list[Mapping[str, Any]]:
+def _dear_calls(report: RunReport) -> list[CleanupCall]:
     """Lines that exceeded their budget, most expensive first; our own calls are in the ledger."""
-    least_s = _DEAR_FRAC * report["run"]["wall_s"]
-    rows = [row for row in report["cleanup_calls"] if row["whose"] != "us" and row["seconds"] > least_s > 0]
-    return sorted(rows, key=lambda row: -float(row["seconds"]))
+    least_s = _DEAR_FRAC * report.run.wall_s
+    rows = [row for row in report.cleanup_calls if row.whose != "us" and row.seconds > least_s > 0]
+    return sorted(rows, key=lambda row: -row.seconds)
 
 
-def _call(row: Mapping[str, Any], wall_s: float) -> str:
-    where = f"{row['file']}:{row['line']}" + (" (a library)" if row["whose"] == "library" else "")
-    calls = f"{row['calls']:,} call{'s' * (row['calls'] != 1)}"
-    cost = f"{format_duration(row['seconds'])} ({format_share(row['seconds'] / wall_s)} of the run)"
-    freed = format_bytes(row["freed_bytes"]) if row["freed_bytes"] > 0 else "nothing"
-    advice = " Remove it." if row["freed_bytes"] <= 0 and row["whose"] == "user" and row["calls"] > 1 else ""
-    return f"{row['what']}() at {where}: {calls}, {cost}, freed {freed}.{advice}"
+def _call(row: CleanupCall, wall_s: float) -> str:
+    where = f"{row.file}:{row.line}" + (" (a library)" if row.whose == "library" else "")
+    calls = f"{row.calls:,} call{'s' * (row.calls != 1)}"
+    cost = f"{format_duration(row.seconds)} ({format_share(row.seconds / wall_s)} of the run)"
+    freed = format_bytes(row.freed_bytes) if row.freed_bytes > 0 else "nothing"
+    advice = " Remove it." if row.freed_bytes <= 0 and row.whose == "user" and row.calls > 1 else ""
+    return f"{row.what}() at {where}: {calls}, {cost}, freed {freed}.{advice}"
 
 
-def _collector(collector: Mapping[str, Any], wall_s: float) -> str:
-    share = f" ({format_share(collector['pause_total_s'] / wall_s)} of the run)" if wall_s else ""
+def _collector(collector: Collector, wall_s: float) -> str:
+    share = f" ({format_share(collector.pause_total_s / wall_s)} of the run)" if wall_s else ""
     return (
-        f"Python's collector: {collector['collections']:,} full collections, all pauses"
-        f" {format_duration(collector['pause_total_s'])}{share}, the longest"
-        f" {format_duration(collector['pause_max_s'])}."
+        f"Python's collector: {collector.collections:,} full collections, all pauses"
+        f" {format_duration(collector.pause_total_s)}{share}, the longest"
+        f" {format_duration(collector.pause_max_s)}."
     )
 
 
-def _given_back(row: Mapping[str, Any], wall_s: float) -> str:
+def _given_back(row: LedgerRow, wall_s: float) -> str:
     """The cost and yield of our own calls of one kind, and whether they are worthwhile."""
 
-    freed_bytes, retaken_bytes, objects = row["freed_bytes"], row["retaken_bytes"], row.get("objects", 0)
-    cost_s = row["time_s"] + row["next_step_excess_s"]
+    freed_bytes, retaken_bytes, objects = row.freed_bytes, row.retaken_bytes, row.objects
+    cost_s = row.time_s + row.next_step_excess_s
     useless = not objects and freed_bytes - retaken_bytes <= _KEPT_FRAC * max(0, freed_bytes)
-    useless = useless and row["calls"] >= _ENOUGH_CALLS
-    told = [f"took {format_duration(row['time_s'])}"]
-    if row["next_step_excess_s"] > _WORTH_TELLING * wall_s > 0:
-        told.append(f"slowed the steps after them by {format_duration(row['next_step_excess_s'])}")
+    useless = useless and row.calls >= _ENOUGH_CALLS
+    told = [f"took {format_duration(row.time_s)}"]
+    if row.next_step_excess_s > _WORTH_TELLING * wall_s > 0:
+        told.append(f"slowed the steps after them by {format_duration(row.next_step_excess_s)}")
     if useless and cost_s > _WORTH_TELLING * wall_s > 0:
         told[-1] += f" ({format_share(cost_s / wall_s)} of the run)"
     if objects:
@@ -157,7 +152,7 @@ def _given_back(row: Mapping[str, Any], wall_s: float) -> str:
         told.append(f"freed {format_bytes(freed_bytes) if freed_bytes > 0 else 'nothing'}")
     if retaken_bytes > freed_bytes / 2:
         told[-1] += f" ({format_bytes(retaken_bytes)} of it allocated again at once)"
-    calls = f"{row['calls']:,} {_ACTIONS[row['what']]}s" if row["calls"] != 1 else _ACTIONS[row["what"]]
+    calls = f"{row.calls:,} {_ACTIONS[row.what]}s" if row.calls != 1 else _ACTIONS[row.what]
     advice = ": remove them" if useless else ""
     return f"our {calls} {', '.join(told[:-1])} and {told[-1]}{advice}."
 

@@ -9,7 +9,6 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from forgather_mem.engine.summary import RunFacts, RunSummary, Span
 from forgather_mem.formats.jsonl import LogReader, log_files
@@ -18,7 +17,8 @@ from forgather_mem.reporting.build import build_report
 from forgather_mem.sinks.tags import tag_of
 from forgather_mem.telemetry.metrics import Metric, every_metric
 from forgather_mem.telemetry.records import Sample
-from forgather_mem.telemetry.report_schema import MOST, checked_report
+from forgather_mem.telemetry.report import RunReport
+from forgather_mem.telemetry.report_schema import MOST, checked_report, to_dict
 from forgather_mem.units import GIB
 
 
@@ -67,7 +67,7 @@ def has_memory_tags(folder: str | Path) -> bool:
     return bool(_Page(folder).series)
 
 
-def report_of_events(folder: str | Path) -> dict[str, Any]:
+def report_of_events(folder: str | Path) -> RunReport:
     """The report as far as a TensorBoard page contains it: sizes and times, not the end of the run or the ledger."""
     page = _Page(folder)
     summary = RunSummary(RunFacts(event_folder=str(folder)))
@@ -86,7 +86,7 @@ def report_of_events(folder: str | Path) -> dict[str, Any]:
     if "step/self_s" in page.series:
         summary.self_s = float(page.series["step/self_s"].values.sum())
     _add_limits(summary, page.series)
-    checked = checked_report(build_report(summary))
+    checked = checked_report(to_dict(build_report(summary)))
     assert checked is not None, "it is of this version"
     return checked[0]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.units import KIB
@@ -18,34 +18,36 @@ _NAMES = {"process": ("host/anon_bytes", "host/rss_bytes"), "workers": ("host/ch
 class Growth:
     """Straight lines fitted to the readings of the steps, updated point by point.
 
+    Attributes:
+        since_step: The first step seen; None before it.
+
     >>> growth = Growth()
     >>> for step in range(1, 101):
     ...     growth.add(Sample("step_end", step, None, 0.0, {"host/anon_bytes": 2**30 + step * 2**20}))
-    >>> growth.as_dict()["process_bytes_per_step"]
+    >>> growth.of("process")
     1048576.0
     """
 
     def __init__(self) -> None:
         self._lines = {who: _Line() for who in _NAMES}
-        self._began: int | None = None
+        self.since_step: int | None = None
 
     def add(self, sample: Sample) -> None:
         """Add one record."""
         if sample.event != "step_end":
             return
-        if self._began is None:
-            self._began = sample.step
-        if sample.step < self._began + _WARM_UP_STEPS:
+        if self.since_step is None:
+            self.since_step = sample.step
+        if sample.step < self.since_step + _WARM_UP_STEPS:
             return
         for who, names in _NAMES.items():
             value = next((sample.values[name] for name in names if name in sample.values), None)
             if value is not None:
                 self._lines[who].add(sample.step, value)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Bytes per step for each, 0.0 if flat and None if it was not read often enough."""
-        slopes = {f"{who}_bytes_per_step": line.slope() for who, line in self._lines.items()}
-        return {**slopes, "since_step": self._began}
+    def of(self, who: Literal["process", "workers"]) -> float | None:
+        """Bytes per step, 0.0 if flat and None if it was not read often enough."""
+        return self._lines[who].slope()
 
 
 class _Line:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from forgather_mem.reporting.from_events import Curve
 from forgather_mem.reporting.html_plot import Line, Marks, Plot, bar_html, escape, plot_html
@@ -11,6 +10,7 @@ from forgather_mem.reporting.html_style import SCRIPT, STYLE
 from forgather_mem.reporting.table import format_place
 from forgather_mem.reporting.text import report_text
 from forgather_mem.telemetry.metrics import PHASES
+from forgather_mem.telemetry.report import RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
 
 # The curves on the page.
@@ -25,18 +25,17 @@ _ACTIONS = (
     ("trim", "trim", "trims", 7),
 )
 
-Report = Mapping[str, Any]
 Curves = Mapping[str, Curve]
 
 
-def report_html(report: Report, curves: Curves) -> str:
+def report_html(report: RunReport, curves: Curves) -> str:
     """The page: the text, the curves over the steps, and all numbers as tables.
 
     Args:
-        report: Schema 1.
+        report: The report.
         curves: The available curves, by the names in `CURVES`.
     """
-    title = escape(f"{report['run']['script'].rpartition('/')[2] or 'training'}: where the memory went")
+    title = escape(f"{report.run.script.rpartition('/')[2] or 'training'}: where the memory went")
     body = [
         f'<pre class="text">{escape(report_text(report))}</pre>',
         *_plots(report, curves),
@@ -54,7 +53,7 @@ def report_html(report: Report, curves: Curves) -> str:
     )
 
 
-def _plots(report: Report, curves: Curves) -> Iterator[str]:
+def _plots(report: RunReport, curves: Curves) -> Iterator[str]:
     steps = [step for curve in curves.values() if curve.steps for step in (min(curve.steps), max(curve.steps))]
     if not steps:
         yield "<p>This run left no log of its steps, so there are no curves.</p>"
@@ -64,13 +63,13 @@ def _plots(report: Report, curves: Curves) -> Iterator[str]:
         yield plot_html(plot, first, last)
 
 
-def _wanted(report: Report, curves: Curves) -> Iterator[Plot]:
+def _wanted(report: RunReport, curves: Curves) -> Iterator[Plot]:
     marks = list(_marks(curves))
-    device = report["device"][0] if report["device"] else None
+    device = report.device[0] if report.device else None
     if device is not None:
-        total = device["total_bytes"]
+        total = device.total_bytes
         yield Plot(
-            title=f"Memory of {format_place('gpu' + str(device.get('index', 0)))}",
+            title=f"Memory of {format_place(device.where)}",
             lines=_lines(
                 curves,
                 ("device/reserved_bytes", "reserved", 6, "area"),
@@ -80,8 +79,8 @@ def _wanted(report: Report, curves: Curves) -> Iterator[Plot]:
             marks=marks,
             limit=("total", total) if total else None,
         )
-    limit = report["host"]["limit_bytes"]
-    whose = "container's limit" if report["host"]["limit_kind"] == "cgroup" else "machine's memory"
+    limit = report.host.limit_bytes
+    whose = "container's limit" if report.host.limit_kind == "cgroup" else "machine's memory"
     yield Plot(
         title="Memory of the host",
         lines=_lines(
@@ -128,26 +127,25 @@ def _marks(curves: Curves) -> Iterator[Marks]:
         yield Marks(label=label, points=points, colour=colour)
 
 
-def _breakdown(report: Report) -> str:
-    parts = report["breakdown"]
-    if not parts["parameters"]:
+def _breakdown(report: RunReport) -> str:
+    if not report.breakdown.parameters:
         return ""
-    where = format_place(f"gpu{report['device'][0].get('index', 0)}") if report["device"] else "the host"
-    bar = bar_html([(name.removesuffix("_peak"), size) for name, size in parts.items() if name != "cached"])
+    where = format_place(report.device[0].where) if report.device else "the host"
+    bar = bar_html([(part, size) for part, size in report.breakdown.sizes().items() if part != "cached"])
     return f"<section><h2>What was in the memory of {where}, each part at its peak</h2>{bar}</section>"
 
 
 Table = tuple[str, Sequence[str], list[Sequence[str]]]
 
 
-def _tables(report: Report) -> Iterator[Table]:
-    run = report["run"]
+def _tables(report: RunReport) -> Iterator[Table]:
+    run = report.run
     yield (
         "Peaks",
         ("where", "size", "step", "phase"),
         [
-            (format_place(peak["where"]) + _rank(peak), format_bytes(peak["bytes"]), f"{peak['step']:,}", peak["phase"])
-            for peak in report["peaks"]
+            (format_place(peak.where) + _rank(peak.rank), format_bytes(peak.bytes), f"{peak.step:,}", peak.phase)
+            for peak in report.peaks
         ],
     )
     yield (
@@ -155,11 +153,11 @@ def _tables(report: Report) -> Iterator[Table]:
         ("what", "where", "whose", "calls", "time", "of the run", "freed"),
         [
             (
-                row["what"], f"{row['file']}:{row['line']}", row["whose"], f"{row['calls']:,}",
-                format_duration(row["seconds"]), format_share(row["seconds"] / run["wall_s"] if run["wall_s"] else 0.0),
-                format_bytes(row["freed_bytes"]),
+                row.what, f"{row.file}:{row.line}", row.whose, f"{row.calls:,}",
+                format_duration(row.seconds), format_share(row.seconds / run.wall_s if run.wall_s else 0.0),
+                format_bytes(row.freed_bytes),
             )
-            for row in report["cleanup_calls"]
+            for row in report.cleanup_calls
         ],
     )  # fmt: skip
     yield (
@@ -167,11 +165,11 @@ def _tables(report: Report) -> Iterator[Table]:
         ("what", "calls", "time", "next steps longer by", "freed", "taken again"),
         [
             (
-                row["what"], f"{row['calls']:,}", format_duration(row["time_s"]),
-                format_duration(max(0.0, row["next_step_excess_s"])), format_bytes(row["freed_bytes"]),
-                format_bytes(row["retaken_bytes"]),
+                row.what, f"{row.calls:,}", format_duration(row.time_s),
+                format_duration(max(0.0, row.next_step_excess_s)), format_bytes(row.freed_bytes),
+                format_bytes(row.retaken_bytes),
             )
-            for row in report["ledger"]
+            for row in report.ledger
         ],
     )  # fmt: skip
     yield (
@@ -179,36 +177,31 @@ def _tables(report: Report) -> Iterator[Table]:
         ("rank", "end", "steps", "host peak", "GPU peak", "GPU reserved"),
         [
             (
-                str(row["rank"]), str(row["end"] or "not known"), f"{row['steps']:,}",
-                *(format_bytes(row[f"{size}_bytes"]) for size in ("host_peak", "device_peak", "device_reserved")),
+                str(row.rank), str(row.end or "not known"), f"{row.steps:,}",
+                *map(format_bytes, (row.host_peak_bytes, row.device_peak_bytes, row.device_reserved_bytes)),
             )
-            for row in report.get("ranks", ())
+            for row in report.ranks or ()
         ],
     )  # fmt: skip
-    yield "Sampled less often to stay within budget", ("what",), [(row["text"],) for row in _backed_off(report)]
-    yield "Switched off", ("what",), [(sentence,) for sentence in report["switched_off"]]
-    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+    yield "Sampled less often to stay within budget", ("what",), [(row.text,) for row in report.overhead.backed_off]
+    yield "Switched off", ("what",), [(sentence,) for sentence in report.switched_off]
+    versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
     facts = [
-        ("command", " ".join([run["script"], *run["argv"]])),
+        ("command", " ".join([run.script, *run.argv])),
         (
             "ended",
-            f"{run['end'] or 'not known'}" + (f", exit {run['exit_code']}" if run["exit_code"] is not None else ""),
+            f"{run.end or 'not known'}" + (f", exit {run.exit_code}" if run.exit_code is not None else ""),
         ),
-        ("took", format_duration(run["wall_s"])),
+        ("took", format_duration(run.wall_s)),
         ("versions", versions),
-        ("folder", str(run.get("folder") or "")),
-        ("TensorBoard", str(run.get("event_folder") or "")),
+        ("folder", run.folder or ""),
+        ("TensorBoard", run.event_folder or ""),
     ]
     yield "The run", ("", ""), [fact for fact in facts if fact[1]]
 
 
-def _backed_off(report: Report) -> Sequence[Mapping[str, str]]:
-    rows: Sequence[Mapping[str, str]] = report["overhead"].get("backed_off", ())
-    return rows
-
-
-def _rank(row: Mapping[str, Any]) -> str:
-    return f", rank {row['rank']}" if "rank" in row else ""
+def _rank(rank: int | None) -> str:
+    return f", rank {rank}" if rank is not None else ""
 
 
 def _table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -2,106 +2,120 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-Report = Mapping[str, Any]
+from forgather_mem.telemetry.report import Extremes, RankRow, RunReport, Spread
+
 # The later, the worse.
 _ENDS = ("finished", None, "interrupted", "exception", "killed", "oom")
-_SIZES = ("host_peak_bytes", "device_peak_bytes", "device_reserved_bytes")
 
 
-def merge_ranks(reports: Sequence[Report]) -> dict[str, Any]:
+def merge_ranks(reports: Sequence[RunReport]) -> RunReport:
     """The report over all ranks; for a single process, its own.
 
     The rank with the worst end, and among equals the one with the highest peak on its device, else on the host,
     provides what the schema has once: script, breakdown, out-of-memory. Host, collector, leak, clean-up calls and our
     overhead come from the rank where each is worst; devices and peaks are listed for all ranks, the highest first, each
-    with its `rank`. Added keys: `ranks`, one row per rank; `spread`, {"min", "max", "argmax"} by size; `missing_ranks`,
-    those that left no files.
+    with its `rank`. Added keys: `ranks`, one row per rank; `spread`; `missing_ranks`, those that left no files.
 
     Args:
         reports: At least one.
 
+    >>> from forgather_mem.telemetry.report import HostMemory, Training
     >>> def report(rank, peak):
-    ...     run = {"rank": rank, "world_size": 3, "end": "finished", "exit_code": 0, "wall_s": 1.0}
-    ...     return {"steps": 5, "run": run,
-    ...         "host": {"rss_peak_bytes": peak}, "device": [], "peaks": [], "gc": {"pause_total_s": 0.0},
-    ...         "leak": {"verdict": "no leak", "bytes_per_step": 0.0}, "cleanup_calls": [], "ledger": [],
-    ...         "overhead": {"share_of_run": 0.0}, "oom": None, "switched_off": []}
+    ...     return RunReport(run=Training(rank=rank, world_size=3), host=HostMemory(rss_peak_bytes=peak))
     >>> merged = merge_ranks([report(0, 100), report(2, 300)])
-    >>> merged["host"]["rank"], merged["spread"]["host_peak_bytes"], merged["missing_ranks"]
-    (2, {'min': 100, 'max': 300, 'argmax': 2}, [1])
+    >>> peaks = merged.spread.host_peak_bytes
+    >>> merged.host.rank, (peaks.min, peaks.max, peaks.argmax), merged.missing_ranks
+    (2, (100, 300, 2), (1,))
     """
-    if len(reports) == 1 and reports[0]["run"]["world_size"] == 1:
-        return dict(reports[0])
+    if len(reports) == 1 and reports[0].run.world_size == 1:
+        return reports[0]
     worst = max(reports, key=lambda report: (_badness(report), _device_peak(report), _host_peak(report)))
-    merged = copy.deepcopy(dict(worst))
-    merged["steps"] = max(report["steps"] for report in reports)
-    merged["run"]["wall_s"] = max(report["run"]["wall_s"] for report in reports)
-    for name in ("folder", "event_folder"):  # only rank 0 has a page
-        merged["run"][name] = next((report["run"][name] for report in reports if report["run"].get(name)), None)
-    for part, badness in _WORST.items():
-        of_rank = max(reports, key=badness)
-        merged[part] = copy.deepcopy(of_rank[part])
-        if isinstance(merged[part], dict):
-            merged[part]["rank"] = of_rank["run"]["rank"]
-    for part, size in (("device", "peak_allocated_bytes"), ("peaks", "bytes")):
-        rows = [{**row, "rank": report["run"]["rank"]} for report in reports for row in report[part]]
-        merged[part] = sorted(rows, key=lambda row: -row[size])
-    merged["switched_off"] = [
-        f"rank {report['run']['rank']}: {sentence}" for report in reports for sentence in report["switched_off"]
-    ]
-    merged["ranks"] = [_row(report) for report in reports]
-    merged["spread"] = {size: _spread(merged["ranks"], size) for size in _SIZES}
-    there = {row["rank"] for row in merged["ranks"]}
-    merged["missing_ranks"] = [rank for rank in range(merged["run"]["world_size"]) if rank not in there]
-    return merged
+    host, gc, leak, overhead = (max(reports, key=key) for key in (_host_peak, _pauses_s, _leak, _own_share))
+    devices = [replace(row, rank=report.run.rank) for report in reports for row in report.device]
+    peaks = [replace(row, rank=report.run.rank) for report in reports for row in report.peaks]
+    rows = tuple(_row(report) for report in reports)
+    there = {row.rank for row in rows}
+    return replace(
+        worst,
+        steps=max(report.steps for report in reports),
+        run=replace(
+            worst.run,
+            wall_s=max(report.run.wall_s for report in reports),
+            # Only rank 0 has a page
+            folder=next((report.run.folder for report in reports if report.run.folder), None),
+            event_folder=next((report.run.event_folder for report in reports if report.run.event_folder), None),
+        ),
+        host=replace(host.host, rank=host.run.rank),
+        device=tuple(sorted(devices, key=lambda row: -row.peak_allocated_bytes)),
+        peaks=tuple(sorted(peaks, key=lambda row: -row.bytes)),
+        gc=replace(gc.gc, rank=gc.run.rank),
+        cleanup_calls=max(reports, key=_cleanup_s).cleanup_calls,
+        leak=replace(leak.leak, rank=leak.run.rank),
+        ledger=max(reports, key=_acting_s).ledger,
+        overhead=replace(overhead.overhead, rank=overhead.run.rank),
+        switched_off=tuple(
+            f"rank {report.run.rank}: {sentence}" for report in reports for sentence in report.switched_off
+        ),
+        ranks=rows,
+        spread=Spread(
+            host_peak_bytes=_extremes(rows, lambda row: row.host_peak_bytes),
+            device_peak_bytes=_extremes(rows, lambda row: row.device_peak_bytes),
+            device_reserved_bytes=_extremes(rows, lambda row: row.device_reserved_bytes),
+        ),
+        missing_ranks=tuple(rank for rank in range(worst.run.world_size) if rank not in there),
+    )
 
 
-def _row(report: Report) -> dict[str, Any]:
-    run = report["run"]
-    return {
-        "rank": run["rank"],
-        "end": run["end"],
-        "exit_code": run["exit_code"],
-        "steps": report["steps"],
-        "host_peak_bytes": _host_peak(report),
-        "device_peak_bytes": _device_peak(report),
-        "device_reserved_bytes": max((device["peak_reserved_bytes"] for device in report["device"]), default=0),
-        "leak": report["leak"]["verdict"],
-        "bytes_per_step": report["leak"]["bytes_per_step"],
-    }
+def _row(report: RunReport) -> RankRow:
+    return RankRow(
+        rank=report.run.rank,
+        end=report.run.end,
+        exit_code=report.run.exit_code,
+        steps=report.steps,
+        host_peak_bytes=_host_peak(report),
+        device_peak_bytes=_device_peak(report),
+        device_reserved_bytes=max((device.peak_reserved_bytes for device in report.device), default=0),
+        leak=report.leak.verdict,
+        bytes_per_step=report.leak.bytes_per_step,
+    )
 
 
-def _spread(rows: Sequence[Mapping[str, Any]], size: str) -> dict[str, int]:
-    highest = max(rows, key=lambda row: int(row[size]))
-    return {"min": min(row[size] for row in rows), "max": highest[size], "argmax": highest["rank"]}
+def _extremes(rows: Sequence[RankRow], size: Callable[[RankRow], int]) -> Extremes:
+    highest = max(rows, key=size)
+    return Extremes(min=min(map(size, rows)), max=size(highest), argmax=highest.rank)
 
 
-def _badness(report: Report) -> int:
-    end = report["run"]["end"]
-    return 2 * (_ENDS.index(end) if end in _ENDS else 0) + (report["run"]["exit_code"] not in (None, 0))
+def _badness(report: RunReport) -> int:
+    end = report.run.end
+    return 2 * (_ENDS.index(end) if end in _ENDS else 0) + (report.run.exit_code not in (None, 0))
 
 
-def _host_peak(report: Report) -> int:
-    return int(report["host"]["rss_peak_bytes"])
+def _host_peak(report: RunReport) -> int:
+    return report.host.rss_peak_bytes
 
 
-def _device_peak(report: Report) -> int:
-    return max((int(device["peak_allocated_bytes"]) for device in report["device"]), default=0)
+def _device_peak(report: RunReport) -> int:
+    return max((device.peak_allocated_bytes for device in report.device), default=0)
 
 
-def _leak(report: Report) -> tuple[bool, float]:
-    return report["leak"]["verdict"] == "leak", report["leak"]["bytes_per_step"]
+def _pauses_s(report: RunReport) -> float:
+    return report.gc.pause_total_s
 
 
-_WORST: dict[str, Callable[[Report], Any]] = {
-    "host": _host_peak,
-    "gc": lambda report: report["gc"]["pause_total_s"],
-    "leak": _leak,
-    "cleanup_calls": lambda report: sum(row["seconds"] for row in report["cleanup_calls"]),
-    "ledger": lambda report: sum(row["time_s"] for row in report["ledger"]),
-    "overhead": lambda report: report["overhead"]["share_of_run"],
-}
+def _leak(report: RunReport) -> tuple[bool, float]:
+    return report.leak.verdict == "leak", report.leak.bytes_per_step
+
+
+def _own_share(report: RunReport) -> float:
+    return report.overhead.share_of_run
+
+
+def _cleanup_s(report: RunReport) -> float:
+    return sum(row.seconds for row in report.cleanup_calls)
+
+
+def _acting_s(report: RunReport) -> float:
+    return sum(row.time_s for row in report.ledger)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import signal as signals
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from forgather_mem.reporting.table import format_gib, format_peak, format_place
+from forgather_mem.reporting.table import format_gib, format_place, format_time
+from forgather_mem.telemetry.report import HostMemory, KilledReport, LeakReport, LeakSuspect, OomReport, RunReport
 from forgather_mem.units import GIB, KIB, MIB, format_bytes
 
-Report = Mapping[str, Any]
 _GROWS = {
     "python": "Python's objects",
     "tensors": "tensors on the host",
@@ -24,21 +23,21 @@ _FULL_FRAC = 0.9
 _MAX_ADVICE = 4
 
 
-def leak_lines(report: Report, width: int, *, every_suspect: bool = False) -> list[str]:
+def leak_lines(report: RunReport, width: int, *, every_suspect: bool = False) -> list[str]:
     """What grows, how fast, who holds it, and what to do; the first suspect in full, the others on request."""
-    leak = report["leak"]
-    where = _GROWS.get(leak["where"]) or _device_place(report)
-    low, high, unit = _in_one_unit(leak["bytes_per_step"], leak["bytes_per_step_low"], leak["bytes_per_step_high"])
-    grow = "grows" if leak["where"] in ("native", "device", None) else "grow"
-    first = f"LEAK   {where} {grow} {format_bytes(leak['bytes_per_step'])} a step ({low} to {high})"
+    leak = report.leak
+    where = _GROWS.get(leak.where or "") or _device_place(report)
+    low, high, unit = _in_one_unit(leak.bytes_per_step, leak.bytes_per_step_low, leak.bytes_per_step_high)
+    grow = "grows" if leak.where in ("native", "device", None) else "grow"
+    first = f"LEAK   {where} {grow} {format_bytes(leak.bytes_per_step)} a step ({low} to {high})"
     if not unit:
-        first = f"LEAK   {where} {grow} {format_bytes(leak['bytes_per_step'])} a step"
-    first += f", since step {leak['since_step']:,}"
-    if leak["full_at_step"] is not None:
-        first += f", full near step {leak['full_at_step']:,}"
-    sure = f"not yet (only {report['steps']:,} steps seen)" if leak["sure"] == "not yet" else _CONFIDENCE[leak["sure"]]
+        first = f"LEAK   {where} {grow} {format_bytes(leak.bytes_per_step)} a step"
+    first += f", since step {leak.since_step:,}"
+    if leak.full_at_step is not None:
+        first += f", full near step {leak.full_at_step:,}"
+    sure = f"not yet (only {report.steps:,} steps seen)" if leak.sure == "not yet" else _CONFIDENCE[leak.sure]
     lines = textwrap.wrap(f"{first}. Confidence: {sure}.", width, subsequent_indent=" " * 7)
-    suspects = leak["suspects"]
+    suspects = leak.suspects
     if not suspects:
         return lines
     lines += ["", *_suspect_lines(suspects[0], width)]
@@ -50,76 +49,74 @@ def leak_lines(report: Report, width: int, *, every_suspect: bool = False) -> li
     return [*lines, ""]
 
 
-def oom_lines(report: Report, width: int) -> list[str]:
+def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
     """Where memory ran out, why at that moment, what was in it, and what would have fitted."""
-    oom = report["oom"]
-    at = format_peak({"step": oom["step"], "phase": oom["phase"]}) if oom["step"] else oom["phase"]
-    in_layer = f", in {oom['layer']}" if oom["layer"] else ""
-    place = _device_place(report) if oom["where"] == "device" else "host"
-    if report["run"]["world_size"] > 1:
-        place += f", rank {oom['rank']}"
+    at = format_time(oom.step, oom.phase) if oom.step else oom.phase
+    in_layer = f", in {oom.layer}" if oom.layer else ""
+    place = _device_place(report) if oom.where == "device" else "host"
+    if report.run.world_size > 1:
+        place += f", rank {oom.rank}"
     lines = [f"OUT OF MEMORY   {place}, {at}{in_layer}"[:width]]
     wanted = []
-    if oom["requested_bytes"] is not None:
-        wanted.append(f"Wanted {_exactly(oom['requested_bytes'])}")
-    limit_bytes = oom.get("limit_bytes") or _limit_bytes(report, oom["where"])
+    if oom.requested_bytes is not None:
+        wanted.append(f"Wanted {_exactly(oom.requested_bytes)}")
+    limit_bytes = _limit_bytes(report, oom)
     of = f" of {format_bytes(limit_bytes)}{_whose(oom)}" if limit_bytes else ""
-    if oom["free_bytes"] is not None:
-        wanted.append(f"free {format_bytes(oom['free_bytes'])}{of}")
+    if oom.free_bytes is not None:
+        wanted.append(f"free {format_bytes(oom.free_bytes)}{of}")
     elif wanted and of:
         wanted.append(f"less was free{of}")
     if wanted:
         text = ", ".join(wanted)
         lines += _indented(f"{text[0].upper()}{text[1:]}.", width)
-    if oom["why_now"]:
-        lines += _indented(f"Why now: {oom['why_now']}", width, hanging=9)
-    if oom["not_because"]:
-        lines += _indented(" ".join(f"{reason}." for reason in oom["not_because"]), width)
-    if oom["in_use"]:
-        sizes = sorted(oom["in_use"].items(), key=lambda part: (part[0] == "other", -part[1]))
-        total = sum(oom["in_use"].values())
+    if oom.why_now:
+        lines += _indented(f"Why now: {oom.why_now}", width, hanging=9)
+    if oom.not_because:
+        lines += _indented(" ".join(f"{reason}." for reason in oom.not_because), width)
+    if oom.in_use:
+        sizes = sorted(oom.in_use.items(), key=lambda part: (part[0] == "other", -part[1]))
+        total = sum(oom.in_use.values())
         unit, decimals = (GIB, 1) if total >= 4 * GIB else (MIB, 0)
         parts = ", ".join(
             f"{part} {size / unit:,.{decimals}f}" for part, size in sizes if size >= unit * 0.5 / 10**decimals
         )
         whole = format_gib(total) if unit == GIB else f"{total / MIB:,.0f} MiB"
         lines += _indented(f"In use {whole}: {parts}", width, hanging=17)
-    return [*lines, *_advice_lines(report, width)]
+    return [*lines, *_advice_lines(report, oom, width)]
 
 
-def killed_lines(report: Report, width: int) -> list[str]:
+def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[str]:
     """Who ended the run, its position, what was in memory, and what had grown."""
-    killed, host = report["killed"], report["host"]
-    text = _killer(killed, host)
-    if killed["step"] or killed["phase"] != "other":
-        text += f" Last sign of life: {format_peak(killed)}."
+    text = _killer(killed, report.host)
+    if killed.step or killed.phase != "other":
+        text += f" Last sign of life: {format_time(killed.step, killed.phase)}."
     lines = textwrap.wrap(text, width, subsequent_indent="  ")
-    process, workers = killed["process_bytes"], killed["workers_bytes"]
+    process, workers = killed.process_bytes, killed.workers_bytes
     if process is not None:
-        total = max(killed["used_bytes"] or 0, process + (workers or 0))
+        total = max(killed.used_bytes or 0, process + (workers or 0))
         sizes = f"At the end {format_gib(total)}: this process {process / GIB:,.1f}"
         if workers is not None:
-            count = killed["num_workers"]
+            count = killed.num_workers
             sizes += f", {f'{count} ' if count else ''}data workers {workers / GIB:,.1f} (counted once)"
         lines += _indented(sizes + ".", width)
     lines += _indented(_growth(killed), width) if _growth(killed) else []
-    leak = report["leak"]
-    if leak["verdict"] == "leak" and leak["suspects"]:
+    leak = report.leak
+    if leak.verdict == "leak" and leak.suspects:
         lines += _cause_lines(leak, width)
-    tries = [suspect["cure"] for suspect in leak["suspects"][:1] if suspect["cure"]]
-    if not tries and (killed["workers_bytes_per_step"] or 0) > max(0, killed["process_bytes_per_step"] or 0):
+    tries = [suspect.cure for suspect in leak.suspects[:1] if suspect.cure]
+    if not tries and (killed.workers_bytes_per_step or 0) > max(0, killed.process_bytes_per_step or 0):
         cause = "Cause: the workers keep what they load, or touch Python objects and so copy the pages they are on."
         lines += _indented(cause, width, hanging=2)
         tries = ["rows as one array or Arrow table, and nothing kept in the workers"]
-    tries += [advice["text"] for advice in report["advice"][:1]]
+    tries += [advice.text for advice in report.advice[:1]]
     if tries:
         lines += _indented(f"Try: {'; '.join(tries)}.", width, hanging=2)
     return lines
 
 
-def was_out_of_memory(killed: Mapping[str, Any]) -> bool:
+def was_out_of_memory(killed: KilledReport) -> bool:
     """Whether the kernel has counted an out-of-memory kill."""
-    before, after = killed["oom_kill_before"], killed["oom_kill_after"]
+    before, after = killed.oom_kill_before, killed.oom_kill_after
     return before is not None and after is not None and after > before
 
 
@@ -135,16 +132,11 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-# ---- pieces ----
-
-
-def _killer(killed: Mapping[str, Any], host: Mapping[str, Any]) -> str:
-    before, after, number = killed["oom_kill_before"], killed["oom_kill_after"], killed["signal"]
-    limit = f"{host['limit_bytes'] / GIB:,.1f} GiB"
+def _killer(killed: KilledReport, host: HostMemory) -> str:
+    before, after, number = killed.oom_kill_before, killed.oom_kill_after, killed.signal
+    limit = f"{host.limit_bytes / GIB:,.1f} GiB"
     whose = (
-        f"the container's memory limit, {limit},"
-        if host["limit_kind"] == "cgroup"
-        else f"the machine's memory, {limit},"
+        f"the container's memory limit, {limit}," if host.limit_kind == "cgroup" else f"the machine's memory, {limit},"
     )
     if was_out_of_memory(killed):
         if number is None:  # its end was not observed
@@ -157,55 +149,55 @@ def _killer(killed: Mapping[str, Any], host: Mapping[str, Any]) -> str:
         return f"ENDED BY {name}."
     if before is not None and after is not None:
         return f"KILLED BY {name}, but not for memory: the kernel counted no out-of-memory kill (oom_kill {after})."
-    used_bytes = killed["used_bytes"]
-    if used_bytes and host["limit_bytes"] and used_bytes >= _FULL_FRAC * host["limit_bytes"]:
+    used_bytes = killed.used_bytes
+    if used_bytes and host.limit_bytes and used_bytes >= _FULL_FRAC * host.limit_bytes:
         return f"KILLED BY {name}, most likely by the kernel: {whose} was nearly reached."
     return f"KILLED BY {name}; the sender is not known."
 
 
-def _growth(killed: Mapping[str, Any]) -> str:
-    slopes = [("workers", killed["workers_bytes_per_step"]), ("this process", killed["process_bytes_per_step"])]
+def _growth(killed: KilledReport) -> str:
+    slopes = [("workers", killed.workers_bytes_per_step), ("this process", killed.process_bytes_per_step)]
     grown = [f"{who} {format_bytes(slope)} a step" for who, slope in slopes if slope is not None and slope > 0]
     flat = [who for who, slope in slopes if slope is not None and slope <= 0]
     if grown:
-        since = f" since step {killed['since_step']:,}" if killed["since_step"] is not None else ""
+        since = f" since step {killed.since_step:,}" if killed.since_step is not None else ""
         return f"Growth: {', '.join(grown)}{since}{f'; {flat[0]} flat' if flat else ''}."
     return f"No growth from step to step ({' and '.join(flat)} flat): all the memory was taken at once." if flat else ""
 
 
-def _cause_lines(leak: Mapping[str, Any], width: int) -> Iterator[str]:
-    suspect = leak["suspects"][0]
-    sure = "" if leak["sure"] == "yes" else f" ({leak['sure']})"
-    if suspect.get("kind") == "workers":
-        cause = f"the workers keep {format_bytes(suspect['bytes_per_step'])} more a step, all together:"
-    elif leak["where"] == "workers":
-        cause = f"workers copy the pages of a Python {suspect['type']} that they only read:"
+def _cause_lines(leak: LeakReport, width: int) -> Iterator[str]:
+    suspect = leak.suspects[0]
+    sure = "" if leak.sure == "yes" else f" ({leak.sure})"
+    if suspect.kind == "workers":
+        cause = f"the workers keep {format_bytes(suspect.bytes_per_step)} more a step, all together:"
+    elif leak.where == "workers":
+        cause = f"workers copy the pages of a Python {suspect.type} that they only read:"
     else:
-        cause = f"this grows by {format_bytes(suspect['bytes_per_step'])} a step:"
-    count = f"{_in_words(suspect['count'])} objects" if suspect.get("count") else ""
-    details = [detail for detail in (suspect["held_by"], count, suspect["allocated_at"]) if detail]
+        cause = f"this grows by {format_bytes(suspect.bytes_per_step)} a step:"
+    count = f"{_in_words(suspect.count)} objects" if suspect.count else ""
+    details = [detail for detail in (suspect.held_by, count, suspect.allocated_at) if detail]
     yield from _indented(f"Cause{sure}: {cause}", width, hanging=2)
     yield from textwrap.wrap(", ".join(details) + ".", width, initial_indent="    ", subsequent_indent="    ")
 
 
-def _suspect_lines(suspect: Mapping[str, Any], width: int) -> Iterator[str]:
-    library = " (library code, not yours)" if suspect["whose"] == "library" else ""
-    held = [str(suspect["type"])]
-    if suspect["count_per_step"]:
-        held.append(f"{suspect['count_per_step']:+,.3g} item{'s' * (suspect['count_per_step'] != 1)} a step")
-    if suspect.get("count"):
-        held.append(f"{suspect['count']:,} items")
-    if suspect.get("bytes"):
-        held.append(format_bytes(suspect["bytes"]))
-    each = suspect["bytes_per_step"] / suspect["count_per_step"] if suspect["count_per_step"] else 0.0
-    piece = suspect.get("each", "")
+def _suspect_lines(suspect: LeakSuspect, width: int) -> Iterator[str]:
+    library = " (library code, not yours)" if suspect.whose == "library" else ""
+    held = [suspect.type]
+    if suspect.count_per_step:
+        held.append(f"{suspect.count_per_step:+,.3g} item{'s' * (suspect.count_per_step != 1)} a step")
+    if suspect.count:
+        held.append(f"{suspect.count:,} items")
+    if suspect.bytes:
+        held.append(format_bytes(suspect.bytes))
+    each = suspect.bytes_per_step / suspect.count_per_step if suspect.count_per_step else 0.0
+    piece = suspect.each
     size = f", {format_bytes(each)}" if each and piece else ""
     rows = (
-        ("held by", f"{suspect['held_by'] or 'no Python object':<25} {', '.join(held)}"),
-        ("made at", f"{suspect['allocated_at']}{library}" if suspect["allocated_at"] else ""),
-        ("", suspect["source_line"].strip()),
+        ("held by", f"{suspect.held_by or 'no Python object':<25} {', '.join(held)}"),
+        ("made at", f"{suspect.allocated_at}{library}" if suspect.allocated_at else ""),
+        ("", suspect.source_line.strip()),
         ("each is", f"{piece}{size}" if piece else ""),
-        ("try", suspect["cure"] or ""),
+        ("try", suspect.cure or ""),
     )
     for label, text in rows:
         if text:
@@ -216,14 +208,13 @@ def _suspect_lines(suspect: Mapping[str, Any], width: int) -> Iterator[str]:
             yield from (" " * 12 + line for line in wrapped[1:])
 
 
-def _advice_lines(report: Report, width: int) -> Iterator[str]:
-    oom = report["oom"]
-    if report["advice"]:
-        yield f"WOULD HAVE FIT  ({oom['fit']})"[:width] if oom.get("fit") else "WOULD HAVE FIT"
-    for number, advice in enumerate(report["advice"][:_MAX_ADVICE], 1):
-        predicted = advice["predicted_bytes"]
-        notes = ["" if predicted is None else f"about {_roughly(predicted)}", advice.get("note") or ""]
-        text, note = advice["text"], "; ".join(filter(None, notes))
+def _advice_lines(report: RunReport, oom: OomReport, width: int) -> Iterator[str]:
+    if report.advice:
+        yield f"WOULD HAVE FIT  ({oom.fit})"[:width] if oom.fit else "WOULD HAVE FIT"
+    for number, advice in enumerate(report.advice[:_MAX_ADVICE], 1):
+        predicted = advice.predicted_bytes
+        notes = ["" if predicted is None else f"about {_roughly(predicted)}", advice.note or ""]
+        text, note = advice.text, "; ".join(filter(None, notes))
         room = width - len(note) - len(f"  {number}  ") - 3
         if len(text) <= room:
             yield f"  {number}  {text:<{room}}   {note}".rstrip()
@@ -231,24 +222,24 @@ def _advice_lines(report: Report, width: int) -> Iterator[str]:
             yield from textwrap.wrap(
                 f"{text}   {note}", width, initial_indent=f"  {number}  ", subsequent_indent=" " * 5
             )
-    if oom.get("no_help"):
-        yield from _indented(f"No help here: {oom['no_help']}", width, hanging=2)
+    if oom.no_help:
+        yield from _indented(f"No help here: {oom.no_help}", width, hanging=2)
 
 
-def _whose(oom: Mapping[str, Any]) -> str:
+def _whose(oom: OomReport) -> str:
     """The source of the limit, if the host has several."""
-    limit = oom.get("limit") if oom["where"] == "host" else None
+    limit = oom.limit if oom.where == "host" else None
     return f" ({limit.replace(' (', ', ').rstrip(')')})" if limit else ""
 
 
-def _device_place(report: Report) -> str:
-    return format_place(f"gpu{report['device'][0].get('index', 0) if report['device'] else 0}")
+def _device_place(report: RunReport) -> str:
+    return format_place(report.device[0].where if report.device else "gpu0")
 
 
-def _limit_bytes(report: Report, where: str) -> int:
-    if where == "device":
-        return int(report["device"][0]["total_bytes"]) if report["device"] else 0
-    return int(report["host"]["limit_bytes"])
+def _limit_bytes(report: RunReport, oom: OomReport) -> int:
+    if oom.where == "host":
+        return oom.limit_bytes or report.host.limit_bytes
+    return oom.limit_bytes or (report.device[0].total_bytes if report.device else 0)
 
 
 def _indented(text: str, width: int, hanging: int = 0) -> Sequence[str]:
@@ -279,7 +270,7 @@ def _exactly(size: int) -> str:
     return f"{size / GIB:,.2f} GiB" if size >= GIB else format_bytes(size)
 
 
-def _in_words(count: int) -> str:
+def _in_words(count: float) -> str:
     for factor, word in ((10**9, "billion"), (10**6, "million")):
         if count >= factor:
             return f"{count / factor:.1f} {word}"

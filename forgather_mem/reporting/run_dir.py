@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,8 @@ from forgather_mem.formats.ring import Ring, read_ring, ring_files
 from forgather_mem.reporting.build import FILE_NAME, rank_reports
 from forgather_mem.reporting.from_log import report_of_log
 from forgather_mem.reporting.merge_ranks import merge_ranks
-from forgather_mem.telemetry.report_schema import read_report
-
-__all__ = ["NoRun", "find_run", "killed_report", "merge_ranks", "read_run"]
+from forgather_mem.telemetry.report import KilledReport, RunReport
+from forgather_mem.telemetry.report_schema import read_report, to_dict
 
 # Below a folder at most so many others are looked through, and so many names in all.
 _MAX_FOLDERS, _MAX_NAMES = 20_000, 500_000
@@ -34,7 +34,12 @@ class NoRun(ForgatherMemError):
 
 
 def read_run(folder: str | Path) -> dict[str, Any]:
-    """The report (schema 1) of the run in a folder, over all ranks that have left files.
+    """The same as `run_report` as a plain dict, schema 1: what `forgather-mem report --json` prints."""
+    return to_dict(run_report(folder))
+
+
+def run_report(folder: str | Path) -> RunReport:
+    """The report of the run in a folder, over all ranks that have left files.
 
     For each rank the best source is used: its report, or else its log with its black box. `run.end` is None until the
     run's end is recorded, and "killed" if its process ended without recording it; `killed` then holds what is known
@@ -51,13 +56,13 @@ def read_run(folder: str | Path) -> dict[str, Any]:
     if whole is None:
         whole, wrong = _from_ranks(place)
         left_out += wrong
-    return {**whole, "left_out": [*left_out, *whole.get("left_out", ())]} if left_out else whole
+    return replace(whole, left_out=(*left_out, *whole.left_out))
 
 
-def _from_ranks(place: Path) -> tuple[dict[str, Any], list[str]]:
+def _from_ranks(place: Path) -> tuple[RunReport, list[str]]:
     """The report of all that single ranks have left, and a sentence for what can't be used."""
     written, logs, rings = rank_reports(place), log_files(place), ring_files(place)
-    reports: list[dict[str, Any]] = []
+    reports: list[RunReport] = []
     left_out: list[str] = []
     for rank in sorted({*written, *logs, *rings})[:_MAX_RANKS]:
         report, wrong = read_report(written[rank]) if rank in written else (None, [])
@@ -66,9 +71,9 @@ def _from_ranks(place: Path) -> tuple[dict[str, Any], list[str]]:
             report = _of_log(logs.get(rank, []), ring, wrong)
         left_out += wrong
         if report is not None:
-            report["run"]["folder"] = report["run"].get("folder") or str(place)
-            left_out += report.pop("left_out", [])
-            reports.append(report)
+            left_out += report.left_out
+            run = replace(report.run, folder=report.run.folder or str(place))
+            reports.append(replace(report, run=run, left_out=()))
         if len(left_out) > _MAX_LEFT_OUT:  # none of ours
             left_out.append("further files were not looked at")
             break
@@ -81,7 +86,7 @@ def _from_ranks(place: Path) -> tuple[dict[str, Any], list[str]]:
     return report_of_events(place), left_out
 
 
-def _of_log(files: list[Path], ring: Ring | None, wrong: list[str]) -> dict[str, Any] | None:
+def _of_log(files: list[Path], ring: Ring | None, wrong: list[str]) -> RunReport | None:
     try:
         return report_of_log(files, ring) if files or ring is not None else None
     except OSError as error:
@@ -99,20 +104,16 @@ def _ring(path: Path, wrong: list[str]) -> Ring | None:
     return None
 
 
-def killed_report(report: Mapping[str, Any], signal: int) -> dict[str, Any]:
+def killed_report(report: RunReport, signal: int) -> RunReport:
     """The report of a run that a signal ended, which only its parent knows.
 
     Args:
-        report: As returned by `read_run`.
+        report: As returned by `run_report`.
         signal: The signal's number.
     """
-    known = {
-        "step": report["steps"], "phase": "other", "oom_kill_before": None, "oom_kill_after": None,
-        "used_bytes": None, "process_bytes": None, "workers_bytes": None, "num_workers": None,
-        "process_bytes_per_step": None, "workers_bytes_per_step": None, "since_step": None,
-    }  # fmt: skip
-    run = {**report["run"], "end": "killed", "exit_code": 128 + signal}
-    return {**report, "run": run, "killed": {**known, **(report.get("killed") or {}), "signal": signal}}
+    killed = report.killed or KilledReport(step=report.steps, phase="other")
+    run = replace(report.run, end="killed", exit_code=128 + signal)
+    return replace(report, run=run, killed=replace(killed, signal=signal))
 
 
 def find_run(folder: str | Path) -> Path:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
+from forgather_mem.telemetry.report import RunReport
 from forgather_mem.units import GIB
 
 _WHOSE = {"cgroup": "container", "host": "machine"}
 
 
 class Place(NamedTuple):
-    """One kind of memory.
-
-    Attributes:
-        at: The time of the peak.
-        limit_bytes: 0 if there is no limit to show.
-        whose: The source of the limit, "container" or "machine".
-    """
+    """One kind of memory: `at` is when its peak was, `whose` the source of the limit, if there is one to show."""
 
     label: str
     start_bytes: int
@@ -37,14 +32,13 @@ def format_place(where: str) -> str:
     return f"GPU {where[3:]}" if where.startswith("gpu") else where
 
 
-def format_peak(peak: Mapping[str, Any]) -> str:
-    """The time of a peak.
+def format_time(step: int, phase: str) -> str:
+    """When something was in a run.
 
-    >>> format_peak({"step": 1998, "phase": "backward"}), format_peak({"step": 3, "phase": "other"})
+    >>> format_time(1998, "backward"), format_time(3, "other")
     ('step 1,998, backward', 'step 3')
     """
-    phase = peak["phase"]
-    return f"step {peak['step']:,}" + (f", {phase}" if phase and phase != "other" else "")
+    return f"step {step:,}" + (f", {phase}" if phase and phase != "other" else "")
 
 
 def format_gib(size: int, limit_bytes: int = 0) -> str:
@@ -56,38 +50,29 @@ def format_gib(size: int, limit_bytes: int = 0) -> str:
     return f"{size / GIB:,.1f} of {limit_bytes / GIB:,.1f} GiB" if limit_bytes else f"{size / GIB:,.1f} GiB"
 
 
-def places(report: Mapping[str, Any]) -> Iterator[Place]:
+def times_of_peaks(report: RunReport) -> dict[str, str]:
+    """When the highest peak was, by place."""
+    return {peak.where: format_time(peak.step, peak.phase) for peak in reversed(report.peaks)}
+
+
+def places(report: RunReport) -> Iterator[Place]:
     """Each kind of memory of a report; with several ranks, the device that was fullest."""
-    highest: dict[str, str] = {}
-    for peak in report["peaks"]:
-        highest.setdefault(peak["where"], format_peak(peak))
-    for device in report["device"][:1] if "ranks" in report else report["device"]:
-        where = f"gpu{device.get('index', 0)}"
-        for kind in ("allocated", "reserved"):
-            used = kind == "allocated"
-            yield Place(
-                f"{format_place(where)} {'used' if used else kind}",
-                device.get(f"{kind}_start_bytes", 0),
-                device.get(f"{kind}_end_bytes", 0),
-                device[f"peak_{kind}_bytes"],
-                highest.get(where, "") if used else "",
-                device["total_bytes"] if used else 0,
-                "",
-            )
-    host = report["host"]
-    if host["rss_peak_bytes"]:
-        yield Place(
-            "host",
-            host["rss_start_bytes"],
-            host["rss_end_bytes"],
-            host["rss_peak_bytes"],
-            highest.get("host", ""),
-            host["limit_bytes"],
-            _WHOSE.get(host["limit_kind"], "") if host["limit_bytes"] else "",
-        )
+    times = times_of_peaks(report)
+    for device in report.device if report.ranks is None else report.device[:1]:
+        label, at = format_place(device.where), times.get(device.where, "")
+        start, end, peak = device.allocated_start_bytes, device.allocated_end_bytes, device.peak_allocated_bytes
+        yield Place(f"{label} used", start, end, peak, at, device.total_bytes, "")
+        start, end, peak = device.reserved_start_bytes, device.reserved_end_bytes, device.peak_reserved_bytes
+        yield Place(f"{label} reserved", start, end, peak, "", 0, "")
+    host = report.host
+    if host.rss_peak_bytes:
+        whose = _WHOSE.get(host.limit_kind, "") if host.limit_bytes else ""
+        at = times.get("host", "")
+        sizes = host.rss_start_bytes, host.rss_end_bytes, host.rss_peak_bytes
+        yield Place("host", *sizes, at, host.limit_bytes, whose)
 
 
-def table_lines(report: Mapping[str, Any]) -> list[str]:
+def table_lines(report: RunReport) -> list[str]:
     """The table, in GiB."""
     rows = list(places(report))
     if not rows:

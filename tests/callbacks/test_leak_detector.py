@@ -13,7 +13,7 @@ import torch
 from transformers import TrainerCallback
 
 from forgather_mem.callbacks import LeakDetector, ScheduledGarbageCollector
-from forgather_mem.reporting.build import build_report
+from tests.reporting.report_fixtures import built
 from tests.training import fingerprint, make_trainer
 
 LEAK_BYTES = 200_000
@@ -33,7 +33,7 @@ def leak_of(folder: Path, callbacks: list[Any], **arguments: Any) -> dict[str, A
     detector = LeakDetector(strict=True)
     make_trainer(folder, [*callbacks, detector], max_steps=160, logging_steps=100, **arguments).train()
     assert detector.summary is not None
-    leak: dict[str, Any] = build_report(detector.summary)["leak"]
+    leak: dict[str, Any] = built(detector.summary)["leak"]
     return leak
 
 
@@ -86,7 +86,7 @@ def test_a_few_steps_are_not_judged(tmp_path: Path) -> None:
     detector = LeakDetector(strict=True)
     make_trainer(tmp_path, [detector]).train()
     assert detector.summary is not None
-    assert build_report(detector.summary)["leak"]["verdict"] == "not enough data"
+    assert built(detector.summary)["leak"]["verdict"] == "not enough data"
 
 
 def test_a_training_is_bit_identical_with_and_without(tmp_path: Path) -> None:

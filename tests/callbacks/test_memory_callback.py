@@ -12,12 +12,12 @@ from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.engine.run_of import run_of
 from forgather_mem.engine.schedule import Rule
 from forgather_mem.probes import PhaseProbe
-from forgather_mem.reporting.build import build_report
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.triggers import Every
 from forgather_mem.trackers import EpochMemoryMonitor
 from forgather_mem.units import MIB
 from tests.memory import status_bytes
+from tests.reporting.report_fixtures import built
 from tests.simulated_device import SimulatedDevice, simulated_device
 from tests.training import make_trainer
 
@@ -88,7 +88,7 @@ def test_watching_a_device_resets_no_peak_and_tells_where_the_running_maximum_ro
         ("train_end", 3): {"save": 200},
     }
     assert callback.summary is not None
-    report = build_report(callback.summary)
+    report = built(callback.summary)
     assert report["device"][0]["peak_allocated_bytes"] == 200 * MIB
     assert report["peaks"][0]["where"] == "host"
     highest = next(peak for peak in report["peaks"] if peak["where"] == "gpu0")

@@ -17,11 +17,11 @@ from transformers import TrainerCallback
 from forgather_mem.callbacks import JsonMemoryLogger, MemoryCallback, SimpleGarbageCollector, TBMemoryLogger
 from forgather_mem.engine.schedule import Rule
 from forgather_mem.probes import TensorProbe
-from forgather_mem.reporting.build import build_report, report_text
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.triggers import Every
 from forgather_mem.units import GIB, MIB
 from tests.memory import status_bytes
+from tests.reporting.report_fixtures import built, text_of
 from tests.training import make_trainer
 
 DEFAULT_NAMES = {
@@ -186,7 +186,7 @@ def test_a_collection_at_the_end_of_the_last_epoch_is_counted(tmp_path: Path) ->
     logger, collector = TBMemoryLogger(strict=True), SimpleGarbageCollector(strict=True)
     make_trainer(tmp_path, [logger, collector], rows=16, max_steps=8).train()  # two epochs
     assert logger.summary is not None
-    report = build_report(logger.summary)
+    report = built(logger.summary)
     assert [row["calls"] for row in report["ledger"]] == [2]
     assert report["gc"]["collections"] >= 2
     assert tensorboard(tmp_path).Scalars("mem_gc/collections")[-1].value >= 2
@@ -226,7 +226,7 @@ def test_pauses_have_one_point_a_step_also_with_evaluations_checkpoints_and_two_
     assert [step for step, pause_ms in points if pause_ms] == [3, 5]
     assert sum(pause_ms for _, pause_ms in points) == pytest.approx(1e3 * sum(pauses_s[:2]), rel=0.3)
     assert json_logger.summary is not None
-    assert build_report(json_logger.summary)["gc"]["pause_total_s"] == pytest.approx(sum(pauses_s[:3]), rel=0.3)
+    assert built(json_logger.summary)["gc"]["pause_total_s"] == pytest.approx(sum(pauses_s[:3]), rel=0.3)
 
 
 class Sleeps:
@@ -245,7 +245,7 @@ def test_our_own_time_is_what_we_took(tmp_path: Path) -> None:
     assert all(value >= 0.005 for value in own)
     assert sum(own) < sum(value for _, value in capture.series("step/time_s"))
     assert callback.summary is not None
-    report = build_report(callback.summary)
+    report = built(callback.summary)
     assert report["overhead"]["seconds"] == pytest.approx(sum(own), abs=0.05)
     assert report["overhead"]["share_of_run"] == pytest.approx(
         report["overhead"]["seconds"] / report["run"]["wall_s"], rel=1e-6
@@ -259,11 +259,11 @@ def test_a_dear_reading_becomes_rarer_and_the_report_says_so(tmp_path: Path) -> 
     make_trainer(tmp_path, [callback], max_steps=40, logging_strategy="no").train()
     assert 1 <= len(capture.series("tensors/parameters_bytes")) < 40
     assert callback.summary is not None
-    report = build_report(callback.summary)
+    report = built(callback.summary)
     (said,) = report["overhead"]["backed_off"]
     assert said["what"] == "sizes of tensors at pre_optimizer_step"
     assert re.match(r"sizes of tensors at pre_optimizer_step: read every [\d.]+ m?s instead", said["text"])
-    assert "sampled less often to stay within budget: sizes of tensors at" in report_text(report)
+    assert "sampled less often to stay within budget: sizes of tensors at" in text_of(report)
 
 
 @pytest.mark.filterwarnings("ignore:Environment variable TORCH_FORCE:UserWarning")
@@ -292,7 +292,7 @@ def test_a_folder_that_can_not_be_made_costs_records_and_the_report_says_how_man
     trainer.train()
     assert trainer.state.global_step == 6
     assert logger.summary is not None
-    (problem,) = build_report(logger.summary)["switched_off"]
+    (problem,) = built(logger.summary)["switched_off"]
     assert re.match(r"TensorBoard: \d+ of \d+ records dropped \(Not a directory", problem)
 
 

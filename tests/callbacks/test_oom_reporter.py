@@ -21,9 +21,8 @@ from forgather_mem import TrainingLoop, attach
 from forgather_mem.callbacks import OOMReporter
 from forgather_mem.diagnose.oom import allocator_snapshot
 from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
-from forgather_mem.reporting.build import build_report
-from forgather_mem.reporting.text import report_text
 from forgather_mem.units import MIB
+from tests.reporting.report_fixtures import built, text_of
 from tests.simulated_device import TOTAL_MIB, simulated_device
 from tests.training import fingerprint, make_trainer, tiny_model
 
@@ -91,7 +90,7 @@ def failed(folder: Path, phase: str, *, reporter: OOMReporter | None = None, **a
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
         trainer.train()
     assert reporter.summary is not None
-    return build_report(reporter.summary)
+    return built(reporter.summary)
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -106,7 +105,7 @@ def test_phase_step_and_size_are_told_in_every_phase(tmp_path: Path, phase: str)
     assert 0 < sum(oom["in_use"].values()) <= oom["limit_bytes"] + 64 * MIB
     assert oom["advice"] == [entry["text"] for entry in report["advice"]]
     json.dumps(report, allow_nan=False)
-    text = report_text(report).splitlines()
+    text = text_of(report).splitlines()
     assert len(text) <= 25
     assert max(map(len, text)) <= 80
     step = f"step {oom['step']}, " if oom["step"] else ""
@@ -119,7 +118,7 @@ def test_a_callback_that_is_called_before_the_reporter_fails_after_its_step(tmp_
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
         trainer.train()
     assert reporter.summary is not None
-    report = build_report(reporter.summary)
+    report = built(reporter.summary)
     assert (report["oom"]["phase"], report["oom"]["step"], report["steps"]) == ("generate", 2, 2)
 
 
@@ -178,9 +177,9 @@ def test_what_fails_outside_all_phases_fails_in_its_own_step(tmp_path: Path, pla
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
         trainer.train()
     assert reporter.summary is not None
-    report = build_report(reporter.summary)
+    report = built(reporter.summary)
     assert (report["oom"]["step"], report["steps"]) == (6, 5 if place in INSIDE else 6)
-    assert f"OUT OF MEMORY   host, step 6{', ' if report['oom']['phase'] != 'other' else ''}" in report_text(report)
+    assert f"OUT OF MEMORY   host, step 6{', ' if report['oom']['phase'] != 'other' else ''}" in text_of(report)
 
 
 def test_what_was_read_before_the_failure_explains_it(tmp_path: Path) -> None:
@@ -213,7 +212,7 @@ def test_the_longest_batch_and_the_layer_are_named(tmp_path: Path) -> None:
     projection.register_forward_hook(lambda module, inputs, output: too_much() if output.shape[1] > 16 else None)
     with pytest.raises(RuntimeError):
         trainer.train()
-    oom = build_report(reporter.summary)["oom"]
+    oom = built(reporter.summary)["oom"]
     assert oom["layer"] == "model.layers.0.mlp.up_proj"
     assert (oom["step"], oom["batch"]) == (4, {"rows": 4, "length": 40})
     assert oom["why_now"].startswith("the longest batch so far, 4 x 40 tokens; until then at most 4 x 16, peak ")
@@ -225,7 +224,7 @@ def test_another_error_is_no_story(tmp_path: Path) -> None:
     trainer.compute_loss = lambda *_, **__: 1 / 0
     with pytest.raises(ZeroDivisionError):
         trainer.train()
-    report = build_report(reporter.summary)
+    report = built(reporter.summary)
     assert (report["oom"], report["run"]["end"]) == (None, "exception")
 
 
@@ -263,7 +262,7 @@ def test_a_training_is_bit_identical_with_and_without(tmp_path: Path) -> None:
     plain.train()
     watched.train()
     assert fingerprint(watched) == fingerprint(plain)
-    assert build_report(watched.callback_handler.callbacks[-1].summary)["oom"] is None
+    assert built(watched.callback_handler.callbacks[-1].summary)["oom"] is None
 
 
 def test_attached_the_next_training_begins_anew(tmp_path: Path) -> None:
@@ -312,7 +311,7 @@ def test_a_loop_of_ones_own_is_told_of_too(phase: str) -> None:
     with pytest.raises(RuntimeError):
         loop_that_fails(phase, reporter)
     assert reporter.summary is not None
-    oom = build_report(reporter.summary)["oom"]
+    oom = built(reporter.summary)["oom"]
     assert (oom["phase"], oom["step"]) == (phase, 3)
     assert oom["layer"] == ("lm_head" if phase == "forward" else None)
     if phase == "evaluate":  # nobody counts its batches
@@ -386,7 +385,7 @@ def on_device(
         with pytest.raises(torch.OutOfMemoryError):
             trainer.train()
         assert reporter.summary is not None
-        return build_report(reporter.summary)
+        return built(reporter.summary)
 
 
 def test_a_devices_numbers_are_the_errors_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from forgather_mem.reporting.build import write_report
-from forgather_mem.reporting.text import report_text
-from tests.reporting.report_fixtures import all_well
+from tests.reporting.report_fixtures import all_well, text_of, written
 from tests.reporting.test_run_dir import log_of
 
 
@@ -25,14 +23,14 @@ def report(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     log_of(tmp_path / "out" / "forgather_mem" / "20261120-120000")
-    write_report(all_well(), tmp_path / "out" / "forgather_mem" / "20261120-120000")
+    written(all_well(), tmp_path / "out" / "forgather_mem" / "20261120-120000")
     return tmp_path
 
 
 def test_the_newest_run_below_the_current_folder_is_shown_plain_in_a_pipe(folder: Path) -> None:
     done = report(folder)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == report_text(all_well()) + "\n"
+    assert done.stdout == text_of(all_well()) + "\n"
 
 
 def test_json_is_the_whole_report(folder: Path) -> None:

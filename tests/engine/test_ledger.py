@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,15 @@ from forgather_mem.actions.clear import clear_cache
 from forgather_mem.actions.collect import collect
 from forgather_mem.actions.trim import trim_host
 from forgather_mem.callbacks import MemoryCallback, SimpleGarbageCollector, TBMemoryLogger
-from forgather_mem.engine.ledger import Ledger, Row
+from forgather_mem.engine.ledger import Ledger
 from forgather_mem.engine.schedule import Rule
 from forgather_mem.engine.summary import RunFacts, RunSummary
-from forgather_mem.reporting.build import build_report, report_text
+from forgather_mem.telemetry.report import LedgerRow
 from forgather_mem.telemetry.triggers import Every
 from forgather_mem.units import GIB, MIB
 from tests.fragments import Fragments, needs_glibc
 from tests.memory import touched
+from tests.reporting.report_fixtures import built, text_of
 from tests.simulated_device import simulated_device
 from tests.training import make_trainer
 
@@ -44,7 +46,7 @@ def no_automatic_collections() -> Iterator[None]:
     gc.enable()
 
 
-def only_row(ledger: Ledger) -> Row:
+def only_row(ledger: Ledger) -> LedgerRow:
     ledger.close()
     (row,) = ledger.rows()
     return row
@@ -118,7 +120,7 @@ def test_memory_at_new_addresses_is_not_taken_again() -> None:
 
 def drive(
     ledger: Ledger, booked: dict[int, tuple[str, ...]], took_s: dict[int, float], steps: int = 30
-) -> dict[str, Row]:
+) -> dict[str, LedgerRow]:
     """Steps of 1 s, or as `took_s` has it, half a second apart; after some of them actions of no cost are booked."""
     now_s = 0.0
     for step in range(1, steps + 1):
@@ -156,7 +158,7 @@ def test_actions_of_one_step_share_what_the_next_step_took_longer() -> None:
 def test_steps_that_vary_by_chance_add_up_to_nothing() -> None:
     booked = dict.fromkeys(range(5, 30, 5), ("clear",))
     rows = drive(Ledger(), booked, {6: 1.4, 11: 0.6, 16: 1.3, 21: 0.7, 26: 0.9})
-    assert rows["clear"].as_dict()["next_step_excess_s"] == 0.0
+    assert rows["clear"].next_step_excess_s == 0.0
 
 
 def test_a_loop_that_does_not_tell_where_steps_begin_claims_nothing() -> None:
@@ -217,38 +219,50 @@ def test_in_a_training_slower_steps_are_booked_and_slow_evaluations_are_not(tmp_
 @pytest.mark.parametrize(
     ("row", "line"),
     [
-        (Row("clear", 20, 0.4, 0.0, 3 * GIB, 0), "our 20 clears took 400.0 ms and freed 3.0 GiB."),
         (
-            Row("clear", 20, 0.4, 2.1, 3 * GIB, 2900 * MIB),
+            LedgerRow(what="clear", calls=20, time_s=0.4, freed_bytes=3 * GIB),
+            "our 20 clears took 400.0 ms and freed 3.0 GiB.",
+        ),
+        (
+            LedgerRow(
+                what="clear",
+                calls=20,
+                time_s=0.4,
+                next_step_excess_s=2.1,
+                freed_bytes=3 * GIB,
+                retaken_bytes=2900 * MIB,
+            ),
             "our 20 clears took 400.0 ms, slowed the steps after them by 2.1 s (2.5 % of the run) and freed 3.0 GiB "
             "(2.8 GiB of it allocated again at once): remove them.",
         ),
         (
-            Row("clear", 2, 0.4, 2.1, 0, 0),
+            LedgerRow(what="clear", calls=2, time_s=0.4, next_step_excess_s=2.1),
             "our 2 clears took 400.0 ms, slowed the steps after them by 2.1 s and freed nothing.",
         ),
         (
-            Row("trim", 9, 0.01, 0.01, 0, 0),
+            LedgerRow(what="trim", calls=9, time_s=0.01, next_step_excess_s=0.01),
             "our 9 trims took 10.0 ms and freed nothing: remove them.",
         ),
         (
-            Row("trim", 9, 1.0, 0.0, 3 * GIB, 2 * GIB),
+            LedgerRow(what="trim", calls=9, time_s=1.0, freed_bytes=3 * GIB, retaken_bytes=2 * GIB),
             "our 9 trims took 1.0 s and freed 3.0 GiB (2.0 GiB of it allocated again at once).",
         ),
         (
-            Row("collect", 9, 1.0, 0.0, 0, 0, 1234),
+            LedgerRow(what="collect", calls=9, time_s=1.0, objects=1234),
             "our 9 collections took 1.0 s and found 1,234 unreachable objects.",
         ),
         (
-            Row("collect", 9, 1.0, 0.0, 0, 0, 0),
+            LedgerRow(what="collect", calls=9, time_s=1.0),
             "our 9 collections took 1.0 s (1.0 % of the run) and freed nothing: remove them.",
         ),
     ],
 )
-def test_the_report_says_of_each_kind_of_action_what_it_cost_and_whether_it_was_worth_it(row: Row, line: str) -> None:
+def test_the_report_says_of_each_kind_of_action_what_it_cost_and_whether_it_was_worth_it(
+    row: LedgerRow, line: str
+) -> None:
     summary = RunSummary(RunFacts(wall_s=100.0, exit_code=0))
-    summary.ledger = [row.as_dict()]
-    text = " ".join(report_text(build_report(summary), width=400).split())
+    summary.told = replace(summary.told, ledger=(row,))
+    text = " ".join(text_of(built(summary), width=400).split())
     assert f"CLEAN-UP {line} OWN COST" in text
 
 
@@ -266,10 +280,10 @@ def test_the_table_stands_in_the_report_and_on_tensorboards_text_page(tmp_path: 
     ours = [callback, SimpleGarbageCollector(collect_freq_step=3), TBMemoryLogger(logging_dir=tmp_path / "page")]
     make_trainer(tmp_path, ours, max_steps=6).train()
     assert callback.summary is not None
-    report = build_report(callback.summary)
+    report = built(callback.summary)
     assert [(row["what"], row["calls"]) for row in report["ledger"]] == [("trim", 3), ("collect", 2)]
     assert report["ledger"][0]["time_s"] == 1.5
-    assert "our 3 trims took 1.5 s" in report_text(report)
+    assert "our 3 trims took 1.5 s" in text_of(report)
     accumulator = EventAccumulator(str(tmp_path / "page")).Reload()
     (event,) = accumulator.Tensors("mem_report/verdict")
     (page,) = event.tensor_proto.string_val

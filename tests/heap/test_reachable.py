@@ -238,8 +238,8 @@ def test_a_signature_tells_nothing_of_sizes_keys_or_places_in_a_run() -> None:
     first, second = keep("run 1", 5000), keep("run 2", 7000)
     assert first.each != second.each
     assert first.held_by != second.held_by
-    assert first.as_dict()["signature"] == second.as_dict()["signature"]
-    assert "Holder.by_name[...]" in first.as_dict()["signature"]
+    assert first.reported().signature == second.reported().signature
+    assert "Holder.by_name[...]" in first.reported().signature
 
 
 def test_what_a_librarys_module_holds_is_found_and_called_the_librarys() -> None:

@@ -20,7 +20,7 @@ import pytest
 from forgather_mem.launch.outcome import print_reports
 from forgather_mem.reporting.run_dir import read_run
 from tests.launch.commands import BEGIN, REPORT, ROOT, RUN, Result, Watched, environment, python, run, taken_apart
-from tests.reporting.report_fixtures import all_well
+from tests.reporting.report_fixtures import all_well, parsed
 
 SCRIPT = str(ROOT / "tests/launch/train.py")
 LOOP = str(ROOT / "tests/launch/loop.py")
@@ -108,7 +108,7 @@ def test_what_is_printed_at_the_end_is_what_the_script_has_not(
     both = [all_well(), all_well()]
     for name, report in zip(("first", "second"), both, strict=True):
         report["run"] |= {"folder": str(Path(name).absolute()), "exit_code": code, "world_size": ranks}
-    print_reports(both, [str(Path(name).absolute()) for name in printed])
+    print_reports([parsed(report) for report in both], [str(Path(name).absolute()) for name in printed])
     said = capsys.readouterr().err
     everything = [REPORT, "the last of 2 trainings", "the last, which the script", "of 2 trainings", "report first"]
     assert all(text in said for text in shown)

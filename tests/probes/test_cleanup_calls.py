@@ -19,10 +19,10 @@ import torch
 
 from forgather_mem.actions.clear import clear_cache
 from forgather_mem.probes.cleanup_calls import CleanupProbe
-from forgather_mem.reporting.build import build_report
 from forgather_mem.telemetry.records import Finding
 from forgather_mem.units import MIB
 from tests.memory import touched
+from tests.reporting.report_fixtures import built, text_of
 from tests.simulated_device import simulated_device
 
 HERE = "tests/probes/test_cleanup_calls.py"
@@ -266,7 +266,6 @@ def test_a_trainings_report_names_the_lines(tmp_path: Path) -> None:
 
     from forgather_mem.callbacks import MemoryCallback
     from forgather_mem.formats.jsonl import LogReader, log_files
-    from forgather_mem.reporting.build import report_text
     from tests.training import make_trainer
 
     class Worried(TrainerCallback):
@@ -279,12 +278,12 @@ def test_a_trainings_report_names_the_lines(tmp_path: Path) -> None:
     make_trainer(tmp_path, [callback, Worried()], max_steps=12).train()
     assert gc.callbacks == before
     assert callback.summary is not None
-    report = build_report(callback.summary)
+    report = built(callback.summary)
     (mine,) = (row for row in report["cleanup_calls"] if row["whose"] == "user")
     assert (mine["what"], mine["calls"]) == ("gc.collect", 36)
     assert mine["line"] == line_of(Worried.on_step_end, 2)
     report["run"]["wall_s"] = 50 * mine["seconds"]
-    flat = " ".join(report_text(report).split())
+    flat = " ".join(text_of(report).split())
     assert f":{mine['line']}: 36 calls," in flat
     assert "(2.0 % of the run)" in flat
     (files,) = log_files(report["run"]["folder"]).values()

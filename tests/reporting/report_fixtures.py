@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from forgather_mem.engine.summary import RunFacts, RunSummary
-from forgather_mem.reporting.build import build_report
+from forgather_mem.reporting.build import build_report, write_report
+from forgather_mem.reporting.from_events import Curve
+from forgather_mem.reporting.html import report_html
+from forgather_mem.reporting.merge_ranks import merge_ranks
+from forgather_mem.reporting.run_dir import killed_report
+from forgather_mem.reporting.text import report_text
+from forgather_mem.telemetry.report import RunReport
+from forgather_mem.telemetry.report_schema import from_dict, to_dict
 from forgather_mem.units import GIB, KIB, MIB
+from tests.json_schema import assert_fits
 
 
 def report_of(script: str, steps: int, wall_s: float, end: str | None, **parts: Any) -> dict[str, Any]:
@@ -14,12 +25,48 @@ def report_of(script: str, steps: int, wall_s: float, end: str | None, **parts: 
     summary = RunSummary(RunFacts(script=script, wall_s=wall_s, end=end))
     summary.begin(0)
     summary.last_step = steps
-    report = build_report(summary)
+    report = built(summary)
     for key, value in parts.items():
         if isinstance(value, dict) and isinstance(report[key], dict):
             report[key].update(value)
         else:
             report[key] = value
+    return report
+
+
+def built(summary: RunSummary) -> dict[str, Any]:
+    """The report as users see it, compared with its schema."""
+    report = to_dict(build_report(summary))
+    assert_fits(report)
+    return report
+
+
+def parsed(report: dict[str, Any]) -> RunReport:
+    """The report as it is read from a file."""
+    return from_dict(RunReport, json.loads(json.dumps(report)))
+
+
+def text_of(report: dict[str, Any], *arguments: Any, **options: Any) -> str:
+    return report_text(parsed(report), *arguments, **options)
+
+
+def page_of(report: dict[str, Any], curves: Mapping[str, Curve]) -> str:
+    return report_html(parsed(report), curves)
+
+
+def written(report: dict[str, Any], folder: Path) -> Path:
+    return write_report(parsed(report), folder)
+
+
+def killed_by(report: dict[str, Any], signal: int) -> dict[str, Any]:
+    report = to_dict(killed_report(parsed(report), signal))
+    assert_fits(report)
+    return report
+
+
+def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    report = to_dict(merge_ranks([parsed(report) for report in reports]))
+    assert_fits(report)
     return report
 
 

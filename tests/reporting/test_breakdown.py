@@ -12,11 +12,11 @@ from transformers import Trainer, TrainingArguments
 
 from forgather_mem import attach
 from forgather_mem.callbacks import MemoryCallback
-from forgather_mem.reporting.build import build_report
 from forgather_mem.sinks import Capture
 from forgather_mem.units import MIB
 from tests.callbacks.test_memory_callback import Training
 from tests.events import texts
+from tests.reporting.report_fixtures import built
 from tests.simulated_device import simulated_device
 
 SIZE = 2048
@@ -125,7 +125,7 @@ def test_on_a_device_each_part_is_what_was_allocated_for_it(tmp_path: Path, monk
         device.hold(16 + 32 + 7)
         training.fire("train_end")
     assert callback.summary is not None
-    parts = build_report(callback.summary)["breakdown"]
+    parts = built(callback.summary)["breakdown"]
     assert {part: round(size / MIB) for part, size in parts.items()} == {
         "parameters": 16, "gradients": 16, "optimizer": 32, "activations_peak": 64, "cached": 70, "other": 7,
     }  # fmt: skip

@@ -7,17 +7,19 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from forgather_mem.engine.summary import RunFacts, RunSummary
-from forgather_mem.reporting.build import Report, build_report, report_text, verdict, write_report
+from forgather_mem.reporting.build import Report, build_report, verdict, write_report
 from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.telemetry.report import Collector, LedgerRow
 from forgather_mem.telemetry.run_session import FOLDER, PRINTED, make_notes, noted
 from forgather_mem.units import GIB, MIB
-from tests.reporting.report_fixtures import all_well
+from tests.reporting.report_fixtures import all_well, built, text_of, written
 
 NUMBER = (int, float)
 # Written from the schema as promised, not from the code.
@@ -130,16 +132,8 @@ def gpu_run() -> RunSummary:
     end = {"gc/pause_max_s": 0.4, "gc/pause_total_s": 7.1, "gc/collections": 20.0, "host/rss_bytes": 6.3 * GIB}
     read(summary, 2000, end, device=0)
     summary.self_s = 5.6
-    summary.ledger = [
-        {
-            "what": "clear",
-            "calls": 20,
-            "time_s": 0.4,
-            "next_step_excess_s": 0.0,
-            "freed_bytes": 3 * GIB,
-            "retaken_bytes": 0,
-        }
-    ]
+    row = LedgerRow(what="clear", calls=20, time_s=0.4, freed_bytes=3 * GIB)
+    summary.told = replace(summary.told, ledger=(row,))
     return summary
 
 
@@ -209,7 +203,7 @@ OWN COST  0.0 % of the run (0.0 ms)
 
 
 def test_a_finished_run_on_a_gpu_reads_like_this() -> None:
-    assert report_text(build_report(gpu_run())) == FINISHED_ON_A_GPU
+    assert text_of(built(gpu_run())) == FINISHED_ON_A_GPU
 
 
 OVER_THE_BUDGET = """\
@@ -230,54 +224,54 @@ def test_readings_that_were_too_dear_are_named_with_what_was_done_about_it() -> 
     ]
     for entry in told:
         summary.tell(Finding(kind="backed_off", step=2000, text=entry["text"], data={"what": entry["what"]}))
-    report = build_report(summary)
+    report = built(summary)
     assert report["overhead"]["backed_off"] == told
-    assert OVER_THE_BUDGET in report_text(report)
+    assert OVER_THE_BUDGET in text_of(report)
     report["leak"].update(verdict="no leak", bytes_per_step_high=4096.0)
-    assert "Own cost 1.3 %, 3 readings sampled less often." in " ".join(report_text(report).split())
+    assert "Own cost 1.3 %, 3 readings sampled less often." in " ".join(text_of(report).split())
 
 
 def test_what_is_done_once_is_no_reason_to_read_more_rarely() -> None:
     summary = gpu_run()
     summary.self_s, summary.steady_self_s, summary.steady_s = 25.0, 4.4, 1800.0
-    assert "OWN COST  1.3 % of the run (25.0 s, 400.0 ms of it to free memory)\n" in report_text(build_report(summary))
+    assert "OWN COST  1.3 % of the run (25.0 s, 400.0 ms of it to free memory)\n" in text_of(built(summary))
 
 
 def test_an_interrupted_run_says_so_and_how_far_it_came() -> None:
-    assert report_text(build_report(cpu_run("interrupted"))) == INTERRUPTED_ON_A_CPU
+    assert text_of(built(cpu_run("interrupted"))) == INTERRUPTED_ON_A_CPU
 
 
 def test_a_run_found_free_of_leaks_gets_the_short_text() -> None:
-    report = build_report(gpu_run())
+    report = built(gpu_run())
     report["leak"].update(verdict="no leak", bytes_per_step_high=4096.0)
-    assert report_text(report) == ALL_WELL
+    assert text_of(report) == ALL_WELL
 
 
 def test_a_run_without_any_reading_claims_nothing() -> None:
-    assert report_text(build_report(RunSummary())) == NOTHING_READ
+    assert text_of(built(RunSummary())) == NOTHING_READ
 
 
 @pytest.mark.parametrize("end", ["finished", "exception", "oom", "killed", "interrupted"])
 def test_nothing_is_said_about_leaks_before_somebody_has_looked(end: str) -> None:
-    text = report_text(build_report(cpu_run(end))).lower()
+    text = text_of(built(cpu_run(end))).lower()
     assert "leak" not in text
     assert ("did not finish" in text) == (end != "finished")
 
 
 def test_a_report_of_a_run_that_goes_on_does_not_say_how_it_ended() -> None:
-    report = build_report(cpu_run(None))
+    report = built(cpu_run(None))
     assert report["run"]["end"] is None
-    text = report_text(report)
+    text = text_of(report)
     assert text.startswith("== forgather-mem == train.py == 60 steps, 21.0 s so far ===")
     assert "finish" not in text
 
 
 @pytest.mark.parametrize("change", [{"exit_code": 1}, {"end": "exception"}, {"end": "oom"}])
 def test_a_run_that_failed_never_gets_the_short_text(change: dict[str, Any]) -> None:
-    report = build_report(gpu_run())
+    report = built(gpu_run())
     report["leak"].update(verdict="no leak", bytes_per_step_high=4096.0)
     report["run"].update(change)
-    assert "MEMORY" in report_text(report)
+    assert "MEMORY" in text_of(report)
 
 
 def test_the_text_stays_within_25_lines_of_80_ascii_columns_whatever_happened() -> None:
@@ -285,9 +279,9 @@ def test_the_text_stays_within_25_lines_of_80_ascii_columns_whatever_happened() 
     summary.facts.script = "a_script_with_a_name_that_nobody_would_want_to_type_twice_in_a_row.py"
     summary.facts.end = "exception"
     summary.switched_off = [f"rule {n}: switched off, the last: \x1b[31m{'x' * 300}" for n in range(9)]
-    what = ("collect", "clear", "trim")
-    summary.ledger = [{**summary.ledger[0], "what": name, "calls": 123_456, "freed_bytes": -5} for name in what]
-    text = report_text(build_report(summary))
+    row = replace(summary.told.ledger[0], calls=123_456, freed_bytes=-5)
+    summary.told = replace(summary.told, ledger=(replace(row, what="collect"), row, replace(row, what="trim")))
+    text = text_of(built(summary))
     assert text.count("\n") < 25
     assert max(map(len, text.splitlines())) <= 80
     assert text.isascii()
@@ -298,15 +292,15 @@ def test_the_text_stays_within_25_lines_of_80_ascii_columns_whatever_happened() 
 
 
 def test_colour_changes_no_word() -> None:
-    report = build_report(gpu_run())
-    coloured = report_text(report, color=True)
+    report = built(gpu_run())
+    coloured = text_of(report, color=True)
     assert "\x1b[1mMEMORY\x1b[0m" in coloured
-    assert coloured.replace("\x1b[1m", "").replace("\x1b[0m", "") == report_text(report)
+    assert coloured.replace("\x1b[1m", "").replace("\x1b[0m", "") == text_of(report)
 
 
 @pytest.mark.parametrize("summary", [RunSummary(), cpu_run(), gpu_run()], ids=["empty", "cpu", "gpu"])
 def test_every_report_has_every_key_of_schema_1_with_its_type(summary: RunSummary) -> None:
-    report = build_report(summary)
+    report = built(summary)
     check(report, SCHEMA_1, "report")
     assert json.loads(json.dumps(report, allow_nan=False)) == report
     assert report["schema"] == 1
@@ -329,7 +323,7 @@ def check(value: Any, wanted: Any, path: str) -> None:
 
 
 def test_peaks_come_with_step_and_phase_and_the_highest_of_each_place_first() -> None:
-    assert build_report(gpu_run())["peaks"] == [
+    assert built(gpu_run())["peaks"] == [
         {"where": "host", "bytes": int(8.8 * GIB), "step": 500, "phase": "save"},
         {"where": "gpu0", "bytes": int(41.3 * GIB), "step": 1998, "phase": "backward"},
         {"where": "gpu0", "bytes": 40 * GIB, "step": 1998, "phase": "forward"},
@@ -339,7 +333,7 @@ def test_peaks_come_with_step_and_phase_and_the_highest_of_each_place_first() ->
 def test_a_peak_outside_the_measured_phases_is_not_given_to_one_of_them() -> None:
     summary = cpu_run()
     read(summary, 130, {"host/rss_bytes": 700 * MIB, "host/rss_peak_bytes": 900 * MIB})
-    assert build_report(summary)["peaks"][0] == {"where": "host", "bytes": 900 * MIB, "step": 130, "phase": "other"}
+    assert built(summary)["peaks"][0] == {"where": "host", "bytes": 900 * MIB, "step": 130, "phase": "other"}
 
 
 def test_without_a_peak_of_the_allocator_the_highest_that_was_allocated_counts() -> None:
@@ -347,7 +341,7 @@ def test_without_a_peak_of_the_allocator_the_highest_that_was_allocated_counts()
     summary.begin(0)
     for step, gib in enumerate((2, 5, 3), 1):
         read(summary, step, {"device/allocated_bytes": gib * GIB, "device/reserved_bytes": 6 * GIB}, device=0)
-    report = build_report(summary)
+    report = built(summary)
     assert report["device"][0]["peak_allocated_bytes"] == 5 * GIB
     assert report["peaks"] == [{"where": "gpu0", "bytes": 5 * GIB, "step": 2, "phase": "other"}]
 
@@ -355,20 +349,20 @@ def test_without_a_peak_of_the_allocator_the_highest_that_was_allocated_counts()
 def test_a_peak_after_the_last_step_counts() -> None:
     summary = cpu_run()
     read(summary, 160, {"phase/host/evaluate_peak_bytes": 950 * MIB}, event="evaluate")
-    report = build_report(summary)
+    report = built(summary)
     assert report["host"]["rss_peak_bytes"] == 950 * MIB
     assert report["peaks"][0] == {"where": "host", "bytes": 950 * MIB, "step": 160, "phase": "evaluate"}
 
 
 def test_on_the_host_the_parts_add_up_to_the_peak() -> None:
-    parts = build_report(cpu_run())["breakdown"]
+    parts = built(cpu_run())["breakdown"]
     # 800 at the backward peak, 620 at the end of that step, and the gradients had gone by then
     assert parts["activations_peak"] == (800 - 620 - 10) * MIB
     assert sum(parts.values()) == 800 * MIB
 
 
 def test_on_a_device_activations_are_what_comes_on_top_of_what_stays_between_steps() -> None:
-    parts = build_report(gpu_run())["breakdown"]
+    parts = built(gpu_run())["breakdown"]
     # at 41.3 in the backward pass some of the gradients were there, at 40.0 in the forward pass none
     assert parts["activations_peak"] == (40 - 15) * GIB
     assert parts["cached"] == 37 * GIB
@@ -377,47 +371,47 @@ def test_on_a_device_activations_are_what_comes_on_top_of_what_stays_between_ste
 def test_with_micro_batches_the_gradients_are_there_in_the_forward_pass_too() -> None:
     summary = gpu_run()
     summary.facts.micro_batches = 4
-    assert build_report(summary)["breakdown"]["activations_peak"] == pytest.approx((41.3 - 15 - 5) * GIB, abs=1)
+    assert built(summary)["breakdown"]["activations_peak"] == pytest.approx((41.3 - 15 - 5) * GIB, abs=1)
 
 
 def test_what_is_kept_between_the_steps_and_is_no_part_of_the_model_is_other() -> None:
     summary = gpu_run()
     kept = {"device/allocated_bytes": 18.0 * GIB, "device/reserved_bytes": 52.0 * GIB}
     read(summary, 2000, kept, device=0)
-    assert build_report(summary)["breakdown"]["other"] == 3 * GIB
+    assert built(summary)["breakdown"]["other"] == 3 * GIB
 
 
 def test_what_was_not_measured_is_zero_and_the_text_is_silent_about_it() -> None:
     summary = RunSummary(RunFacts(wall_s=1.0))
     summary.begin(0)
     read(summary, 1, {"host/rss_bytes": 600 * MIB})
-    report = build_report(summary)
+    report = built(summary)
     assert report["breakdown"]["activations_peak"] == report["breakdown"]["parameters"] == 0
-    assert "PARTS" not in report_text(report)
-    assert "CLEAN-UP" not in report_text(report)
+    assert "PARTS" not in text_of(report)
+    assert "CLEAN-UP" not in text_of(report)
 
 
 def test_a_resumed_run_counts_its_own_steps() -> None:
-    assert build_report(cpu_run())["steps"] == 60
+    assert built(cpu_run())["steps"] == 60
 
 
 def test_the_text_for_the_tensorboard_page_does_not_tell_how_to_open_it() -> None:
-    assert verdict(gpu_run())[0] == FINISHED_ON_A_GPU.replace(
+    assert verdict(build_report(gpu_run()))[0] == FINISHED_ON_A_GPU.replace(
         "\n\ntensorboard --logdir out                     tags mem_*", ""
     )
 
 
 def test_a_report_read_from_its_file_gives_the_same_text(tmp_path: Path) -> None:
-    report = build_report(gpu_run())
-    path = write_report(report, tmp_path / "new" / "folder")
+    report = built(gpu_run())
+    path = written(report, tmp_path / "new" / "folder")
     assert path.name == "report.json"
-    assert report_text(json.loads(path.read_text())) == FINISHED_ON_A_GPU
+    assert text_of(json.loads(path.read_text())) == FINISHED_ON_A_GPU
 
 
 def test_each_rank_has_its_own_file(tmp_path: Path) -> None:
     summary = cpu_run()
     summary.facts.rank, summary.facts.world_size = 3, 4
-    assert write_report(build_report(summary), tmp_path).name == "report.rank3.json"
+    assert written(built(summary), tmp_path).name == "report.rank3.json"
 
 
 def test_a_report_is_not_written_through_links_that_somebody_planted(tmp_path: Path) -> None:
@@ -427,16 +421,15 @@ def test_a_report_is_not_written_through_links_that_somebody_planted(tmp_path: P
     folder.mkdir()
     for name in ("report.json", f".report.json.{os.getpid()}"):
         (folder / name).symlink_to(victim)
-    path = write_report(build_report(cpu_run()), folder)
+    path = written(built(cpu_run()), folder)
     assert victim.read_text() == "precious"
     assert json.loads(path.read_text())["schema"] == 1
 
 
 def test_a_number_that_json_cannot_hold_leaves_the_old_file_as_it_was(tmp_path: Path) -> None:
-    path = write_report(build_report(cpu_run()), tmp_path)
+    path = written(built(cpu_run()), tmp_path)
     before = path.read_text()
-    bad = build_report(cpu_run())
-    bad["gc"]["pause_max_s"] = float("nan")
+    bad = replace(build_report(cpu_run()), gc=Collector(pause_max_s=float("nan")))
     with pytest.raises(ValueError, match="JSON compliant"):
         write_report(bad, tmp_path)
     assert path.read_text() == before
@@ -444,14 +437,14 @@ def test_a_number_that_json_cannot_hold_leaves_the_old_file_as_it_was(tmp_path: 
 
 
 def test_a_reader_never_sees_half_a_report(tmp_path: Path) -> None:
-    report = build_report(gpu_run())
+    report = built(gpu_run())
     report["switched_off"] = ["x" * 200] * 2000
-    path = write_report(report, tmp_path)
+    path = written(report, tmp_path)
     done = threading.Event()
 
     def write() -> None:
         for _ in range(40):
-            write_report(report, tmp_path)
+            written(report, tmp_path)
         done.set()
 
     writer = threading.Thread(target=write)
@@ -471,7 +464,7 @@ def test_a_reader_never_sees_half_a_report(tmp_path: Path) -> None:
 def test_a_run_is_named_after_its_script_or_package(script: str, shown: str) -> None:
     summary = cpu_run()
     summary.facts.script = script
-    assert report_text(build_report(summary)).startswith(f"== forgather-mem == {shown} == ")
+    assert text_of(built(summary)).startswith(f"== forgather-mem == {shown} == ")
 
 
 def test_a_training_that_ends_by_an_exception_is_told_as_such_with_its_true_numbers(tmp_path: Path) -> None:
@@ -493,14 +486,14 @@ def test_a_training_that_ends_by_an_exception_is_told_as_such_with_its_true_numb
     with pytest.raises(OSError, match="the disk is gone"):
         trainer.train()
     assert callback.summary is not None
-    report = build_report(callback.summary)
+    report = built(callback.summary)
     check(report, SCHEMA_1, "report")
     assert (report["run"]["end"], report["steps"]) == ("exception", trainer.state.global_step)
     assert report["steps"] > 0
     total_kib = int(Path("/proc/meminfo").read_text().split()[1])
     assert 0 < report["host"]["rss_peak_bytes"] <= report["host"]["limit_bytes"] <= total_kib * 1024
     assert report["run"]["event_folder"].startswith(str(tmp_path))
-    assert "The run did not finish" in report_text(report)
+    assert "The run did not finish" in text_of(report)
 
 
 def test_reading_a_report_needs_no_torch() -> None:
@@ -516,7 +509,7 @@ def test_a_peak_is_told_at_the_step_that_is_known_to_have_it(steps: tuple[int, .
     summary = RunSummary()
     for step, size in zip(steps, (100.0, 100.0, 1658.0, 1670.0), strict=True):
         summary.add(Sample("step_end", step, 0.1, 0.0, {"host/rss_peak_bytes": size * MIB}))
-    peak = build_report(summary)["peaks"][0]
+    peak = built(summary)["peaks"][0]
     assert (peak["bytes"], peak["step"]) == (1670 * MIB, told)
 
 
@@ -524,12 +517,12 @@ def test_of_a_short_run_the_cost_of_the_start_is_told_apart_from_what_a_step_cos
     summary = cpu_run()
     summary.facts.wall_s = 1.2
     summary.self_s, summary.steady_self_s, summary.steady_s = 0.3, 0.01, 1.0
-    report = build_report(summary)
-    assert "OWN COST  1.0 % of a step, 300.0 ms including the start\n" in report_text(report)
+    report = built(summary)
+    assert "OWN COST  1.0 % of a step, 300.0 ms including the start\n" in text_of(report)
     report["leak"].update(verdict="no leak", bytes_per_step_high=4096.0)
-    assert "Own cost 1.0 % of a step, 300.0 ms including the start" in " ".join(report_text(report).split())
-    assert "OWN COST  25.0 % of the run (300.0 ms" in report_text(
-        {**report, "overhead": {**report["overhead"], "share_of_step": 0.2}, "leak": build_report(cpu_run())["leak"]}
+    assert "Own cost 1.0 % of a step, 300.0 ms including the start" in " ".join(text_of(report).split())
+    assert "OWN COST  25.0 % of the run (300.0 ms" in text_of(
+        {**report, "overhead": {**report["overhead"], "share_of_step": 0.2}, "leak": built(cpu_run())["leak"]}
     )
 
 

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from forgather_mem.reporting.from_events import Curve, read_curves
-from forgather_mem.reporting.html import CURVES, report_html
+from forgather_mem.reporting.html import CURVES
 from forgather_mem.reporting.html_plot import nice_ticks, thinned
-from forgather_mem.reporting.text import report_text
 from forgather_mem.sinks import JsonlSink, TensorBoardSink
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.units import GIB, MIB
-from tests.reporting.report_fixtures import all_well, killed, leaking, out_of_memory
+from tests.reporting.report_fixtures import all_well, killed, leaking, out_of_memory, page_of, text_of
 from tests.sinks.plain_run import PlainRun
 
 EMPTY = {"meta", "path", "br", "link", "input", "img"}
@@ -83,9 +82,9 @@ def curves() -> dict[str, Curve]:
 
 @pytest.mark.parametrize("make", [all_well, leaking, out_of_memory, killed])
 def test_each_report_makes_a_whole_page_that_needs_nothing_else(make: Any) -> None:
-    page = report_html(make(), curves())
+    page = page_of(make(), curves())
     found = Page(page)
-    assert found.texts["pre"] == report_text(make())
+    assert found.texts["pre"] == text_of(make())
     for _, attributes in found.tags:
         assert not {"src", "href", "action", "srcset"} & set(attributes)
     assert not re.search(r"https?://|@import|url\(|fetch\(|XMLHttpRequest", page)
@@ -94,7 +93,7 @@ def test_each_report_makes_a_whole_page_that_needs_nothing_else(make: Any) -> No
 
 
 def test_the_curves_are_those_of_the_log_in_readable_units() -> None:
-    page = Page(report_html(all_well(), curves()))
+    page = Page(page_of(all_well(), curves()))
     by_label = {line["label"]: (plot, line) for plot in page.plots for line in plot["lines"]}
     plot, line = by_label["resident"]
     assert (plot["unit"], plot["first"], plot["last"]) == ("GiB", 1, 2000)
@@ -107,7 +106,7 @@ def test_the_curves_are_those_of_the_log_in_readable_units() -> None:
 
 
 def test_what_gave_memory_back_is_marked_with_what_it_freed() -> None:
-    marks = Page(report_html(all_well(), curves())).marks
+    marks = Page(page_of(all_well(), curves())).marks
     assert "step 500: cache clears, 40.0 ms, freed 3.0 GiB" in marks
     assert "step 1,000: cache clears, 40.0 ms, freed 0 B" in marks
 
@@ -119,20 +118,20 @@ def test_no_name_of_a_run_becomes_part_of_the_page(name: str) -> None:
     report["switched_off"] = [name]
     report["cleanup_calls"][0]["file"] = name
     report["leak"]["suspects"][0].update(held_by=name, source_line=name)
-    plain, page = Page(report_html(leaking(), curves())), Page(report_html(report, curves()))
+    plain, page = Page(page_of(leaking(), curves())), Page(page_of(report, curves()))
     assert {tag for tag, _ in page.tags} == {tag for tag, _ in plain.tags}
     assert [tag for tag, _ in page.tags].count("script") == [tag for tag, _ in plain.tags].count("script") == 1
 
 
 def test_without_curves_the_page_says_so() -> None:
-    page = report_html(all_well(), {})
+    page = page_of(all_well(), {})
     assert "there are no curves" in page
     Page(page)
 
 
 @pytest.mark.parametrize("points", [[(5, 0.0)], [(5, 3.0 * MIB)], [(5, 1.0), (5, 2.0)], [(0, 0.0), (10**9, 2.0**50)]])
 def test_few_points_and_strange_sizes_make_a_plot_too(points: list[tuple[int, float]]) -> None:
-    page = report_html(all_well(), {"host/rss_bytes": curve(*points), "gc/pause_s": curve(*points)})
+    page = page_of(all_well(), {"host/rss_bytes": curve(*points), "gc/pause_s": curve(*points)})
     assert len(Page(page).plots) == 2
     assert "nan" not in page.lower().replace("nano", "")
     assert "inf" not in re.sub(r"info\w*", "", page.lower())
@@ -145,7 +144,7 @@ def test_a_long_run_makes_no_long_page() -> None:
     points = thinned(long)
     assert len(points) <= 1000
     assert (123_456, 9.0) in points
-    assert len(report_html(all_well(), {"host/rss_bytes": long})) < 100_000
+    assert len(page_of(all_well(), {"host/rss_bytes": long})) < 100_000
 
 
 @pytest.mark.parametrize("highest", [1e-9, 0.0, 0.7, 1.0, 3.3, 99.9, 79.6, 1e6])

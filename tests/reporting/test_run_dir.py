@@ -19,14 +19,13 @@ from hypothesis import strategies as st
 
 from forgather_mem.engine.schedule import MAX_STRETCH
 from forgather_mem.formats.jsonl import header_line, log_files, sample_line
-from forgather_mem.reporting.build import write_report
-from forgather_mem.reporting.run_dir import NoRun, find_run, killed_report, merge_ranks, read_run
-from forgather_mem.reporting.text import report_text
+from forgather_mem.reporting.run_dir import NoRun, find_run, read_run
 from forgather_mem.sinks import BlackBoxSink, JsonlSink
 from forgather_mem.system.process_start import is_running, process_start
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.units import GIB, MIB
-from tests.reporting.report_fixtures import all_well, report_of
+from tests.json_schema import assert_fits
+from tests.reporting.report_fixtures import all_well, killed_by, merged, report_of, text_of, written
 from tests.sinks.plain_run import PlainRun
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +71,8 @@ def test_a_run_that_was_closed_is_read_back_as_it_reported_itself(
     if left == "log":
         for path in place.glob("report*.json"):
             path.unlink()
-    assert read_run(tmp_path) == json.loads(json.dumps(report))
+    assert read_run(tmp_path) == report
+    assert_fits(report)
     assert report["run"]["end"] == "finished"
 
 
@@ -119,6 +119,7 @@ def test_a_run_that_was_killed_tells_its_last_step_from_whatever_is_left(
         if (left == "log" and "ring" in path.name) or (left == "black box" and "memory" in path.name):
             path.unlink()
     report = read_run(tmp_path)
+    assert_fits(report)
     assert report["run"]["end"] == "killed"
     within = MAX_STRETCH if left == "log" else 1  # the black box knows each step; the log, on a busy machine, each 16th
     assert abs(report["steps"] - step) <= within
@@ -128,7 +129,7 @@ def test_a_run_that_was_killed_tells_its_last_step_from_whatever_is_left(
     assert report["run"]["wall_s"] > 0
     if left != "log":
         assert report["killed"]["oom_kill_before"] == report["killed"]["oom_kill_after"]
-    text = report_text(killed_report(report, 9))
+    text = text_of(killed_by(report, 9))
     assert f"killed (SIGKILL) after {report['steps']} steps" in text
     if left == "everything":
         assert "KILLED BY SIGKILL, but not for memory" in text
@@ -138,7 +139,7 @@ def test_reading_a_killed_run_loads_neither_torch_nor_numpy(killed: tuple[Path, 
     code = (
         "import sys; from forgather_mem.reporting.run_dir import *;"
         "from forgather_mem.reporting.text import report_text;"
-        f"report_text(killed_report(read_run({str(killed[0])!r}), 9));"
+        f"report_text(killed_report(run_report({str(killed[0])!r}), 9));"
         "print(sorted({'torch', 'transformers', 'numpy', 'yaml', 'tensorboard'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -170,7 +171,7 @@ def test_a_log_whose_process_is_gone_was_killed_and_says_what_grew(tmp_path: Pat
     assert (report["run"]["end"], report["steps"], report["run"]["wall_s"]) == ("killed", 100, 100.0)
     assert report["killed"]["process_bytes_per_step"] == pytest.approx(MIB)
     assert report["killed"]["workers_bytes_per_step"] is None
-    assert "Growth: this process 1.0 MiB a step since step 1." in report_text(report)
+    assert "Growth: this process 1.0 MiB a step since step 1." in text_of(report)
 
 
 def test_a_log_of_another_machine_does_not_say_how_it_ended(tmp_path: Path) -> None:
@@ -225,7 +226,7 @@ def test_a_log_that_was_cut_off_anywhere_is_read_as_far_as_it_goes(
     report = read_run(path.parent)
     num_whole = max(0, whole[:cut].count(b"\n") - 1)
     assert num_whole <= report["steps"] <= num_whole + 1  # a line may lack its end only
-    assert report_text(report)
+    assert text_of(report)
 
 
 def test_a_log_that_another_process_went_on_with_tells_of_that_one_only(tmp_path: Path) -> None:
@@ -262,8 +263,7 @@ def test_the_newest_run_below_a_folder_counts(tmp_path: Path) -> None:
 
 def test_a_report_that_was_written_goes_before_the_log_and_a_broken_one_does_not(tmp_path: Path) -> None:
     log_of(tmp_path)
-    written = {**all_well(), "steps": 7}
-    path = write_report(written, tmp_path)
+    path = written({**all_well(), "steps": 7}, tmp_path)
     assert read_run(tmp_path)["steps"] == 7
     path.write_text(path.read_text()[:-40])
     assert read_run(tmp_path)["steps"] == 40
@@ -303,6 +303,7 @@ def test_of_several_ranks_each_number_is_the_worst_and_its_rank_is_named(tmp_pat
     for rank in (0, 1, 3):
         log_of(tmp_path, rank, world_size=4, steps=40 if rank != 3 else 38)
     report = read_run(tmp_path)
+    assert_fits(report)
     assert report["host"]["rank"] == 3
     assert report["host"]["rss_peak_bytes"] == 2**30 + 4 * 38 * MIB
     assert report["spread"]["host_peak_bytes"] == {
@@ -312,7 +313,7 @@ def test_of_several_ranks_each_number_is_the_worst_and_its_rank_is_named(tmp_pat
     }
     assert [row["rank"] for row in report["ranks"]] == [0, 1, 3]
     assert report["missing_ranks"] == [2]
-    text = report_text(report)
+    text = text_of(report)
     assert "RANKS     3 of 4, peaks: host 1.04 to 1.15 GiB, most on rank 3" in text
     assert "no files from rank 2" in text
 
@@ -324,22 +325,22 @@ def test_the_page_of_rank_0_is_pointed_to_whichever_rank_was_worst() -> None:
     ]
     reports[0]["run"]["event_folder"] = "out/runs/a"
     reports[1]["run"]["end"] = "exception"
-    merged = merge_ranks(reports)
-    assert (merged["run"]["rank"], merged["run"]["event_folder"]) == (1, "out/runs/a")
-    assert "2 of 2, peaks: host 1.00 GiB each" in report_text(merged)
+    whole = merged(reports)
+    assert (whole["run"]["rank"], whole["run"]["event_folder"]) == (1, "out/runs/a")
+    assert "2 of 2, peaks: host 1.00 GiB each" in text_of(whole)
 
 
 def test_a_merged_report_has_a_file_of_its_own_that_is_read_first(tmp_path: Path) -> None:
     reports = []
     for rank in (0, 1):
         report = report_of("a.py", 10, 5.0, "finished", run={"rank": rank, "world_size": 2})
-        assert write_report(report, tmp_path).name == f"report.rank{rank}.json"
+        assert written(report, tmp_path).name == f"report.rank{rank}.json"
         reports.append(report)
-    merged = read_run(tmp_path)
-    assert merged["ranks"][1]["rank"] == 1
-    assert write_report(merged, tmp_path).name == "report.json"
-    assert read_run(tmp_path) == merged
-    assert merge_ranks(reports)["ranks"] == merged["ranks"]
+    whole = read_run(tmp_path)
+    assert whole["ranks"][1]["rank"] == 1
+    assert written(whole, tmp_path).name == "report.json"
+    assert read_run(tmp_path) == whole
+    assert merged(reports)["ranks"] == whole["ranks"]
 
 
 @settings(max_examples=50, deadline=None)
@@ -358,11 +359,11 @@ def test_merging_neither_hides_a_failure_nor_a_peak_whatever_the_order(ranks: li
         report_of("a.py", 5, 1.0, end, run={"rank": rank, "world_size": len(ranks)}, host={"rss_peak_bytes": size})
         for rank, (size, end) in enumerate(ranks)
     ]
-    merged = merge_ranks(reports)
-    assert merged["host"]["rss_peak_bytes"] == max(size for size, _ in ranks)
+    whole = merged(reports)
+    assert whole["host"]["rss_peak_bytes"] == max(size for size, _ in ranks)
     ends = {end for _, end in ranks}
     worst = next(end for end in ("oom", "killed", "exception", "interrupted", None, "finished") if end in ends)
-    assert merged["run"]["end"] == worst
-    again = merge_ranks(reports[::-1])
-    assert (again["host"]["rss_peak_bytes"], again["run"]["end"]) == (merged["host"]["rss_peak_bytes"], worst)
-    assert set(report_of("a.py", 1, 1.0, None)) <= set(merged)
+    assert whole["run"]["end"] == worst
+    again = merged(reports[::-1])
+    assert (again["host"]["rss_peak_bytes"], again["run"]["end"]) == (whole["host"]["rss_peak_bytes"], worst)
+    assert set(report_of("a.py", 1, 1.0, None)) <= set(whole)

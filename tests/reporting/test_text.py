@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from forgather_mem.reporting.run_dir import killed_report
-from forgather_mem.reporting.text import MAX_LINES, report_text
+from forgather_mem.reporting.text import MAX_LINES
 from forgather_mem.units import MIB
-from tests.reporting.report_fixtures import all_well, gib, killed, leaking, out_of_memory, report_of
+from tests.reporting.report_fixtures import all_well, gib, killed, killed_by, leaking, out_of_memory, report_of, text_of
 
 ALL_WELL = """\
 == forgather-mem == train.py == 2,000 steps, 31 min, exit 0 ====================
@@ -76,13 +75,13 @@ Make = Callable[[], dict[str, Any]]
 
 @pytest.mark.parametrize(("make", "text"), TEXTS, ids=["all well", "a leak", "out of memory", "killed"])
 def test_each_ending_reads_as_promised(make: Make, text: str) -> None:
-    assert report_text(make()) == text
+    assert text_of(make()) == text
 
 
 @pytest.mark.parametrize("make", [make for make, _ in TEXTS])
 def test_every_text_stays_within_its_lines_and_columns_whatever_the_names(make: Make) -> None:
     report = lengthened(make())
-    lines = report_text(report).splitlines()
+    lines = text_of(report).splitlines()
     assert len(lines) <= MAX_LINES
     assert max(map(len, lines)) <= 80
     assert all(line.isprintable() for line in lines)
@@ -90,7 +89,7 @@ def test_every_text_stays_within_its_lines_and_columns_whatever_the_names(make: 
 
 @pytest.mark.parametrize(("make", "text"), TEXTS)
 def test_colour_changes_no_word(make: Make, text: str) -> None:
-    coloured = report_text(make(), color=True)
+    coloured = text_of(make(), color=True)
     assert "\x1b[1m" in coloured or make is all_well
     assert coloured.replace("\x1b[1m", "").replace("\x1b[0m", "") == text
 
@@ -111,7 +110,7 @@ def test_a_kill_is_laid_at_the_kernels_door_only_as_far_as_its_counter_says_so(
 ) -> None:
     report = killed()
     report["killed"].update(change)
-    lines = report_text(report).splitlines()
+    lines = text_of(report).splitlines()
     assert first in " ".join(line.strip() for line in lines[1:4])
     assert ("SIG" in lines[0]) == (report["killed"]["signal"] is not None)
 
@@ -119,36 +118,36 @@ def test_a_kill_is_laid_at_the_kernels_door_only_as_far_as_its_counter_says_so(
 def test_the_machines_memory_is_not_called_a_containers_limit() -> None:
     report = killed()
     report["host"]["limit_kind"] = "host"
-    assert "the machine's memory, 64.0 GiB, was reached" in report_text(report)
+    assert "the machine's memory, 64.0 GiB, was reached" in text_of(report)
 
 
 def test_a_parent_adds_the_signal_that_the_run_could_not_write() -> None:
-    report = killed_report(report_of("train.py", 12, 3.0, None), signal=9)
+    report = killed_by(report_of("train.py", 12, 3.0, None), signal=9)
     assert (report["run"]["end"], report["run"]["exit_code"], report["killed"]["signal"]) == ("killed", 137, 9)
-    text = report_text(report)
+    text = text_of(report)
     assert text.startswith("== forgather-mem == train.py == killed (SIGKILL) after 12 steps, 3.0 s ==")
     assert "Last sign of life: step 12." in text
 
 
 def test_a_script_that_does_not_train_has_no_steps_to_speak_of() -> None:
-    report = killed_report(report_of("embed.py", 0, 3.0, None), signal=11)
-    text = report_text(report)
+    report = killed_by(report_of("embed.py", 0, 3.0, None), signal=11)
+    text = text_of(report)
     assert text.startswith("== forgather-mem == embed.py == killed (SIGSEGV) after 3.0 s ==")
     assert "ENDED BY SIGSEGV.\n" in text
     assert "step" not in text
 
 
 def test_a_script_that_exits_in_the_middle_shows_its_code() -> None:
-    text = report_text(report_of("train.py", 4, 3.0, "interrupted", run={"exit_code": 3}))
+    text = text_of(report_of("train.py", 4, 3.0, "interrupted", run={"exit_code": 3}))
     assert text.startswith("== forgather-mem == train.py == interrupted after 4 steps, 3.0 s, exit 3 ==")
-    text = report_text(report_of("train.py", 4, 3.0, "interrupted", run={"exit_code": 130}))
+    text = text_of(report_of("train.py", 4, 3.0, "interrupted", run={"exit_code": 130}))
     assert text.startswith("== forgather-mem == train.py == interrupted after 4 steps, 3.0 s ==")
 
 
 def test_growth_is_not_claimed_where_nothing_grew() -> None:
     report = killed()
     report["killed"]["workers_bytes_per_step"] = 0.0
-    text = report_text(report)
+    text = text_of(report)
     assert "No growth from step to step (workers and this process flat)" in text
     assert "a step since" not in text
 
@@ -156,13 +155,13 @@ def test_growth_is_not_claimed_where_nothing_grew() -> None:
 def test_room_is_spoken_of_only_when_the_advice_does() -> None:
     report = all_well()
     report["advice"] = []
-    assert "Room" not in report_text(report)
+    assert "Room" not in text_of(report)
 
 
 def test_workers_that_grow_without_a_leak_get_a_cause_and_a_cure() -> None:
     report = killed()
     report["leak"] = {"verdict": "no leak", "suspects": []}
-    text = " ".join(report_text(report).split())
+    text = " ".join(text_of(report).split())
     assert "Cause: the workers keep what they load, or touch Python objects" in text
     assert "Try: rows as one array or Arrow table" in text
 
@@ -171,10 +170,10 @@ def test_a_leak_in_a_library_says_that_it_is_not_the_users() -> None:
     report = leaking()
     report["leak"]["suspects"][0].update(whose="library", allocated_at="trl/trainer/grpo_trainer.py:88")
     report["leak"]["suspects"] *= 3
-    text = report_text(report)
+    text = text_of(report)
     assert "made at   trl/trainer/grpo_trainer.py:88 (library code, not yours)" in text
     assert "also: 2 more, see the report" in text
-    whole = report_text(report, every_suspect=True)
+    whole = text_of(report, every_suspect=True)
     assert "also:" not in whole
     assert whole.count("held by") == 3
     assert whole.splitlines()[-3:] == text.splitlines()[-3:], "what stands below is not cut off for it"
@@ -184,13 +183,13 @@ def test_what_grows_but_may_stop_is_named_where_nobody_can_tell() -> None:
     report = leaking()
     why = "it grows, but Cache.rows holds 500 at most"
     report["leak"] |= {"verdict": "not enough data", "judged": True, "why": why}
-    assert "It grows, but Cache.rows holds 500 at most." in report_text(report)
+    assert "It grows, but Cache.rows holds 500 at most." in text_of(report)
 
 
 def test_when_the_memory_will_be_full_and_how_sure_that_is() -> None:
     report = leaking()
     report["leak"].update(full_at_step=14600, sure="not yet", bytes_per_step_low=0.0, bytes_per_step_high=0.0)
-    text = " ".join(report_text(report).split())
+    text = " ".join(text_of(report).split())
     assert "LEAK GPU 0 grows 3.1 MiB a step, since step 60, full near step 14,600. Confidence: not yet" in text
     assert "not yet (only 2,000 steps seen)." in text
 
@@ -200,14 +199,14 @@ def test_dear_clean_up_calls_stand_in_the_short_text_too() -> None:
     report["cleanup_calls"] = [call("transformers/trainer.py", 30.0, whose="library", freed_bytes=MIB)]
     assert (
         "CLEAN-UP  gc.collect() at transformers/trainer.py:9 (a library): 5 calls, 30.0 s\n"
-        "          (1.6 % of the run), freed 1.0 MiB.\n" in report_text(report)
+        "          (1.6 % of the run), freed 1.0 MiB.\n" in text_of(report)
     )
 
 
 def test_calls_that_cost_little_and_our_own_are_not_told() -> None:
     report = all_well()
     report["cleanup_calls"] = [call("train.py", 18.0), call("forgather_mem/actions/collect.py", 99.0, whose="us")]
-    assert report_text(report) == ALL_WELL
+    assert text_of(report) == ALL_WELL
 
 
 def call(file: str, seconds: float, whose: str = "user", freed_bytes: int = 0) -> dict[str, Any]:

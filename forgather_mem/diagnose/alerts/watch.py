@@ -137,8 +137,6 @@ class AlertWatch:
         while self._walls:
             self._walls.pop().close()
 
-    # ---- inside ----
-
     def _look(self, line: Line, moment: Moment, sample: Sample) -> Alert | None:
         value = sample.values.get(line.name)
         if value is None:

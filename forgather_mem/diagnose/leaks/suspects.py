@@ -25,6 +25,8 @@ from forgather_mem.heap.source_lines import (
     place_of_code,
     source_line,
 )
+from forgather_mem.telemetry.report import LeakSuspect
+from forgather_mem.telemetry.report_schema import keys_of
 
 MAX_SUSPECTS = 5
 _LAST_NAME = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\]|\(.*\)|\{\.\.\.\})*$")
@@ -45,13 +47,11 @@ _MADE_BY = {
 _ADDS_HOOK = [r"\.register_\w*hook\w*\("]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Suspect:
-    """One thing that grows: the fields of the report's schema, plus internal ones.
+    """One thing that grows: a `LeakSuspect` in the making, with what only the search needs.
 
-    `kind` is a key of `CURES`; `each` describes one new piece. `signature` is equal in any two runs in which the same
-    code keeps the same kind of thing in the same place, whatever its size. `bounded`: it will stop growing by itself,
-    or may. `key`: the container's `id`.
+    `kind` is a key of `CURES`. `bounded`: why it will stop growing by itself, or may. `key`: the container's `id`.
     """
 
     type: str
@@ -70,17 +70,18 @@ class Suspect:
     bounded: str | None = None
     key: int = 0
 
+    def reported(self) -> LeakSuspect:
+        """The suspect as the report has it."""
+        holder = _INDICES.sub("[...]", _LINES.sub(r"\1", self.held_by or "nobody"))
+        signature = " ".join(filter(None, [self.kind, "in", holder, self.source_line]))
+        known = {name: value for name, value in asdict(self).items() if name in keys_of(LeakSuspect)}
+        return LeakSuspect(**known, signature=signature)
+
     def set_line(self, found: tuple[str, int]) -> None:
         """Set where it is created."""
         self.allocated_at = place(*found)
         self.source_line = source_line(*found)
         self.whose = "user" if is_user_file(found[0]) else "library"
-
-    def as_dict(self) -> dict[str, Any]:
-        """The report's form."""
-        fields = {name: value for name, value in asdict(self).items() if name not in ("where", "bounded", "key")}
-        holder = _INDICES.sub("[...]", _LINES.sub(r"\1", self.held_by or "nobody"))
-        return {**fields, "signature": " ".join(filter(None, [self.kind, "in", holder, self.source_line]))}
 
 
 def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
@@ -97,19 +98,16 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         path = _MODULE_PARTS.sub(".", path)
     if kind in ITERATORS.values():
         path = path[: min(path.index(f"({name})") + len(name) + 2 for name in ITERATORS if f"({name})" in path)]
-    file, line = _place(one, kind, container, path, owner) or (None, 0)
-    if kind in ("list", "dict", "tensor") and _is_a_librarys(owner, path, file, line):
+    line = _place(one, kind, container, path, owner)
+    if kind in ("list", "dict", "tensor") and _is_a_librarys(owner, path, line):
         kind = "library"
     tensors = any(is_tensor(part) for part in inside(one.samples)) or kind == "graph"
-    return Suspect(
+    suspect = Suspect(
         type=type(container).__name__ if type(container) is not LRU_CACHE else "lru_cache",
         bytes_per_step=one.bytes_per_step,
         count_per_step=one.count_per_step if one.kind in ("items", "chain") else 0.0,
         held_by=path,
-        allocated_at=place(file, line) if file else None,
-        source_line=source_line(file, line) if file else "",
         each=signature_of(one),
-        whose="user" if file is None or is_user_file(file) else "library",
         cure=CURES["dict" if kind == "tensor" and isinstance(container, dict) else kind],
         count=one.count if one.kind == "items" else None,
         bytes=int(one.count * one.each_bytes) if one.kind == "items" else None,
@@ -118,6 +116,9 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         bounded=_bounded(one, container, path, owner),
         key=id(container) if one.kind == "items" and not one.name else 0,
     )
+    if line is not None:
+        suspect.set_line(line)
+    return suspect
 
 
 def cycle_suspects(garbage: list[Any], steps: int) -> list[Suspect]:
@@ -138,23 +139,20 @@ def cycle_suspects(garbage: list[Any], steps: int) -> list[Suspect]:
     found = traced([sample]) or _function_place(garbage)
     if is_user_class(telling):
         found = matching_line([rf"\b{telling.__name__}\("], files_of([telling])) or found
-    file, line = found or (None, 0)
     tensors = any(is_tensor(thing) for thing in garbage)
-    return [
-        Suspect(
-            type="reference cycle",
-            bytes_per_step=num_bytes / steps,
-            count_per_step=classes[telling] / steps,
-            held_by=f"{telling.__name__}, in a reference cycle",
-            allocated_at=place(file, line) if file else None,
-            source_line=source_line(file, line) if file else "",
-            each=", ".join(cls.__name__ for cls in ordered[:3]),
-            whose="user" if file is None or is_user_file(file) else "library",
-            cure=CURES["cycle"],
-            kind="cycle",
-            where="tensors" if tensors else "python",
-        )
-    ]
+    suspect = Suspect(
+        type="reference cycle",
+        bytes_per_step=num_bytes / steps,
+        count_per_step=classes[telling] / steps,
+        held_by=f"{telling.__name__}, in a reference cycle",
+        each=", ".join(cls.__name__ for cls in ordered[:3]),
+        cure=CURES["cycle"],
+        kind="cycle",
+        where="tensors" if tensors else "python",
+    )
+    if found is not None:
+        suspect.set_line(found)
+    return [suspect]
 
 
 def native_suspect(code: CodeType | None, line: int, bytes_per_step: float) -> Suspect:
@@ -171,9 +169,6 @@ def native_suspect(code: CodeType | None, line: int, bytes_per_step: float) -> S
     if code:
         suspect.set_line((code.co_filename, line))
     return suspect
-
-
-# ---- lines ----
 
 
 def _place(one: GrownObject, kind: str, container: Any, path: str, owner: Any) -> tuple[str, int] | None:
@@ -265,15 +260,12 @@ def _slot(container: Any, value: Any) -> str:
     return next((f".{name}" for name, held in list(names.items()) if held is value and isinstance(name, str)), "")
 
 
-def _is_a_librarys(owner: Any, path: str, file: str | None, line: int) -> bool:
+def _is_a_librarys(owner: Any, path: str, line: tuple[str, int] | None) -> bool:
     """Whether a library created the container and fills it: the user's line does not name it."""
     cls = owner if isinstance(owner, type) else type(owner)
     if owner is None or is_user_class(cls):
         return False
-    return file is None or (_name_in(path) or "") not in source_line(file, line)
-
-
-# ---- bounds ----
+    return line is None or (_name_in(path) or "") not in source_line(*line)
 
 
 def _bounded(one: GrownObject, container: Any, path: str, owner: Any) -> str | None:

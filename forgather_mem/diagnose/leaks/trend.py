@@ -165,9 +165,6 @@ def _leak(points: Sequence[Point], begin: int, found: tuple[float, float, float]
     return Trend(kind="leak", since_step=at, steps=steps, per_step=found[0], low=max(0.0, found[1]), high=found[2])
 
 
-# ---- growth ----
-
-
 def _growing(part: Sequence[Point], floor: float) -> tuple[float, float, float] | None:
     """Rate, low and high if this part grows throughout; None otherwise."""
     edges = edges_of(part, _BLOCKS)
@@ -233,9 +230,6 @@ def _given_back(points: Sequence[Point], begin: int, grown: float) -> bool:
         if edges[high - 1][0] - edges[low][0] > 0.5 * now_steps and edges[high][0] <= points[begin][0] + now_steps / 4:
             return True
     return False
-
-
-# ---- no growth ----
 
 
 def _not_growing(points: Sequence[Point], floor: float, steps: int) -> Trend:

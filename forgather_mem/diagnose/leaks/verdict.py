@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 from forgather_mem.diagnose.leaks.suspects import Suspect, native_suspect
 from forgather_mem.diagnose.leaks.trend import FLOOR_BYTES, Trend
 from forgather_mem.system.allocator import current_allocator, driver_memory
 from forgather_mem.system.memory_limit import MemoryLimit
+from forgather_mem.telemetry.report import LeakReport, Sure
 
 # Growth per step that is not reported. Arenas and maps grow by a MiB at a time.
 _FLOORS = {"mapped": 4 * FLOOR_BYTES, "workers": 2 * FLOOR_BYTES}
@@ -16,8 +17,8 @@ _RARE = ("objects", "workers")
 _SURE_STEPS = 100
 
 
-def verdict_of(trends: Mapping[str, Trend], suspects: list[Suspect], step: int) -> dict[str, Any]:
-    """The report's `leak`.
+def verdict_of(trends: Mapping[str, Trend], suspects: list[Suspect], step: int) -> LeakReport:
+    """The verdict.
 
     Args:
         trends: The trend of each size.
@@ -32,25 +33,26 @@ def verdict_of(trends: Mapping[str, Trend], suspects: list[Suspect], step: int) 
     bounded = next((one.bounded for one in suspects[:1] if one.bounded), None)
     if bounded:
         unknown = _no_leak({**trends, **dict.fromkeys(growing, Trend(kind="not enough data"))})
-        return {**unknown, "why": f"it grows, but {bounded}", "suspects": [one.as_dict() for one in suspects]}
+        return replace(unknown, why=f"it grows, but {bounded}", suspects=tuple(one.reported() for one in suspects))
     explained = sum(one.bytes_per_step for one in suspects if one.kind != "native")
-    sure = "not yet"
+    sure: Sure = "not yet"
     if step - trend.since_step >= _SURE_STEPS:
         sure = "yes" if 0.4 * trend.per_step <= explained <= 2.5 * trend.per_step else "likely"
     where = _where(growing, suspects)
     if not suspects and where == "native":
         suspects = [native_suspect(None, 0, trend.per_step)]
-    return {
-        "verdict": "leak",
-        "where": where,
-        "bytes_per_step": trend.per_step,
-        "bytes_per_step_low": trend.low,
-        "bytes_per_step_high": trend.high,
-        "since_step": trend.since_step,
-        "full_at_step": full_at(step, trend.per_step, "device" in growing),
-        "suspects": [one.as_dict() for one in suspects],
-        "sure": sure,
-    }
+    return LeakReport(
+        verdict="leak",
+        where=where,
+        bytes_per_step=trend.per_step,
+        bytes_per_step_low=trend.low,
+        bytes_per_step_high=trend.high,
+        since_step=trend.since_step,
+        full_at_step=full_at(step, trend.per_step, "device" in growing),
+        suspects=tuple(one.reported() for one in suspects),
+        sure=sure,
+        judged=True,
+    )
 
 
 def floor_of(name: str) -> float:
@@ -92,22 +94,14 @@ def label_of(growing: Mapping[str, Trend]) -> str:
     return "the data workers' memory" if set(growing) == {"workers"} else "host memory"
 
 
-def _no_leak(trends: Mapping[str, Trend]) -> dict[str, Any]:
+def _no_leak(trends: Mapping[str, Trend]) -> LeakReport:
     known = [trend for trend in trends.values() if trend.kind == "no leak"]
     # Sizes that are read rarely (objects, workers) may have too few readings: the others are enough
     open_ = any(trend.kind != "no leak" for name, trend in trends.items() if name not in _RARE or trend.high)
     high = max((trend.high for name, trend in trends.items() if name not in _FLOORS), default=0.0)
-    return {
-        "verdict": "not enough data" if open_ or not known else "no leak",
-        "where": None,
-        "bytes_per_step": 0.0,
-        "bytes_per_step_low": 0.0,
-        "bytes_per_step_high": high,
-        "since_step": 0,
-        "full_at_step": None,
-        "suspects": [],
-        "sure": "not yet" if open_ or not known else "yes",
-    }
+    if open_ or not known:
+        return LeakReport(bytes_per_step_high=high, judged=True)
+    return LeakReport(verdict="no leak", bytes_per_step_high=high, sure="yes", judged=True)
 
 
 def full_at(step: int, rate: float, on_device: bool) -> int | None:

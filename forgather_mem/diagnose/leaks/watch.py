@@ -17,6 +17,8 @@ from forgather_mem.diagnose.leaks.verdict import floor_of, full_at, label_of, ve
 from forgather_mem.diagnose.leaks.worker_code import worker_suspects
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
+from forgather_mem.telemetry.report import LeakReport
+from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import format_bytes, format_duration
 
 NOTHING: Mapping[str, float] = {}
@@ -76,7 +78,7 @@ class LeakWatch:
             self._end_look(run)
         _count_again(self._suspects)
         leak = self._verdict(run)
-        run.tell(Finding(kind="leak", step=run.step, text=_sentence(leak), data=leak))
+        run.tell(Finding(kind="leak", step=run.step, text=_sentence(leak), data=to_dict(leak)))
         self._suspects = []
 
     def give_back(self) -> None:
@@ -87,8 +89,6 @@ class LeakWatch:
         sizes, self._sizes = self._sizes, None
         if sizes is not None:
             sizes.close()
-
-    # ---- during the training ----
 
     def _judge(self, moment: Moment) -> None:
         growing = {
@@ -154,7 +154,7 @@ class LeakWatch:
         made = f", made at {top.allocated_at}" if top.allocated_at else ""
         many = f", {top.count_per_step:+,.3g} a step" if top.count_per_step else ""
         leak = self._verdict(run)
-        run.tell(Finding(kind="leak", step=run.step, text=_sentence(leak), data=leak))
+        run.tell(Finding(kind="leak", step=run.step, text=_sentence(leak), data=to_dict(leak)))
         _say(
             run,
             f"held by {top.held_by}{many}{made}" + (f"; {top.bounded}, so it may not be a leak" if top.bounded else ""),
@@ -170,9 +170,7 @@ class LeakWatch:
             text += f". Looking closer for {LOOK_STEPS} steps"
         _say(moment.run, text + ".")
 
-    # ---- at the end ----
-
-    def _verdict(self, run: RunInfo) -> dict[str, Any]:
+    def _verdict(self, run: RunInfo) -> LeakReport:
         trends = {name: series.judge(floor_of(name)) for name, series in self._series.items()}
         workers = trends.get("workers")
         loader = self._loader() if self._loader is not None else None
@@ -185,14 +183,12 @@ class LeakWatch:
         return {"_look_closer": self._look_closer, "_sizes": None, "_look": None}
 
 
-def _sentence(leak: Mapping[str, Any]) -> str:
+def _sentence(leak: LeakReport) -> str:
     """The verdict as a text."""
-    if leak["verdict"] != "leak":
-        return f"{leak['verdict']}: under {format_bytes(leak['bytes_per_step_high'])} a step"
-    holders = [
-        f"held by {one['held_by']}, made at {one['allocated_at']}" for one in leak["suspects"][:3] if one["held_by"]
-    ]
-    return "\n".join([f"leak: {format_bytes(leak['bytes_per_step'])} a step", *holders])
+    if leak.verdict != "leak":
+        return f"{leak.verdict}: under {format_bytes(leak.bytes_per_step_high)} a step"
+    holders = [f"held by {one.held_by}, made at {one.allocated_at}" for one in leak.suspects[:3] if one.held_by]
+    return "\n".join([f"leak: {format_bytes(leak.bytes_per_step)} a step", *holders])
 
 
 def _say(run: RunInfo, text: str) -> None:

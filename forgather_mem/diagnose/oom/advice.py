@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches
-from forgather_mem.diagnose.oom.changes import Change, allocator_changes, checkpointing_name, step_changes
+from forgather_mem.diagnose.oom.changes import allocator_changes, checkpointing_name, step_changes
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
 from forgather_mem.diagnose.oom.fit import PhaseFit, binding, fits_of, largest
 from forgather_mem.diagnose.oom.phase_changes import BY_PHASE
 from forgather_mem.diagnose.oom.step_use import StepUse
+from forgather_mem.telemetry.report import Change
 from forgather_mem.units import format_bytes
 
+_LIMITED_BY = {
+    "data": "loading data",
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "optimizer": "the optimizer step",
+}
 # A fitted line is not trusted beyond this multiple of the largest batch seen.
-_LIMITED_BY = {
-    "data": "loading data",
-    "forward": "the forward pass",
-    "backward": "the backward pass",
-    "optimizer": "the optimizer step",
-}
-_LIMITED_BY = {
-    "data": "loading data",
-    "forward": "the forward pass",
-    "backward": "the backward pass",
-    "optimizer": "the optimizer step",
-}
 _FARTHEST = 4
 _FEWEST_ALIKE = 5
 _TRAINS = ("data", "forward", "backward", "optimizer")
@@ -53,10 +47,6 @@ class Advice:
     changes: tuple[Change, ...] = ()
     fit: str | None = None
     no_help: str | None = None
-
-    def as_dicts(self) -> list[dict[str, Any]]:
-        """The report's `advice`; `oom.advice` is the `text` of each."""
-        return [change.as_dict() for change in self.changes]
 
 
 def advise(failure: FailureContext, settings: RunSettings, uses: Sequence[StepUse] = ()) -> Advice:
@@ -141,9 +131,6 @@ def room(
         interval=(count, largest(lambda count: use_of(count, "low") <= most, farthest)),
         binds=bound[0],
     )
-
-
-# ---- inside ----
 
 
 def _basis(failure: FailureContext, changes: Sequence[Change], batches: Batches) -> str:

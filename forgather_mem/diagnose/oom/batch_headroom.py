@@ -6,12 +6,12 @@ from typing import Any
 
 from forgather_mem.diagnose.oom.advice import room
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
-from forgather_mem.diagnose.oom.changes import Change
 from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.probes.tensors import tensor_bytes
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.headroom import device_room, host_rooms
 from forgather_mem.system.procfs import KernelFile, kib_fields
+from forgather_mem.telemetry.report import Change
 
 
 def room_left(

@@ -130,8 +130,6 @@ class Batches:
         line = "curve" if any(fit.per_square_bytes for fit in self.fits.values()) else "line"
         return f"{line} fitted to {fit.num_steps:,} steps, {fit.num_shapes:,} batch shapes; keeps 2 % free"
 
-    # ---- inside ----
-
     def _not_in_the_fit(self) -> float:
         """What the failing batch must have taken above the fit: temporaries inside a phase."""
         failed = self.failed_shape(None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches, Shape
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
 from forgather_mem.diagnose.oom.fit import binding, largest
+from forgather_mem.telemetry.report import Change
 from forgather_mem.units import format_bytes
 
 NOT_MEASURED = "not measured"
@@ -17,38 +18,6 @@ _FRAGMENTED_FRAC = 0.05
 # An optimizer is named beside a smaller batch only if it saves this fraction of what was needed.
 _WORTH_FRAC = 0.1
 _LENGTHS = ("max_length", "max_seq_length")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One thing to change.
-
-    Attributes:
-        text: What to do, as the user would type it.
-        set: The same as values of `TrainingArguments`, ready to apply; empty if it is not one of them.
-        in_script: The same for what the script itself decides: "max_length" of its samples, "dtype" of the weights,
-            "rows" per generation, "resume_from_checkpoint", "preprocess_logits_for_metrics", or an environment
-            variable. Empty if a value is not enough.
-        predicted_bytes: Peak use with this change, in the measure of `StepUse.phases`; None if it can't be predicted.
-        interval: The likely range of the largest value that fits; the text names a safe one.
-        binds: The phase that limits it.
-        note: A remark, or None.
-    """
-
-    text: str
-    set: Mapping[str, Any] = field(default_factory=dict)
-    in_script: Mapping[str, Any] = field(default_factory=dict)
-    predicted_bytes: int | None = None
-    interval: tuple[int, int] | None = None
-    binds: str | None = None
-    note: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """An entry of the report's `advice`."""
-        entry: dict[str, Any] = {"text": self.text, "set": dict(self.set), "predicted_bytes": self.predicted_bytes}
-        interval = self.interval and list(self.interval)  # as JSON gives it back
-        more = {"in_script": dict(self.in_script), "interval": interval, "binds": self.binds, "note": self.note}
-        return entry | {name: value for name, value in more.items() if value}
 
 
 def step_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
@@ -73,9 +42,10 @@ def batch_changes(failure: FailureContext, settings: RunSettings, batches: Batch
 
 
 def _fits(change: Change, failure: FailureContext, batches: Batches) -> bool:
-    rows = change.set.get("per_device_train_batch_size")
-    parts = int(change.set.get("gradient_accumulation_steps") or 1)
-    return rows is not None and batches.fits_in(Shape(int(rows), failure.length, parts)) is not False
+    rows, parts = change.set.get("per_device_train_batch_size"), change.set.get("gradient_accumulation_steps", 1)
+    if not isinstance(rows, int) or not isinstance(parts, int):
+        return False
+    return batches.fits_in(Shape(rows, failure.length, parts)) is not False
 
 
 def _smaller_batch(failure: FailureContext, settings: RunSettings, batches: Batches, rows: int) -> Change | None:

@@ -5,8 +5,8 @@ Nothing here imports torch or a sink: it runs at the end of every process of a w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from forgather_mem.diagnose.oom.advice import advise
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
@@ -14,7 +14,8 @@ from forgather_mem.diagnose.oom.memory_in_use import memory_then
 from forgather_mem.diagnose.oom.place import batch_on_the_way, is_before_any_training, place_of, trained_by
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.step_use import StepUse
-from forgather_mem.diagnose.oom.story import Story, as_dict
+from forgather_mem.diagnose.oom.story import Story, oom_of
+from forgather_mem.telemetry.report import NOT_JUDGED, Change, LeakReport, OomReport
 
 
 def story_outside(error: BaseException, rank: int = 0, reserve_bytes: int = 0) -> Story | None:
@@ -38,13 +39,13 @@ def story_outside(error: BaseException, rank: int = 0, reserve_bytes: int = 0) -
 
 def explained(
     story: Story,
-    leak: Mapping[str, Any] | None = None,
+    leak: LeakReport = NOT_JUDGED,
     settings: RunSettings | None = None,
     uses: Sequence[StepUse] = (),
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+) -> tuple[OomReport, tuple[Change, ...]]:
     """The report's `oom` and `advice`."""
-    oom = as_dict(story, leak)
-    memory, leaks = story.memory, oom["why_now"] is not None and oom["why_now"].startswith("a leak")
+    oom = oom_of(story, leak)
+    memory, leaks = story.memory, oom.why_now is not None and oom.why_now.startswith("a leak")
     failure = FailureContext(
         where=story.found.where,
         phase=story.phase,
@@ -59,17 +60,16 @@ def explained(
         frames=story.functions,
         predictions=story.predictions,
         workers_bytes=memory.in_use.get("data workers"),
-        leak=_cure(leak) if leaks and leak is not None else None,
+        leak=_cure(leak) if leaks else None,
         first_optimizer_step=story.phase == "optimizer" and story.is_first,
     )
     advice = advise(failure, settings or RunSettings(), uses)
-    entries = advice.as_dicts()
-    oom |= {"advice": [entry["text"] for entry in entries], "fit": advice.fit, "no_help": advice.no_help}
-    return oom, entries
+    texts = tuple(change.text for change in advice.changes)
+    return replace(oom, advice=texts, fit=advice.fit, no_help=advice.no_help), advice.changes
 
 
-def _cure(leak: Mapping[str, Any]) -> str:
-    suspect = next(iter(leak["suspects"]), None)
+def _cure(leak: LeakReport) -> str:
+    suspect = next(iter(leak.suspects), None)
     if suspect is None:
         return "find what grows at each step"
-    return suspect["cure"] or f"keep less in {suspect['held_by']}"
+    return suspect.cure or f"keep less in {suspect.held_by}"

@@ -186,9 +186,6 @@ def largest(fits_it: Callable[[int], bool], most: int) -> int:
     return low
 
 
-# ---- inside ----
-
-
 @dataclass(frozen=True, slots=True)
 class _Solution:
     factors: Row

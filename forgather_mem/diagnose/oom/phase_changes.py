@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches, Shape
-from forgather_mem.diagnose.oom.changes import NOT_MEASURED, Change, batch_changes
+from forgather_mem.diagnose.oom.changes import NOT_MEASURED, batch_changes
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
 from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
+from forgather_mem.telemetry.report import Change
 from forgather_mem.units import format_bytes
 
 _BUILDS_A_MODEL = frozenset(

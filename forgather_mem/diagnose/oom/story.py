@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from forgather_mem.diagnose.oom.batch_uses import Batch
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
+from forgather_mem.telemetry.report import NOT_JUDGED, LeakReport, OomReport
 from forgather_mem.units import MIB, format_bytes
 
 INSIDE_A_STEP = frozenset({"data", "forward", "backward", "optimizer"})
@@ -71,43 +70,41 @@ def sentence(story: Story) -> str:
     return f"out of memory in {story.phase}{where}: {story.found}"
 
 
-def as_dict(story: Story, leak: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def oom_of(story: Story, leak: LeakReport = NOT_JUDGED) -> OomReport:
     """The report's `oom`, without advice.
 
     Args:
         story: What is known.
-        leak: The report's `leak`, if there is a verdict.
+        leak: The verdict about leaks.
     """
     found, memory = story.found, story.memory
-    return {
-        "where": found.where,
-        "step": story.step,
-        "phase": story.phase,
-        "rank": story.rank,
-        "layer": story.layer if story.phase not in ("data", "save", "resume", "startup") else None,
-        "requested_bytes": found.requested_bytes,
-        "free_bytes": None if memory.freed_bytes else memory.free_bytes,
-        "limit_bytes": memory.limit_bytes,
-        "limit": memory.limit,
-        "reserved_unused_bytes": memory.reserved_unused_bytes,
-        "others_bytes": memory.others_bytes,
-        "in_use": _in_use(story, leak),
-        "batch": None if story.batch is None else story.batch._asdict(),
-        "why_now": why_now(story, leak),
-        "not_because": not_because(story, leak),
-        "advice": [],
-        "kind": found.kind,
-        "error_type": found.error_type,
-        "message": found.message,
-    }
+    return OomReport(
+        where=found.where,
+        step=story.step,
+        phase=story.phase,
+        rank=story.rank,
+        layer=story.layer if story.phase not in ("data", "save", "resume", "startup") else None,
+        requested_bytes=found.requested_bytes,
+        free_bytes=None if memory.freed_bytes else memory.free_bytes,
+        limit_bytes=memory.limit_bytes,
+        limit=memory.limit,
+        reserved_unused_bytes=memory.reserved_unused_bytes,
+        others_bytes=memory.others_bytes,
+        in_use=_in_use(story, leak),
+        batch=None if story.batch is None else story.batch._asdict(),
+        why_now=why_now(story, leak),
+        not_because=tuple(not_because(story, leak)),
+        kind=found.kind,
+        error_type=found.error_type,
+        message=found.message,
+    )
 
 
-def why_now(story: Story, leak: Mapping[str, Any] | None) -> str | None:
+def why_now(story: Story, leak: LeakReport) -> str | None:
     """The reason that best explains why memory did not run out earlier; None if unknown."""
     if _is_leak(story, leak):
-        assert leak is not None
-        grows = f"a leak: {format_bytes(leak['bytes_per_step'])} a step since step {leak['since_step']:,}"
-        held = next((suspect["held_by"] for suspect in leak["suspects"] if suspect["held_by"]), None)
+        grows = f"a leak: {format_bytes(leak.bytes_per_step)} a step since step {leak.since_step:,}"
+        held = next((suspect.held_by for suspect in leak.suspects if suspect.held_by), None)
         return f"{grows}, held by {held}." if held else f"{grows}."
     if story.found.kind in _OF_KIND:
         return _OF_KIND[story.found.kind]
@@ -126,18 +123,18 @@ def why_now(story: Story, leak: Mapping[str, Any] | None) -> str | None:
     return None
 
 
-def not_because(story: Story, leak: Mapping[str, Any] | None) -> list[str]:
+def not_because(story: Story, leak: LeakReport) -> list[str]:
     """Usual suspicions that can be ruled out."""
     reasons = []
-    if leak is not None and leak["verdict"] == "no leak":
-        reasons.append(f"Not a leak (under {format_bytes(leak['bytes_per_step_high'])} a step)")
+    if leak.verdict == "no leak":
+        reasons.append(f"Not a leak (under {format_bytes(leak.bytes_per_step_high)} a step)")
     unused, wanted = story.memory.reserved_unused_bytes, story.found.requested_bytes
     if story.found.where == "device" and unused is not None and unused < (wanted or 256 * MIB):
         reasons.append(f"Not fragmentation ({format_bytes(unused)} kept unused)")
     return reasons
 
 
-def _in_use(story: Story, leak: Mapping[str, Any] | None) -> dict[str, int]:
+def _in_use(story: Story, leak: LeakReport) -> dict[str, int]:
     """Leaked memory is listed separately: it would be taken for activations."""
     in_use = dict(story.memory.in_use)
     if _is_leak(story, leak):
@@ -150,12 +147,12 @@ def _in_use(story: Story, leak: Mapping[str, Any] | None) -> dict[str, int]:
     return {part: size for part, size in in_use.items() if size}
 
 
-def _leaked_bytes(story: Story, leak: Mapping[str, Any] | None) -> int:
-    return 0 if leak is None else int(leak["bytes_per_step"] * max(0, story.step - leak["since_step"]))
+def _leaked_bytes(story: Story, leak: LeakReport) -> int:
+    return int(leak.bytes_per_step * max(0, story.step - leak.since_step))
 
 
-def _is_leak(story: Story, leak: Mapping[str, Any] | None) -> bool:
-    if leak is None or leak["verdict"] != "leak" or (leak["where"] == "device") != (story.found.where == "device"):
+def _is_leak(story: Story, leak: LeakReport) -> bool:
+    if leak.verdict != "leak" or (leak.where == "device") != (story.found.where == "device"):
         return False
     used = story.memory.used_bytes or sum(story.memory.in_use.values())
     return _leaked_bytes(story, leak) > _LEAK_FRAC * used

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
@@ -19,6 +20,8 @@ from forgather_mem.diagnose.oom.story import INSIDE_A_STEP, Story, sentence
 from forgather_mem.engine.run import Run
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
+from forgather_mem.telemetry.report import Change
+from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import MIB
 
 NOTHING: Mapping[str, float] = {}
@@ -110,8 +113,6 @@ class OutOfMemoryWatch:
         if self.snapshot is not None:
             self.snapshot.stop()
 
-    # ---- inside ----
-
     def _look_at(self, moment: Moment) -> None:
         model, optimizer = moment.objects.get("model"), moment.objects.get("optimizer")
         self._model, self._optimizer = _weakly(model), _weakly(optimizer)
@@ -181,15 +182,16 @@ class OutOfMemoryWatch:
         if run is not None and uses is not None:
             if story is not None:
                 run.summary.last_step = max(run.summary.last_step, self._first_step + story.steps_done)
-                oom, advice = explained(story, run.summary.leak, self._settings, uses.uses)
+                oom, advice = explained(story, run.summary.told.leak, self._settings, uses.uses)
                 # One of two reporters, a template's and the user's, may have written it already
-                oom["snapshot"] = self._snapshot_path or (run.summary.oom or {}).get("snapshot")
-                run.tell(Finding(kind="oom", step=story.step, text=sentence(story), data=oom))
-                run.tell(Finding(kind="advice", step=story.step, text="", data={"advice": advice}))
-            elif self._settings is not None and (run.summary.leak or {}).get("verdict") != "leak":
+                written = None if run.summary.told.oom is None else run.summary.told.oom.snapshot
+                oom = replace(oom, snapshot=self._snapshot_path or written)
+                run.tell(Finding(kind="oom", step=story.step, text=sentence(story), data=to_dict(oom)))
+                run.tell(_advice(story.step, advice))
+            elif self._settings is not None and run.summary.told.leak.verdict != "leak":
                 left = room_left(uses, self._settings, self._began_bytes, self._model(), self._optimizer())
                 if left is not None:
-                    run.tell(Finding(kind="advice", step=run.step, text="", data={"advice": [left.as_dict()]}))
+                    run.tell(_advice(run.step, [left]))
             uses.close()
         self._forget()
 
@@ -198,6 +200,10 @@ class OutOfMemoryWatch:
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         self.__dict__.update(vars(OutOfMemoryWatch(kept["snapshot"])))
+
+
+def _advice(step: int, changes: Sequence[Change]) -> Finding:
+    return Finding(kind="advice", step=step, text="", data={"advice": [to_dict(change) for change in changes]})
 
 
 def reserve() -> mmap.mmap:

@@ -8,8 +8,8 @@ import pytest
 
 from forgather_mem.diagnose.oom.batch_headroom import room_left
 from forgather_mem.diagnose.oom.batch_uses import Batch, BatchUses
-from forgather_mem.diagnose.oom.changes import Change
 from forgather_mem.diagnose.oom.context import RunSettings
+from forgather_mem.telemetry.report import Change
 from forgather_mem.units import MIB
 from tests.simulated_device import TOTAL_MIB, simulated_device
 

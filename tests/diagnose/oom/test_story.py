@@ -7,26 +7,33 @@ from typing import Any
 
 import pytest
 
+from forgather_mem.diagnose.leaks.suspects import Suspect
 from forgather_mem.diagnose.oom.batch_uses import MAX_STEPS, Batch, BatchUses
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
-from forgather_mem.diagnose.oom.story import Story, as_dict
+from forgather_mem.diagnose.oom.story import Story, oom_of
+from forgather_mem.telemetry.report import NOT_JUDGED, LeakReport
+from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import GIB, MIB
 
 HOST = OutOfMemory(kind="CPU allocator", where="host", error_type="RuntimeError", message="", requested_bytes=GIB)
 DEVICE = replace(HOST, kind="CUDA allocator", where="device", device=0)
-LEAK: dict[str, Any] = {
-    "verdict": "leak", "where": "tensors", "bytes_per_step": 10.0 * MIB, "bytes_per_step_high": 11.0 * MIB,
-    "since_step": 100, "suspects": [{"held_by": "Trainer.kept", "cure": None}],
-}  # fmt: skip
+LEAK = LeakReport(
+    verdict="leak",
+    where="tensors",
+    bytes_per_step=10.0 * MIB,
+    bytes_per_step_high=11.0 * MIB,
+    since_step=100,
+    suspects=(Suspect(type="list", bytes_per_step=MIB, count_per_step=1.0, held_by="Trainer.kept").reported(),),
+)
 MEMORY = MemoryThen(
     used_bytes=8 * GIB, free_bytes=GIB // 2, limit_bytes=9 * GIB, limit="container", in_use={"activations": 8 * GIB}
 )
 
 
-def told(leak: dict[str, Any] | None = None, **facts: Any) -> dict[str, Any]:
+def told(leak: LeakReport = NOT_JUDGED, **facts: Any) -> dict[str, Any]:
     story: dict[str, Any] = {"found": HOST, "phase": "forward", "step": 200, "memory": MEMORY, "in_training": True}
-    return as_dict(Story(**{**story, **facts}), leak)
+    return to_dict(oom_of(Story(**{**story, **facts}), leak))
 
 
 @pytest.mark.parametrize(
@@ -72,14 +79,14 @@ def test_a_leak_comes_first_and_is_told_by_itself() -> None:
     oom = told(LEAK, batch=Batch(9, 9), largest=Batch(1, 1))
     assert oom["why_now"] == "a leak: 10.0 MiB a step since step 100, held by Trainer.kept."
     assert oom["in_use"] == {"activations": 8 * GIB - 1000 * MIB, "the leak": 1000 * MIB}
-    assert told({**LEAK, "bytes_per_step": 1000.0}, batch=Batch(9, 9))["why_now"].startswith("the first batch")
+    assert told(replace(LEAK, bytes_per_step=1000.0), batch=Batch(9, 9))["why_now"].startswith("the first batch")
     assert told(LEAK, found=DEVICE)["why_now"] is None, "the host leaks, the device is full"
 
 
 def test_what_it_was_not() -> None:
-    calm = {**LEAK, "verdict": "no leak", "bytes_per_step_high": 4096.0}
+    calm = replace(LEAK, verdict="no leak", bytes_per_step_high=4096.0)
     assert told(calm)["not_because"] == ["Not a leak (under 4.0 KiB a step)"]
-    assert told({**LEAK, "verdict": "not enough data"})["not_because"] == []
+    assert told(replace(LEAK, verdict="not enough data"))["not_because"] == []
     unused = replace(MEMORY, reserved_unused_bytes=100 * MIB)
     assert told(found=DEVICE, memory=unused)["not_because"] == ["Not fragmentation (100.0 MiB kept unused)"]
     assert told(found=DEVICE, memory=replace(unused, reserved_unused_bytes=2 * GIB))["not_because"] == []

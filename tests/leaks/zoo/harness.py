@@ -105,8 +105,9 @@ def train(trainer):
     }
     if detector is not None:
         from forgather_mem.reporting.build import build_report
+        from forgather_mem.telemetry.report_schema import to_dict
 
-        report = build_report(detector.summary)
+        report = to_dict(build_report(detector.summary))
         found |= {"leak": report["leak"], "own_s": report["overhead"]["seconds"]}
     if os.environ.get("ZOO_OUT"):
         Path(os.environ["ZOO_OUT"]).write_text(json.dumps(found))

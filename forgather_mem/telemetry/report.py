@@ -1,0 +1,343 @@
+"""The report of a run as values: schema 1, a promise to users.
+
+Keys are only ever added. Sizes are in bytes, times in seconds. What was not measured is 0, None or empty.
+`report_schema` turns these classes into JSON and back; `docs/report.schema.json` is made from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+MAX_RANKS = 2**17
+# A key that came later: a file may lack it. A rare one is written only where it is not its default.
+ADDED = {"added": True}
+RARE = {"added": True, "rare": True}
+
+Rank = Annotated[int, MAX_RANKS]  # from 0 to this
+Memory = Literal["host", "device"]
+Verdict = Literal["not enough data", "leak", "no leak"]
+Sure = Literal["not yet", "likely", "yes"]
+Action = Literal["collect", "clear", "trim"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What all parts have: `extra`, the keys of a newer version as they were read."""
+
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training(Part):
+    """The process that trained."""
+
+    script: str = ""
+    argv: tuple[str, ...] = ()
+    wall_s: float = 0.0  # of the training
+    end: str | None = None  # "finished", "exception", "oom", "killed", "interrupted"; None until that is recorded
+    exit_code: int | None = None  # if known; 128 + the signal if it was killed
+    rank: Rank = 0
+    world_size: Rank = 1
+    versions: Mapping[str, str] = field(default_factory=dict)
+    folder: str | None = field(default=None, metadata=ADDED)  # of its files
+    event_folder: str | None = field(default=None, metadata=ADDED)  # of its TensorBoard files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemory(Part):
+    """Resident memory of the process, and the smallest limit that applies."""
+
+    rss_start_bytes: int = 0
+    rss_end_bytes: int = 0
+    rss_peak_bytes: int = 0
+    limit_bytes: int = 0
+    limit_kind: str = "host"  # or "cgroup"
+    rank: Rank | None = field(default=None, metadata=RARE)  # here and below: whose numbers a merged report has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory(Part):
+    """An accelerator's allocator in this process, and the size of the card."""
+
+    name: str
+    index: int = field(default=0, metadata=ADDED)
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    total_bytes: int
+    allocated_start_bytes: int = field(default=0, metadata=ADDED)
+    allocated_end_bytes: int = field(default=0, metadata=ADDED)
+    reserved_start_bytes: int = field(default=0, metadata=ADDED)
+    reserved_end_bytes: int = field(default=0, metadata=ADDED)
+    rank: Rank | None = field(default=None, metadata=RARE)
+
+    @property
+    def where(self) -> str:
+        """Its name in `Peak.where`."""
+        return f"gpu{self.index}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak(Part):
+    """The peak of the run on "host" or "gpu{i}", or of one phase there."""
+
+    where: str
+    bytes: int
+    step: int
+    phase: str
+    rank: Rank | None = field(default=None, metadata=RARE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown(Part):
+    """What memory consisted of, each part at its own peak."""
+
+    parameters: int = 0
+    gradients: int = 0
+    optimizer: int = 0
+    activations_peak: int = 0  # how far memory rose in the passes above what was held at the end of the step
+    cached: int = 0  # held by the device's allocator at the end but not by a tensor
+    other: int = 0
+
+    def sizes(self) -> dict[str, int]:
+        """The sizes by the names that people read."""
+        names = ("parameters", "gradients", "optimizer", "activations", "cached", "other")
+        sizes = (self.parameters, self.gradients, self.optimizer, self.activations_peak, self.cached, self.other)
+        return dict(zip(names, sizes, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collector(Part):
+    """Python's collector: full collections, and all of its pauses, whatever caused them."""
+
+    collections: int = 0
+    pause_total_s: float = 0.0
+    pause_max_s: float = 0.0
+    rank: Rank | None = field(default=None, metadata=RARE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheClears(Part):
+    """Our clears of the device cache."""
+
+    clears: int = 0
+    freed_bytes: int = 0
+    time_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanupCall(Part):
+    """All calls of "gc.collect" or of one `empty_cache` from one line."""
+
+    what: str
+    file: str
+    line: int
+    calls: int
+    seconds: float
+    freed_bytes: int
+    whose: str  # whose line it is: "user", "library" or "us"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeakSuspect(Part):
+    """A holder that may explain a leak."""
+
+    type: str
+    bytes_per_step: float
+    count_per_step: float
+    held_by: str | None  # "Trainer.losses"; None if no Python object holds it
+    allocated_at: str | None = None  # the line that fills it: "train.py:41"
+    source_line: str = ""
+    whose: str = "user"  # or "library"
+    cure: str | None = None  # what to do about this kind of leak
+    count: float | None = field(default=None, metadata=ADDED)  # items that it holds
+    bytes: float | None = field(default=None, metadata=ADDED)  # their size
+    kind: str | None = field(default=None, metadata=ADDED)
+    each: str = field(default="", metadata=ADDED)  # one new item in words
+    # Equal in any two runs in which the same code keeps the same kind of thing in the same place, whatever its size
+    signature: str = field(default="", metadata=ADDED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeakReport(Part):
+    """The verdict on leaks."""
+
+    verdict: Verdict = "not enough data"
+    where: str | None = None  # what grows: "python", "tensors", "native", "workers" or "device"
+    bytes_per_step: float = 0.0
+    bytes_per_step_low: float = 0.0
+    bytes_per_step_high: float = 0.0
+    since_step: int = 0
+    full_at_step: int | None = None  # when memory will be full
+    suspects: tuple[LeakSuspect, ...] = ()  # most likely first
+    sure: Sure = "not yet"
+    judged: bool = field(default=False, metadata=ADDED)  # whether anybody has looked for leaks
+    why: str | None = field(default=None, metadata=RARE)  # why there is no verdict
+    rank: Rank | None = field(default=None, metadata=RARE)
+
+
+NOT_JUDGED = LeakReport()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRow(Part):
+    """All our own collections, clears or trims."""
+
+    what: Action
+    calls: int = 0
+    time_s: float = 0.0  # inside the calls
+    next_step_excess_s: float = 0.0  # by how much the steps right after them took longer than usual
+    freed_bytes: int = 0
+    retaken_bytes: int = 0  # of these, allocated again soon after
+    objects: int = field(default=0, metadata=ADDED)  # unreachable objects that collections found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OomReport(Part):
+    """An out-of-memory error."""
+
+    where: Memory
+    step: int
+    phase: str  # one of `metrics.PHASES`
+    rank: Rank
+    layer: str | None = None  # the module whose forward pass was running
+    requested_bytes: int | None = None
+    free_bytes: int | None = None  # what could still be allocated
+    limit_bytes: int | None = field(default=None, metadata=ADDED)
+    limit: str | None = field(default=None, metadata=ADDED)  # its source: "container", "GPU 0"
+    reserved_unused_bytes: int | None = None  # by the device's allocator, not used by any tensor
+    others_bytes: int | None = field(default=None, metadata=ADDED)  # in use by other processes
+    in_use: Mapping[str, int] = field(default_factory=dict)  # what this process had in memory, by category
+    batch: Mapping[str, int | None] | None = field(default=None, metadata=ADDED)  # "rows" and "length"
+    why_now: str | None = None  # why memory did not run out earlier
+    not_because: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()  # the texts of the report's `advice`
+    kind: str = field(default="", metadata=ADDED)  # the source of the error
+    error_type: str = field(default="", metadata=ADDED)
+    message: str = field(default="", metadata=ADDED)
+    fit: str | None = field(default=None, metadata=ADDED)  # what the predicted sizes are based on
+    no_help: str | None = field(default=None, metadata=ADDED)
+    snapshot: str | None = field(default=None, metadata=ADDED)  # the file of the allocator's history
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KilledReport(Part):
+    """A process that ended without saying so, with its last sign of life."""
+
+    signal: int | None = None  # which only its parent knows
+    oom_kill_before: int | None = None  # the kernel's count of out-of-memory kills
+    oom_kill_after: int | None = None
+    step: int
+    phase: str
+    used_bytes: int | None = None  # under the limit that applies
+    process_bytes: int | None = None
+    workers_bytes: int | None = None  # pages that they share counted once
+    num_workers: int | None = None
+    process_bytes_per_step: float | None = None
+    workers_bytes_per_step: float | None = None
+    since_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change(Part):
+    """One thing to change or, in a good run, what would still fit."""
+
+    text: str  # what to do, as the user would type it
+    set: Mapping[str, object] = field(default_factory=dict)  # the same as values of `TrainingArguments`, ready to apply
+    predicted_bytes: int | None = None  # peak use with this change
+    # The same for what the script itself decides: "max_length" of its samples, "dtype" of the weights, "rows" per
+    # generation, "resume_from_checkpoint", "preprocess_logits_for_metrics", or an environment variable
+    in_script: Mapping[str, object] = field(default_factory=dict, metadata=RARE)
+    # The likely range of the largest value that fits; the text names a safe one
+    interval: tuple[int, int] | None = field(default=None, metadata=RARE)
+    binds: str | None = field(default=None, metadata=RARE)  # the phase that limits it
+    note: str | None = field(default=None, metadata=RARE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastError(Part):
+    """What a process leaves for the report that its parent writes; `pid` if its training has told of the error."""
+
+    oom: OomReport
+    advice: tuple[Change, ...]
+    pid: int | None = field(default=None, metadata=RARE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackedOff(Part):
+    """A reading that was taken less often than asked, to stay within the budget."""
+
+    what: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overhead(Part):
+    """What watching cost; of a step in steady state, without what is done once at the start."""
+
+    seconds: float = 0.0
+    share_of_run: float = 0.0
+    share_of_step: float = field(default=0.0, metadata=ADDED)
+    backed_off: tuple[BackedOff, ...] = field(default=(), metadata=ADDED)
+    rank: Rank | None = field(default=None, metadata=RARE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRow(Part):
+    """One rank of a merged report; `leak` is its verdict."""
+
+    rank: Rank
+    end: str | None
+    exit_code: int | None
+    steps: int
+    host_peak_bytes: int
+    device_peak_bytes: int
+    device_reserved_bytes: int
+    leak: str
+    bytes_per_step: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extremes(Part):
+    """The lowest and the highest of the ranks' peaks, and the rank of the highest."""
+
+    min: int
+    max: int
+    argmax: Rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread(Part):
+    """How far the ranks are apart."""
+
+    host_peak_bytes: Extremes
+    device_peak_bytes: Extremes
+    device_reserved_bytes: Extremes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport(Part):
+    """The report of a run, or of a running one up to now."""
+
+    schema: Literal[1] = 1
+    steps: int = 0  # optimizer steps done in this run; a resumed run counts its own
+    run: Training = Training()
+    host: HostMemory = HostMemory()
+    device: tuple[DeviceMemory, ...] = ()
+    peaks: tuple[Peak, ...] = ()  # for each place that of the run, then those of the phases
+    breakdown: Breakdown = Breakdown()
+    gc: Collector = Collector()
+    cache: CacheClears = CacheClears()
+    cleanup_calls: tuple[CleanupCall, ...] = ()
+    leak: LeakReport = NOT_JUDGED
+    ledger: tuple[LedgerRow, ...] = ()
+    oom: OomReport | None = None
+    killed: KilledReport | None = field(default=None, metadata=ADDED)
+    advice: tuple[Change, ...] = ()
+    overhead: Overhead = Overhead()
+    switched_off: tuple[str, ...] = ()  # what failed and was switched off; what could not be written
+    ranks: tuple[RankRow, ...] | None = field(default=None, metadata=RARE)  # these three in a merged report
+    spread: Spread | None = field(default=None, metadata=RARE)
+    missing_ranks: tuple[Rank, ...] | None = field(default=None, metadata=RARE)  # those that left no files
+    left_out: tuple[str, ...] = field(default=(), metadata=RARE)  # what in the run's folder could not be used

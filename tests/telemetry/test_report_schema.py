@@ -1,0 +1,204 @@
+"""The report's classes: the same as JSON Schema, there and back without loss, and nothing breaks what reads them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forgather_mem.telemetry import report as parts
+from forgather_mem.telemetry.report import (
+    Change,
+    DeviceMemory,
+    LastError,
+    LeakReport,
+    OomReport,
+    Part,
+    Peak,
+    RunReport,
+    Training,
+)
+from forgather_mem.telemetry.report_schema import (
+    checked,
+    checked_report,
+    from_dict,
+    keys_of,
+    read_report,
+    to_dict,
+    without_none,
+)
+from tests.json_schema import FILE, assert_fits, faults, schema
+from tests.reporting.report_fixtures import all_well, killed, leaking, out_of_memory
+
+PARTS = [part for part in vars(parts).values() if isinstance(part, type) and issubclass(part, Part)]
+
+
+def filled(kind: Any) -> Any:
+    """A value of this type in which whatever may be missing is there."""
+    only, _ = without_none(kind)
+    origin, inner = get_origin(only), get_args(only)
+    if origin is Literal:
+        return inner[-1]
+    if origin is Annotated:
+        return inner[1]
+    if origin is tuple:
+        return tuple(filled(one) for one in (inner if inner[-1] is not ... else inner[:1] * 2))
+    if origin is Mapping:
+        return {"a": filled(inner[1])}
+    if only is object:
+        return {"deep": [1, {"er": None}]}
+    if only in (str, int, float, bool):
+        return {str: "text", int: 7, float: 0.5, bool: True}[only]
+    return only(**{name: filled(key.kind) for name, key in keys_of(only).items()})
+
+
+def test_the_committed_schema_is_what_the_classes_give() -> None:
+    spec = importlib.util.spec_from_file_location("generate_report_schema", FILE.parent / "generate_report_schema.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generator)
+    assert FILE.read_text(encoding="utf-8") == generator.text(), "run: python docs/generate_report_schema.py"
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
+def test_every_part_with_everything_that_may_be_in_it_survives_json(part: type[Part]) -> None:
+    whole = filled(part)
+    plain = to_dict(whole)
+    assert set(plain) == set(keys_of(part)) == {one.name for one in fields(part)} - {"extra"}
+    assert json.loads(json.dumps(plain)) == plain
+    wrong: list[str] = []
+    assert from_dict(part, plain, wrong) == whole
+    assert wrong == []
+
+
+def test_a_report_with_everything_that_may_be_in_it_fits_the_schema() -> None:
+    plain = to_dict(filled(RunReport))
+    assert_fits(plain)
+    assert set(plain) == set(schema()["properties"])
+
+
+@pytest.mark.parametrize("make", [all_well, leaking, out_of_memory, killed])
+def test_what_a_report_says_is_still_there_when_it_was_read(make: Any) -> None:
+    report = make()
+    read = checked_report(json.loads(json.dumps(report)))
+    assert read is not None
+    assert read[1] == []
+    assert_fits(to_dict(read[0]))
+    assert_holds(to_dict(read[0]), report)
+
+
+def assert_holds(whole: Any, part: Any) -> None:
+    """Each key of `part` is in `whole` with its value."""
+    if isinstance(part, dict):
+        for name, value in part.items():
+            assert_holds(whole[name], value)
+    elif isinstance(part, list):
+        for row, value in zip(whole, part, strict=True):
+            assert_holds(row, value)
+    else:
+        assert whole == part
+
+
+def test_an_empty_report_has_every_key_and_no_rare_one() -> None:
+    plain = to_dict(RunReport())
+    assert_fits(plain)
+    assert set(plain) == {name for name, key in keys_of(RunReport).items() if not key.rare}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_whatever_a_key_holds_what_is_read_fits_the_schema(data: st.DataObject) -> None:
+    plain = to_dict(filled(RunReport))
+    for _ in range(data.draw(st.integers(1, 4))):
+        part: Any = plain
+        while isinstance(part, dict | list) and part:
+            key = data.draw(st.sampled_from(sorted(part) if isinstance(part, dict) else range(len(part))))
+            if not isinstance(part[key], dict | list) or data.draw(st.booleans()):
+                part[key] = data.draw(JSON)
+                break
+            part = part[key]
+    read = to_dict(from_dict(RunReport, plain))
+    assert_fits(read)
+    assert from_dict(RunReport, read) == from_dict(RunReport, plain)
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"steps": "many"}, "steps"),
+        ({"steps": float("nan")}, "steps"),
+        ({"leak": {"verdict": "perhaps"}}, "leak.verdict"),
+        ({"device": [{"name": "GPU"}]}, "device[0].peak_allocated_bytes"),
+        ({"run": {"argv": ["a", 3]}}, "run.argv[1]"),
+        ({"missing_ranks": [False]}, "missing_ranks[0]"),
+        ({"schema": True}, "schema"),
+    ],
+)
+def test_a_wrong_part_is_named_and_replaced(change: dict[str, Any], place: str) -> None:
+    wrong: list[str] = []
+    report = from_dict(RunReport, {**to_dict(RunReport()), **change}, wrong)
+    assert place in wrong
+    assert (report.steps, report.leak.verdict, report.device) == (0, "not enough data", ())
+    assert report.run.argv in ((), ("a",))
+
+
+def test_keys_of_a_newer_version_stay_where_they_were() -> None:
+    plain = to_dict(RunReport())
+    plain["run"]["planet"] = {"name": "Mars", "moons": ["Phobos", "Deimos"]}
+    plain["tomorrow"] = [1, 2.5]
+    plain["bad"] = float("inf")
+    report = from_dict(RunReport, plain)
+    assert report.run.extra == {"planet": {"name": "Mars", "moons": ["Phobos", "Deimos"]}}
+    del plain["bad"]
+    assert to_dict(report) == plain
+
+
+def test_a_merged_report_has_all_that_belongs_to_ranks_or_nothing_of_it() -> None:
+    plain = to_dict(filled(RunReport))
+    read = checked_report({**plain, "spread": 3})
+    assert read is not None
+    assert (read[0].ranks, read[0].spread, read[0].missing_ranks) == (None, None, None)
+
+
+def test_what_ended_a_process_is_used_whole_or_not_at_all() -> None:
+    error = LastError(oom=OomReport(where="host", step=3, phase="forward", rank=0), advice=(Change(text="less"),))
+    assert checked(LastError, to_dict(error)) == error
+    assert checked(LastError, {**to_dict(error), "advice": [3]}) is None
+    assert checked(LastError, None) is None
+
+
+def test_the_words_that_were_built_in_advance_are_such_an_error() -> None:
+    from forgather_mem.launch.last_error import _NOTHING_MORE
+
+    assert checked(LastError, json.loads(_NOTHING_MORE)) is not None
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"schema": 2, "run": {}}', b"[" * 10_000])
+def test_a_file_that_holds_no_report_says_so(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_bytes(content)
+    report, (sentence,) = read_report(path)
+    assert report is None
+    assert sentence.startswith("report.json: it holds no ")
+
+
+def test_a_schema_that_is_not_kept_is_seen() -> None:
+    """The check of the other tests finds what it should."""
+    plain = to_dict(RunReport(device=(filled(DeviceMemory),), peaks=(filled(Peak),), leak=filled(LeakReport)))
+    for path, value in (("steps", "3"), ("oom", 3), ("peaks", [{}]), ("run", to_dict(Training()) | {"rank": -1})):
+        assert list(faults({**plain, path: value}, schema(), "report")), path
