@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from datetime import date
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from forgather_mem.files import make_real_folder, open_real, replace_file
 from forgather_mem.formats.append import FIRST_RETRY_S, LONGEST_PAUSE_S
@@ -61,7 +60,7 @@ class JsonArrayFile:
         self.written = self.dropped = 0
         self.since_s = 0.0  # for `STALLS`
 
-    def append(self, record: Mapping[str, Any]) -> bool:
+    def append(self, record: Mapping[str, object]) -> bool:
         """Write one element; returns whether it is in the file."""
         if os.getpid() != self._pid:
             return False
@@ -163,7 +162,7 @@ class JsonArrayFile:
         self._size = -1  # find the end of the array again
 
 
-def element(record: Mapping[str, Any]) -> bytes:
+def element(record: Mapping[str, object]) -> bytes:
     """One element as a line of JSON, whatever its values.
 
     Numbers of other libraries become numbers, dates their ISO form, and anything else that JSON can't represent its
@@ -175,7 +174,7 @@ def element(record: Mapping[str, Any]) -> bytes:
     return json.dumps(plain(record), separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
-def plain(value: Any, depth: int = 0) -> Any:
+def plain(value: object, depth: int = 0) -> object:
     """The value in a form that JSON can hold."""
     if value is None or isinstance(value, bool):
         return value

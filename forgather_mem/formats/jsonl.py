@@ -40,10 +40,10 @@ class Header:
 
     schema: int
     rank: int
-    data: Mapping[str, Any]
+    data: Mapping[str, object]
 
 
-def header_line(rank: int, data: Mapping[str, Any]) -> bytes:
+def header_line(rank: int, data: Mapping[str, object]) -> bytes:
     """The first line of a file or of a process's part."""
     return _line({"type": "header", "schema": SCHEMA, "rank": rank, **data})
 
@@ -160,7 +160,7 @@ def is_torn(path: Path) -> bool:
         return file.read(1) != b"\n"
 
 
-def _line(record: Mapping[str, Any]) -> bytes:
+def _line(record: Mapping[str, object]) -> bytes:
     try:
         return (_ENCODE(record) + "\n").encode("ascii")
     except ValueError:  # NaN or infinite
@@ -179,7 +179,7 @@ def _plain(value: object) -> object:
 _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain).encode
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, Mapping):
         return {key: _finite(v) for key, v in value.items() if not _is_infinite(v)}
     if isinstance(value, list | tuple):

@@ -28,7 +28,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from forgather_mem.files import read_regular
 from forgather_mem.formats import ring_writer as layout
@@ -56,7 +56,7 @@ class Ring(NamedTuple):
         torn: Records and findings that were being written when the writer died.
     """
 
-    header: dict[str, Any]
+    header: dict[str, object]
     state: RingState
     samples: list[Sample]
     findings: list[Finding]
@@ -138,7 +138,7 @@ def _findings(data: bytes) -> tuple[list[Finding], int]:
     return [finding for _, finding in sorted(found, key=lambda pair: pair[0])], torn
 
 
-def _loaded(text: bytes) -> dict[str, Any] | None:
+def _loaded(text: bytes) -> dict[str, object] | None:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

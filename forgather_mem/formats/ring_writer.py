@@ -231,7 +231,7 @@ def _inode(file: int) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _header_bytes(header: Mapping[str, Any]) -> bytes:
+def _header_bytes(header: Mapping[str, object]) -> bytes:
     for dropped in ((), ("argv",), ("argv", "versions", "script")):
         text = json.dumps({key: value for key, value in header.items() if key not in dropped}).encode()
         if len(text) <= HEADER_BYTES - HEAD.size:

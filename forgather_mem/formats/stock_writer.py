@@ -31,7 +31,7 @@ class StockWriter:
         owned: Whether we close it.
     """
 
-    def __init__(self, make: Callable[[], Any], begun: Callable[[], None], *, owned: bool) -> None:
+    def __init__(self, make: Callable[[], object], begun: Callable[[], None], *, owned: bool) -> None:
         self._make = make
         self._begun = begun
         self._owned = owned
@@ -105,7 +105,7 @@ class StockWriter:
         self._retry_s = min(2 * self._retry_s, LONGEST_PAUSE_S)
 
 
-def tensorboard_writer(folder: str) -> Any:
+def tensorboard_writer(folder: str) -> object:
     """TensorBoard's own event file writer; folders may be addresses such as `s3://bucket/run`."""
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -128,6 +128,6 @@ def _hand_over(writer: Any, payload: bytes) -> None:
                 writer.add_text(value.tag, value.tensor.string_val[0].decode(), event.step, event.wall_time)
 
 
-def _is_torchs(writer: Any) -> bool:
+def _is_torchs(writer: object) -> bool:
     """tensorboardX has the same attributes, but messages of another class."""
     return any(cls.__module__.startswith("torch.utils.tensorboard") for cls in type(writer).__mro__)

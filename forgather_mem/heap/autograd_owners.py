@@ -33,7 +33,7 @@ def graph_owners(wanted: object, *, max_owners: int = 3, budget_s: float = 2.0) 
 
 
 def _leads_to(node: Any, wanted: object) -> bool:
-    seen: set[Any] = set()
+    seen: set[object] = set()
     todo = [node]
     while todo and len(seen) < MAX_NODES:
         node = todo.pop()

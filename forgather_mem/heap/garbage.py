@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter
-from typing import Any
 
 MAX_YOUNG = 60_000
 
@@ -14,17 +13,17 @@ class Mark:
     """An object placed in the collector's list; the objects behind it there are younger."""
 
     def __init__(self) -> None:
-        self._mark: list[Any] = []
+        self._mark: list[object] = []
         self._mark.append(self._mark)  # tracked as long as it lives; `drop` breaks the cycle
         self._full = _full_collections()
 
-    def younger(self) -> list[Any] | None:
+    def younger(self) -> list[object] | None:
         """The objects created since; None if that is no longer known, after a full collection.
 
         After a `gc.freeze()` the mark is no longer in the collector's lists: all in them is younger than that.
         """
         # No closure in here: its cell would be in the list that it holds
-        found: list[Any] = []
+        found: list[object] = []
         for generation in (0, 1, 2):
             objects = gc.get_objects(generation)
             at = _last_place(self._mark, objects)
@@ -41,7 +40,7 @@ class Mark:
         self._mark.clear()
 
 
-def garbage_among(young: list[Any]) -> list[Any]:
+def garbage_among(young: list[object]) -> list[object]:
     """Those objects that only garbage refers to, found with the collector's algorithm but without collecting.
 
     Args:
@@ -53,7 +52,7 @@ def garbage_among(young: list[Any]) -> list[Any]:
         for held in gc.get_referents(thing):
             if id(held) in places:
                 inside[id(held)] += 1
-    alive: list[Any] = []
+    alive: list[object] = []
     for thing in young:
         # Referenced by this list, by the loop variable, and by the call itself
         if sys.getrefcount(thing) - 3 > inside[id(thing)]:
@@ -67,14 +66,14 @@ def garbage_among(young: list[Any]) -> list[Any]:
     return [thing for thing in young if id(thing) not in reached]
 
 
-def _last_place(wanted: object, objects: list[Any]) -> int | None:
+def _last_place(wanted: object, objects: list[object]) -> int | None:
     for number in range(len(objects) - 1, -1, -1):
         if objects[number] is wanted:
             return number
     return None
 
 
-def _without(objects: list[Any], unwanted: object) -> list[Any]:
+def _without(objects: list[object], unwanted: object) -> list[object]:
     kept = []
     for thing in objects:
         if thing is not unwanted:

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from forgather_mem.heap.variables import is_function
 
@@ -28,7 +27,7 @@ def is_running(frame: FrameType) -> bool:
     return any(other is frame for other in _all_frames())
 
 
-def running_namespaces() -> Iterator[dict[str, Any]]:
+def running_namespaces() -> Iterator[dict[str, object]]:
     """The global namespaces of running code: of modules, and those passed to `exec`."""
     for frame in _all_frames():
         yield frame.f_globals

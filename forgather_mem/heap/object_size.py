@@ -23,7 +23,7 @@ LRU_CACHE = type(lru_cache(len))
 _SHARED = (type, ModuleType, CodeType, str, int, float, bool, type(None))
 
 
-def is_tensor(thing: Any) -> bool:
+def is_tensor(thing: object) -> bool:
     """Whether it is a tensor; asks its class, which runs no user code."""
     return is_tensor_class(type(thing))
 
@@ -36,7 +36,7 @@ def is_tensor_class(kind: type) -> bool:
 
 def inside(samples: list[Any]) -> Iterator[Any]:
     """The samples, their contents and the contents of these, at most a hundred objects."""
-    todo: list[Any] = list(samples[:2])
+    todo: list[object] = list(samples[:2])
     for part in todo:
         yield part
         if len(todo) > 100:
@@ -93,7 +93,7 @@ class Sorts(dict[type, int]):
         sort = self[kind] = _sort_of(kind)
         return sort
 
-    def own_bytes(self, node: Any) -> int:
+    def own_bytes(self, node: object) -> int:
         """Size of the tensors, arrays and strings that it holds directly."""
         total = 0
         for held in gc.get_referents(node):
@@ -103,29 +103,29 @@ class Sorts(dict[type, int]):
         return total
 
 
-def largest(node: Any) -> list[Any]:
+def largest(node: object) -> list[object]:
     """The largest of those that `own_bytes` counts."""
     return sorted(gc.get_referents(node), key=big_bytes)[-1:]
 
 
-def big_bytes(thing: Any) -> int:
+def big_bytes(thing: object) -> int:
     """Size of a tensor's storages, an array, or a string; 0 for others."""
     return _bytes_of(thing, _sort_of(type(thing)))
 
 
-def has_graph(samples: list[Any]) -> bool:
+def has_graph(samples: list[object]) -> bool:
     """Whether a piece is, or holds, a tensor that keeps the graph it was computed by."""
     return any(is_tensor(part) and part.grad_fn is not None for part in inside(samples))
 
 
-def keeps_frames(samples: list[Any]) -> bool:
+def keeps_frames(samples: list[object]) -> bool:
     """Whether a piece is an error that keeps the variables of all the functions it passed through."""
     return any(isinstance(part, BaseException) and part.__traceback__ is not None for part in inside(samples))
 
 
-def _variables_of_thread(thread: threading.Thread) -> list[Any]:
+def _variables_of_thread(thread: threading.Thread) -> list[object]:
     """What the thread's running functions hold."""
-    found: list[Any] = []
+    found: list[object] = []
     frame = sys._current_frames().get(thread.ident or 0)
     while frame is not None and thread is not threading.current_thread():
         found += variables_of(frame).values()
@@ -133,7 +133,7 @@ def _variables_of_thread(thread: threading.Thread) -> list[Any]:
     return found
 
 
-def array_bytes(part: Any) -> int:
+def array_bytes(part: object) -> int:
     """Size of an array including the base of a view; 0 for anything else."""
     if not _is_array_class(type(part)):
         return 0

@@ -20,7 +20,6 @@ from types import (
     MethodType,
     TracebackType,
 )
-from typing import Any
 
 from forgather_mem.heap.variables import variables_of
 
@@ -65,7 +64,7 @@ def write_path(nodes: Sequence[object], *, begins_with_namespace: bool = False) 
     return _MODULE_PARTS.sub(lambda part: f"[{part[1]}]" if part[1].isdecimal() else f".{part[1]}", "".join(steps))
 
 
-def attributes_of(holder: object) -> dict[str, Any] | None:
+def attributes_of(holder: object) -> dict[str, object] | None:
     """The holder's own `__dict__`, looked up without running code of its class."""
     try:
         found = object.__getattribute__(holder, "__dict__")

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
-from typing import Any, Literal
+from typing import Literal
 
 from forgather_mem.heap.live_frames import is_ours, running_frames, running_namespaces
 from forgather_mem.heap.owner_paths import attributes_of, place_of, write_path
@@ -99,7 +99,7 @@ class _Search:
     holders: dict[int, list[int]] = field(default_factory=dict)
     roots: dict[int, str] = field(default_factory=dict)
     variables: dict[int, list[str]] = field(default_factory=dict)
-    namespaces: dict[int, tuple[str, dict[str, Any]]] = field(default_factory=dict)
+    namespaces: dict[int, tuple[str, dict[str, object]]] = field(default_factory=dict)
     passed_over: set[int] = field(default_factory=set)
 
     def run(self) -> None:
@@ -154,12 +154,12 @@ class _Search:
 
     def _walk_down(self) -> None:
         """Breadth first from modules and variables to all they hold; then back from the objects' holders."""
-        heap: list[Any] = []
+        heap: list[object] = []
         came_from: dict[int, object] = {}
         self.passed_over |= {id(heap), id(came_from)}
         came_from |= dict.fromkeys(self.passed_over)  # as if already seen
         here = {id(thing) for thing in self.objects}
-        batch: Iterable[Any] = itertools.chain(
+        batch: Iterable[object] = itertools.chain(
             (value for frame in running_frames() for value in variables_of(frame).values()),
             (namespace for _, namespace in self.namespaces.values()),
         )
@@ -264,7 +264,7 @@ class _Search:
         self.objects = ()
 
 
-def _holding(heap: list[Any], here: set[int]) -> list[Any]:
+def _holding(heap: list[object], here: set[int]) -> list[object]:
     found = []
     for start in range(0, len(heap), _CHUNK):
         part = heap[start : start + _CHUNK]
@@ -273,11 +273,11 @@ def _holding(heap: list[Any], here: set[int]) -> list[Any]:
     return found
 
 
-def _namespaces() -> dict[int, tuple[str, dict[str, Any]]]:
+def _namespaces() -> dict[int, tuple[str, dict[str, object]]]:
     """Namespaces of all modules, the user's first, installed ones last, and of code executed in its own namespace."""
     modules = [(name, vars(module)) for name, module in list(sys.modules.items()) if hasattr(module, "__dict__")]
     modules.sort(key=lambda pair: (pair[0] != "__main__", str(pair[1].get("__file__")).startswith(sys.prefix)))
-    found: dict[int, tuple[str, dict[str, Any]]] = {}
+    found: dict[int, tuple[str, dict[str, object]]] = {}
     for name, namespace in [*modules, *((str(names.get("__name__")), names) for names in running_namespaces())]:
         found.setdefault(id(namespace), (name, namespace))
     return found

@@ -65,7 +65,7 @@ class ReachableGraph:
         ours = dict.fromkeys([id(self), id(self.__dict__), *map(id, vars(self).values())], -1)
         self._seen.update(ours)  # counted as seen, not entered
         # What only a function's variable leads to comes last: an attribute is a better name
-        plain: list[tuple[str, Any]] = []
+        plain: list[tuple[str, object]] = []
         for label, thing in _variables():
             if type(thing) in _CONTAINERS:
                 plain.append((label, thing))
@@ -92,7 +92,7 @@ class ReachableGraph:
         """The position of the node with this `id`."""
         return self._seen.get(key)
 
-    def way(self, position: int) -> list[Any]:
+    def way(self, position: int) -> list[object]:
         """The objects from a root down to this node."""
         found = []
         while position >= 0:
@@ -133,7 +133,7 @@ class ReachableGraph:
                 return type(instance).__name__ + write_path(way[number:])
         return self.path(position)
 
-    def owner(self, position: int) -> Any:
+    def owner(self, position: int) -> object:
         """The instance or class that `holder` begins with; None for a module or a function's variable."""
         for thing in reversed(self.way(position)[:-1]):
             if isinstance(thing, type) or (attributes_of(thing) is not None and type(thing).__module__ != "builtins"):
@@ -145,7 +145,7 @@ class ReachableGraph:
         self.nodes.clear()
         self._seen.clear()
 
-    def _root(self, label: str, thing: Any) -> None:
+    def _root(self, label: str, thing: object) -> None:
         if self._add(thing, -1):
             self._labels[len(self.nodes) - 1] = label
 
@@ -178,18 +178,18 @@ class ReachableGraph:
         return True
 
 
-def _variables() -> Iterator[tuple[str, Any]]:
+def _variables() -> Iterator[tuple[str, object]]:
     for frame in running_frames():
         where = place_of(frame)
         for name, value in variables_of(frame).items():
             yield f"local {name!r} of {where}", value
 
 
-def _namespaces() -> Iterator[tuple[str, Any]]:
+def _namespaces() -> Iterator[tuple[str, object]]:
     for name in sorted(user_modules(len(sys.modules)), key=lambda name: name != "__main__"):
         yield name, vars(sys.modules[name])
     for name, attribute in _KEEPERS:
-        keeper: Any = sys.modules.get(name)
+        keeper: object = sys.modules.get(name)
         for part in attribute.split("."):
             keeper = getattr(keeper, part, None)
         if keeper is not None:
@@ -220,11 +220,11 @@ def _held_by(thing: Any) -> Iterable[Any]:
     return gc.get_referents(thing)
 
 
-def _ends(forwards: Iterable[Any], backwards: Iterable[Any]) -> list[Any]:
+def _ends(forwards: Iterable[object], backwards: Iterable[object]) -> list[object]:
     return [*itertools.islice(forwards, _FIRST), *itertools.islice(backwards, _LAST)]
 
 
-def _variable_of(function: FunctionType, held: Any) -> str | None:
+def _variable_of(function: FunctionType, held: object) -> str | None:
     """The name of `held` inside a function, if it is a variable of the enclosing function."""
     names = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
     return next((name for name, cell in names if _is_full(cell) and cell.cell_contents is held), None)

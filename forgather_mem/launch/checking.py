@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from types import ModuleType
-from typing import Any
 
 import typer
 
@@ -64,7 +63,7 @@ def _is_light(config: Config) -> bool:
     return all(use.name.startswith(_OURS) for use in config.names())
 
 
-def _is_well_without_torch(environment: ConfigEnvironment, name: str, variables: dict[str, Any]) -> bool:
+def _is_well_without_torch(environment: ConfigEnvironment, name: str, variables: dict[str, object]) -> bool:
     """The same check in a separate process, with empty stand-ins for the modules that take seconds to import.
 
     If it finds anything, the check with the real modules produces the message.
@@ -82,7 +81,7 @@ def _is_well_without_torch(environment: ConfigEnvironment, name: str, variables:
         os._exit(code)
 
 
-def _construct(environment: ConfigEnvironment, name: str, variables: dict[str, Any]) -> None:
+def _construct(environment: ConfigEnvironment, name: str, variables: dict[str, object]) -> None:
     """Build what the template names: our classes, whose constructors only check their arguments."""
     environment.load(name, **variables).construct(_TARGET)
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import ModuleType
-    from typing import Any
 
 TRAINER_MODULE = "transformers.trainer"
 
@@ -81,7 +80,7 @@ def _then(loader: Loader, afterwards: Callable[[], object]) -> None:
 
     execute = loader.exec_module
 
-    def calls() -> Iterator[tuple[Any, ...]]:
+    def calls() -> Iterator[tuple[object, ...]]:
         yield execute, sys.modules[TRAINER_MODULE]
         del loader.exec_module
         yield (afterwards,)

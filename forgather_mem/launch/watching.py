@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.memory_callback import MemoryCallback
@@ -29,7 +28,7 @@ class Watching(RuleCallback):
         super().__init__([], [JsonlSink(), BlackBoxSink()])
         return True
 
-    def on_init_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+    def on_init_end(self, args: object, state: object, control: object, **objects: object) -> None:
         super().on_init_end(args, state, control, **objects)
         if self._on():
             FailureGuard(self.strict).call("run", self._attach)
@@ -43,7 +42,7 @@ class Watching(RuleCallback):
         settings = os.environ.get(run_session.SETTINGS, "")
         if template == WATCH and not settings and any(type(known) is MemoryCallback for known in link.callbacks()):
             return
-        options: dict[str, Any] = {}
+        options: dict[str, object] = {}
         if settings:
             from forgather_mem.cli.options import variables_of
 

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from forgather_mem.heap.failed_frames import drop_frames
 from forgather_mem.heap.owners import find_owners
@@ -253,7 +253,7 @@ def _line(given: GivenBack) -> str:
     return f"{given}, in {format_duration(given.took_s)}"
 
 
-def _errors_and_tensors() -> tuple[list[BaseException], list[Any]]:
+def _errors_and_tensors() -> tuple[list[BaseException], list[object]]:
     """Live exceptions that hold frames, and tensors held by Python objects."""
     tensor_type = getattr(sys.modules.get("torch"), "Tensor", ())
     errors, tensors = [], []

@@ -8,7 +8,7 @@ import logging
 import sys
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import Concatenate, ParamSpec, TypeVar, overload
 
 from forgather_mem.actions.clear import clear_cache
 from forgather_mem.actions.collect import collect
@@ -45,8 +45,8 @@ def retry_on_oom(
 
 
 def retry_on_oom(
-    function: Callable[..., Any] | None = None, /, *, starting_batch_size: int = 64, floor: int = 1
-) -> Callable[..., Any]:
+    function: Callable[..., object] | None = None, /, *, starting_batch_size: int = 64, floor: int = 1
+) -> Callable[..., object]:
     """Calls a function with a batch size, and again with a smaller one as long as it runs out of memory.
 
     The function takes the batch size as its first argument, which callers omit, as with accelerate's
@@ -91,7 +91,7 @@ def retry_on_oom(
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
-        async def call_async(*args: Any, **kwargs: Any) -> Any:
+        async def call_async(*args: object, **kwargs: object) -> object:
             attempt = begin(args, kwargs)
             while True:
                 with attempt:
@@ -101,7 +101,7 @@ def retry_on_oom(
         return call_async
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         attempt = begin(args, kwargs)
         while True:
             with attempt:
@@ -116,11 +116,11 @@ class _Attempts:
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         starting_batch_size: int,
         floor: int,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
     ) -> None:
         self.name = getattr(function, "__qualname__", repr(function))
         _check_call(self.name, function, args, kwargs)
@@ -196,7 +196,9 @@ def _check(starting_batch_size: int, floor: int) -> None:
         raise ValueError(f"retry_on_oom(starting_batch_size={starting_batch_size}, floor={floor}): the floor is above")
 
 
-def _check_call(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _check_call(
+    name: str, function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
+) -> None:
     try:
         inspect.signature(function).bind(0, *args, **kwargs)
     except TypeError as error:

@@ -87,7 +87,7 @@ def _in_compiled_code() -> bool:
 
 
 def _coroutine(function: Callable[..., Any], around: Around) -> Callable[..., Any]:
-    async def call(*arguments: Any, **keywords: Any) -> Any:
+    async def call(*arguments: object, **keywords: object) -> object:
         with _Fenced(around):
             return await function(*arguments, **keywords)
 
@@ -95,7 +95,7 @@ def _coroutine(function: Callable[..., Any], around: Around) -> Callable[..., An
 
 
 def _generator(function: Callable[..., Any], around: Around) -> Callable[..., Any]:
-    def call(*arguments: Any, **keywords: Any) -> Generator[Any, Any, Any]:
+    def call(*arguments: object, **keywords: object) -> Generator[object, object, object]:
         with _Fenced(around):
             return (yield from function(*arguments, **keywords))
 
@@ -104,7 +104,7 @@ def _generator(function: Callable[..., Any], around: Around) -> Callable[..., An
 
 def _async_generator(function: Callable[..., Any], around: Around) -> Callable[..., Any]:
     # Async generators have no `yield from`: what the consumer sends and throws is passed on explicitly.
-    async def call(*arguments: Any, **keywords: Any) -> AsyncGenerator[Any, Any]:
+    async def call(*arguments: object, **keywords: object) -> AsyncGenerator[object, object]:
         with _Fenced(around):
             items = function(*arguments, **keywords)
             coming = items.__anext__()

@@ -36,7 +36,7 @@ def training_facts(moment: Moment) -> dict[str, Facts]:
     return {section: found for section, found in facts.items() if found}
 
 
-def settings(args: Any) -> dict[str, str | int | float | bool]:
+def settings(args: object) -> dict[str, str | int | float | bool]:
     """The arguments in `SETTINGS` that the trainer has, as plain values."""
     found: dict[str, str | int | float | bool] = {}
     for name in SETTINGS:
@@ -47,7 +47,7 @@ def settings(args: Any) -> dict[str, str | int | float | bool]:
     return found
 
 
-def arguments(args: Any) -> dict[str, Any]:
+def arguments(args: object) -> dict[str, object]:
     """All of the trainer's arguments; tokens and keys are blanked by transformers' own `to_dict`."""
     if hasattr(args, "to_dict"):
         return dict(args.to_dict())
@@ -84,7 +84,7 @@ def _by_dtype(counts: Counter[str]) -> str:
     return f" ({', '.join(f'{dtype} {count:,}' for dtype, count in counts.most_common())})" if counts else ""
 
 
-def _memory(model: torch.nn.Module, optimizer: Any) -> Facts:
+def _memory(model: torch.nn.Module, optimizer: object) -> Facts:
     minimum = estimate_minimum(model, optimizer)
     known = minimum.optimizer_bytes is not None
     return {
@@ -114,7 +114,7 @@ def _training(moment: Moment) -> Facts:
     return facts
 
 
-def _data(name: str, loader: Any) -> Facts:
+def _data(name: str, loader: object) -> Facts:
     facts = {}
     rows, batches = _length(getattr(loader, "dataset", None)), _length(loader)
     if rows is not None:
@@ -135,7 +135,7 @@ def _length(sized: Any) -> int | None:
         return None
 
 
-def _devices(model: Any, world_size: int) -> Facts:
+def _devices(model: object, world_size: int) -> Facts:
     facts: Facts = {"processes": str(world_size)}
     if isinstance(model, torch.nn.Module):
         places = Counter(str(parameter.device) for parameter in model.parameters())

@@ -60,7 +60,7 @@ def generate(model: Any, tokenizer: Any, prompts: Sequence[str], config: Generat
     ]
 
 
-def config_for(model: Any, tokenizer: Any, asked: GenerationConfig | dict[str, Any]) -> GenerationConfig:
+def config_for(model: object, tokenizer: object, asked: GenerationConfig | dict[str, object]) -> GenerationConfig:
     """The generation configuration: the given values on top of the model's own, with all token ids."""
     if isinstance(asked, GenerationConfig):
         config = copy.deepcopy(asked)

@@ -62,7 +62,7 @@ class GradLogger(RuleCallback):
 
     def __init__(
         self,
-        summary_writer: Any = None,
+        summary_writer: object = None,
         log_frequency: int = 100,
         track_layers: Sequence[str] | None = None,
         *,
@@ -114,7 +114,7 @@ class _Watcher:
     _health: GradientHealth | None
     _max_norm: float | None
     _num_readings: int
-    _trainers_total: Any
+    _trainers_total: object
 
     def __init__(
         self,
@@ -139,7 +139,9 @@ class _Watcher:
         self._target.end()
         self._forget()
 
-    def clipping(self, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    def clipping(
+        self, call: Callable[..., object], arguments: tuple[object, ...], keywords: dict[str, object]
+    ) -> object:
         """Replaces the trainer's gradient clipping, which is `call`."""
         if not self._due:
             return call(*arguments, **keywords)
@@ -223,11 +225,11 @@ class _Watcher:
         self._num_readings = 0
         self._norms = self._gradients = self._health = self._max_norm = self._trainers_total = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         names = ("_target", "_tracking", "_limits", "_strict")
         return {name: self.__dict__[name] for name in names}
 
-    def __setstate__(self, kept: dict[str, Any]) -> None:
+    def __setstate__(self, kept: dict[str, object]) -> None:
         self.__dict__.update(kept)
         self._forget()
 
@@ -260,7 +262,7 @@ def _bar(norm: float, highest: float) -> str:
     return "#" * max(round(_BAR_CHARS * share), 0) or "."
 
 
-def _max_norm_of(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> float | None:
+def _max_norm_of(arguments: tuple[object, ...], keywords: Mapping[str, object]) -> float | None:
     """The maximum norm passed to a clipping method: its first number."""
     for value in (keywords.get("max_norm"), keywords.get("max_grad_norm"), *arguments):
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -277,7 +279,7 @@ def _host_number(norm: Any) -> float | None:
     return None if norm is None else float(norm)
 
 
-def _scale_of(call: Any) -> float:
+def _scale_of(call: object) -> float:
     """The factor of the loss: a trainer with a gradient scaler unscales the gradients while it clips."""
     owner = getattr(call, "__self__", None)
     scaler = getattr(getattr(owner, "accelerator", owner), "scaler", None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.training.facts import Facts, arguments, training_facts
@@ -67,7 +66,7 @@ def _everything(moment: Moment) -> dict[str, Facts]:
     }
 
 
-def _shown(part: Any) -> str:
+def _shown(part: object) -> str:
     if part is None:
         return ""
     text = str(part)

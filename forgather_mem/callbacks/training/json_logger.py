@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.training.facts import arguments
@@ -58,7 +58,7 @@ class JsonLogger(RuleCallback):
         logging_dir: str | Path | None = None,
         enabled: bool = True,
         strict: bool = False,
-        **experiment_info: Any,
+        **experiment_info: object,
     ) -> None:
         self.logging_dir = logging_dir
         self.experiment_info = experiment_info
@@ -74,7 +74,7 @@ class JsonLogger(RuleCallback):
 class _Writer:
     """The work: one file for each training."""
 
-    def __init__(self, logging_dir: str | Path | None, info: Mapping[str, Any]) -> None:
+    def __init__(self, logging_dir: str | Path | None, info: Mapping[str, object]) -> None:
         self._logging_dir = logging_dir
         self._info = info
         self._short_info = _short(info)
@@ -103,7 +103,7 @@ class _Writer:
             self._file.append(self._record(moment))
         return _NOTHING
 
-    def _record(self, moment: Moment) -> dict[str, Any]:
+    def _record(self, moment: Moment) -> dict[str, object]:
         begins = moment.event == "train_begin"
         metrics = moment.objects.get("logs" if moment.event == "log" else "metrics")
         record = {
@@ -141,11 +141,11 @@ class _Writer:
             return max(earlier, key=lambda log: log.stat().st_mtime, default=path)
         return path
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_file": None}
 
 
-def _short(info: Mapping[str, Any]) -> Mapping[str, Any]:
+def _short(info: Mapping[str, object]) -> Mapping[str, object]:
     if len(json.dumps(plain(info))) <= _MAX_META_CHARS:
         return info
     share = _MAX_META_CHARS // max(len(info), 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 from forgather_mem.sinks.event_folder import find_folder
 from forgather_mem.sinks.event_page import EventPage
@@ -50,7 +49,7 @@ class EventTarget:
         logging_dir: The folder for a page of our own, if the user names one.
     """
 
-    def __init__(self, summary_writer: Any, logging_dir: str | Path | None) -> None:
+    def __init__(self, summary_writer: object, logging_dir: str | Path | None) -> None:
         self._summary_writer = summary_writer
         self._logging_dir = logging_dir
         self._began_s = 0.0
@@ -75,5 +74,5 @@ class EventTarget:
             self._page = EventPage(self._summary_writer, folder)
         return self._page
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_page": None}

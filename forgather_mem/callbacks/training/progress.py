@@ -82,9 +82,9 @@ class _Bars:
 
     silent: bool | None
     _training: bool
-    _shown: dict[str, Any]
-    _train_bar: tqdm[Any] | None
-    _eval_bar: tqdm[Any] | None
+    _shown: dict[str, object]
+    _train_bar: tqdm[object] | None
+    _eval_bar: tqdm[object] | None
 
     def __init__(self, use_tqdm: bool | None, output_stream: str | TextIO | None) -> None:
         self._use_tqdm = use_tqdm
@@ -182,10 +182,10 @@ class _Bars:
         self._train_bar = None
         self._eval_bar = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"_use_tqdm": self._use_tqdm, "_stream": self._stream}
 
-    def __setstate__(self, kept: dict[str, Any]) -> None:
+    def __setstate__(self, kept: dict[str, object]) -> None:
         self.__dict__.update(kept)
         self.silent = None
         self._forget()
@@ -225,21 +225,21 @@ def _total_steps(moment: Moment) -> int | None:
     return total if 0 < total < sys.maxsize else None
 
 
-def _line(moment: Moment, logs: Mapping[str, Any]) -> str:
+def _line(moment: Moment, logs: Mapping[str, object]) -> str:
     total = _total_steps(moment)
     step = f"{moment.step:,}" if total is None else f"{moment.step:,}/{total:,}"
     epoch = f"  epoch {moment.epoch:.2f}" if moment.epoch is not None else ""
     return f"step {step}{epoch}  {_metrics(logs)}"
 
 
-def _metrics(logs: Mapping[str, Any]) -> str:
+def _metrics(logs: Mapping[str, object]) -> str:
     """The metrics on one line, the most important first."""
     names = [name for name in _FIRST if name in logs]
     names += [name for name in logs if name not in _FIRST and name not in _LEFT_OUT]
     return "  ".join(f"{name} {_value(logs[name])}" for name in names)
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import torch
 
@@ -13,7 +12,7 @@ _SWITCHES = {"ACCELERATE_USE_FSDP": "FSDP"}
 _MARKS = (("device_mesh", "DTensor"), ("ds_status", "DeepSpeed ZeRO 3"), ("_is_flat_param", "FSDP"))
 
 
-def sharded_by(model: torch.nn.Module, args: Any) -> str | None:
+def sharded_by(model: torch.nn.Module, args: object) -> str | None:
     """What sharded the parameters; None if this rank has them whole.
 
     Args:

@@ -15,13 +15,13 @@ from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import Moment, RunInfo, Sample
 from forgather_mem.telemetry.triggers import AtEvent
 
-Derive = Callable[[float, Mapping[str, Any]], float | None]
+Derive = Callable[[float, Mapping[str, object]], float | None]
 _NOTHING: Mapping[str, float] = {}
 # Longer texts are not settings by which runs are compared.
 _MAX_HPARAM_CHARS = 100
 
 
-def perplexity(loss: float, logs: Mapping[str, Any]) -> float:
+def perplexity(loss: float, logs: Mapping[str, object]) -> float:
     """The perplexity of a mean loss per token in nats; infinite if a float can't hold it.
 
     >>> perplexity(0.0, {}), perplexity(1e6, {})
@@ -77,8 +77,8 @@ class TBLogger(RuleCallback):
 
     def __init__(
         self,
-        summary_writer: Any = None,
-        scalars: Sequence[Sequence[Any]] | None = None,
+        summary_writer: object = None,
+        scalars: Sequence[Sequence[object]] | None = None,
         *,
         logging_dir: str | Path | None = None,
         enabled: bool = True,
@@ -155,7 +155,7 @@ class _Writer:
             page.text("train_results", markdown({"results": results}), moment.step)
         page.finished()
 
-    def _new(self, moment: Moment, logs: Mapping[str, Any]) -> dict[str, float]:
+    def _new(self, moment: Moment, logs: Mapping[str, object]) -> dict[str, float]:
         """The numbers by tag, without those already written for this step: evaluations are logged too."""
         values: dict[str, float] = {}
         for key, tag, derive in self._scalars:
@@ -171,7 +171,7 @@ class _Writer:
         self._written.update({tag: (moment.step, repr(number)) for tag, number in new.items()})
         return new
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_written": {}}
 
 
@@ -193,5 +193,5 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _is_short(value: Any) -> bool:
+def _is_short(value: object) -> bool:
     return isinstance(value, str) and len(value) <= _MAX_HPARAM_CHARS and "\n" not in value

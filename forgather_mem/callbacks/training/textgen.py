@@ -54,13 +54,13 @@ class TextgenCallback(RuleCallback):
 
     def __init__(
         self,
-        summary_writer: Any = None,
+        summary_writer: object = None,
         prompts: Sequence[str] | str | None = None,
-        generation_config: GenerationConfig | Mapping[str, Any] | None = None,
+        generation_config: GenerationConfig | Mapping[str, object] | None = None,
         generation_steps: int | None = None,
         max_new_tokens: int | None = None,
         *,
-        tokenizer: Any = None,
+        tokenizer: object = None,
         reset_peaks: bool = True,
         logging_dir: str | Path | None = None,
         enabled: bool = True,
@@ -88,8 +88,8 @@ class _Writer:
         self,
         target: EventTarget,
         prompts: Sequence[str],
-        config: GenerationConfig | dict[str, Any],
-        tokenizer: Any,
+        config: GenerationConfig | dict[str, object],
+        tokenizer: object,
         reset_peaks: bool,
     ) -> None:
         self._target = target
@@ -125,7 +125,7 @@ class _Writer:
             return f"the parameters are spread over the ranks ({spread_by}), and all of them would have to take part"
         return None
 
-    def _tokenizer_of(self, moment: Moment) -> Any:
+    def _tokenizer_of(self, moment: Moment) -> object:
         given = (self._tokenizer, moment.objects.get("processing_class"), moment.objects.get("tokenizer"))
         found = next((tokenizer for tokenizer in given if tokenizer is not None), None)
         return getattr(found, "tokenizer", found)  # a processor of texts and images has one
@@ -229,8 +229,8 @@ def _checked_prompts(prompts: Sequence[str] | str | None) -> tuple[str, ...]:
 
 
 def _checked_config(
-    config: GenerationConfig | Mapping[str, Any] | None, max_new_tokens: int | None
-) -> GenerationConfig | dict[str, Any]:
+    config: GenerationConfig | Mapping[str, object] | None, max_new_tokens: int | None
+) -> GenerationConfig | dict[str, object]:
     check_period("TextgenCallback", "max_new_tokens", "token", max_new_tokens)
     if isinstance(config, GenerationConfig):
         config = copy.deepcopy(config)

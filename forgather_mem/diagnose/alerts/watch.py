@@ -8,7 +8,6 @@ import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from forgather_mem.diagnose.alerts.capacity import Wall, wall_text
 from forgather_mem.system.rank_store import RankAgreement, get, put
@@ -237,10 +236,10 @@ def _shown(name: str, value: float) -> str:
 def _pass_on(title: str, text: str) -> None:
     """Pass it on to the experiment trackers that this process uses; none is imported here."""
     wandb = sys.modules.get("wandb")
-    active: Any = getattr(wandb, "run", None)
+    active: object = getattr(wandb, "run", None)
     if active is not None and hasattr(active, "alert"):
         active.alert(title=title, text=text)
-    trackio: Any = sys.modules.get("trackio")
+    trackio: object = sys.modules.get("trackio")
     current = getattr(getattr(trackio, "context_vars", None), "current_run", None)
     if current is not None and current.get() is not None and hasattr(trackio, "alert"):
         trackio.alert(title=title, text=text)

@@ -13,7 +13,7 @@ MOST_NODES = 20_000
 _LEAF = 2**63  # above: gradient accumulation, which has no number in this order
 
 
-def number_of(node: Any) -> int | None:
+def number_of(node: object) -> int | None:
     """The sequence number of an operation; None if it has none."""
     ask = getattr(node, "_sequence_nr", None)
     number = ask() if ask is not None else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import Any
 
 from forgather_mem.diagnose.leaks.grouping import merge_similar
 from forgather_mem.diagnose.leaks.library_growth import OWNERS_S, LibraryContainers, far_holder
@@ -50,7 +49,7 @@ class CloserLook:
         walk.forget()
         self._mark = Mark()
         # Holders without a known line; kept for a few steps only, and alive elsewhere anyway.
-        self._lineless: list[tuple[Suspect, Any]] = []
+        self._lineless: list[tuple[Suspect, object]] = []
         self._tracing = False
         self._native: NativeLines | None = None
 

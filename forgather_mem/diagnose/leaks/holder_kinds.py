@@ -1,102 +1,141 @@
-"""The kinds of leaks, and the known cure for each."""
+"""The kinds of leaks: how each is recognized, who fills the holder, and the cure."""
 
 from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, MethodType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.object_size import LRU_CACHE, array_bytes, big_bytes, inside, is_tensor
 
 _HOOKS = re.compile(r"\._(?:\w+_)?hooks\w*(?:\b|$)|_hooks$")
-# Names that `walk` gives to iterators that keep their items
-ITERATORS = {"cycle": "cycle iterator", "_tee": "tee", "_tee_dataobject": "tee"}
-CURES = {
-    "graph": "keep numbers, not graphs: loss.item(), or loss.detach() for a tensor",
-    "device": "keep less, and off the GPU: reduce it first (argmax, mean), then .cpu()",
-    "view": "a view keeps the whole tensor alive: keep a .clone() of it",
-    "tensor": "keep a number or a running mean of it, or only the last ones: deque(maxlen=100)",
-    "dict": "remove entries after use, or the oldest when one is added, or clear it every epoch",
-    "lru_cache": "limit it to what fits in memory: lru_cache(maxsize=32)",
-    "hooks": "register it once; or keep the handle that register_..._hook() returns, and call handle.remove()",
-    "closure": "keep the values you need, not the function: it keeps all its variables alive",
-    "param_groups": "add each parameter once: add_param_group() at every step keeps adding",
-    "optimizer state": "remove parameters you no longer use: optimizer.state.pop(parameter), and from param_groups",
-    "log records": "give the handler a target or a limit, or log to a file",
-    "figures": "close each figure after saving it: plt.close(figure)",
-    "exceptions": "keep str(error), or traceback.clear_frames(error.__traceback__) before keeping it",
-    "threads": "let the threads return, and join() them",
-    "queue": "more is put in than taken out: with Queue(maxsize=...) put() waits, put_nowait() raises Full",
-    "list": "keep a running total, or only the last ones: deque(maxlen=100)",
-    "size": "it grows at every step: keep only a limited part of it, or write it to a file",
-    "chain": "each holds the one before it: keep only the last, without its link to the others",
-    "cycle": "break the cycle (a weakref for the back reference), or collect: SimpleGarbageCollector",
-    "native": "try malloc_trim first (actions.TrimHost); C or C++ code keeps the rest: heaptrack, or "
-    "memray run --native, names the function",
-    "native line": "is what this line allocates freed with its object? If so, try malloc_trim first "
-    "(actions.TrimHost), then heaptrack, or memray run --native",
-    "cycle iterator": "itertools.cycle() keeps a copy of every item: start a new pass with iter(loader) when one ends",
-    "tee": "itertools.tee() keeps what only one of its iterators has read: read both, or make two iterators",
-    "open contexts": "these contexts are entered and never left: close() the stack, or use `with`",
-    "library": "a library keeps it and never drops it: pass it less (numbers, not arrays), call it once, or "
-    "remove what you no longer need",
-    "workers": "keep nothing in the workers, and store rows as one array or Arrow table; until then, start "
-    "new workers each epoch: persistent_workers=False",
-}
 
 
-def kind_of(one: GrownObject, container: Any, path: str, owner: Any) -> str:
-    """One of the keys of `CURES`."""
-    if one.kind == "graph":
-        return one.kind
-    for name, told in ITERATORS.items():
-        if f"({name})" in path:
-            return told
-    if _HOOKS.search(path):
-        return "hooks"
-    if one.kind == "chain" and not any(is_tensor(sample) or array_bytes(sample) for sample in one.samples[:1]):
-        return one.kind  # an array holds no other object
-    if type(container) is LRU_CACHE:
-        return "lru_cache"
-    if ".param_groups" in path:
-        return "param_groups"
-    if ".state" in path and any(base.__name__ == "Optimizer" for base in type(owner).__mro__):
-        return "optimizer state"
-    if path.endswith("Queue.queue"):
-        return "queue"
-    if path.endswith("ExitStack._exit_callbacks"):
-        return "open contexts"
-    for part in inside(one.samples):
-        kind = _of_part(part)
-        if kind is not None:
-            return "size" if one.kind == "size" and kind in ("tensor", "view") else kind
-    if one.kind == "size":
-        return "size"
-    return "dict" if issubclass(type(container), dict | set) else "list"
+class Held(NamedTuple):
+    """What has grown, the container, its path for people, and the object that has it."""
+
+    one: GrownObject
+    container: object
+    path: str
+    owner: object
 
 
-def _of_part(part: Any) -> str | None:
-    if isinstance(part, BaseException | TracebackType):
-        return "exceptions"
-    if isinstance(part, threading.Thread):
-        return "threads"
-    if is_tensor(part):
-        if part.grad_fn is not None:
-            return "graph"
-        if part.device.type != "cpu":
-            return "device"
-        return "view" if _is_small_view(part) else "tensor"
-    module = type(part).__module__
-    if module == "logging" and type(part).__name__ == "LogRecord":
-        return "log records"
-    if module.startswith("matplotlib."):
-        return "figures"
-    if isinstance(part, FunctionType | MethodType | partial):
-        return "closure"
-    return None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HolderKind:
+    """A kind of leak.
+
+    Attributes:
+        name: The suspect's `kind`.
+        cure: What to do about it.
+        holder: Recognizes it by what has grown.
+        item: Recognizes it by something inside a new item.
+        iterators: Types of iterators that keep their items, by which it is recognized.
+        made_by: Patterns of the lines that fill it, best first, where the user's code does not name it.
+    """
+
+    name: str
+    cure: str
+    holder: Callable[[Held], bool] = lambda held: False
+    item: Callable[[Any], bool] = lambda item: False
+    iterators: tuple[str, ...] = ()
+    made_by: tuple[str, ...] = ()
+
+
+# The first that fits counts.
+_KINDS = (
+    HolderKind(name="graph",
+        holder=lambda held: held.one.kind == "graph",
+        item=lambda item: is_tensor(item) and item.grad_fn is not None,
+        cure="keep numbers, not graphs: loss.item(), or loss.detach() for a tensor"),
+    HolderKind(name="cycle iterator", iterators=("cycle",), made_by=(r"\bcycle\(",),
+        cure="itertools.cycle() keeps a copy of every item: start a new pass with iter(loader) when one ends"),
+    HolderKind(name="tee", iterators=("_tee", "_tee_dataobject"), made_by=(r"\btee\(",),
+        cure="itertools.tee() keeps what only one of its iterators has read: read both, or make two iterators"),
+    HolderKind(name="hooks",
+        holder=lambda held: _HOOKS.search(held.path) is not None,
+        made_by=(r"\.register_\w*hook\w*\(",),
+        cure="register it once; or keep the handle that register_..._hook() returns, and call handle.remove()"),
+    HolderKind(name="chain",
+        holder=lambda held: held.one.kind == "chain" and not any(map(_is_array, held.one.samples[:1])),
+        cure="each holds the one before it: keep only the last, without its link to the others"),
+    HolderKind(name="lru_cache", holder=lambda held: type(held.container) is LRU_CACHE,
+        cure="limit it to what fits in memory: lru_cache(maxsize=32)"),
+    HolderKind(name="param_groups", holder=lambda held: ".param_groups" in held.path, made_by=(r"\.add_param_group\(",),
+        cure="add each parameter once: add_param_group() at every step keeps adding"),
+    HolderKind(name="optimizer state",
+        holder=lambda held: ".state" in held.path and any(c.__name__ == "Optimizer" for c in type(held.owner).__mro__),
+        cure="remove parameters you no longer use: optimizer.state.pop(parameter), and from param_groups"),
+    HolderKind(name="queue",
+        holder=lambda held: held.path.endswith("Queue.queue"),
+        made_by=(r"\.put(?:_nowait)?\(", r"\bThread\("),
+        cure="more is put in than taken out: with Queue(maxsize=...) put() waits, put_nowait() raises Full"),
+    HolderKind(name="open contexts",
+        holder=lambda held: held.path.endswith("ExitStack._exit_callbacks"),
+        made_by=(r"\.enter_context\(",),
+        cure="these contexts are entered and never left: close() the stack, or use `with`"),
+    HolderKind(name="exceptions", item=lambda item: isinstance(item, BaseException | TracebackType),
+        cure="keep str(error), or traceback.clear_frames(error.__traceback__) before keeping it"),
+    HolderKind(name="threads",
+        item=lambda item: isinstance(item, threading.Thread),
+        made_by=(r"\bThread\(", r"\.put(?:_nowait)?\("), cure="let the threads return, and join() them"),
+    HolderKind(name="device", item=lambda item: is_tensor(item) and item.device.type != "cpu",
+        cure="keep less, and off the GPU: reduce it first (argmax, mean), then .cpu()"),
+    HolderKind(name="view", item=lambda item: is_tensor(item) and _is_small_view(item),
+        cure="a view keeps the whole tensor alive: keep a .clone() of it"),
+    HolderKind(name="tensor", item=is_tensor,
+        cure="keep a number or a running mean of it, or only the last ones: deque(maxlen=100)"),
+    HolderKind(name="log records",
+        item=lambda item: type(item).__module__ == "logging" and type(item).__name__ == "LogRecord",
+        made_by=(r"\.(?:debug|info|warning|error|exception|critical|log)\(", r"\blog(?:ger|ging)?\.\w+\("),
+        cure="give the handler a target or a limit, or log to a file"),
+    HolderKind(name="figures",
+        item=lambda item: type(item).__module__.startswith("matplotlib."),
+        made_by=(r"\bsubplots\(|\bfigure\(",), cure="close each figure after saving it: plt.close(figure)"),
+    HolderKind(name="closure", item=lambda item: isinstance(item, FunctionType | MethodType | partial),
+        cure="keep the values you need, not the function: it keeps all its variables alive"),
+    HolderKind(name="size", cure="it grows at every step: keep only a limited part of it, or write it to a file"),
+    HolderKind(name="dict",
+        cure="remove entries after use, or the oldest when one is added, or clear it every epoch"),
+    HolderKind(name="list", cure="keep a running total, or only the last ones: deque(maxlen=100)"),
+    HolderKind(name="cycle",
+        cure="break the cycle (a weakref for the back reference), or collect: SimpleGarbageCollector"),
+    HolderKind(name="native",
+        cure="try malloc_trim first (actions.TrimHost); C or C++ code keeps the rest: heaptrack, or memray "
+        "run --native, names the function"),
+    HolderKind(name="native line",
+        cure="is what this line allocates freed with its object? If so, try malloc_trim first "
+        "(actions.TrimHost), then heaptrack, or memray run --native"),
+    HolderKind(name="library",
+        cure="a library keeps it and never drops it: pass it less (numbers, not arrays), call it once, or "
+        "remove what you no longer need"),
+    HolderKind(name="workers",
+        cure="keep nothing in the workers, and store rows as one array or Arrow table; until then, start new "
+        "workers each epoch: persistent_workers=False"),
+)  # fmt: skip
+KINDS = {kind.name: kind for kind in _KINDS}
+
+
+def kind_of(held: Held) -> HolderKind:
+    """The first kind that recognizes the holder, or else the first new item that any recognizes."""
+    for kind in _KINDS:
+        if kind.holder(held) or any(f"({name})" in held.path for name in kind.iterators):
+            return kind
+    for item in inside(held.one.samples):
+        for kind in _KINDS:
+            if kind.item(item):
+                return KINDS["size"] if held.one.kind == "size" and kind.name in ("tensor", "view") else kind
+    if held.one.kind == "size":
+        return KINDS["size"]
+    return KINDS["dict" if issubclass(type(held.container), dict | set) else "list"]
+
+
+def _is_array(thing: Any) -> bool:
+    return is_tensor(thing) or bool(array_bytes(thing))
 
 
 def _is_small_view(tensor: Any) -> bool:

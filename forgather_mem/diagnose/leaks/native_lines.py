@@ -86,13 +86,13 @@ class NativeLines:
             self.stop()
         return follow
 
-    def _function(self, code: CodeType, line: int) -> Callable[[FrameType, str, Any], Any]:
+    def _function(self, code: CodeType, line: int) -> Callable[[FrameType, str, object], object]:
         """The trace function for one call of a function."""
         self._depth += 1
         depth = self._depth
         first = at = self._given_out()
 
-        def follow(frame: FrameType, event: str, argument: Any) -> Any:
+        def follow(frame: FrameType, event: str, argument: object) -> object:
             nonlocal line, at
             if event == "exception":
                 return follow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from forgather_mem.actions.collect import collect
 from forgather_mem.actions.freeze import HeapHold
@@ -17,7 +16,7 @@ _POINTS = 16
 _LEAST_FRAC = 0.6
 
 
-def growth_of_calls(call: Callable[[], Any], *, calls: int, warm_up: int, max_bytes: float) -> str | None:
+def growth_of_calls(call: Callable[[], object], *, calls: int, warm_up: int, max_bytes: float) -> str | None:
     """The message about a function that leaves more than `max_bytes` per call; None for one that does not.
 
     Raises:

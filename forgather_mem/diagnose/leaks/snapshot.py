@@ -67,7 +67,7 @@ class GrownObject:
     count_per_step: float
     each_bytes: float
     count: int
-    samples: list[Any] = field(default_factory=list)
+    samples: list[object] = field(default_factory=list)
     bound: int | None = None
     name: str = ""
 
@@ -178,7 +178,7 @@ def _graphs(before: Look, walk: ReachableGraph) -> Iterator[GrownObject]:
     if before.newest_operation is None:
         return
     tensors = [number for number, node in enumerate(walk.nodes) if is_tensor(node) and node.grad_fn is not None]
-    seen: set[Any] = set()
+    seen: set[object] = set()
     for position in tensors:
         grad_fn = walk.nodes[position].grad_fn
         if grad_fn not in seen and reaches_back(grad_fn, before.newest_operation, seen):
@@ -208,7 +208,7 @@ def length_of(node: Any) -> int | None:
     return None
 
 
-def bound_of(node: Any) -> int | None:
+def bound_of(node: object) -> int | None:
     """The maximum number of items; None if unlimited."""
     if type(node) is LRU_CACHE:
         maximum = node.cache_info().maxsize

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from types import CodeType, FunctionType, MethodType, TracebackType
 from typing import Any
 
-from forgather_mem.diagnose.leaks.holder_kinds import CURES, ITERATORS, kind_of, signature_of
+from forgather_mem.diagnose.leaks.holder_kinds import KINDS, Held, HolderKind, kind_of, signature_of
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.object_size import LRU_CACHE, deep_bytes, inside, is_tensor
 from forgather_mem.heap.owner_paths import attributes_of
@@ -34,24 +34,13 @@ _VARIABLE = re.compile(r"(?:local|variable|default of) '(\w+)'")
 # The parts of a holder's name that vary from run to run: keys, and a function's current line
 _INDICES, _LINES = re.compile(r"\[[^\]]*\]"), re.compile(r"(\([^():]*):\d+(?=\))")
 _MODULE_PARTS = re.compile(r"\._(?:modules|parameters|buffers)\.")
-# For holders that the user's code does not name: patterns of the lines that fill them, best first
-_MADE_BY = {
-    "threads": [r"\bThread\(", r"\.put(?:_nowait)?\("],
-    "queue": [r"\.put(?:_nowait)?\(", r"\bThread\("],
-    "figures": [r"\bsubplots\(|\bfigure\("],
-    "log records": [r"\.(?:debug|info|warning|error|exception|critical|log)\(", r"\blog(?:ger|ging)?\.\w+\("],
-    "cycle iterator": [r"\bcycle\("],
-    "tee": [r"\btee\("],
-    "open contexts": [r"\.enter_context\("],
-}
-_ADDS_HOOK = [r"\.register_\w*hook\w*\("]
 
 
 @dataclass(slots=True, kw_only=True)
 class Suspect:
     """One thing that grows: a `LeakSuspect` in the making, with what only the search needs.
 
-    `kind` is a key of `CURES`. `bounded`: why it will stop growing by itself, or may. `key`: the container's `id`.
+    `kind` is a key of `KINDS`. `bounded`: why it will stop growing by itself, or may. `key`: the container's `id`.
     """
 
     type: str
@@ -91,27 +80,28 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     owner = walk.owner(one.position)
     if type(container) is LRU_CACHE:
         path = f"{getattr(container, '__module__', '')}.{container.__qualname__}"
-    kind = kind_of(one, container, path, owner)
+    kind = kind_of(Held(one, container, path, owner))
     if one.kind == "size" and one.samples:
         instance = attributes_of(container) is not None and type(container).__module__ != "builtins"
         path = (type(container).__name__ if instance else path) + _slot(container, one.samples[0])
         path = _MODULE_PARTS.sub(".", path)
-    if kind in ITERATORS.values():
-        path = path[: min(path.index(f"({name})") + len(name) + 2 for name in ITERATORS if f"({name})" in path)]
+    if kind.iterators:
+        ends = (path.index(f"({name})") + len(name) + 2 for name in kind.iterators if f"({name})" in path)
+        path = path[: min(ends)]
     line = _place(one, kind, container, path, owner)
-    if kind in ("list", "dict", "tensor") and _is_a_librarys(owner, path, line):
-        kind = "library"
-    tensors = any(is_tensor(part) for part in inside(one.samples)) or kind == "graph"
+    if kind.name in ("list", "dict", "tensor") and _is_a_librarys(owner, path, line):
+        kind = KINDS["library"]
+    tensors = any(is_tensor(part) for part in inside(one.samples)) or kind.name == "graph"
     suspect = Suspect(
         type=type(container).__name__ if type(container) is not LRU_CACHE else "lru_cache",
         bytes_per_step=one.bytes_per_step,
         count_per_step=one.count_per_step if one.kind in ("items", "chain") else 0.0,
         held_by=path,
         each=signature_of(one),
-        cure=CURES["dict" if kind == "tensor" and isinstance(container, dict) else kind],
+        cure=KINDS["dict"].cure if kind.name == "tensor" and isinstance(container, dict) else kind.cure,
         count=one.count if one.kind == "items" else None,
         bytes=int(one.count * one.each_bytes) if one.kind == "items" else None,
-        kind=kind,
+        kind=kind.name,
         where="tensors" if tensors else "python",
         bounded=_bounded(one, container, path, owner),
         key=id(container) if one.kind == "items" and not one.name else 0,
@@ -121,7 +111,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     return suspect
 
 
-def cycle_suspects(garbage: list[Any], steps: int) -> list[Suspect]:
+def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
     """Garbage by class; the user's classes are the most informative."""
     if not garbage:
         return []
@@ -146,7 +136,7 @@ def cycle_suspects(garbage: list[Any], steps: int) -> list[Suspect]:
         count_per_step=classes[telling] / steps,
         held_by=f"{telling.__name__}, in a reference cycle",
         each=", ".join(cls.__name__ for cls in ordered[:3]),
-        cure=CURES["cycle"],
+        cure=KINDS["cycle"].cure,
         kind="cycle",
         where="tensors" if tensors else "python",
     )
@@ -162,7 +152,7 @@ def native_suspect(code: CodeType | None, line: int, bytes_per_step: float) -> S
         bytes_per_step=bytes_per_step,
         count_per_step=0.0,
         held_by=f"C or C++ code that {code.co_qualname} calls" if code else None,
-        cure=CURES["native line" if code else "native"],
+        cure=KINDS["native line" if code else "native"].cure,
         kind="native",
         where="native",
     )
@@ -171,42 +161,43 @@ def native_suspect(code: CodeType | None, line: int, bytes_per_step: float) -> S
     return suspect
 
 
-def _place(one: GrownObject, kind: str, container: Any, path: str, owner: Any) -> tuple[str, int] | None:
+def _place(one: GrownObject, kind: HolderKind, container: object, path: str, owner: object) -> tuple[str, int] | None:
     """The line that adds to it: where it was created if that names the holder, else found in the source."""
     name = _name_in(path)
     seen = traced(one.samples)
     if seen and name and re.search(rf"\b{name}\b", source_line(*seen)):
         return seen
-    if kind == "hooks":
+    if kind.name == "hooks":
         function = _function_place(one.samples)
         files = files_of([]) if function is None else list(dict.fromkeys([function[0], *files_of([])]))
-        hook = matching_line(_ADDS_HOOK, files) or function
+        hook = matching_line(kind.made_by, files) or function
         if hook is not None:
             return hook
     if type(container) is LRU_CACHE:
         return place_of_code(container.__wrapped__.__code__) if hasattr(container.__wrapped__, "__code__") else None
-    if kind == "param_groups":
-        found = matching_line([r"\.add_param_group\("], files_of([])) or seen
+    if kind.name == "param_groups":
+        found = matching_line(kind.made_by, files_of([])) or seen
         return found or growing_line("param_groups", files_of([]))
     cls = owner if isinstance(owner, type) else type(owner)
     is_attribute = path.rpartition(f".{name}")[1] != ""
-    grows = kind not in ITERATORS.values()  # nothing is added to those
+    grows = not kind.iterators  # nothing is added to those
     found = growing_line(name, files_of([cls]), attribute=is_attribute) if name and grows else None
-    if found is None and name and kind in ("chain", "size", "graph"):
+    if found is None and name and kind.name in ("chain", "size", "graph"):
         found = matching_line([rf"\.{re.escape(name)}\s*=[^=]", rf"^\s*{re.escape(name)}\s*=[^=]"], files_of([cls]))
-    if found is None and kind == "closure":
+    if found is None and kind.name == "closure":
         found = _function_place(one.samples)
-    if found is None and kind == "exceptions":
+    if found is None and kind.name == "exceptions":
         found = _raised(one.samples)
-    if found is None and kind == "threads":
+    if found is None and kind.name == "threads":
         found = _made_of_users_class(one.samples)
-    if found is None and kind in _MADE_BY:
-        named = [rf"\b{re.escape(name)}\b.*{pattern}" for pattern in _MADE_BY[kind]] if name else []
-        found = (seen if kind == "log records" else None) or matching_line(named + _MADE_BY[kind], files_of([cls]))
+    if found is None and kind.made_by and kind.name != "hooks":
+        named = [rf"\b{re.escape(name)}\b.*{pattern}" for pattern in kind.made_by] if name else []
+        found = seen if kind.name == "log records" else None
+        found = found or matching_line([*named, *kind.made_by], files_of([cls]))
     return found or _made_of_users_class(one.samples) or seen
 
 
-def _made_of_users_class(samples: Sequence[Any]) -> tuple[str, int] | None:
+def _made_of_users_class(samples: Sequence[object]) -> tuple[str, int] | None:
     """Where the source creates one, if its class is the user's."""
     for sample in samples[:1]:
         inner = sample[1] if isinstance(sample, tuple) and len(sample) == 2 else sample
@@ -215,7 +206,7 @@ def _made_of_users_class(samples: Sequence[Any]) -> tuple[str, int] | None:
     return None
 
 
-def traced(samples: Sequence[Any]) -> tuple[str, int] | None:
+def traced(samples: Sequence[object]) -> tuple[str, int] | None:
     """Where one of these was created, as recorded by a tracemalloc window: the user's innermost line."""
     if not tracemalloc.is_tracing():
         return None
@@ -229,7 +220,7 @@ def traced(samples: Sequence[Any]) -> tuple[str, int] | None:
     return None
 
 
-def _function_place(samples: Sequence[Any]) -> tuple[str, int] | None:
+def _function_place(samples: Sequence[object]) -> tuple[str, int] | None:
     for part in inside(list(samples)):
         function = part.__func__ if isinstance(part, MethodType) else getattr(part, "func", part)
         if isinstance(function, FunctionType) and (found := place_of_code(function.__code__)):
@@ -237,7 +228,7 @@ def _function_place(samples: Sequence[Any]) -> tuple[str, int] | None:
     return None
 
 
-def _raised(samples: Sequence[Any]) -> tuple[str, int] | None:
+def _raised(samples: Sequence[object]) -> tuple[str, int] | None:
     for part in inside(list(samples)):
         trace: TracebackType | None = getattr(part, "__traceback__", None) if isinstance(part, BaseException) else None
         while trace is not None:
@@ -255,12 +246,12 @@ def _name_in(path: str) -> str | None:
     return found[1] if found else None
 
 
-def _slot(container: Any, value: Any) -> str:
+def _slot(container: object, value: object) -> str:
     names = container if isinstance(container, dict) else getattr(container, "__dict__", {})
     return next((f".{name}" for name, held in list(names.items()) if held is value and isinstance(name, str)), "")
 
 
-def _is_a_librarys(owner: Any, path: str, line: tuple[str, int] | None) -> bool:
+def _is_a_librarys(owner: object, path: str, line: tuple[str, int] | None) -> bool:
     """Whether a library created the container and fills it: the user's line does not name it."""
     cls = owner if isinstance(owner, type) else type(owner)
     if owner is None or is_user_class(cls):
@@ -268,7 +259,7 @@ def _is_a_librarys(owner: Any, path: str, line: tuple[str, int] | None) -> bool:
     return line is None or (_name_in(path) or "") not in source_line(*line)
 
 
-def _bounded(one: GrownObject, container: Any, path: str, owner: Any) -> str | None:
+def _bounded(one: GrownObject, container: object, path: str, owner: object) -> str | None:
     """Why it will stop growing, or may; None if there is no sign of that."""
     if one.bound is not None:
         return f"{path} holds {one.bound:,} at most"

@@ -6,7 +6,6 @@ import textwrap
 import time
 import weakref
 from collections.abc import Mapping
-from typing import Any
 
 from forgather_mem.diagnose.leaks.heap_diff import LOOK_STEPS, CloserLook
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, native_bytes, objects_bytes
@@ -47,7 +46,7 @@ class LeakWatch:
         self._suspects: list[Suspect] = []
         self._window_step: int | None = None
         self._looks = 0
-        self._loader: weakref.ref[Any] | None = None
+        self._loader: weakref.ref[object] | None = None
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if self._sizes is None:

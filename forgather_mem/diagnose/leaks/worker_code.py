@@ -6,7 +6,7 @@ import inspect
 import re
 from typing import Any
 
-from forgather_mem.diagnose.leaks.holder_kinds import CURES
+from forgather_mem.diagnose.leaks.holder_kinds import KINDS
 from forgather_mem.diagnose.leaks.suspects import Suspect
 from forgather_mem.heap.source_lines import is_user_class, is_user_file, place, source_line
 
@@ -61,7 +61,7 @@ def _in_function(part: Any, function: Any, bytes_per_step: float) -> list[Suspec
                 allocated_at=place(file, number),
                 source_line=text,
                 each="in each data worker",
-                cure=CURES["workers"],
+                cure=KINDS["workers"].cure,
                 kind="workers",
                 where="workers",
             )

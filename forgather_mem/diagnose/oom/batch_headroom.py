@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from forgather_mem.diagnose.oom.advice import room
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings
@@ -15,7 +13,7 @@ from forgather_mem.telemetry.report import Change
 
 
 def room_left(
-    uses: BatchUses, settings: RunSettings, began_bytes: int | None, model: Any, optimizer: Any
+    uses: BatchUses, settings: RunSettings, began_bytes: int | None, model: object, optimizer: object
 ) -> Change | None:
     """The result of `room` for this run; None if a limit, a peak or enough steps are missing.
 

@@ -31,7 +31,7 @@ class Batch(NamedTuple):
         return self.rows * (self.length or 1)
 
 
-def batch_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Batch | None:
+def batch_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> Batch | None:
     """The shape of the batch among the arguments of a call; None if there is no tensor.
 
     Tokens are counted in the first two-dimensional integer tensor; without one, rows are counted in the first tensor
@@ -55,8 +55,8 @@ class BatchFinder:
     """`batch_of` for similar calls: remembers where the tokens were found, and their shape."""
 
     def __init__(self) -> None:
-        self._at: tuple[int, Any] | None = None
-        self._shape: Any = None
+        self._at: tuple[int, object] | None = None
+        self._shape: object = None
         self._batch: Batch | None = None
 
     def __call__(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Batch | None:

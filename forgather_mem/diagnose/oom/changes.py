@@ -171,5 +171,5 @@ def allocator_changes(failure: FailureContext, settings: RunSettings) -> Iterato
         )
 
 
-def _as_text(settings: Mapping[str, Any]) -> str:
+def _as_text(settings: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={value}" for name, value in settings.items())

@@ -89,7 +89,7 @@ class FailureContext:
         return None if self.used_bytes is None or self.free_bytes is None else self.used_bytes + self.free_bytes
 
 
-def settings_of(args: Any, model: Any = None, trainer: Any = None) -> RunSettings:
+def settings_of(args: object, model: object = None, trainer: object = None) -> RunSettings:
     """The settings, without references to these objects. Costs a walk over the model's parameters.
 
     Args:
@@ -115,7 +115,7 @@ def settings_of(args: Any, model: Any = None, trainer: Any = None) -> RunSetting
     )
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """A JSON-able form; an enum by its value."""
     value = getattr(value, "value", value)
     return value if isinstance(value, bool | int | float | str | type(None)) else str(value)

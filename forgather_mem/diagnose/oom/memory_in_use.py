@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from forgather_mem.diagnose.oom.batch_uses import HostMeasure
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
@@ -49,8 +48,8 @@ class MemoryThen:
 def memory_then(
     found: OutOfMemory,
     phase: str,
-    model: Any = None,
-    optimizer: Any = None,
+    model: object = None,
+    optimizer: object = None,
     *,
     before_bytes: int | None = None,
     between_bytes: int | None = None,
@@ -74,7 +73,7 @@ def memory_then(
     return _on_host(found, phase, tensors, before_bytes, workers_bytes or 0, reserve_bytes)
 
 
-def _tensors_of(found: OutOfMemory, model: Any, optimizer: Any) -> dict[str, int]:
+def _tensors_of(found: OutOfMemory, model: object, optimizer: object) -> dict[str, int]:
     """Sizes of the model's tensors, if they are in the memory that ran out."""
     first = next(iter(model.parameters()), None) if hasattr(model, "parameters") else None
     if first is None or (first.device.type == "cpu") != (found.where == "host"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches, Shape
 from forgather_mem.diagnose.oom.changes import NOT_MEASURED, batch_changes
@@ -215,7 +214,7 @@ def startup_changes(failure: FailureContext, settings: RunSettings, batches: Bat
     )
 
 
-def _set(note: str | None = None, predicted_bytes: int | None = None, **values: Any) -> Change:
+def _set(note: str | None = None, predicted_bytes: int | None = None, **values: object) -> Change:
     text = ", ".join(
         f"{name}={value!r}" if isinstance(value, str) else f"{name}={value}" for name, value in values.items()
     )

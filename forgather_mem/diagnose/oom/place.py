@@ -91,7 +91,7 @@ class Place:
     functions: tuple[str, ...]
 
 
-def place_of(error: BaseException, model: Any = None) -> Place:
+def place_of(error: BaseException, model: object = None) -> Place:
     """Where this error occurred, as far as its tracebacks show. No reference to the error is kept.
 
     Args:
@@ -111,11 +111,11 @@ def is_before_any_training(error: BaseException) -> bool:
     return not any(_may_train(frame) for frame in _frames(error) if _is_users(frame.f_code.co_filename))
 
 
-def trained_by(error: BaseException) -> tuple[Any, Any]:
+def trained_by(error: BaseException) -> tuple[object, object]:
     """The largest model and the largest optimizer among the variables of the script's functions in the traceback."""
     torch = sys.modules.get("torch")
-    models: dict[int, Any] = {}
-    optimizers: dict[int, Any] = {}
+    models: dict[int, object] = {}
+    optimizers: dict[int, object] = {}
     for frame in _frames(error) if torch is not None else ():
         if not _is_users(frame.f_code.co_filename):
             continue
@@ -165,7 +165,7 @@ def _phase(frames: list[FrameType]) -> str | None:
     return None
 
 
-def _layer(frames: list[FrameType], model: Any) -> str | None:
+def _layer(frames: list[FrameType], model: object) -> str | None:
     outermost = innermost = None
     for frame in frames:
         file = _file(frame)
@@ -214,7 +214,7 @@ def _named(name: str, kind: str) -> str:
     return f"{name} ({kind})" if name.isdecimal() else name or kind
 
 
-def _is_module(value: Any) -> bool:
+def _is_module(value: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)
 
@@ -227,12 +227,12 @@ def _with_theirs(values: Iterable[Any]) -> Iterator[Any]:
             yield from (vars(value).get("model"), vars(value).get("optimizer"))
 
 
-def _is_optimizer(value: Any) -> bool:
+def _is_optimizer(value: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.optim.Optimizer)
 
 
-def _self_of(frame: FrameType) -> Any:
+def _self_of(frame: FrameType) -> object:
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         return None
     variables = frame.f_locals

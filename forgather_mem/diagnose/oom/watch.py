@@ -44,7 +44,7 @@ class OutOfMemoryWatch:
     def __init__(self, snapshot: Snapshot | None = None) -> None:
         self.reading = (type(self), snapshot)  # two equal ones in a training are read once
         self.snapshot = snapshot
-        self.trainer: Callable[[], Any] = _nothing
+        self.trainer: Callable[[], object] = _nothing
         self._forget()
 
     def _forget(self) -> None:
@@ -118,7 +118,7 @@ class OutOfMemoryWatch:
         self._model, self._optimizer = _weakly(model), _weakly(optimizer)
         self._settings = settings_of(moment.args, model, self.trainer())
 
-    def _see(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+    def _see(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> None:
         if self._uses is not None:
             self._uses.see(self._batch_of(arguments, keywords), self._run.step if self._run is not None else 0)
             self.listens = self._uses.reading
