@@ -23,7 +23,6 @@ class ClearCache:
     """
 
     books = "clear"
-    names = ("cache/freed_bytes", "cache/time_s")
 
     def __init__(self, garbage_collection: bool = False) -> None:
         self.garbage_collection = garbage_collection

@@ -25,7 +25,6 @@ class Collect:
     """
 
     books = "collect"
-    names = ("collect/",)
 
     def __init__(self, generation: int = 2) -> None:
         check_generation("Collect", generation)

@@ -29,7 +29,6 @@ class TrimHost:
     """
 
     books = "trim"
-    names = ("trim/",)
 
     def __init__(self, budget_frac: float = 0.02) -> None:
         if not 0 < budget_frac <= 1:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.diagnose.alerts.watch import Alert, AlertWatch, Line
 from forgather_mem.engine.schedule import Rule
 from forgather_mem.errors import check_flags
-from forgather_mem.probes import DeviceProbe, HostProbe, PythonProbe, WorkerProbe
+from forgather_mem.probes import probe_of
 from forgather_mem.telemetry.metrics import METRICS, check_name
 from forgather_mem.telemetry.triggers import AtEvent, Every, check_period, read_limit
 
@@ -19,12 +18,6 @@ __all__ = ["Alert", "MemoryAlert"]
 ABOVE = {"host/limit_used_frac": "90%"}
 BELOW = {"device/headroom_bytes": "1GiB"}
 _COLLOQUIAL = {"gpu": "device", "gpu0": "device", "cuda": "device", "vram": "device", "cpu": "host", "ram": "host"}
-_PROBES: Mapping[str, Callable[[], Any]] = {
-    "host": HostProbe,
-    "device": DeviceProbe,
-    "gc": PythonProbe,
-    "workers": WorkerProbe,
-}
 
 
 class MemoryAlert(RuleCallback):
@@ -84,9 +77,9 @@ class MemoryAlert(RuleCallback):
         ]
         if not lines and full_within_steps is None:
             raise ValueError("MemoryAlert(above={}, below={}, full_within_steps=None): nothing is left to watch")
-        families = {line.name.partition("/")[0] for line in lines}
+        probes = dict.fromkeys(map(probe_of, (line.name for line in lines)))
         watch = AlertWatch(lines, full_within_steps, call, save, stop)
-        works = [*(make() for family, make in _PROBES.items() if family in families), watch]
+        works = [*(probe() for probe in probes if probe is not None), watch]
         rules = [
             Rule(when=Every(steps=every_steps), do=works, name="MemoryAlert"),
             Rule(when=AtEvent("evaluate", "save"), do=works, name="MemoryAlert"),

@@ -23,6 +23,7 @@ from forgather_mem.engine.schedule import (
     schedules_of,
 )
 from forgather_mem.engine.summary import RunSummary
+from forgather_mem.probes import probe_of
 from forgather_mem.sinks import ConsoleSink
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.process_end import PROCESS_END
@@ -37,7 +38,6 @@ __all__ = ["Rule", "Run"]
 _OF_A_STEP = INSIDE_A_STEP | {"step_end"}
 _FLOWS = frozenset(metric.name for metric in METRICS if metric.kind == FLOW)
 Verdict = Callable[[RunSummary], tuple[str, dict[str, Any]]]  # text and data of the finding that closes a run
-_PROBE_OF = {"host": "HostProbe", "device": "DeviceProbe", "gc": "PythonProbe", "workers": "WorkerProbe"}
 
 
 class Run:
@@ -72,7 +72,7 @@ class Run:
         self._sinks: list[Sink] = []
         self._console: ConsoleSink | None = None  # our own
         self._works: list[Any] = []
-        self._probes: dict[str, Any] = {}
+        self._probes: dict[type, Any] = {}
         self._readings: dict[Hashable, Any] = {}
         self._record: Sample | None = None
         self._written = self.step  # step of the last `step_end` record
@@ -383,14 +383,14 @@ class Run:
     def _value(self, name: str, moment: Moment, sample: Sample) -> float | None:
         """A current reading: from the record, or else from the family's probe, which is then called once."""
         value = sample.values.get(name)
-        probe_name = _PROBE_OF.get(name.split("/")[0])
-        if value is not None or probe_name is None:
+        if value is not None:
             return value
-        probe = self._probes.get(probe_name)
+        probe_class = probe_of(name)
+        if probe_class is None:
+            return None
+        probe = self._probes.get(probe_class)
         if probe is None:
-            from forgather_mem import probes
-
-            probe = self._probes[probe_name] = self._stand_in(getattr(probes, probe_name)())
+            probe = self._probes[probe_class] = self._stand_in(probe_class())
             self._begin(probe)
         self._merge(sample, probe(moment, sample))
         return sample.values.get(name)

@@ -155,11 +155,3 @@ def good_end(path: str | Path) -> int:
     """The end of a file's last whole record; TensorBoard reads nothing after it."""
     with open_regular(path) as file:
         return max((end for end, _ in payloads(file)), default=0)
-
-
-def cut_torn_tail(path: str | Path) -> int:
-    """Cut off everything after a file's last whole record; returns the bytes cut. Nothing may be writing it."""
-    end, size = good_end(path), os.path.getsize(path)
-    if end < size:
-        os.truncate(path, end)
-    return size - end

@@ -8,6 +8,25 @@ from forgather_mem.probes.python import PythonProbe
 from forgather_mem.probes.tensors import TensorProbe, live_tensors
 from forgather_mem.probes.workers import WorkerProbe
 
+# Which probe reads a sample name: that of the whole name, else that of its family. Others are read by a rule only.
+_PROBE_OF = {
+    "host/children_pss_bytes": WorkerProbe,
+    "host": HostProbe,
+    "device": DeviceProbe,
+    "gc": PythonProbe,
+    "workers": WorkerProbe,
+}
+
+
+def probe_of(name: str) -> type[HostProbe | DeviceProbe | PythonProbe | WorkerProbe] | None:
+    """The class of the probe that reads this sample name without more arguments; None if only a rule can.
+
+    >>> probe_of("host/rss_bytes").__name__, probe_of("host/children_pss_bytes").__name__, probe_of("mine/queue_len")
+    ('HostProbe', 'WorkerProbe', None)
+    """
+    return _PROBE_OF.get(name) or _PROBE_OF.get(name.partition("/")[0])
+
+
 __all__ = [
     "CleanupProbe",
     "DeviceProbe",
@@ -17,4 +36,5 @@ __all__ = [
     "TensorProbe",
     "WorkerProbe",
     "live_tensors",
+    "probe_of",
 ]

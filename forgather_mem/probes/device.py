@@ -35,8 +35,6 @@ class DeviceProbe:
         ValueError: for a budget that is not positive.
     """
 
-    names = ("device/",)
-
     def __init__(
         self,
         reset_peaks: bool = False,

@@ -44,8 +44,6 @@ class HostProbe:
         ValueError: for a period or budget that is not positive.
     """
 
-    names = ("host/",)
-
     def __init__(
         self,
         slow_every_s: float = 10.0,

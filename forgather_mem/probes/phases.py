@@ -38,8 +38,6 @@ class PhaseProbe:
         ValueError: for a budget that is not positive.
     """
 
-    names = ("phase/",)
-
     def __init__(
         self,
         host_mark: bool = False,

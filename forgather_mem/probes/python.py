@@ -30,8 +30,6 @@ class PythonProbe:
         ValueError: for a period or budget that is not positive.
     """
 
-    names = ("gc/",)
-
     def __init__(self, tracked_every_s: float = 10.0, *, budget_frac: float = BUDGET_FRAC) -> None:
         if not tracked_every_s > 0:
             raise ValueError(f"PythonProbe(tracked_every_s={tracked_every_s}): give seconds above 0")

@@ -21,8 +21,6 @@ class RankProbe:
     one round trip to the store (about 0.1 ms), on rank 0 one per rank.
     """
 
-    names = ("ranks/",)
-
     def __init__(self) -> None:
         self._rank, self._world_size = 0, 1
 

@@ -44,8 +44,6 @@ class TensorProbe:
         ValueError: for a budget that is not positive.
     """
 
-    names = ("tensors/",)
-
     def __init__(self, *, budget_frac: float = BUDGET_FRAC) -> None:
         if not 0 < budget_frac <= 1:
             raise ValueError(f"TensorProbe(budget_frac={budget_frac}): give a share above 0 and at most 1")

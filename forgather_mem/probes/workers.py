@@ -39,8 +39,6 @@ class WorkerProbe:
         ValueError: for a period or budget that is not positive.
     """
 
-    names = ("workers/", "host/children_pss_bytes")
-
     def __init__(self, every_s: float = 5.0, *, budget_frac: float = BUDGET_FRAC, proc_root: str = "/proc") -> None:
         if not every_s > 0:
             raise ValueError(f"WorkerProbe(every_s={every_s}): give seconds above 0")

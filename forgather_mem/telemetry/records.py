@@ -176,7 +176,6 @@ class Work(Protocol):
     - `books: str`: "collect", "clear" or "trim"; what it returns is then recorded in the ledger.
     - `is_urgent() -> bool`: whether this step must be read, found cheaply: called in steps that a rule's budget
       skips, so that a peak is in its own step's record.
-    - `names: Sequence[str]`: names (or prefixes ending in "/") of what it can return.
     """
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]: ...

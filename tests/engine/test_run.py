@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import pickle
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -188,6 +190,16 @@ def test_a_limit_reads_its_value_itself_when_no_rule_does() -> None:
     loop.run.close()
     assert counter.calls == [1]
     assert capture.samples[0].values["host/rss_bytes"] > 2**20
+
+
+def test_a_limit_on_a_size_of_the_workers_is_read_by_their_probe() -> None:
+    loop, counter = new_loop(), Counter()
+    loop.add([Rule(Above("host/children_pss_bytes", 1), [counter])])
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    loop.step()
+    loop.run.close()
+    child.communicate()
+    assert counter.calls == [1]
 
 
 def test_the_last_step_of_an_epoch_ended_twice_counts_once() -> None:

@@ -19,7 +19,6 @@ from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 from forgather_mem.formats.event_file import (
     EventFile,
     crc32c,
-    cut_torn_tail,
     frame,
     good_end,
     is_ours,
@@ -85,13 +84,10 @@ def test_two_files_of_one_process_and_second_have_names_of_their_own(tmp_path: P
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_torn_tail_is_cut_off_once(tmp_path: Path) -> None:
+def test_a_torn_tail_does_not_count(tmp_path: Path) -> None:
     path = tmp_path / "events.out.tfevents.1"
     path.write_bytes(framed(b"first") + framed(b"second")[:-3])
     assert good_end(path) == len(framed(b"first"))
-    assert cut_torn_tail(path) == len(framed(b"second")) - 3
-    assert cut_torn_tail(path) == 0
-    assert path.read_bytes() == framed(b"first")
 
 
 @pytest.mark.parametrize("missing", ["google_crc32c._crc32c", "google_crc32c"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -65,7 +64,6 @@ class Batches:
         self._gradient_bytes = settings.trained_bytes or parts.get("gradients") or parts.get("parameters") or 0
         adam = str(arguments.get("optim") or "").startswith("adamw_torch")
         self._optimizer_bytes = 2 * (settings.trained_bytes or 0) if adam else 0
-        self._saved_bytes = 0
         self._unseen_bytes = self._not_in_the_fit()
 
     def failed_shape(self, rows: int | None) -> Shape | None:
@@ -85,7 +83,7 @@ class Batches:
             return None
         bound = binding(self.fits, shape.rows, shape.length)
         assert bound is not None
-        more: float = self._kept_gradients(shape) - self._saved_bytes
+        more: float = self._kept_gradients(shape)
         failed = self.failed_shape(None)
         if failed is not None and failed.tokens:
             more += self._unseen_bytes * shape.tokens / failed.tokens
@@ -103,13 +101,6 @@ class Batches:
         if least is None or self.capacity_bytes is None:
             return None
         return least <= (1 - KEPT_FREE_FRAC) * self.capacity_bytes
-
-    def without_state(self, state_bytes: int) -> Batches:
-        """The same with an optimizer whose state takes only this much."""
-        other = copy.copy(self)
-        had = self._failure.parts.get("optimizer")
-        other._saved_bytes = (had or self._optimizer_bytes) - state_bytes
-        return other
 
     def smaller(self, rows: int) -> Iterator[Shape]:
         """The same step in smaller micro-batches, the largest first."""
@@ -166,7 +157,7 @@ class Batches:
             return None
         unseen = _UNSEEN.get(failure.phase, _UNSEEN_ELSE)
         needed = unseen * (activations + (failure.requested_bytes or 0)) * shape.tokens / failed.tokens
-        return failure.used_bytes - activations + self._still_to_come() - self._saved_bytes + needed
+        return failure.used_bytes - activations + self._still_to_come() + needed
 
     def _still_to_come(self) -> int:
         """What a later step holds besides its activations: gradients and optimizer state."""
