@@ -25,9 +25,9 @@ from typing import Any
 from forgather_mem.actions import Adaptive, ClearCache
 from forgather_mem.actions.trim import trim_host
 from forgather_mem.engine.run import Run
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.sinks import Capture
 from forgather_mem.system.procfs import own_memory
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.triggers import Every
 from forgather_mem.units import MIB
 
@@ -135,10 +135,10 @@ def child(place: str, scenario: str, policy: str) -> dict[str, float]:
     work = host_scenario(scenario) if place == "host" else device_scenario(scenario)
     capture = Capture()
     state = SimpleNamespace(global_step=0, epoch=0.0)
-    run = Run(SimpleNamespace(output_dir=None), state, strict=True)
+    run = Run.begin(SimpleNamespace(output_dir=None), state, strict=True)
     does = {"never": _nothing, "always": action, "adaptive": Adaptive(action)}[policy]
     member = object()
-    plans = run.join(member, [Rule(when=Every(steps=1), do=[does])], [capture], 0.0)
+    plans = run.add_member(member, [Rule(when=Every(steps=1), do=[does])], [capture], 0.0)
     levels, times = [], []
     for step in range(1, STEPS + 1):
         began_s = time.perf_counter()

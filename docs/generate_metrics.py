@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from forgather_mem.telemetry.metrics import FLOW, METRICS, PHASES, TOTAL, Metric
+from forgather_mem.telemetry.events import PHASES
+from forgather_mem.telemetry.metrics import FLOW, METRICS, TOTAL, Metric
 
 PAGE = Path(__file__).with_name("metrics.md")
 

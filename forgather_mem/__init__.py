@@ -17,7 +17,7 @@ _MODULE_OF = {
     "ConfigEnvironment": "config.environment",
     "Policy": "config.policy.policy",
     "TemplateError": "errors",
-    "Rule": "engine.schedule",
+    "Rule": "telemetry.rule",
     "Every": "telemetry.triggers",
     "AtEvent": "telemetry.triggers",
     "Above": "telemetry.triggers",
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from forgather_mem.config.environment import Config as Config
     from forgather_mem.config.environment import ConfigEnvironment as ConfigEnvironment
     from forgather_mem.config.policy.policy import Policy as Policy
-    from forgather_mem.engine.schedule import Rule as Rule
     from forgather_mem.errors import TemplateError as TemplateError
     from forgather_mem.load import attach as attach
     from forgather_mem.load import load_callbacks as load_callbacks
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from forgather_mem.reclaim.release import cleanup_after as cleanup_after
     from forgather_mem.reclaim.release import release_memory as release_memory
     from forgather_mem.reclaim.retry import retry_on_oom as retry_on_oom
+    from forgather_mem.telemetry.rule import Rule as Rule
     from forgather_mem.telemetry.triggers import Above as Above
     from forgather_mem.telemetry.triggers import AtEvent as AtEvent
     from forgather_mem.telemetry.triggers import Every as Every

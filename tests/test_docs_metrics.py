@@ -8,7 +8,8 @@ from types import ModuleType
 import pytest
 
 from forgather_mem.sinks.tags import tag_of
-from forgather_mem.telemetry.metrics import METRICS, PHASES, metric_of
+from forgather_mem.telemetry.events import PHASES
+from forgather_mem.telemetry.metrics import METRICS, metric_of
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -31,8 +31,8 @@ from tests.training import make_trainer
 FUNCTIONS = functions()
 MEMBERS = ("begin", "end", "__call__", "phase_begin", "phase_end", "write", "tell", "problems", "log_values", "say")
 ENGINE = (
-    "engine.run:Run", "engine.phases:", "engine.schedule:", "engine.summary:", "engine.ledger:", "callbacks.base:_",
-    "reporting.build:",
+    "engine.run:Run", "engine.record", "engine.sink_set:", "engine.work_set:", "engine.phases:", "engine.schedule:",
+    "engine.summary:", "engine.ledger:", "callbacks.base:_", "reporting.build:",
 )  # fmt: skip
 
 
@@ -56,7 +56,8 @@ def of_members(name: str) -> list[str]:
     return [
         key
         for key in FUNCTIONS
-        if key.endswith(f".{name}") and not key.startswith(("loops.", "telemetry.guard:", "engine.run:"))
+        if key.endswith(f".{name}")
+        and not key.startswith(("loops.", "telemetry.guard:", "engine.run:", "engine.sink_set:", "engine.work_set:"))
     ]
 
 
@@ -116,7 +117,7 @@ def test_a_trainer_goes_on_when_what_stands_around_its_methods_fails(
 class Fails:
     """A user's own part, as a sink, a probe and a watcher of phases: one of its members raises from step 3 on."""
 
-    listens = True
+    wants_begin = True
 
     def __init__(self, member: str) -> None:
         self.member = member

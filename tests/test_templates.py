@@ -10,7 +10,7 @@ import pytest
 import forgather_mem
 from forgather_mem import ConfigEnvironment, load_callbacks
 from forgather_mem.callbacks import ClearCacheCallback, MemoryCallback, SimpleGarbageCollector, TBMemoryLogger
-from forgather_mem.engine.schedule import Rule
+from forgather_mem.telemetry.rule import Rule
 
 LIBRARY = Path(forgather_mem.__file__).parent.parent / "templates"
 SHIPPED = sorted(str(file.relative_to(LIBRARY)) for file in LIBRARY.rglob("*.yaml"))

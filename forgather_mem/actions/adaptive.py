@@ -6,7 +6,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from forgather_mem.telemetry.records import Finding, Moment, Outcome, RunInfo, Sample
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Finding, Moment, Outcome, Sample
 from forgather_mem.units import MIB, format_bytes, format_duration
 
 logger = logging.getLogger(__name__)
@@ -124,7 +125,7 @@ class Adaptive:
             "call is made, then fewer, then none, unless one pays off"
         )
         logger.warning("%s", text)
-        run.tell(Finding(kind="adaptive", step=outcome.step, text=text, data={"what": self.books}))
+        run.emit(Finding(kind="adaptive", step=outcome.step, text=text, data={"what": self.books}))
 
 
 def pays(outcome: Outcome) -> bool:

@@ -15,18 +15,15 @@ from transformers import TrainerCallback
 from forgather_mem.callbacks.trainer.link import Link
 from forgather_mem.engine.run import Run
 from forgather_mem.engine.run_of import RUNS, run_of
-from forgather_mem.engine.schedule import EventSchedule, Rule, events_of
+from forgather_mem.engine.schedule import EventSchedule, events_of
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import check_flags
 from forgather_mem.reporting.build import build_report, verdict, write_report
+from forgather_mem.telemetry.events import EVENTS_THAT_BEGIN_A_RUN
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.records import Sink
+from forgather_mem.telemetry.protocols import Sink
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.switch import is_off, why_off
-
-# A run may begin late, with a callback added during a training; events outside a training don't begin one.
-_BEGINS_A_RUN = frozenset(
-    {"train_begin", "epoch_begin", "step_begin", "substep_end", "pre_optimizer_step", "optimizer_step", "step_end"}
-)
 
 
 class RuleCallback(TrainerCallback):
@@ -215,7 +212,7 @@ class RuleCallback(TrainerCallback):
 
     def _enter(self, event: str, args: Any, state: Any) -> Run | None:
         """The run of this training: joined, or begun if we are the first. None outside a training."""
-        if not self._on() or event not in _BEGINS_A_RUN:
+        if not self._on() or event not in EVENTS_THAT_BEGIN_A_RUN:
             return None
         found = run_of(state)
         if found is None and self._run is not None and not self._run.closed and event != "train_begin":
@@ -240,7 +237,7 @@ class RuleCallback(TrainerCallback):
         link = found.fence.call("link", Link.find, self)
         if link is not None:
             found.fence.call("link", self._linked, link, found)
-        self._plans = found.join(self, self.rules, self.sinks, state.epoch)
+        self._plans = found.add_member(self, self.rules, self.sinks, state.epoch)
         if link is not None:
             found.fence.call("link", self._use_link, link)
         return found
@@ -261,16 +258,16 @@ class RuleCallback(TrainerCallback):
         self, event: str, args: Any, state: Any, control: Any, objects: Mapping[str, Any], epochs_before: int = 0
     ) -> None:
         """One event outside a training: a run of its own, begun and closed here."""
-        run = Run(args, state, strict=self.strict)
+        run = Run.begin(args, state, strict=self.strict)
         try:
-            plan = run.join(self, self.rules, self.sinks, float(epochs_before)).get(event)
+            plan = run.add_member(self, self.rules, self.sinks, float(epochs_before)).get(event)
             if plan is not None:
                 run.handle(plan, args, state, control, objects)
         finally:
             run.close()
 
     def _begin_run(self, args: Any, state: Any) -> Run:
-        run = Run(args, state, strict=self.strict, verdict=_close_report)
+        run = Run.begin(args, state, strict=self.strict, verdict=_close_report)
         RUNS.give(state, run)
         return run
 

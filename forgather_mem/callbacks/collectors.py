@@ -7,10 +7,11 @@ from collections.abc import Mapping
 
 from forgather_mem.actions import ClearCache, Collect
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.errors import check_flags
 from forgather_mem.system.allocator import current_allocator
-from forgather_mem.telemetry.records import Moment, Sample, Work
+from forgather_mem.telemetry.protocols import Work
+from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every, check_period
 from forgather_mem.units import format_bytes
 
@@ -107,13 +108,13 @@ def _tell_start(moment: Moment, sample: Sample) -> Mapping[str, float]:
     where = f"step {moment.step}"
     if moment.event == "epoch_end":
         where = f"epoch {math.ceil((moment.epoch or 0.0) - 1e-6)}"
-    moment.run.say(f"Running garbage collection at end of {where}...")
+    moment.run.print_line(f"Running garbage collection at end of {where}...")
     return NOTHING
 
 
 def _tell_collected(moment: Moment, sample: Sample) -> Mapping[str, float]:
     values = sample.values
-    moment.run.say(
+    moment.run.print_line(
         f"Garbage collection finished in {values['collect/time_s']:.3f}s. "
         f"Collected {values['collect/objects']:.0f} objects, freed {format_bytes(values['collect/freed_bytes'])}."
     )
@@ -124,12 +125,12 @@ def _tell_cleared(moment: Moment, sample: Sample) -> Mapping[str, float]:
     values = sample.values
     if "cache/time_s" not in values:  # no accelerator
         return NOTHING
-    moment.run.say(
+    moment.run.print_line(
         f"Device cache cleared in {values['cache/time_s']:.3f}s, freed {format_bytes(values['cache/freed_bytes'])}."
     )
     allocator = current_allocator()
     if allocator is not None and allocator.summary is not None:
-        moment.run.say(f"Memory stats after clearing:\n{allocator.summary()}")
+        moment.run.print_line(f"Memory stats after clearing:\n{allocator.summary()}")
     return NOTHING
 
 
@@ -142,5 +143,7 @@ class _SayWithoutDevice:
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if not self._said and not ClearCache().available:
             self._said = True
-            moment.run.say("CudaGarbageCollector: there is no accelerator and so no device cache; it only collects.")
+            moment.run.print_line(
+                "CudaGarbageCollector: there is no accelerator and so no device cache; it only collects."
+            )
         return NOTHING

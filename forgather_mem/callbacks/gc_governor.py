@@ -12,10 +12,11 @@ from forgather_mem.actions.collect import check_generation, collect
 from forgather_mem.actions.freeze import HeapHold, frees_aged_cycles
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.gc_schedule import Budget, Schedule
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.errors import check_flags
 from forgather_mem.system.rank_store import RankAgreement
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
 from forgather_mem.units import format_bytes
 
@@ -174,7 +175,7 @@ class _Governor:
                 "unfreezes nothing, so its collections scan the whole heap"
             )
         if self._verbose:
-            moment.run.say(
+            moment.run.print_line(
                 f"Garbage collection at {moment.event}, step {moment.step}: {values['collect/objects']:.0f} objects, "
                 f"{format_bytes(values['collect/freed_bytes'])} freed in {values['collect/time_s']:.3f}s."
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.diagnose.leaks.watch import LeakWatch
-from forgather_mem.engine.schedule import Rule
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every, check_period
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.diagnose.alerts.watch import Alert, AlertWatch, Line
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.errors import check_flags
 from forgather_mem.probes import probe_of
 from forgather_mem.telemetry.metrics import METRICS, check_name
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every, check_period, read_limit
 
 __all__ = ["Alert", "MemoryAlert"]

@@ -10,11 +10,12 @@ from forgather_mem.callbacks.memory_loggers import BETWEEN_STEPS
 from forgather_mem.callbacks.step_loss import StepLoss
 from forgather_mem.callbacks.trainer.link import Link
 from forgather_mem.engine.run import Run
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.probes import CleanupProbe, DeviceProbe, HostProbe, PhaseProbe, PythonProbe, TensorProbe
 from forgather_mem.sinks import BlackBoxSink, JsonlSink, TensorBoardSink
 from forgather_mem.sinks.console import print_line
-from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, Sample, Sink
+from forgather_mem.telemetry.protocols import Sink
+from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, Sample
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every
 
 NOTHING: Mapping[str, float] = {}

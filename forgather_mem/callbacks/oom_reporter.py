@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import sys
-import weakref
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.trainer.link import Link
@@ -15,15 +14,16 @@ from forgather_mem.diagnose.oom.failing import close_failed
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.watch import OutOfMemoryWatch
 from forgather_mem.engine.run import Run
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.errors import check_flags
 from forgather_mem.files import replace_file
 from forgather_mem.reporting.text import report_text
 from forgather_mem.system.process_end import PROCESS_END
 from forgather_mem.telemetry import run_session
-from forgather_mem.telemetry.records import Finding, RunInfo, Sample
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report import LastError, RunReport
 from forgather_mem.telemetry.report_schema import from_dict, to_dict
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every
 
 # Budget of all our readings; above it, only steps whose batch is read are examined.
@@ -82,12 +82,12 @@ class LastWords:
 
     def __init__(self) -> None:
         self._report: RunReport | None = None
-        self._run: weakref.ref[Run] | None = None
+        self._run: RunInfo | None = None
 
     def begin(self, run: RunInfo) -> None:
         """A training begins; an earlier one's failure no longer matters."""
         self._report = None
-        self._run = weakref.ref(run) if isinstance(run, Run) else None
+        self._run = run
         PROCESS_END.ask(self._at_exit)  # after the run has asked, hence called before it
 
     def write(self, sample: Sample) -> None:
@@ -113,10 +113,9 @@ class LastWords:
 
     def _at_exit(self) -> None:
         error = getattr(sys, "last_value", None)  # the error whose traceback Python has printed
-        run = self._run() if self._run is not None else None
         if error is not None and recognise(error) is not None:
-            if run is not None:  # nothing reported the error when it was raised
-                close_failed(run, error)
+            if self._run is not None:  # nothing reported the error when it was raised
+                close_failed(self._run, error)
             session_folder = run_session.folder()
             if self._report is not None and session_folder is not None:
                 _hand_over(self._report, session_folder)

@@ -14,10 +14,11 @@ import torch
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.files import make_real_folder, remove_real
 from forgather_mem.system.allocator import current_allocator
-from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Finding, Moment, Sample
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
 from forgather_mem.units import MIB, format_bytes
 
@@ -104,7 +105,7 @@ class _Recorder:
             elif moment.event == "train_end":
                 self._over = True
                 why = f"the training ended before step {self._first:,}"
-                moment.run.say(f"forgather-mem: step {moment.step:,}: nothing was profiled: {why}")
+                moment.run.print_line(f"forgather-mem: step {moment.step:,}: nothing was profiled: {why}")
         elif moment.event == "train_end" or (
             moment.event == "step_end" and moment.step >= self._first + self._steps - 1
         ):
@@ -119,7 +120,7 @@ class _Recorder:
             self._over = True
             nowhere = "there is no folder for files: give an output_dir, or set FORGATHER_MEM_DIR"
             why = "another profiler is active" if moment.run.folder is not None else nowhere
-            moment.run.say(f"forgather-mem: step {moment.step:,}: nothing is profiled: {why}")
+            moment.run.print_line(f"forgather-mem: step {moment.step:,}: nothing is profiled: {why}")
             return
         activities = [torch.profiler.ProfilerActivity.CPU]
         allocator = current_allocator()
@@ -149,8 +150,8 @@ class _Recorder:
         steps = f"steps {self._first:,} to {last:,}" if last > self._first else f"step {last:,}"
         text = f"profiled {steps}: " + (" ; ".join(written) if written else str(problem))
         data = {"trace": str(trace) if problem is None else None, "snapshot": snapshot}
-        moment.run.tell(Finding(kind="profile", step=last, text="", data={**data, "first": self._first, "last": last}))
-        moment.run.say(f"forgather-mem: {text}")
+        moment.run.emit(Finding(kind="profile", step=last, text="", data={**data, "first": self._first, "last": last}))
+        moment.run.print_line(f"forgather-mem: {text}")
 
     def _write(self, profiler: Any, trace: Path) -> str | None:
         """What prevented the trace from being written; None on success."""

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 _run_numbers = itertools.count(1)  # equal on all ranks, since all run the same trainings
 
 
-def facts_of(args: Any, state: Any) -> RunFacts:
+def facts_of(args: Any) -> RunFacts:
     """The facts at the start of a training, from the arguments of any trainer; what it lacks is left out."""
     rank, world_size = rank_and_size()
     rank, world_size = int(getattr(args, "process_index", rank) or 0), int(getattr(args, "world_size", world_size) or 1)

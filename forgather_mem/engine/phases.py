@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
+from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.records import STEP_PHASES, PhaseWatcher
-
-# Code inside these belongs to them: the forward pass of an evaluation is evaluation.
-_OPAQUE = frozenset({"evaluate", "save", "resume", "generate"})
+from forgather_mem.telemetry.protocols import PhaseWatcher, SeesBatch
 
 
 class PhaseStack:
@@ -36,7 +33,7 @@ class PhaseStack:
         self.failed: str | None = None
         self.in_step: bool | None = None
         self.watched_s = 0.0
-        self.on_batch: list[Callable[[Sequence[Any], Mapping[str, Any]], object]] = []
+        self.on_batch: list[SeesBatch] = []
         self.on_failure: list[Callable[[BaseException], object]] = []
         self._fence = fence or FailureGuard()
         self._stack: list[str] = []
@@ -58,7 +55,7 @@ class PhaseStack:
         """Begin a phase. False if it belongs to an outer one and is not counted; then don't leave it."""
         self.failed = None
         if self._stack:
-            if self._stack[-1] in _OPAQUE:
+            if self._stack[-1] in OPAQUE_PHASES:
                 return False
             if self._stack[-1] == "startup":
                 self.leave("startup")
@@ -98,9 +95,9 @@ class PhaseStack:
         for watching in watchers:
             watcher = watching.watcher
             try:
-                if not watching.off and (rare or getattr(watcher, "listens", True)):
+                if not watching.off and (rare or getattr(watcher, "wants_begin", True)):
                     watcher.phase_begin(phase)
-                    if rare or getattr(watcher, "hears_ends", True):
+                    if rare or getattr(watcher, "wants_end", True):
                         told.append(watching)
             except Exception as error:
                 if not self._fence.strike(watching, error):

@@ -4,67 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from forgather_mem.telemetry.events import EVENTS_INSIDE_A_STEP
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.plain_numbers import plain_numbers
-from forgather_mem.telemetry.records import Moment, Sample, Work
-from forgather_mem.telemetry.triggers import Limit, Trigger
+from forgather_mem.telemetry.protocols import Work
+from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.rule import Rule, name_of
+from forgather_mem.telemetry.triggers import Limit
 
-# At these events `state.global_step` still counts the steps before the current one.
-INSIDE_A_STEP = frozenset({"step_begin", "substep_end", "pre_optimizer_step", "optimizer_step"})
 MAX_STRETCH = 16
 SHARE_RECORDS = 8
 _NEVER = 2**62
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Runs the works in `do`, in this order, when `when` is due.
-
-    Args:
-        when: A trigger: `Every(...)`, `AtEvent(...)`, `Above(...)`.
-        do: Probes and actions, or any callable `(moment, sample) -> mapping of name to number`.
-        name: Used in messages; default: what it does and when.
-        budget_frac: The fraction of the time that our code may take in total. Above it, this rule is checked only at
-            every 2nd, 4th, 8th or 16th of its steps, until the overhead is lower again. Default: no budget.
-
-    >>> from forgather_mem.telemetry.triggers import Every
-    >>> Rule(when=Every(steps=0), do=[])
-    Traceback (most recent call last):
-    ...
-    ValueError: Every(steps=0): a period is 1 step or more
-
-    Raises:
-        ValueError: for no works, a work that can't be called, an invalid trigger, or a budget that is not a fraction.
-    """
-
-    when: Trigger
-    do: Sequence[Work]
-    name: str = ""
-    budget_frac: float | None = None
-
-    def __post_init__(self) -> None:
-        if not hasattr(self.when, "events"):
-            raise ValueError(f"Rule(when={self.when!r}): give a trigger: Every(...), AtEvent(...) or Above(...)")
-        works = [self.do] if callable(self.do) else list(self.do)
-        if not works:
-            raise ValueError(f"Rule(when={self.when!r}, do=[]): name one probe or action, or more")
-        for work in works:
-            if isinstance(work, type):
-                raise ValueError(f"Rule(do=[... {work.__name__} ...]): this is a class; write {work.__name__}()")
-            if not callable(work):
-                raise ValueError(f"Rule(do=[... {work!r} ...]): a probe or an action is called; this can't be")
-        if self.budget_frac is not None and not 0 < self.budget_frac <= 1:
-            raise ValueError(f"Rule(budget_frac={self.budget_frac}): give a share above 0 and at most 1")
-        if self.budget_frac is not None and getattr(self.when, "steps", None) is None:
-            raise ValueError(
-                f"Rule(when={self.when!r}, budget_frac={self.budget_frac}): a budget stretches Every(steps=N)"
-            )
-        object.__setattr__(self, "do", tuple(works))
-        if not self.name:
-            done = "+".join(map(_name_of, works))
-            object.__setattr__(self, "name", f"{done} at {'/'.join(self.when.events)}")
 
 
 class ArmedWork:
@@ -117,7 +68,7 @@ class ArmedRule:
         self.off = False
         works = list(map(stand_in, rule.do))
         alone = len(works) == 1
-        self.works = [ArmedWork(work, self.name if alone else f"{self.name}, {_name_of(work)}") for work in works]
+        self.works = [ArmedWork(work, self.name if alone else f"{self.name}, {name_of(work)}") for work in works]
 
     def keep_to_budget(self, share: float) -> None:
         """All of ours takes this share of the time: look more rarely, or more often again."""
@@ -169,7 +120,7 @@ class EventSchedule:
         self.paced = [rule for rule in self.rules if rule.budget_frac is not None]
         self.urgent: list[ArmedWork] = []
         self._find_period()
-        self.offset = 1 if event in INSIDE_A_STEP else 0
+        self.offset = 1 if event in EVENTS_INSIDE_A_STEP else 0
         self.flushes = False
         self.epochs = int((epoch or 0.0) + 1e-6)
         self.seen_step = -1
@@ -239,7 +190,7 @@ def assign_writer(events: Iterable[str], members: Collection[Mapping[str, EventS
     for event in events:
         hooking = [plans[event] for plans in members if event in plans and plans[event].rules]
         for plan in hooking:
-            plan.flushes = plan is hooking[-1] and event not in INSIDE_A_STEP
+            plan.flushes = plan is hooking[-1] and event not in EVENTS_INSIDE_A_STEP
 
 
 def _is_ours(work: object) -> bool:
@@ -249,7 +200,3 @@ def _is_ours(work: object) -> bool:
 
 def _checked(work: Work) -> Callable[[Moment, Sample], Mapping[str, float]]:
     return lambda moment, sample: plain_numbers(work(moment, sample))
-
-
-def _name_of(work: object) -> str:
-    return str(getattr(work, "__name__", type(work).__name__))

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from forgather_mem.telemetry.records import RISEN, Finding, Sample, Sink
+from forgather_mem.telemetry.protocols import Sink
+from forgather_mem.telemetry.records import RISEN, Finding, Sample
 from forgather_mem.telemetry.report import Change, CleanupCall, LeakReport, OomReport, RunReport
 from forgather_mem.telemetry.report_schema import checked, to_dict
 
@@ -169,14 +170,14 @@ class RunSummary:
             if peak in values and ground in values:
                 self.rises[key] = max(self.rises.get(key, 0.0), values[peak] - values[ground])
 
-    def ask(self, sink: Sink) -> None:
+    def collect_sink_problems(self, sink: Sink) -> None:
         """What this sink could not write, and where TensorBoard finds what it wrote."""
         problem = getattr(sink, "problems", lambda: None)()
         if problem:
             self.switched_off.append(str(problem))
         self.facts.event_folder = getattr(sink, "folder", None) or self.facts.event_folder
 
-    def steps_took(self, own_s: float, all_s: float) -> None:
+    def add_step_cost(self, own_s: float, all_s: float) -> None:
         """Add the steps of one record: our own time in them, and their duration."""
         if self._begun:
             self.steady_self_s += own_s

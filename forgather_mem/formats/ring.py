@@ -32,12 +32,13 @@ from typing import NamedTuple
 
 from forgather_mem.files import read_regular
 from forgather_mem.formats import ring_writer as layout
+from forgather_mem.telemetry.events import EVENT_NUMBERS, PHASE_NUMBERS
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report_schema import is_number
 
 
 class RingState(NamedTuple):
-    """The last sign of life: time, number of steps, one of `PHASES`, and one of `ENDS`."""
+    """The last sign of life: time, number of steps, one of `events.PHASES`, and one of `ENDS`."""
 
     time_s: float
     step: int
@@ -100,7 +101,7 @@ def _state(data: bytes) -> RingState:
     cells = [layout.STATE.unpack_from(data, layout.STATE_AT + cell * layout.CELL_BYTES) for cell in (0, 1)]
     whole = (cell for cell in cells if cell[0] == cell[-1] and is_number(cell[1]) and is_number(cell[2]))
     _, time_s, step, phase, end, _ = max(whole, default=(0, 0.0, 0, 0, 0, 0))
-    return RingState(time_s, step, _name_of(layout.PHASES, phase), _name_of(layout.ENDS, end))
+    return RingState(time_s, step, _name_of(PHASE_NUMBERS, phase), _name_of(layout.ENDS, end))
 
 
 def _samples(data: bytes) -> tuple[list[Sample], int]:
@@ -115,7 +116,7 @@ def _samples(data: bytes) -> tuple[list[Sample], int]:
             named = {name: value for name, value in zip(layout.NAMES, values, strict=True) if is_number(value)}
             known_epoch = epoch if is_number(epoch) else None
             sample = Sample(
-                _name_of(layout.EVENTS, event), step, known_epoch, time_s, named, None if device < 0 else device
+                _name_of(EVENT_NUMBERS, event), step, known_epoch, time_s, named, None if device < 0 else device
             )
             found.append((first, sample))
     return [sample for _, sample in sorted(found, key=lambda pair: pair[0])], torn

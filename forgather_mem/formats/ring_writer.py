@@ -16,6 +16,7 @@ import zlib
 from forgather_mem.files import open_real, remove_real
 from forgather_mem.system.descriptors import out_of_the_way
 from forgather_mem.system.forks import FORKS
+from forgather_mem.telemetry.events import EVENT_NUMBERS, PHASE_NUMBERS
 
 TYPE_CHECKING = False  # importing typing would cost the parent a megabyte and 4 ms
 if TYPE_CHECKING:
@@ -31,13 +32,6 @@ NAMES = (
     "device/reserved_bytes", "device/step_peak_bytes", "device/headroom_bytes", "step/time_s",
 )  # fmt: skip
 # Stored in the file as numbers: add only at the end.
-PHASES = (
-    "other", "startup", "data", "forward", "backward", "optimizer", "evaluate", "save", "resume", "generate",
-)  # fmt: skip
-EVENTS = (
-    "other", "step_end", "evaluate", "predict", "save", "train_begin", "train_end", "epoch_begin", "epoch_end", "log",
-    "prediction_step", "init_end", "push_begin",
-)  # fmt: skip
 ENDS = ("running", "finished", "exception", "oom", "killed", "interrupted")
 
 HEADER_BYTES, NUM_SAMPLES, NUM_NOTES, NOTE_BYTES = 16384, 512, 16, 1000
@@ -53,7 +47,9 @@ SAMPLES_AT = STATE_AT + 2 * CELL_BYTES
 NOTES_AT = SAMPLES_AT + NUM_SAMPLES * SAMPLE.size
 FILE_BYTES = NOTES_AT + NUM_NOTES * NOTE_STRIDE
 _NAN = float("nan")
-_PHASE, _EVENT, _END = ({name: number for number, name in enumerate(names)} for names in (PHASES, EVENTS, ENDS))
+_PHASE, _EVENT, _END = (
+    {name: number for number, name in enumerate(names)} for names in (PHASE_NUMBERS, EVENT_NUMBERS, ENDS)
+)
 _PHASE_BYTE = {name: bytes([number]) for name, number in _PHASE.items()}
 # Looked up once: a training writes some records at every step.
 _state_bytes, _sample_bytes = STATE.pack, SAMPLE.pack

@@ -60,7 +60,7 @@ def _write(folder: str, began_s: float) -> None:
     from forgather_mem.reporting.build import build_report, write_report
 
     device = current_device()
-    facts = facts_of(SimpleNamespace(), None)
+    facts = facts_of(SimpleNamespace())
     facts.started_s, facts.folder = began_s, folder
     finish_facts(facts, "finished", None, time.time() - began_s, device)
     summary = RunSummary(facts)

@@ -19,7 +19,8 @@ from typing import Any
 from forgather_mem.system.allocator import MODULES_WITH_A_CACHE, current_allocator, gauge
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Finding, Moment, Sample
 from forgather_mem.telemetry.report import CleanupCall
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import format_duration
@@ -77,7 +78,7 @@ class CleanupProbe:
         return _NOTHING
 
     def _tell(self, run: RunInfo, calls: _Calls) -> None:
-        run.tell(
+        run.emit(
             Finding(
                 kind="cleanup_calls",
                 step=run.step,

@@ -14,7 +14,8 @@ from forgather_mem.system.memory_limit import MemoryLimit
 from forgather_mem.system.peak_windows import PeakWindows, host_peaks
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, kib_fields, own_memory, resident_bytes
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget, backed_off
-from forgather_mem.telemetry.records import RISEN, Moment, RunInfo, Sample
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import RISEN, Moment, Sample
 from forgather_mem.units import format_bytes, format_duration
 
 LIMIT_EVERY_S = 1.0
@@ -161,7 +162,7 @@ class _Live:
         if self._pss_skipped_at_bytes:
             size, most = format_bytes(self._pss_skipped_at_bytes), format_duration(PSS_MOST_S)
             text = f"PSS: not read at {size} resident; that would have taken more than {most}"
-            run.tell(backed_off(run, "PSS", text))
+            run.emit(backed_off(run, "PSS", text))
 
     def close(self) -> None:
         self.window.close()

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
 from forgather_mem.system.time_budget import backed_off
-from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, RunInfo, Sample
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, Sample
 from forgather_mem.units import format_duration, format_share
 
 # Short runs need phases too: this many readings are taken whatever they cost, 0.1 ms each.
@@ -59,7 +60,7 @@ class PhaseProbe:
         self._open: list[_Phase] = []
         self._peaks: dict[str, float] = {}
         self._whole_run: PeakWindow | None = None
-        self.listens, self._measured = True, False
+        self.wants_begin, self._measured = True, False
         self._began_s = time.perf_counter()
         self._cost_s = 0.0
         self._num_calls = self._num_left_out = 0
@@ -78,7 +79,7 @@ class PhaseProbe:
                 f"phases: missing in {self._num_left_out:,} of {self._num_calls:,} readings; measuring them takes "
                 f"{cost} (budget {format_share(self.budget_frac)} of the time)"
             )
-            run.tell(backed_off(run, "phases", text))
+            run.emit(backed_off(run, "phases", text))
         self.give_back()
 
     def phase_begin(self, phase: str) -> None:
@@ -114,7 +115,7 @@ class PhaseProbe:
         now_s = time.perf_counter()
         self._cost_s += now_s - began_s
         if phase == "optimizer" and self._num_calls >= _ALWAYS:  # a whole step has been measured
-            self.listens, self._measured = now_s >= self._paid_s(), True
+            self.wants_begin, self._measured = now_s >= self._paid_s(), True
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         self._keep_to_the_budget()
@@ -124,9 +125,9 @@ class PhaseProbe:
     def _keep_to_the_budget(self) -> None:
         """Whether to measure until the next call: the elapsed time must have paid for the cost of measuring."""
         self._num_calls += 1
-        self._num_left_out += not (self.listens or self._measured)
+        self._num_left_out += not (self.wants_begin or self._measured)
         self._measured = False
-        self.listens = self._num_calls < _ALWAYS or time.perf_counter() >= self._paid_s()
+        self.wants_begin = self._num_calls < _ALWAYS or time.perf_counter() >= self._paid_s()
 
     def _paid_s(self) -> float:
         return self._began_s + self._cost_s / self.budget_frac

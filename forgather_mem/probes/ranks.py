@@ -6,7 +6,8 @@ import struct
 from collections.abc import Mapping
 
 from forgather_mem.system.rank_store import get_all, put
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Moment, Sample
 
 _NUMBERS = ("device/allocated_bytes", "device/reserved_bytes", "host/rss_bytes")
 _SHORT = ("allocated", "reserved", "rss")

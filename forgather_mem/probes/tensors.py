@@ -12,7 +12,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Moment, Sample
 
 if TYPE_CHECKING:
     import torch

@@ -18,8 +18,9 @@ from forgather_mem.reporting.build import build_report
 from forgather_mem.reporting.growth import Growth
 from forgather_mem.system.cgroups import kills_since
 from forgather_mem.system.process_start import is_running
+from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.metrics import every_metric
-from forgather_mem.telemetry.records import STEP_PHASES, Finding, Sample
+from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report import ADDED, Action, KilledReport, LedgerRow, Part, Rank, RunReport
 from forgather_mem.telemetry.report_schema import MOST, checked_report, from_dict, to_dict
 
@@ -159,7 +160,7 @@ class _LogReplay:
         self._growth.add(sample)
         own_s = values.get("step/self_s", 0.0)
         self._summary.self_s += own_s
-        self._summary.steps_took(own_s, max(0.0, sample.time_s - self._last_s))
+        self._summary.add_step_cost(own_s, max(0.0, sample.time_s - self._last_s))
         self._last_s = sample.time_s
         self._book(sample)
         used_frac, available = values.get("host/limit_used_frac"), values.get("host/available_bytes")

@@ -9,7 +9,7 @@ from forgather_mem.reporting.html_plot import Line, Marks, Plot, bar_html, escap
 from forgather_mem.reporting.html_style import SCRIPT, STYLE
 from forgather_mem.reporting.table import format_place
 from forgather_mem.reporting.text import report_text
-from forgather_mem.telemetry.metrics import PHASES
+from forgather_mem.telemetry.events import PHASES
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
 

@@ -15,7 +15,9 @@ from forgather_mem.formats.stalls import STALLS, may_stall
 from forgather_mem.system.cgroups import kill_counter
 from forgather_mem.system.memory_limit import MemoryLimit
 from forgather_mem.system.process_start import process_start
-from forgather_mem.telemetry.records import STEP_PHASES, Finding, RunInfo, Sample
+from forgather_mem.telemetry.events import STEP_PHASES
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.run_session import register
 
 
@@ -27,7 +29,7 @@ class BlackBoxSink:
     """
 
     key = ("black box",)
-    hears_ends = False  # of a step's phases: another phase, or the step's record, follows soon
+    wants_end = False  # of a step's phases: another phase, or the step's record, follows soon
 
     def __init__(self) -> None:
         self._ring: RingWriter | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from forgather_mem.telemetry.records import Finding, RunInfo, Sample
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Finding, Sample
 
 
 class Capture:

@@ -18,7 +18,8 @@ from forgather_mem.formats.jsonl import finding_line, header_line, is_torn, rota
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.memory_limit import MemoryLimit
 from forgather_mem.system.process_start import process_start
-from forgather_mem.telemetry.records import Finding, RunInfo, Sample
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.units import MIB
 
 logger = logging.getLogger(__name__)

@@ -26,7 +26,8 @@ from forgather_mem.sinks.step_points import StepPoints
 from forgather_mem.sinks.tags import Columns
 from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.metrics import Metric
-from forgather_mem.telemetry.records import Finding, RunInfo, Sample
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Finding, Sample
 
 # Findings shown in the Text tab; the others are lines for a console.
 _SHOWN_KINDS = ("verdict", "leak", "oom")

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from forgather_mem.telemetry.metrics import FLOW, GAUGE, Metric, check_name, metric_of
-from forgather_mem.telemetry.records import RunInfo, Sample
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Sample
 
 # The device's peak if there is a device, else the host's; the second host name counts if it rises.
 DEFAULT_KEYS: Mapping[str, Sequence[str]] = {"peak_gib": ("host/rss_bytes", "host/rss_peak_bytes")}

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import ParamSpec
 
-from forgather_mem.telemetry.records import Finding, RunInfo
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Finding
 from forgather_mem.units import format_duration, format_share
 
 # At most five expensive readings are in one set of probes; together they stay under 0.5 % of the time.
@@ -85,7 +86,7 @@ class TimeBudget:
         """Report to a run that is ending if the budget has postponed this reading."""
         text = self.note(what)
         if text:
-            run.tell(backed_off(run, what, text))
+            run.emit(backed_off(run, what, text))
 
     def note(self, what: str) -> str | None:
         """A sentence for the report if the budget has postponed a reading; None otherwise."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from forgather_mem.errors import did_you_mean
+from forgather_mem.telemetry.events import PHASES
 from forgather_mem.units import GIB
 
 # A gauge is a current value; a flow is what was added in the step (summed within a step); a total only grows.
@@ -251,9 +252,6 @@ METRICS: tuple[Metric, ...] = (
 )
 
 _BY_NAME = {metric.name: metric for metric in METRICS}
-PHASES = (
-    "startup", "data", "forward", "backward", "optimizer", "evaluate", "save", "resume", "generate", "other",
-)  # fmt: skip
 _FAMILIES = tuple(sorted({name.split("/")[0] for name in _BY_NAME}))
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from forgather_mem.errors import did_you_mean
+from forgather_mem.telemetry.events import EVENTS
 from forgather_mem.telemetry.metrics import check_name
-from forgather_mem.telemetry.records import EVENTS
 from forgather_mem.units import parse_bytes, parse_share
 
 __all__ = ["Above", "AtEvent", "Every"]

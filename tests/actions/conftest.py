@@ -14,7 +14,7 @@ from forgather_mem.telemetry.records import Moment, Sample
 
 @pytest.fixture
 def run(tmp_path: Any) -> Iterator[Run]:
-    run = Run(SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=0))
+    run = Run.begin(SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=0))
     yield run
     run.close()
 

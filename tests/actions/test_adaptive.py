@@ -12,9 +12,9 @@ import pytest
 from forgather_mem.actions import Adaptive, ClearCache, Collect, TrimHost
 from forgather_mem.actions.adaptive import pays
 from forgather_mem.actions.trim import trim_host
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.records import Outcome
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from forgather_mem.units import GIB, MIB
 from tests.engine.test_run import new_loop

@@ -30,8 +30,8 @@ from forgather_mem.callbacks import (
     TBMemoryLogger,
 )
 from forgather_mem.engine.run_of import run_of
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.sinks import Capture
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.engine.test_closing import open_files
 from tests.training import fingerprint, make_trainer

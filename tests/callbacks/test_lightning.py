@@ -23,8 +23,8 @@ from forgather_mem.callbacks import (
     TBLogger,
     TBMemoryLogger,
 )
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.sinks import Capture
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.events import scalars
 from tests.loops.test_training_loop import Order

@@ -10,9 +10,9 @@ import pytest
 
 from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.engine.run_of import run_of
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.probes import PhaseProbe
 from forgather_mem.sinks import Capture
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from forgather_mem.trackers import EpochMemoryMonitor
 from forgather_mem.units import MIB

@@ -15,9 +15,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import TrainerCallback
 
 from forgather_mem.callbacks import JsonMemoryLogger, MemoryCallback, SimpleGarbageCollector, TBMemoryLogger
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.probes import TensorProbe
 from forgather_mem.sinks import Capture
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from forgather_mem.units import GIB, MIB
 from tests.memory import status_bytes

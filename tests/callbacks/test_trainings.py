@@ -26,8 +26,8 @@ from forgather_mem.callbacks import (
     TBMemoryLogger,
 )
 from forgather_mem.engine.run_of import run_of
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.sinks import Capture
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every
 from tests.training import fingerprint, make_trainer
 

@@ -18,11 +18,11 @@ from transformers import Trainer, TrainerCallback
 from forgather_mem import load_callbacks
 from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.engine.run_of import run_of
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.formats.ring import read_ring
 from forgather_mem.loops.training_loop import TrainingLoop
 from forgather_mem.sinks import BlackBoxSink, JsonlSink
 from forgather_mem.telemetry.records import Finding, Moment, Sample
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.training import make_trainer, tiny_model
 

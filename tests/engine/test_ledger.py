@@ -18,9 +18,9 @@ from forgather_mem.actions.collect import collect
 from forgather_mem.actions.trim import trim_host
 from forgather_mem.callbacks import MemoryCallback, SimpleGarbageCollector, TBMemoryLogger
 from forgather_mem.engine.ledger import Ledger
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.telemetry.report import LedgerRow
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from forgather_mem.units import GIB, MIB
 from tests.fragments import Fragments, needs_glibc

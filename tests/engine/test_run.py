@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from forgather_mem.actions import Collect
 from forgather_mem.engine.run import Run
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.sinks import Capture, ConsoleSink
 from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Above, AtEvent, Every, Trigger
 
 
@@ -33,7 +33,7 @@ class Loop:
 
     def add(self, rules: list[Rule], sinks: Any = ()) -> object:
         member = object()
-        self.members.append(self.run.join(member, rules, sinks, self.state.epoch))
+        self.members.append(self.run.add_member(member, rules, sinks, self.state.epoch))
         self._kept = [*getattr(self, "_kept", []), member]
         return member
 
@@ -54,7 +54,7 @@ class Loop:
 
 def new_loop(step: int = 0, epoch: float = 0.0) -> Loop:
     state = SimpleNamespace(global_step=step, epoch=epoch)
-    return Loop(Run(SimpleNamespace(output_dir=None), state, strict=True), state)
+    return Loop(Run.begin(SimpleNamespace(output_dir=None), state, strict=True), state)
 
 
 def reading(name: str, value: float = 1.0) -> Any:
@@ -226,7 +226,7 @@ def test_works_begin_once_and_end_once_however_the_run_ends() -> None:
 
 def test_three_failures_in_a_row_switch_a_rule_off_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     state = SimpleNamespace(global_step=0, epoch=0.0)
-    loop = Loop(Run(SimpleNamespace(output_dir=None), state), state)
+    loop = Loop(Run.begin(SimpleNamespace(output_dir=None), state), state)
     calls: list[int] = []
 
     def failing(moment: Moment, sample: Sample) -> Mapping[str, float]:
@@ -246,7 +246,7 @@ def test_three_failures_in_a_row_switch_a_rule_off_and_the_others_go_on(caplog: 
 
 def test_a_failure_between_successes_does_not_switch_off() -> None:
     state = SimpleNamespace(global_step=0, epoch=0.0)
-    loop = Loop(Run(SimpleNamespace(output_dir=None), state), state)
+    loop = Loop(Run.begin(SimpleNamespace(output_dir=None), state), state)
     calls: list[int] = []
 
     def sometimes(moment: Moment, sample: Sample) -> Mapping[str, float]:
@@ -265,7 +265,7 @@ def test_a_failure_between_successes_does_not_switch_off() -> None:
 
 def test_a_keyboard_interrupt_passes_the_fence() -> None:
     state = SimpleNamespace(global_step=0, epoch=0.0)
-    loop = Loop(Run(SimpleNamespace(output_dir=None), state), state)
+    loop = Loop(Run.begin(SimpleNamespace(output_dir=None), state), state)
 
     def interrupted(moment: Moment, sample: Sample) -> Mapping[str, float]:
         raise KeyboardInterrupt
@@ -319,9 +319,9 @@ def test_triggers_are_values(trigger: Trigger) -> None:
 def test_a_console_that_a_user_brings_takes_the_place_of_ours() -> None:
     loop, ours, theirs = new_loop(), io.StringIO(), io.StringIO()
     with contextlib.redirect_stderr(ours):
-        loop.run.say("before")
+        loop.run.print_line("before")
         loop.add([Rule(Every(steps=1), [reading("mine/queue_len", 3.0)])], [ConsoleSink(every_steps=1, stream=theirs)])
-        loop.run.say("after")
+        loop.run.print_line("after")
         loop.step()
         loop.run.close()
     assert ours.getvalue() == "before\n"
@@ -330,7 +330,7 @@ def test_a_console_that_a_user_brings_takes_the_place_of_ours() -> None:
 
 def test_the_folder_of_a_run_is_new_and_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    folders = [Run(SimpleNamespace(output_dir="out"), SimpleNamespace(global_step=0)).folder for _ in range(3)]
+    folders = [Run.begin(SimpleNamespace(output_dir="out"), SimpleNamespace(global_step=0)).folder for _ in range(3)]
     assert len({str(folder) for folder in folders}) == 3
     monkeypatch.chdir("/")
     assert all(folder is not None and folder.parent == tmp_path / "out" / "forgather_mem" for folder in folders)
@@ -343,10 +343,10 @@ def test_a_run_writes_through_no_link_that_nobody_named(
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "forgather_mem").symlink_to(tmp_path / "elsewhere")
     args, state = SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=0)
-    assert Run(args, state).folder is None
+    assert Run.begin(args, state).folder is None
     assert "is a link" in caplog.text
     assert not list((tmp_path / "elsewhere").iterdir())
     monkeypatch.setenv("FORGATHER_MEM_DIR", str(tmp_path / "forgather_mem"))
-    folder = Run(args, state).folder
+    folder = Run.begin(args, state).folder
     assert folder is not None
     assert folder.resolve().parent == tmp_path / "elsewhere"

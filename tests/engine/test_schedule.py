@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from forgather_mem.engine.run import Run
-from forgather_mem.engine.schedule import MAX_STRETCH, SHARE_RECORDS, EventSchedule, OverheadMeter, Rule, schedules_of
+from forgather_mem.engine.schedule import MAX_STRETCH, SHARE_RECORDS, EventSchedule, OverheadMeter, schedules_of
 from forgather_mem.probes import HostProbe
 from forgather_mem.sinks import Capture
 from forgather_mem.system.peak_windows import host_peaks
 from forgather_mem.system.procfs import own_memory
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every
 from forgather_mem.units import MIB
 
@@ -77,8 +78,8 @@ def test_in_a_run_readings_that_take_all_the_time_become_rare(tmp_path: Any) -> 
         steps.append(moment.step)
         return {"host/rss_bytes": 1.0}
 
-    run = Run(SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=0))
-    plan = run.join(object(), [Rule(when=Every(steps=1), do=[dear], budget_frac=0.005)], [], 0.0)["step_end"]
+    run = Run.begin(SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=0))
+    plan = run.add_member(object(), [Rule(when=Every(steps=1), do=[dear], budget_frac=0.005)], [], 0.0)["step_end"]
     for step in range(1, 101):
         state = SimpleNamespace(global_step=step, epoch=0.5)
         run.handle(plan, None, state, None, {})
@@ -93,8 +94,8 @@ def test_a_peak_stands_in_the_record_of_its_own_step_however_rare_the_readings_a
     capture, slow = Capture(), Rule(when=Every(steps=1), do=[slowly])
     watched = Rule(when=Every(steps=1), do=[HostProbe(limits=False, pss=False)], budget_frac=0.001)
     state = SimpleNamespace(global_step=0, epoch=0.0)
-    run = Run(SimpleNamespace(output_dir=str(tmp_path)), state, strict=True)
-    plan, other = (run.join(object(), [rule], [capture], 0.0)["step_end"] for rule in (watched, slow))
+    run = Run.begin(SimpleNamespace(output_dir=str(tmp_path)), state, strict=True)
+    plan, other = (run.add_member(object(), [rule], [capture], 0.0)["step_end"] for rule in (watched, slow))
     peaks = host_peaks()
     assert peaks is not None
     other_window = peaks.open(reset=False)

@@ -12,10 +12,10 @@ import torch
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 
 from forgather_mem.callbacks import JsonMemoryLogger, MemoryCallback, ScheduledGarbageCollector, SimpleGarbageCollector
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.loops.training_loop import TrainingLoop
 from forgather_mem.sinks import Capture
-from forgather_mem.telemetry.records import EVENTS
+from forgather_mem.telemetry.events import EVENTS
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.training import Tokens, make_trainer, tiny_model
 

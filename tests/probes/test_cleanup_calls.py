@@ -36,7 +36,7 @@ class Told:
     def __init__(self) -> None:
         self.findings: list[Finding] = []
 
-    def tell(self, finding: Finding) -> None:
+    def emit(self, finding: Finding) -> None:
         self.findings.append(finding)
 
     @property
@@ -248,7 +248,7 @@ def test_nothing_is_imported_for_it() -> None:
 
     class Run:
         step = 0
-        def tell(self, finding):
+        def emit(self, finding):
             print(len(finding.data["calls"]), "torch" in sys.modules)
 
     import gc

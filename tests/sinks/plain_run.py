@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from forgather_mem.telemetry.records import Finding, PhaseWatcher, RunInfo
+from forgather_mem.telemetry.protocols import PhaseWatcher, RunInfo
+from forgather_mem.telemetry.records import Finding
 
 
 @dataclass
@@ -25,10 +26,10 @@ class PlainRun:
     def watch_phases(self, watcher: PhaseWatcher) -> None:
         """Nobody announces phases here."""
 
-    def tell(self, finding: Finding) -> None:
+    def emit(self, finding: Finding) -> None:
         self.told.append(finding)
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.said.append(text)
 
 

@@ -21,9 +21,9 @@ from transformers import TrainerCallback
 from forgather_mem import attach, load_callbacks
 from forgather_mem.callbacks import JsonLogger, MemoryCallback, OOMReporter, TBMemoryLogger
 from forgather_mem.engine.run_of import run_of
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.loops.training_loop import TrainingLoop
 from forgather_mem.sinks import BlackBoxSink, ConsoleSink, JsonlSink
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.engine.test_closing import open_files
 from tests.training import make_trainer, tiny_model

@@ -105,7 +105,7 @@ class Link:
             self._unwrap()  # in a forked child: the parent's run is not ended there
             self._run = run
             self._wrapped.fence = run.fence
-            run.on_close.append(self.end)
+            run.at_close(self.end)
             if not self._inside:
                 self._wrap_parts(trainer)
             self._wrapped.wrap(trainer, "log", functools.partial(_log, run))
@@ -130,7 +130,7 @@ class Link:
             self._wrapped.wrap(owner, name, around)
         return any(hasattr(owner, name) for owner, name in owners)
 
-    def silence(self, callback: object, events: Iterable[str]) -> None:
+    def mute(self, callback: object, events: Iterable[str]) -> None:
         """Until the run ends, withhold these events from another callback."""
         for event in events:
             self._wrapped.wrap(callback, f"on_{event}", _skip)
@@ -210,7 +210,7 @@ class Link:
         def tell(*_: Any) -> None:
             run.fence.call("link", tell_all)
 
-        run.on_close.append(optimizer.register_step_pre_hook(tell).remove)
+        run.at_close(optimizer.register_step_pre_hook(tell).remove)
 
     def _wrap_parts(self, trainer: object) -> None:
         parts = _PARTS if hasattr(trainer, "_run_epoch") else _PARTS + _SMALL_PARTS

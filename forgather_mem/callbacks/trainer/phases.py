@@ -50,7 +50,8 @@ def _wrap_forgathers(wrapped: MethodPatches, trainer: Any, run: Run) -> None:
             run.fence.call("phases", run.phases.leave, "optimizer")
 
         hooks = optimizer.register_step_pre_hook(begins), optimizer.register_step_post_hook(ends)
-        run.on_close.extend(hook.remove for hook in hooks)
+        for hook in hooks:
+            run.at_close(hook.remove)
 
 
 class PhaseWrapper(MethodPatch):

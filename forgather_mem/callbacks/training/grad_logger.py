@@ -16,10 +16,11 @@ from forgather_mem.callbacks.training.grad_health import GradientHealth
 from forgather_mem.callbacks.training.grad_norms import GradientNorms, Norms
 from forgather_mem.callbacks.training.output_paths import EventTarget
 from forgather_mem.callbacks.training.sharding import sharded_by
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.sinks import ConsoleSink
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every, check_period
 
 logger = logging.getLogger(__name__)
@@ -213,7 +214,7 @@ class _Watcher:
         assert self._health is not None, "armed with it"
         findings = self._health.look(norms, self._max_norm, moment.step)
         for finding in findings:
-            moment.run.tell(finding)
+            moment.run.emit(finding)
             page.text("grad_findings", finding.text, moment.step)
         if findings or self._num_readings % _FLOW_EVERY == 0:
             page.text("grad_flow", _flow(norms.layers), moment.step)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.training.facts import Facts, arguments, training_facts
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent
 
 _NOTHING: Mapping[str, float] = {}
@@ -52,7 +52,7 @@ class _Teller:
             self.facts = training_facts(moment)
             if self._verbose:
                 self.facts |= _everything(moment)
-            moment.run.say(_lines(self.facts))
+            moment.run.print_line(_lines(self.facts))
         return _NOTHING
 
 

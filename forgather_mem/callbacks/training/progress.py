@@ -13,8 +13,9 @@ from transformers.trainer_callback import ProgressCallback as TransformersBar
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.trainer.link import Link, fellow_callbacks
-from forgather_mem.engine.schedule import Rule
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent
 
 _NOTHING: Mapping[str, float] = {}
@@ -199,9 +200,9 @@ def _replaces_bars(link: Link) -> bool:
     for callback in others:
         if type(callback) is TransformersBar:
             _put_a_quiet_bar_in(callback)
-            link.silence(callback, ("train_begin", "step_end", "prediction_step", "evaluate", "predict", "log"))
+            link.mute(callback, ("train_begin", "step_end", "prediction_step", "evaluate", "predict", "log"))
         elif type(callback) is PrinterCallback:
-            link.silence(callback, ("log",))
+            link.mute(callback, ("log",))
     return True
 
 

@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.training.facts import arguments, markdown, settings, training_facts
 from forgather_mem.callbacks.training.output_paths import EventTarget
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent
 
 Derive = Callable[[float, Mapping[str, object]], float | None]

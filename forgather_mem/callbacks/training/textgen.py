@@ -14,11 +14,11 @@ from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.training.generation import Generated, config_for, generate
 from forgather_mem.callbacks.training.output_paths import EventTarget
 from forgather_mem.callbacks.training.sharding import sharded_by
-from forgather_mem.engine.run import Run
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.errors import did_you_mean
 from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
 from forgather_mem.units import GIB, format_bytes, format_duration
 
@@ -162,7 +162,7 @@ class _Check:
             missing = "this training has no evaluations; give generation_steps"
         if missing is not None:
             self._writer.off = True
-            moment.run.say(f"forgather-mem: TextgenCallback generates nothing: {missing}")
+            moment.run.print_line(f"forgather-mem: TextgenCallback generates nothing: {missing}")
         return _NOTHING
 
 
@@ -194,13 +194,12 @@ class _Memory:
 
 def _as_phase(run: RunInfo, work: Callable[[], list[Generated]]) -> list[Generated]:
     """Run the work as the phase "generate"."""
-    phases = run.phases if isinstance(run, Run) else None
-    entered = phases is not None and phases.enter("generate")
+    entered = run.enter_phase("generate")
     try:
         return work()
     finally:
-        if phases is not None and entered:
-            phases.leave("generate")
+        if entered:
+            run.leave_phase("generate")
 
 
 def _markdown(texts: Sequence[Generated], num_tokens: int, took_s: float, memory: _Memory) -> str:

@@ -13,7 +13,8 @@ from forgather_mem.diagnose.alerts.capacity import Wall, wall_text
 from forgather_mem.system.rank_store import RankAgreement, get, put
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.metrics import metric_of
-from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Finding, Moment, Sample
 from forgather_mem.units import format_bytes, format_share
 
 logger = logging.getLogger(__name__)
@@ -161,13 +162,13 @@ class AlertWatch:
 
     def _tell(self, run: RunInfo, alert: Alert) -> None:
         data = {name: getattr(alert, name) for name in Alert.__dataclass_fields__ if name != "text"}
-        run.tell(Finding(kind="alert", step=alert.step, text=alert.text, data=data))
+        run.emit(Finding(kind="alert", step=alert.step, text=alert.text, data=data))
         indent = " " * len("forgather-mem: ")
         head = f"forgather-mem: step {alert.step:,}: "
         if alert.rank:
             logger.warning("rank %d, step %d: %s", alert.rank, alert.step, alert.text)  # rank 0 alone has a console
         else:
-            run.say(textwrap.fill(head + alert.text, 80, subsequent_indent=indent, break_on_hyphens=False))
+            run.print_line(textwrap.fill(head + alert.text, 80, subsequent_indent=indent, break_on_hyphens=False))
 
     def _ask(self, moment: Moment, wanted: bool) -> None:
         """Make all ranks save and stop at the same step: rank 0 decides which."""

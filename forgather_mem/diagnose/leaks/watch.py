@@ -15,7 +15,8 @@ from forgather_mem.diagnose.leaks.trend import Series, Trend
 from forgather_mem.diagnose.leaks.verdict import floor_of, full_at, label_of, verdict_of, whole_of
 from forgather_mem.diagnose.leaks.worker_code import worker_suspects
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Finding, Moment, Sample
 from forgather_mem.telemetry.report import LeakReport
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import format_bytes, format_duration
@@ -77,7 +78,7 @@ class LeakWatch:
             self._end_look(run)
         _count_again(self._suspects)
         leak = self._verdict(run)
-        run.tell(Finding(kind="leak", step=run.step, text=_sentence(leak), data=to_dict(leak)))
+        run.emit(Finding(kind="leak", step=run.step, text=_sentence(leak), data=to_dict(leak)))
         self._suspects = []
 
     def give_back(self) -> None:
@@ -153,7 +154,7 @@ class LeakWatch:
         made = f", made at {top.allocated_at}" if top.allocated_at else ""
         many = f", {top.count_per_step:+,.3g} a step" if top.count_per_step else ""
         leak = self._verdict(run)
-        run.tell(Finding(kind="leak", step=run.step, text=_sentence(leak), data=to_dict(leak)))
+        run.emit(Finding(kind="leak", step=run.step, text=_sentence(leak), data=to_dict(leak)))
         _say(
             run,
             f"held by {top.held_by}{many}{made}" + (f"; {top.bounded}, so it may not be a leak" if top.bounded else ""),
@@ -193,7 +194,7 @@ def _sentence(leak: LeakReport) -> str:
 def _say(run: RunInfo, text: str) -> None:
     """Print a live line of 80 columns, even without a console sink."""
     indent = " " * len("forgather-mem: ")
-    run.say(textwrap.fill(f"forgather-mem: step {run.step:,}: {text}", 80, subsequent_indent=indent))
+    run.print_line(textwrap.fill(f"forgather-mem: step {run.step:,}: {text}", 80, subsequent_indent=indent))
 
 
 def _count_again(suspects: list[Suspect]) -> None:

@@ -11,6 +11,7 @@ from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
 from forgather_mem.diagnose.oom.fit import PhaseFit, binding, fits_of, largest
 from forgather_mem.diagnose.oom.phase_changes import BY_PHASE
 from forgather_mem.diagnose.oom.step_use import StepUse
+from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import format_bytes
 
@@ -23,7 +24,6 @@ _LIMITED_BY = {
 # A fitted line is not trusted beyond this multiple of the largest batch seen.
 _FARTHEST = 4
 _FEWEST_ALIKE = 5
-_TRAINS = ("data", "forward", "backward", "optimizer")
 _NO_BATCH = {
     "startup": "a smaller batch (there is no batch yet)",
     "resume": "a smaller batch (there is no batch yet)",
@@ -104,7 +104,7 @@ def room(
     if not training or rows < 1:
         return None
     length = max((use.length for use in training if use.length is not None), default=None)
-    fits = {name: fit for name, fit in fits_of(training, retains=retains).items() if name in _TRAINS}
+    fits = {name: fit for name, fit in fits_of(training, retains=retains).items() if name in STEP_PHASES}
     if not any(name != "optimizer" and fit.per_token_bytes > 0 for name, fit in fits.items()):
         fits = dict(_lines_from_one_shape(training, held_bytes))
     if not fits:

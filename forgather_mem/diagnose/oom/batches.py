@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
 from forgather_mem.diagnose.oom.fit import Estimate, PhaseFit, binding, fits_of
 from forgather_mem.diagnose.oom.step_use import StepUse
+from forgather_mem.telemetry.events import STEP_PHASES
 
 _MOST_PARTS = 4096
 KEPT_FREE_FRAC = 0.02
 # These phases decide whether a batch fits; later ones only hold what the step leaves.
-_OF_A_BATCH = frozenset({"data", "forward", "backward", "optimizer"})
 # How much more than at its failure a phase takes until its end: an estimate, since this is never observed.
 _UNSEEN = {"forward": 2.0, "backward": 1.25}
 _UNSEEN_ELSE = 1.5
@@ -50,7 +50,7 @@ class Batches:
 
     def __init__(self, failure: FailureContext, settings: RunSettings, uses: Sequence[StepUse]) -> None:
         self._failure = failure
-        wanted = _EVALUATION if failure.phase == "evaluate" else _OF_A_BATCH
+        wanted = _EVALUATION if failure.phase == "evaluate" else STEP_PHASES
         measured = fits_of(uses, retains=failure.where == "host")
         self.fits: Mapping[str, PhaseFit] = {name: fit for name, fit in measured.items() if name in wanted}
         self.known = any(name != "optimizer" for name in self.fits)

@@ -50,7 +50,7 @@ class FailureContext:
 
     Attributes:
         where: Which memory.
-        phase: One of `metrics.PHASES`.
+        phase: One of `events.PHASES`.
         step: The optimizer step, counted from 1; 0 before the first.
         used_bytes: In use at that time, in the same measure as `StepUse.phases`.
         free_bytes: What could still be allocated; together with `used_bytes` this is the total capacity.

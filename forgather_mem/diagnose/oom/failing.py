@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.engine.run import Run
+from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.protocols import RunInfo
 
 
-def close_failed(run: Run, error: BaseException) -> None:
-    """Close the run as ended by this error: "interrupted", "oom" or "exception". Nothing of the error is kept.
-
-    Who listens hears of an error first, while the failed frames still hold what they held.
-    """
-    if run.closed:
-        return
+def close_failed(run: RunInfo, error: BaseException) -> None:
+    """Close the run as ended by this error: "interrupted", "oom" or "exception". Nothing of the error is kept."""
     if isinstance(error, KeyboardInterrupt | SystemExit):
-        run.close("interrupted")
-        return
-    end = "oom" if run.fence.call("oom", recognise, error) is not None else "exception"
-    try:
-        for told in tuple(run.phases.on_failure):
-            run.fence.call("oom", told, error)
-    finally:  # a Ctrl-C while they look at it too
-        run.close(end)
+        run.fail(error, "interrupted")
+    else:
+        run.fail(error, "oom" if FailureGuard().call("oom", recognise, error) is not None else "exception")
 
 
 def close_fenced(run: Run, error: BaseException | None = None) -> None:

@@ -80,7 +80,7 @@ class Place:
     """Where an error occurred; plain text.
 
     Attributes:
-        phase: One of `metrics.PHASES`; None if the functions don't show it.
+        phase: One of `events.PHASES`; None if the functions don't show it.
         layer: The innermost module whose forward pass was running, by its name in `named_modules`; for the outermost
             one, its class. None outside modules, and where compiled code hides it.
         functions: The names of the functions, outermost first.

@@ -10,7 +10,6 @@ from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.telemetry.report import NOT_JUDGED, LeakReport, OomReport
 from forgather_mem.units import MIB, format_bytes
 
-INSIDE_A_STEP = frozenset({"data", "forward", "backward", "optimizer"})
 # What is usual: a device to oneself, a machine with others on it.
 _NEIGHBOUR_FRAC = {"device": 0.1, "host": 0.5}
 _OF_WHAT = {"device": "device", "host": "memory"}
@@ -33,7 +32,7 @@ class Story:
 
     Attributes:
         found: What the error says.
-        phase: One of `metrics.PHASES`.
+        phase: One of `events.PHASES`.
         step: The current step, or else the last finished one.
         rank: Rank of this process.
         layer: The module whose forward pass was running.

@@ -16,10 +16,11 @@ from forgather_mem.diagnose.oom.explanation import explained
 from forgather_mem.diagnose.oom.memory_in_use import memory_then
 from forgather_mem.diagnose.oom.place import Place, place_of
 from forgather_mem.diagnose.oom.recognition import recognise
-from forgather_mem.diagnose.oom.story import INSIDE_A_STEP, Story, sentence
-from forgather_mem.engine.run import Run
+from forgather_mem.diagnose.oom.story import Story, sentence
 from forgather_mem.system.procfs import own_memory
-from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
+from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Finding, Moment, Sample
 from forgather_mem.telemetry.report import Change
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import MIB
@@ -27,8 +28,6 @@ from forgather_mem.units import MIB
 NOTHING: Mapping[str, float] = {}
 # Address space without memory behind it, released when memory has run out so that the failure can be reported.
 RESERVE_BYTES = 8 * MIB
-# Code running inside these belongs to them, whatever the traceback shows.
-_OPAQUE = frozenset({"evaluate", "save", "resume", "generate"})
 
 
 class OutOfMemoryWatch:
@@ -48,8 +47,8 @@ class OutOfMemoryWatch:
         self._forget()
 
     def _forget(self) -> None:
-        self.listens = True  # wants the phases of every step
-        self._run: Run | None = None
+        self.wants_begin = True  # wants the phases of every step
+        self._run: RunInfo | None = None
         self._uses: BatchUses | None = None
         self._batch_of = BatchFinder()
         self._reserve: mmap.mmap | None = None
@@ -63,8 +62,6 @@ class OutOfMemoryWatch:
 
     def begin(self, run: RunInfo) -> None:
         self._forget()
-        if not isinstance(run, Run):
-            return
         self._run = run
         self._uses = BatchUses()
         self._reserve = reserve()
@@ -72,9 +69,9 @@ class OutOfMemoryWatch:
         self._before_bytes = own_memory().anonymous_bytes
         self._began_bytes = self._uses.read()
         run.watch_phases(self)
-        run.phases.on_batch.append(self._see)
-        run.phases.on_failure.append(self._failed)
-        run.on_close.append(self._tell)
+        run.watch_batches(self._see)
+        run.watch_failure(self._failed)
+        run.at_close(self._tell)
         if self.snapshot is not None:
             self.snapshot.start()
 
@@ -88,11 +85,11 @@ class OutOfMemoryWatch:
             self._look_at(moment)
         if moment.event == "step_end":
             self._uses.step_ended(moment.step, sample.values)
-            self.listens = self._uses.reading
+            self.wants_begin = self._uses.reading
         return NOTHING
 
     def is_urgent(self) -> bool:
-        return self.listens
+        return self.wants_begin
 
     def phase_begin(self, phase: str) -> None:
         if phase == "evaluate":
@@ -100,7 +97,7 @@ class OutOfMemoryWatch:
 
     def phase_end(self, phase: str) -> None:
         # A phase left by an exception has not finished
-        if self._uses is not None and self._run is not None and self._run.phases.failed is None:
+        if self._uses is not None and self._run is not None and self._run.failed_phase is None:
             self._uses.phase_ended(phase)
 
     def end(self, run: RunInfo) -> None:
@@ -121,7 +118,7 @@ class OutOfMemoryWatch:
     def _see(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> None:
         if self._uses is not None:
             self._uses.see(self._batch_of(arguments, keywords), self._run.step if self._run is not None else 0)
-            self.listens = self._uses.reading
+            self.wants_begin = self._uses.reading
 
     def _failed(self, error: BaseException) -> None:
         """An error ends the training: record everything that can be known while its frames are alive."""
@@ -132,11 +129,11 @@ class OutOfMemoryWatch:
             return
         model = self._model()
         place = place_of(error, model)
-        told = run.phases.failed or run.phases.current
+        told = run.failed_phase or run.phase
         phase = _phase_of(place, told)
-        inside = phase in INSIDE_A_STEP
+        inside = phase in STEP_PHASES
         step = max(run.step, self._trainers_step())
-        in_step = inside if run.phases.in_step is None else run.phases.in_step and told not in _OPAQUE
+        in_step = inside if run.in_step is None else run.in_step and told not in OPAQUE_PHASES
         memory = memory_then(
             found,
             phase,
@@ -144,7 +141,7 @@ class OutOfMemoryWatch:
             self._optimizer(),
             before_bytes=self._before_bytes,
             between_bytes=uses.between_bytes,
-            workers_bytes=_whole(run.summary.latest.get("host/children_pss_bytes")),
+            workers_bytes=_whole(run.latest("host/children_pss_bytes")),
             reserve_bytes=RESERVE_BYTES,
         )
         self._story = Story(
@@ -181,17 +178,17 @@ class OutOfMemoryWatch:
         run, uses, story = self._run, self._uses, self._story
         if run is not None and uses is not None:
             if story is not None:
-                run.summary.last_step = max(run.summary.last_step, self._first_step + story.steps_done)
-                oom, advice = explained(story, run.summary.told.leak, self._settings, uses.uses)
+                run.reach(self._first_step + story.steps_done)
+                oom, advice = explained(story, run.told.leak, self._settings, uses.uses)
                 # One of two reporters, a template's and the user's, may have written it already
-                written = None if run.summary.told.oom is None else run.summary.told.oom.snapshot
+                written = None if run.told.oom is None else run.told.oom.snapshot
                 oom = replace(oom, snapshot=self._snapshot_path or written)
-                run.tell(Finding(kind="oom", step=story.step, text=sentence(story), data=to_dict(oom)))
-                run.tell(_advice(story.step, advice))
-            elif self._settings is not None and run.summary.told.leak.verdict != "leak":
+                run.emit(Finding(kind="oom", step=story.step, text=sentence(story), data=to_dict(oom)))
+                run.emit(_advice(story.step, advice))
+            elif self._settings is not None and run.told.leak.verdict != "leak":
                 left = room_left(uses, self._settings, self._began_bytes, self._model(), self._optimizer())
                 if left is not None:
-                    run.tell(_advice(run.step, [left]))
+                    run.emit(_advice(run.step, [left]))
             uses.close()
         self._forget()
 
@@ -213,7 +210,7 @@ def reserve() -> mmap.mmap:
 
 def _phase_of(place: Place, told: str) -> str:
     """The reported phase is coarse between steps and at startup; the traceback is more precise there."""
-    return told if told in _OPAQUE or place.phase is None else place.phase
+    return told if told in OPAQUE_PHASES or place.phase is None else place.phase
 
 
 def _weakly(value: Any) -> Callable[[], Any]:

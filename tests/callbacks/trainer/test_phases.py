@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from forgather_mem.callbacks import MemoryCallback
-from forgather_mem.engine.schedule import Rule
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every
 
 

@@ -1,0 +1,85 @@
+"""The sinks of a run: each begins once, none can end a training, and the console prints for all."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+
+from forgather_mem.engine.summary import RunSummary
+from forgather_mem.sinks import ConsoleSink
+from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.plain_numbers import plain_numbers
+from forgather_mem.telemetry.protocols import RunInfo, Sink
+from forgather_mem.telemetry.records import Finding, Sample
+
+
+class SinkSet:
+    """The sinks that have joined a run, in the order in which they came. See `FullSink` for what is called."""
+
+    __slots__ = ("_console", "_fence", "_sinks")
+
+    def __init__(self, fence: FailureGuard) -> None:
+        self._fence = fence
+        self._sinks: list[Sink] = []
+        self._console: ConsoleSink | None = None  # our own
+
+    def add(self, sink: Sink, run: RunInfo) -> None:
+        """Begin with this sink, unless one with the same key is there."""
+        if self._console in self._sinks and hasattr(sink, "say"):
+            self._sinks.remove(self._console)  # the user's own replaces it
+        key = getattr(sink, "key", None)
+        for known in self._sinks:
+            if known is sink or (key is not None and getattr(known, "key", None) == key):
+                return
+        self._sinks.append(sink)
+        try:
+            getattr(sink, "begin", _nothing)(run)
+        except Exception as error:  # it does not know where to write
+            self._sinks.remove(sink)
+            name = f"{type(sink).__name__}.begin"
+            if not self._fence.keeps(name, error):
+                raise
+            self._fence.switched_off.append(f"{name} failed, so that it writes nothing: {error!r:.200}")
+            self._fence.call_part(sink, "end", run)
+
+    def write(self, sample: Sample) -> None:
+        for sink in self._sinks:
+            self._fence.call_part(sink, "write", sample)
+
+    def tell(self, finding: Finding) -> None:
+        for sink in self._sinks:
+            self._fence.call_part(sink, "tell", finding)
+
+    def say(self, text: str, run: RunInfo) -> None:
+        """Print through the first sink that can; through our own console if there is none."""
+        if not any(hasattr(sink, "say") for sink in self._sinks):
+            self._console = ConsoleSink()
+            self.add(self._console, run)
+        for sink in self._sinks:
+            if hasattr(sink, "say"):
+                sink.say(text)
+                return
+
+    def log_values(self, step: int) -> dict[str, float]:
+        """What the sinks add to the trainer's own log line; plain numbers only."""
+        values: dict[str, float] = {}
+        for sink in self._sinks:
+            new = self._fence.call_part(sink, "log_values", step)
+            values.update(self._fence.call(f"{type(sink).__name__}.log_values", plain_numbers, new) or {})
+        return values
+
+    def collect_problems(self, summary: RunSummary) -> None:
+        """Put into the summary what could not be written."""
+        for sink in self._sinks:
+            self._fence.call(f"{type(sink).__name__}.problems", summary.collect_sink_problems, sink)
+
+    def calls(self, method: str, argument: object) -> Iterator[Callable[[], object]]:
+        """Call this method of each sink, one call for each."""
+        return (functools.partial(self._fence.call_part, sink, method, argument) for sink in self._sinks)
+
+    def clear(self) -> None:
+        self._sinks.clear()
+
+
+def _nothing(run: RunInfo) -> None:
+    """For a sink that has no `begin`."""

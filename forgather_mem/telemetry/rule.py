@@ -1,0 +1,63 @@
+"""Rules: a trigger, and the probes and actions that are called when it is due."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forgather_mem.telemetry.protocols import Work
+from forgather_mem.telemetry.triggers import Trigger
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Runs the works in `do`, in this order, when `when` is due.
+
+    Args:
+        when: A trigger: `Every(...)`, `AtEvent(...)`, `Above(...)`.
+        do: Probes and actions, or any callable `(moment, sample) -> mapping of name to number`.
+        name: Used in messages; default: what it does and when.
+        budget_frac: The fraction of the time that our code may take in total. Above it, this rule is checked only at
+            every 2nd, 4th, 8th or 16th of its steps, until the overhead is lower again. Default: no budget.
+
+    >>> from forgather_mem.telemetry.triggers import Every
+    >>> Rule(when=Every(steps=0), do=[])
+    Traceback (most recent call last):
+    ...
+    ValueError: Every(steps=0): a period is 1 step or more
+
+    Raises:
+        ValueError: for no works, a work that can't be called, an invalid trigger, or a budget that is not a fraction.
+    """
+
+    when: Trigger
+    do: Sequence[Work]
+    name: str = ""
+    budget_frac: float | None = None
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.when, "events"):
+            raise ValueError(f"Rule(when={self.when!r}): give a trigger: Every(...), AtEvent(...) or Above(...)")
+        works = [self.do] if callable(self.do) else list(self.do)
+        if not works:
+            raise ValueError(f"Rule(when={self.when!r}, do=[]): name one probe or action, or more")
+        for work in works:
+            if isinstance(work, type):
+                raise ValueError(f"Rule(do=[... {work.__name__} ...]): this is a class; write {work.__name__}()")
+            if not callable(work):
+                raise ValueError(f"Rule(do=[... {work!r} ...]): a probe or an action is called; this can't be")
+        if self.budget_frac is not None and not 0 < self.budget_frac <= 1:
+            raise ValueError(f"Rule(budget_frac={self.budget_frac}): give a share above 0 and at most 1")
+        if self.budget_frac is not None and getattr(self.when, "steps", None) is None:
+            raise ValueError(
+                f"Rule(when={self.when!r}, budget_frac={self.budget_frac}): a budget stretches Every(steps=N)"
+            )
+        object.__setattr__(self, "do", tuple(works))
+        if not self.name:
+            done = "+".join(map(name_of, works))
+            object.__setattr__(self, "name", f"{done} at {'/'.join(self.when.events)}")
+
+
+def name_of(work: object) -> str:
+    """The name of a work in messages: that of its class, or of the function."""
+    return str(getattr(work, "__name__", type(work).__name__))

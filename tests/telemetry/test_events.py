@@ -1,0 +1,68 @@
+"""The table of events and phases: what follows from it elsewhere, and the numbers that stand in files."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import TrainerCallback
+
+from forgather_mem.callbacks.base import RuleCallback
+from forgather_mem.engine.record import OpenRecord
+from forgather_mem.engine.run import Run
+from forgather_mem.engine.schedule import EventSchedule
+from forgather_mem.engine.summary import RunFacts
+from forgather_mem.telemetry.events import (
+    EVENT_NUMBERS,
+    EVENTS,
+    EVENTS_INSIDE_A_STEP,
+    EVENTS_THAT_BEGIN_A_RUN,
+    OPAQUE_PHASES,
+    PHASE_NUMBERS,
+    PHASES,
+    STEP_PHASES,
+)
+from forgather_mem.telemetry.metrics import every_metric
+from forgather_mem.telemetry.records import Moment
+
+
+def test_the_numbers_in_the_black_box_stay_what_they_were() -> None:
+    """A black box may be read by another version: names are added at the end only."""
+    assert EVENT_NUMBERS[:13] == (
+        "other", "step_end", "evaluate", "predict", "save", "train_begin", "train_end", "epoch_begin", "epoch_end",
+        "log", "prediction_step", "init_end", "push_begin",
+    )  # fmt: skip
+    assert PHASE_NUMBERS[:10] == (
+        "other", "startup", "data", "forward", "backward", "optimizer", "evaluate", "save", "resume", "generate",
+    )  # fmt: skip
+
+
+def test_each_event_with_a_record_of_its_own_and_each_phase_has_a_number() -> None:
+    assert set(EVENT_NUMBERS) - {"other"} == set(EVENTS) - EVENTS_INSIDE_A_STEP
+    assert sorted(PHASE_NUMBERS) == sorted(PHASES)
+    assert len(set(EVENT_NUMBERS)) == len(EVENT_NUMBERS)
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_our_callbacks_handle_each_event(event: str) -> None:
+    assert f"on_{event}" in vars(RuleCallback)
+
+
+def test_the_trainers_own_events_are_all_known() -> None:
+    theirs = {name.removeprefix("on_") for name in dir(TrainerCallback) if name.startswith("on_")}
+    assert theirs <= set(EVENTS)
+
+
+def test_a_step_that_is_not_counted_yet_is_the_one_that_its_events_belong_to() -> None:
+    offsets = {event: EventSchedule(event, [], None).offset for event in EVENTS}
+    assert {event for event, offset in offsets.items() if offset} == set(EVENTS_INSIDE_A_STEP)
+    assert EVENTS_INSIDE_A_STEP <= EVENTS_THAT_BEGIN_A_RUN
+    record = OpenRecord()
+    record.open(Moment("optimizer_step", 7, None, None, None, None, {}, Run(RunFacts())))
+    assert {event for event in EVENTS if record.takes(event, 7)} == EVENTS_INSIDE_A_STEP | {"step_end"}
+    assert not any(record.takes(event, 8) for event in EVENTS)
+
+
+def test_a_phase_is_of_every_step_or_opaque_or_neither() -> None:
+    assert not STEP_PHASES & OPAQUE_PHASES
+    assert set(PHASES) - STEP_PHASES - OPAQUE_PHASES == {"startup", "other"}
+    peaks = {metric.name for metric in every_metric() if metric.name.startswith("phase/host/")}
+    assert peaks == {f"phase/host/{phase}_peak_bytes" for phase in PHASES}
