@@ -53,6 +53,7 @@ PROMISED = {
     ),
     "forgather_mem.demo": ("StdlibText",),
     "forgather_mem.notebook": ("load_ipython_extension",),
+    "forgather_mem.testing": ("check_sink", "check_work"),
 }  # fmt: skip
 COMMANDS = ("", "run", "report", "demo", "ls", "pp", "graph", "targets", "trefs", "check", "allow")
 

@@ -22,6 +22,7 @@ from forgather_mem.reporting.build import build_report, verdict, write_report
 from forgather_mem.telemetry.events import EVENTS_THAT_BEGIN_A_RUN
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.protocols import Sink
+from forgather_mem.telemetry.records import Objects
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.switch import is_off, why_off
 
@@ -184,7 +185,7 @@ class RuleCallback(TrainerCallback):
             self._summary = self._run.summary
         self._forget_run()
 
-    def _event(self, event: str, args: Any, state: Any, control: Any, objects: Mapping[str, Any]) -> None:
+    def _event(self, event: str, args: Any, state: Any, control: Any, objects: Objects) -> None:
         try:
             run: Run | None = self._run
             if run is None or run.closed or run_of(state) is not run or event == "train_begin":
@@ -255,7 +256,7 @@ class RuleCallback(TrainerCallback):
             self._one_event("epoch_end", SimpleNamespace(), state, None, {}, epochs_before=epoch)
 
     def _one_event(
-        self, event: str, args: Any, state: Any, control: Any, objects: Mapping[str, Any], epochs_before: int = 0
+        self, event: str, args: Any, state: Any, control: Any, objects: Objects, epochs_before: int = 0
     ) -> None:
         """One event outside a training: a run of its own, begun and closed here."""
         run = Run.begin(args, state, strict=self.strict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from forgather_mem.system.forks import FORKS
 from forgather_mem.system.process_end import PROCESS_END
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.protocols import PhaseWatcher, SeesBatch, Sink
-from forgather_mem.telemetry.records import Finding, Moment, Outcome
+from forgather_mem.telemetry.records import Finding, Moment, Objects, Outcome
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.rule import Rule
 
@@ -189,7 +189,7 @@ class Run:
 
     # ---- events ----
 
-    def handle(self, plan: EventSchedule, args: Any, state: Any, control: Any, objects: Mapping[str, Any]) -> None:
+    def handle(self, plan: EventSchedule, args: Any, state: Any, control: Any, objects: Objects) -> None:
         """Handle one event for one callback. Nothing is allocated when nothing is due."""
         self.step = state.global_step
         step = self.step + plan.offset

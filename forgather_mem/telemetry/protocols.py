@@ -71,8 +71,10 @@ class FullWork(Work, Protocol):
 
 
 class Sink(Protocol):
-    """A destination of records. A sink handles its own I/O errors: it drops, counts, retries later, and says so in
-    `problems`. What else a sink may have is in `FullSink`.
+    """A destination of records. What else a sink may have is in `FullSink`.
+
+    A sink handles its own I/O errors: it drops, counts, retries later, and says so in `problems`. It flushes each
+    record: what stands in a buffer is lost when the process is killed, and written twice when the process forks.
     """
 
     def write(self, sample: Sample) -> None:

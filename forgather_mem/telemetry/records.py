@@ -19,6 +19,7 @@ RISEN = 1.01
 OWN_BUDGET_FRAC = 0.005
 
 JsonData = Mapping[str, Any]
+Objects = Mapping[str, Any]  # the keyword arguments of an event: model, optimizer, logs, ...
 
 
 class Sample(NamedTuple):
@@ -96,5 +97,5 @@ class Moment:
     args: Any
     state: Any
     control: Any
-    objects: Mapping[str, Any]
+    objects: Objects
     run: RunInfo

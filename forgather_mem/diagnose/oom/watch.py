@@ -61,6 +61,9 @@ class OutOfMemoryWatch:
         self._snapshot_path: str | None = None
 
     def begin(self, run: RunInfo) -> None:
+        self.give_back()
+        if self._uses is not None:  # of a run that has not ended
+            self._uses.close()
         self._forget()
         self._run = run
         self._uses = BatchUses()

@@ -1,0 +1,174 @@
+"""A training of three steps that is over in milliseconds: all events, nested phases, every kind of metric."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+from forgather_mem.engine.run import Run
+from forgather_mem.telemetry.events import EVENTS
+from forgather_mem.telemetry.metrics import every_metric
+from forgather_mem.telemetry.protocols import Sink, Work
+from forgather_mem.telemetry.records import Finding, Moment, Objects, Sample
+from forgather_mem.telemetry.rule import Rule
+from forgather_mem.telemetry.triggers import AtEvent
+
+STEPS = 3
+_STEP = ("step_begin", "substep_end", "pre_optimizer_step", "optimizer_step", "step_end", "log")
+_PHASE_BEFORE = {"step_begin": "data", "substep_end": "forward", "pre_optimizer_step": "backward"}
+_CHILD_S = 20
+
+
+class SmallRun:
+    """One small training in which the engine calls the given works and sinks; their errors pass through.
+
+    Args:
+        folder: The trainer's output folder; None for a training without one.
+        works, sinks: What takes part.
+        rank: This process's rank, of two.
+        objects: The keyword arguments of the events: model, optimizer, ...
+        events: The works are called at these.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        works: Sequence[Work],
+        sinks: Sequence[Sink] = (),
+        *,
+        rank: int = 0,
+        objects: Objects | None = None,
+        events: Sequence[str] = EVENTS,
+    ) -> None:
+        self.args = SimpleNamespace(output_dir=str(folder) if folder else None, process_index=rank, world_size=2)
+        self.state = SimpleNamespace(global_step=0, epoch=0.0)
+        self.rules = [Rule(when=AtEvent(*events), do=list(works))]
+        self.sinks = [*sinks, _Quiet()]
+        self.objects = objects or {}
+        self.event = "begin"  # what the engine is doing
+        self.run: Run | None = None
+
+    def begin(self) -> Run:
+        """The works and sinks begin."""
+        self.run = Run.begin(self.args, self.state, strict=True)
+        self.run.phases.enter("startup")
+        self._plans = self.run.add_member(self, self.rules, self.sinks, 0.0)
+        return self.run
+
+    def train(self) -> None:
+        """All events, phases and findings."""
+        run = self.run or self.begin()
+        self._fire("train_begin", "epoch_begin")
+        for step in range(1, STEPS + 1):
+            for event in _STEP:
+                if event in _PHASE_BEFORE:
+                    self.event = f"the phase {_PHASE_BEFORE[event]!r}"
+                    run.phases.enter(_PHASE_BEFORE[event])
+                if event == "step_end":
+                    self.state.global_step, self.state.epoch = step, step / STEPS
+                self._fire(event)
+                for phase in _PHASE_BEFORE.values():
+                    run.phases.leave(phase)
+            self._find(step)
+            self.event = "log_values"
+            run.log_values()
+        for phase, event in (("evaluate", "prediction_step"), ("evaluate", "evaluate"), ("save", "save")):
+            run.phases.enter(phase)
+            self._fire(event)
+            run.phases.leave(phase)
+        self._fire("predict", "epoch_end", "push_begin", "log", "train_end")
+
+    def close(self, end: str = "finished") -> None:
+        """The training ends."""
+        self.event = "end"
+        if self.run is not None:
+            self.run.close(end)
+
+    def _fire(self, *events: str) -> None:
+        for event in events:
+            self.event = f"the event {event!r} of step {self.state.global_step}"
+            assert self.run is not None
+            if event in self._plans:
+                self.run.handle(self._plans[event], self.args, self.state, None, self.objects)
+
+    def _find(self, step: int) -> None:
+        assert self.run is not None
+        for kind, text in (("leak", "It grows.\nBy 3 MiB a step."), ("alert", "full soon"), ("profile", "")):
+            self.event = f"tell, with a finding of kind {kind!r}"
+            data = {"step": step, "rows": [["name", "size"], ["a", 1.5]], "none": None}
+            self.run.emit(Finding(kind=kind, step=step, text=text, data=data))
+        self.event = "say"
+        self.run.print_line("")
+
+
+class _Quiet:
+    """Stands where the run's console would be, if no sink before it prints."""
+
+    def write(self, sample: Sample) -> None:
+        """Records are not printed."""
+
+    def say(self, text: str) -> None:
+        """Nor are lines."""
+
+
+def readings(moment: Moment, sample: Sample) -> dict[str, float]:
+    """Numbers of every kind; more names at each second step, and some whose names are nobody's but the user's."""
+    values = {metric.name: 0.5 for metric in every_metric()} if moment.step % 2 else {"host/rss_bytes": 2.0**40}
+    return values | {"mine/queue_len": 3, "mine/zero": 0.0, "mine/negative_s": -1e-9, "mine/large_bytes": 1e300}
+
+
+def files_below(folder: Path) -> dict[str, int]:
+    """Sizes in bytes by path."""
+    return {str(path): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def in_child(call: Callable[[], str | None]) -> str | None:
+    """What the call returns in a forked child; a text that says so if the child hangs or dies."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        _as_child(call, writer)
+    os.close(writer)
+    with open(reader, "rb") as file:
+        text = file.read().decode()
+    _, status = os.waitpid(child, 0)
+    if os.waitstatus_to_exitcode(status) == -signal.SIGALRM:
+        return f"hangs: not done after {_CHILD_S} seconds"
+    if status:
+        return f"ends the process, by status {os.waitstatus_to_exitcode(status)}"
+    return text or None
+
+
+def _as_child(call: Callable[[], str | None], writer: int) -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_CHILD_S)
+    status = 1
+    try:
+        os.write(writer, (call() or "").encode())
+        status = 0
+    except BaseException as error:  # noqa: BLE001  # told to the parent
+        os.write(writer, f"raises {error!r}".encode())
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def require(condition: object, message: str) -> None:
+    """As `assert`, also where Python leaves those out.
+
+    Raises:
+        AssertionError: with this message.
+    """
+    if not condition:
+        raise AssertionError(message)
+
+
+def callables(part: object, names: Sequence[str]) -> Iterator[str]:
+    """What is wrong with those of these optional members that the part has."""
+    for name in names:
+        if not callable(getattr(part, name, bool)):
+            found = f"{type(part).__name__}.{name} is {getattr(part, name)!r:.60}"
+            yield f"{found}, and the engine calls it: make it a method"

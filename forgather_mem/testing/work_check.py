@@ -1,0 +1,151 @@
+"""Whether a probe or an action may be given to a training."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from forgather_mem.telemetry.events import EVENTS
+from forgather_mem.telemetry.plain_numbers import plain_numbers
+from forgather_mem.telemetry.protocols import Work
+from forgather_mem.telemetry.records import Moment, Objects, Sample
+from forgather_mem.testing.small_run import SmallRun, callables, require
+
+_OPEN_FILES, _THREADS = "the number of open files", "the number of threads"
+_MAY_BE_KEPT = (_OPEN_FILES, _THREADS)  # by the first training, for all later ones
+_BOOKS = ("", "collect", "clear", "trim")
+
+
+def check_work(make_work: Callable[[], Work], *, objects: Objects | None = None) -> None:
+    """Drive a probe or an action through small trainings as the engine would, and look at what it does.
+
+    It is called at every event, serves two trainings, one that restarts without an end, and one on another rank. What
+    it has changed in the process (the garbage collector, open files, threads) must be as before when it has ended.
+
+    Args:
+        make_work: Makes a new one.
+        objects: What the trainer passes to callbacks, if it needs that: {"model": model, "optimizer": optimizer}.
+
+    Raises:
+        AssertionError: what is wrong, at which call, and what to do about it.
+    """
+    work = make_work()
+    _check_members(work)
+    with tempfile.TemporaryDirectory() as folder:
+        before = _process()
+        _train(work, Path(folder), objects, "in its first training", events=EVENTS)
+        before |= {what: number for what, number in _process().items() if what in _MAY_BE_KEPT}
+        _train(work, Path(folder), objects, "in a second training of the same object")
+        _train(work, Path(folder), objects, "in a training that restarts without an end", restarts=True)
+        _train(make_work(), None, objects, "without an output folder, on the second of two ranks", rank=1)
+        after = _process()
+    changed = [what for what in before if after[what] != before[what]]
+    if changed:
+        raise AssertionError(
+            f"{type(work).__name__} leaves {' and '.join(changed)} changed ({before[changed[0]]} before, "
+            f"{after[changed[0]]} after its end): put back in give_back() what begin() and calls have changed"
+        )
+
+
+def _check_members(work: Any) -> None:
+    name = type(work).__name__
+    if isinstance(work, type):
+        raise AssertionError(f"make_work() gave the class {work.__name__}: return {work.__name__}()")
+    require(callable(work), f"{name} can't be called: a probe or an action needs __call__(moment, sample)")
+    for wrong in callables(work, ("begin", "end", "give_back", "is_urgent")):
+        raise AssertionError(wrong)
+    books = getattr(work, "books", "")
+    require(books in _BOOKS, f"{name}.books is {books!r}: the ledger knows 'collect', 'clear' and 'trim'")
+    try:
+        hash(getattr(work, "reading", None))
+    except TypeError as error:
+        raise AssertionError(f"{name}.reading can't be compared: {error}; use text, numbers and tuples") from error
+
+
+def _checked(work: Work, small: SmallRun) -> Work:
+    """The work, its answers checked before the engine leaves out what is wrong in them."""
+
+    def call(moment: Moment, sample: Sample) -> Mapping[str, float]:
+        before, name = dict(sample.values), getattr(work, "__name__", type(work).__name__)
+        answer = work(moment, sample)
+        require(
+            isinstance(answer, Mapping),
+            f"{name} gave {answer!r:.100} at {small.event}: return numbers by name, {{}} for nothing",
+        )
+        try:
+            fine = plain_numbers(answer) == dict(answer)
+        except (TypeError, ValueError, AttributeError, OverflowError):
+            fine = False
+        require(
+            fine, f"{name} gave {answer!r:.200} at {small.event}: finite numbers by name; leave out what is unknown"
+        )
+        require(sample.values == before, f"{name} has changed the sample at {small.event}: return your values instead")
+        return answer
+
+    return call
+
+
+class _Part:
+    """The work as the engine sees it: all of its members, its calls checked."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+        self.call: Work = work
+
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        return self.call(moment, sample)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+
+def _train(
+    work: Any,
+    folder: Path | None,
+    objects: Objects | None,
+    where: str,
+    *,
+    events: Sequence[str] = ("step_end", "evaluate"),
+    rank: int = 0,
+    restarts: bool = False,
+) -> None:
+    part = _Part(work)
+    small = SmallRun(folder, [part], rank=rank, objects=objects, events=events)
+    part.call = _checked(work, small)
+    other = SmallRun(folder, [work], objects=objects, events=events)
+    try:
+        if restarts:
+            other.train()
+        small.train()
+        small.event = "is_urgent"
+        getattr(work, "is_urgent", bool)()
+        small.close()
+        for _ in range(2):
+            small.event = "give_back, once more"
+            getattr(work, "give_back", bool)()
+        other.close("exception")
+    except AssertionError:
+        raise
+    except Exception as error:
+        name = getattr(work, "__name__", type(work).__name__)
+        raise AssertionError(
+            f"{name} raised {error!r} {where}, at {small.event}: what can't be read is left out; what an event lacks "
+            "(moment.objects is empty without a trainer) is no error"
+        ) from error
+
+
+def _process() -> dict[str, object]:
+    """What a work may change in the process, and has to put back."""
+    gc.collect()
+    return {
+        "automatic garbage collection": gc.isenabled(),
+        "gc.get_threshold()": gc.get_threshold(),
+        "gc.callbacks": len(gc.callbacks),
+        _OPEN_FILES: len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0,
+        _THREADS: threading.active_count(),
+    }
