@@ -14,7 +14,6 @@ from transformers import TrainerCallback
 
 from forgather_mem import attach
 from forgather_mem.callbacks import JsonLogger, JsonMemoryLogger, MemoryCallback, TBLogger
-from forgather_mem.engine.schedule import Rule
 from forgather_mem.files import make_real_folder, new_file, open_real, remove_real, rename_real, replace_file
 from forgather_mem.formats.append import AppendFile
 from forgather_mem.formats.json_array import JsonArrayFile
@@ -22,6 +21,7 @@ from forgather_mem.formats.jsonl import rotate
 from forgather_mem.formats.ring_writer import RingWriter
 from forgather_mem.probes import HostProbe
 from forgather_mem.sinks import JsonlSink, TensorBoardSink
+from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.launch.commands import JUDGED, run
 from tests.training import make_trainer

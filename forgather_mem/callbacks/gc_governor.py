@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import time
 from collections.abc import Mapping
@@ -22,7 +21,6 @@ from forgather_mem.units import format_bytes
 
 logger = logging.getLogger(__name__)
 
-_run_numbers = itertools.count()  # equal on all ranks, since all run the same trainings
 
 NOTHING: Mapping[str, float] = {}
 BOUNDARIES = ("evaluate", "save", "epoch_end", "train_end")
@@ -111,8 +109,7 @@ class _Governor:
         self._boundary_step = run.step
         self._budget = Budget(self._every_steps, self._boundary_steps, self._boundary_s)
         first = Schedule(stretch=1, gap_steps=0, own_boundary_steps=self._boundary_steps)
-        key = f"gc/{next(_run_numbers)}"
-        self._agreement = RankAgreement(key, first.write(), rank=run.rank, world_size=run.world_size)
+        self._agreement = RankAgreement(run.store_key("gc"), first.write(), rank=run.rank, world_size=run.world_size)
         if self._generation < 2 and not frees_aged_cycles(self._generation):
             logger.warning(
                 "gc.collect(%d) does not free cycles that have survived a collection on this interpreter; "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
 import sys
@@ -15,12 +14,10 @@ from forgather_mem.engine.summary import RunFacts
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.memory_limit import MemoryLimit
 from forgather_mem.system.procfs import own_memory
-from forgather_mem.system.rank_store import share_text
+from forgather_mem.system.rank_store import count, share_text
 from forgather_mem.telemetry.run_session import rank_and_size
 
 logger = logging.getLogger(__name__)
-
-_run_numbers = itertools.count(1)  # equal on all ranks, since all run the same trainings
 
 
 def facts_of(args: Any) -> RunFacts:
@@ -72,18 +69,26 @@ def current_device() -> int | None:
     return None if allocator is None else allocator.index
 
 
-def run_folder(output_dir: Path | None, rank: int) -> Path | None:
+def training_key(first_step: int, rank: int, world_size: int) -> str:
+    """A text of this training that is equal on all ranks, and of no other training of theirs; for the ranks' store.
+
+    The store counts the trainings of each rank that begin at this step. A rank that gets no answer stays alone.
+    """
+    number = count(f"trainings/{first_step}/{rank}") if world_size > 1 else 0
+    return f"{first_step}.{number if number is not None else f'alone-{rank}-{time.time()}'}"
+
+
+def run_folder(output_dir: Path | None, rank: int, key: str) -> Path | None:
     """The new folder for this run's files, the same on every rank; rank 0 makes it, where that can be done.
 
     `FORGATHER_MEM_DIR/<time>`, else `<output_dir>/forgather_mem/<time>`, else None. A `forgather_mem` that is a
     link is not followed: nobody has named the place it leads to. Other links are resolved now: one that is met on this
-    path while the training runs is not followed either.
+    path while the training runs is not followed either. `key` is of this training alone.
     """
     override = os.environ.get("FORGATHER_MEM_DIR")
     parent = Path(override) if override else output_dir / "forgather_mem" if output_dir else None
     if parent is None:
         return None
-    key = f"folder/{next(_run_numbers)}"
     is_link = not override and parent.is_symlink()
     name = share_text(key, time.strftime("%Y%m%d-%H%M%S") if rank or is_link else _make_new(parent), rank=rank)
     if is_link:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from forgather_mem.engine.closing import Closing
-from forgather_mem.engine.facts import current_device, facts_of, finish_facts, run_folder, sizes_now
+from forgather_mem.engine.facts import current_device, facts_of, finish_facts, run_folder, sizes_now, training_key
 from forgather_mem.engine.ledger import Ledger
 from forgather_mem.engine.phases import PhaseStack
 from forgather_mem.engine.recorder import Recorder
@@ -36,8 +36,7 @@ class Run:
 
     Args:
         facts: What is known of the training by now.
-        step: Optimizer steps done before it.
-        output_dir: The trainer's.
+        step, output_dir: Optimizer steps done before it; the trainer's folder.
         device: Index of this process's accelerator, None without one.
         strict: Let our own failures through (for tests and debugging).
         verdict: Turns the finished summary into the text that closes the run in TensorBoard, with its data.
@@ -65,11 +64,13 @@ class Run:
         self.closed = False
         self._verdict = verdict
         self._folder: Path | None = None
+        self._key: str | None = None  # of this training in the ranks' store
+        self._num_keys: dict[str, int] = {}
         self._sinks = SinkSet(self.fence)
         self._recorder = Recorder(step, self.fence, self.phases, self.ledger, self.summary, self._sinks)
         self._record, self._works, self._members = self._recorder.record, self._recorder.works, self._recorder.members
         self._at_close: list[Callable[[], object]] = []
-        self._end: tuple[str, int | None] | None = None  # how it ended and with which exit code, once that is known
+        self._end: tuple[str, int | None] | None = None  # how it ended, and the exit code
         self._closing = Closing()
         self._forks = FORKS.number
 
@@ -78,8 +79,7 @@ class Run:
         """The run of a training that begins now. It closes when the process ends, at the latest.
 
         Args:
-            args: The trainer's arguments, read once and not kept.
-            state: The trainer's state at the start, not kept.
+            args, state: The trainer's, read once and not kept.
             strict, verdict: As in the constructor.
         """
         output_dir = Path(args.output_dir) if getattr(args, "output_dir", None) else None
@@ -111,9 +111,15 @@ class Run:
     @property
     def folder(self) -> Path | None:
         if self._folder is None:
-            self._folder = run_folder(self.output_dir, self.rank)
+            self._folder = run_folder(self.output_dir, self.rank, self.store_key("folder"))
             self.facts.folder = str(self._folder) if self._folder else None
         return self._folder
+
+    def store_key(self, what: str) -> str:
+        if self._key is None:
+            self._key = training_key(self.summary.first_step or 0, self.rank, self.world_size)
+        number = self._num_keys[what] = self._num_keys.get(what, -1) + 1
+        return f"{what}/{self._key}/{number}"
 
     def latest(self, name: str) -> float | None:
         return self.summary.latest.get(name)
@@ -227,12 +233,12 @@ class Run:
         if self.closed:
             return
         if self._end is None:
-            fence = self.fence
+            fenced = functools.partial(functools.partial, self.fence.call)
             self._closing.add(
-                functools.partial(fence.call, "the last record", self.flush),
-                functools.partial(fence.call, "phases", self.phases.close),
+                fenced("the last record", self.flush),
+                fenced("phases", self.phases.close),
                 *self._works.ends(self),
-                *(functools.partial(fence.call, "at_close", call) for call in self._at_close),
+                *(fenced("at_close", call) for call in self._at_close),
                 self._judge,
             )
             self._end = end, exit_code
@@ -256,7 +262,7 @@ class Run:
             self.close()
 
     def log_values(self) -> dict[str, float]:
-        """What our sinks add to the trainer's own log line; plain numbers only."""
+        """What the sinks add to the trainer's own log line."""
         return self._sinks.log_values(self.step)
 
     # ---- inside ----
@@ -268,12 +274,11 @@ class Run:
     def _judge(self) -> None:
         """What came of it all; then the sinks hear of it, and end."""
         assert self._end is not None
-        fence = self.fence
-        fence.call("what is known of the run", self._conclude, *self._end)
-        found = fence.call("verdict", self._verdict, self.summary)
+        self.fence.call("what is known of the run", self._conclude, *self._end)
+        found = self.fence.call("verdict", self._verdict, self.summary)
         if found:
             finding = Finding(kind="verdict", step=self.step, text=found[0], data=found[1])
-            fence.call("summary", self.summary.tell, finding)
+            self.fence.call("summary", self.summary.tell, finding)
             self._closing.add(*self._sinks.calls("tell", finding))
         self._closing.add(*self._sinks.calls("end", self))
         self._closing.add(self._is_over)

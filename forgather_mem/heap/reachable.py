@@ -45,7 +45,7 @@ _KEEPERS = (("logging", "root"), ("threading", "_active"), ("matplotlib._pylab_h
 
 
 class ReachableGraph:
-    """Everything nearby, in the order in which it was reached; holds live objects, so don't keep it.
+    """Everything nearby, in the order in which it was reached (`walk`); holds live objects, so don't keep it.
 
     Attributes:
         nodes: The objects reached.
@@ -53,14 +53,24 @@ class ReachableGraph:
         took_s: CPU seconds of this thread, like `budget_s`.
     """
 
-    def __init__(self, budget_s: float = 0.15) -> None:
-        began_s = time.thread_time()
+    def __init__(self) -> None:
         self.nodes: list[Any] = []
         self.complete = True
         self._above: list[int] = []
         self._labels: dict[int, str] = {}
         self._kinds: dict[type, bool] = {}
         self._seen: dict[int, int] = {}
+        self._until_s = self.took_s = 0.0
+
+    @classmethod
+    def walk(cls, budget_s: float = 0.15) -> ReachableGraph:
+        """Walk down from the user's variables, for so many CPU seconds of this thread at most."""
+        graph = cls()
+        graph._walk(budget_s)
+        return graph
+
+    def _walk(self, budget_s: float) -> None:
+        began_s = time.thread_time()
         self._until_s = began_s + budget_s
         ours = dict.fromkeys([id(self), id(self.__dict__), *map(id, vars(self).values())], -1)
         self._seen.update(ours)  # counted as seen, not entered

@@ -23,19 +23,20 @@ class RankProbe:
     """
 
     def __init__(self) -> None:
-        self._rank, self._world_size = 0, 1
+        self._rank, self._world_size, self._key = 0, 1, ""
 
     def begin(self, run: RunInfo) -> None:
         self._rank, self._world_size = run.rank, run.world_size
+        self._key = run.store_key("ranks") if run.world_size > 1 else ""
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if self._world_size == 1:
             return NOTHING
         mine = [sample.values.get(name, float("nan")) for name in _NUMBERS]
-        put(_key(self._rank), _FORMAT.pack(*mine))
+        put(f"{self._key}/{self._rank}", _FORMAT.pack(*mine))
         if self._rank != 0:
             return NOTHING
-        keys = [_key(rank) for rank in range(self._world_size)]
+        keys = [f"{self._key}/{rank}" for rank in range(self._world_size)]
         found = get_all(keys)
         if found is None:  # some rank has not written yet; next time
             return NOTHING
@@ -56,7 +57,3 @@ def spread(ranks: list[tuple[float, ...]]) -> dict[str, float]:
             values[f"ranks/{short}_max_bytes"], highest = max(known, key=lambda pair: pair[0])
             values["ranks/argmax"] = float(highest)  # device memory decides if there is any: it comes last
     return values
-
-
-def _key(rank: int) -> str:
-    return f"ranks/{rank}"

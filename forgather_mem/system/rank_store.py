@@ -162,6 +162,16 @@ def put(key: str, value: str | bytes) -> bool:
     return question is not None and not question.failed
 
 
+def count(key: str) -> int | None:
+    """How often this was asked before with this key, by any rank; None where the store does not answer in time."""
+
+    def add(store: Any) -> int:
+        return int(store.add(_PREFIX + key, 1)) - 1
+
+    question = _ASKER.ask(f"count {key}", add, anew=True)
+    return question.answer if question is not None else None
+
+
 def get(key: str) -> bytes | None:
     """What somebody has put there; None when nobody has, or the store does not answer in time."""
     found = get_all([key])

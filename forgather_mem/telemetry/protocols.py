@@ -157,6 +157,10 @@ class RunInfo(Protocol):
     def world_size(self) -> int:
         """The number of processes in the training."""
 
+    def store_key(self, what: str) -> str:
+        """A new key for `system.rank_store`: of this training only, and equal on all ranks if each of them asks equally
+        often for keys of this kind."""
+
     @property
     def device(self) -> int | None:
         """Index of this process's accelerator, None without one."""

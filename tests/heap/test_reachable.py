@@ -39,19 +39,19 @@ class Holder:
 
 
 def holder_of(thing: object) -> str:
-    walk = ReachableGraph(budget_s=10.0)
+    walk = ReachableGraph.walk(budget_s=10.0)
     (position,) = [number for number, node in enumerate(walk.nodes) if node is thing]
     return walk.holder(position)
 
 
 def suspects_after(grow: Any, steps: int = 10) -> list[Suspect]:
     """What is suspected of growing while `grow` was called so many times."""
-    walk = ReachableGraph(budget_s=10.0)
+    walk = ReachableGraph.walk(budget_s=10.0)
     before = look(walk, 0)
     walk.forget()
     for step in range(steps):
         grow(step)
-    walk = ReachableGraph(budget_s=10.0)
+    walk = ReachableGraph.walk(budget_s=10.0)
     found = grown(before, walk, steps)
     if not any(one.bytes_per_step > 1_000 for one in found):
         found += chains(before, walk, steps)
@@ -95,7 +95,7 @@ def test_a_frozen_heap_hides_nothing() -> None:
 
 def test_our_own_things_are_passed_over() -> None:
     ours = MemoryCallback()
-    walk = ReachableGraph(budget_s=10.0)
+    walk = ReachableGraph.walk(budget_s=10.0)
     assert not any(node is ours for node in walk.nodes)
 
 
@@ -211,12 +211,12 @@ def test_what_differs_by_a_key_is_told_as_one() -> None:
         for rows in holder.by_name.values():
             rows.append(bytes(1000))
 
-    walk = ReachableGraph(budget_s=10.0)
+    walk = ReachableGraph.walk(budget_s=10.0)
     before = look(walk, 0)
     walk.forget()
     for step in range(10):
         grow(step)
-    walk = ReachableGraph(budget_s=10.0)
+    walk = ReachableGraph.walk(budget_s=10.0)
     (one, *_) = merge_similar(grown(before, walk, 10), walk)
     assert one.name == "Holder.by_name[...]"
     assert one.count_per_step == 11

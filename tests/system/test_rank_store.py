@@ -10,6 +10,7 @@ import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from forgather_mem.engine.facts import training_key
 from forgather_mem.system.rank_store import RankAgreement, default_store, share_text
 
 
@@ -39,6 +40,19 @@ def test_ranks_follow_a_proposal_from_the_same_step_on() -> None:
         heard.append((mine, second.at(step)))
     assert [one for one, _ in heard] == [two for _, two in heard]
     assert "".join(one for one, _ in heard) == "aaaabbbbbccccc"
+
+
+@pytest.mark.usefixtures("store")
+def test_a_training_of_one_rank_alone_does_not_part_the_keys_of_the_later_ones() -> None:
+    keys = [[training_key(0, rank, 2) for rank in (0, 1)] for _ in range(2)]
+    training_key(40, 0, 2)  # the first rank alone goes on from a checkpoint
+    keys += [[training_key(0, rank, 2) for rank in (0, 1)], [training_key(40, 1, 2)]]
+    assert all(len(set(of_ranks)) == 1 for of_ranks in keys)
+    assert len({key for of_ranks in keys for key in of_ranks}) == 4, "each training has a key of its own"
+
+
+def test_without_a_store_no_two_ranks_share_a_key() -> None:
+    assert len({training_key(0, rank, 2) for rank in (0, 1)}) == 2
 
 
 _numbers = iter(range(10**9))

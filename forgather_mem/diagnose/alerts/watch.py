@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import sys
 import textwrap
@@ -24,7 +23,6 @@ NOTHING: Mapping[str, float] = {}
 REARM_FRAC = 0.05
 # Ranks look into the store at each step; after this many steps all of them have done so.
 _AHEAD_STEPS = 4
-_run_numbers = itertools.count()  # equal on all ranks, since all run the same trainings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +100,7 @@ class AlertWatch:
         self._read: set[str] = set()
         self._calls = 0
         self._rank, self._world_size = run.rank, run.world_size
-        self._key = f"alert/{next(_run_numbers)}"
+        self._key = run.store_key("alert")
         self._agreement = RankAgreement(self._key, "0", rank=run.rank, world_size=run.world_size)
         self._asked, self._done = 0, "0"
         if self._within is not None:

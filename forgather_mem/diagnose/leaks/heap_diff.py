@@ -43,7 +43,7 @@ class CloserLook:
         """
         self.step = step
         self._owners_s = OWNERS_S if far else min(owners_s, OWNERS_S)
-        walk = ReachableGraph()
+        walk = ReachableGraph.walk()
         self._look = look(walk, step)
         self._far = LibraryContainers(walk.ids()) if far else None
         walk.forget()
@@ -60,7 +60,7 @@ class CloserLook:
             step: The step that has just finished.
             rate: The growth to explain, in bytes per step.
         """
-        walk = ReachableGraph()
+        walk = ReachableGraph.walk()
         try:
             found = [one for one in merge_similar(grown(self._look, walk, step), walk) if _tells(one, rate)]
             if not any(one.bytes_per_step > _HELD_FRAC * rate for one in found):  # else these are the pieces of those

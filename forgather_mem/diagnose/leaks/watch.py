@@ -202,7 +202,7 @@ def _count_again(suspects: list[Suspect]) -> None:
     counted = [one for one in suspects if one.count and one.bytes is not None]
     if not counted:
         return
-    walk = ReachableGraph()
+    walk = ReachableGraph.walk()
     for one in counted:
         position = walk.position(one.key)
         length = length_of(walk.nodes[position]) if position is not None else None
