@@ -69,5 +69,5 @@ def test_each_of_many_sinks_in_one_folder_gets_its_file(kind: str, tmp_path: Pat
 
 def test_no_two_runs_of_one_second_have_one_folder(tmp_path: Path) -> None:
     folders: list[Path | None] = []
-    at_once(lambda number: folders.append(run_folder(tmp_path, 0)))
+    at_once(lambda number: folders.append(run_folder(tmp_path, 0, f"folder/{number}")))
     assert len(set(folders)) == NUM_THREADS
