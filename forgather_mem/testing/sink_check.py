@@ -109,6 +109,9 @@ def _train(
             f"{name} raised {error!r} {where}, at {small.event}: a sink handles its own I/O errors (drop, count, say "
             "so in problems()) and takes whatever finite numbers and texts there are"
         ) from error
+    finally:
+        small.drop()
+        other.drop()
 
 
 def _check_answers(sink: Any, small: SmallRun) -> None:

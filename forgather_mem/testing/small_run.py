@@ -87,6 +87,12 @@ class SmallRun:
         if self.run is not None:
             self.run.close(end)
 
+    def drop(self) -> None:
+        """Let go of the training, whatever has failed; what is open is closed, as far as it can be."""
+        if self.run is not None:
+            self.run.fence.strict = False
+            self.run.close("exception")
+
     def _fire(self, *events: str) -> None:
         for event in events:
             self.event = f"the event {event!r} of step {self.state.global_step}"

@@ -137,6 +137,9 @@ def _train(
             f"{name} raised {error!r} {where}, at {small.event}: what can't be read is left out; what an event lacks "
             "(moment.objects is empty without a trainer) is no error"
         ) from error
+    finally:
+        small.drop()
+        other.drop()
 
 
 def _process() -> dict[str, object]:
