@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated
 
 import typer
+
+from forgather_mem.launch.arguments import OPTIONS, Option
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -13,25 +16,7 @@ def register(app: typer.Typer, panel: str) -> None:
     app.command("run", rich_help_panel=panel, context_settings=settings)(run)
 
 
-def run(
-    command: Annotated[
-        list[str],
-        typer.Argument(metavar="COMMAND...", help="A script, -m module, torchrun, ..., with its own options."),
-    ],
-    template: str = typer.Option("callbacks/watch.yaml", metavar="NAME", help="The callbacks that watch."),
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A variable of the template. Repeatable.")
-    ] = None,
-    allow: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A module that the template may use. Repeatable.")
-    ] = None,
-    report: str | None = typer.Option(None, metavar="OUT.json", help="Write the report to this file, too."),
-    fail_on: str | None = typer.Option(None, metavar="leak", help="Exit with 3 when the report finds a leak."),
-    max_peak: Annotated[
-        list[str] | None,
-        typer.Option(metavar="host=SIZE|gpu0=SIZE", help="Exit with 3 when the peak was higher. Repeatable."),
-    ] = None,
-) -> None:
+def run() -> None:
     """Watch any training command, unchanged, and report where the memory went.
 
     Its exit code, signals and output stay its own. The report goes to stderr.
@@ -39,3 +24,24 @@ def run(
     FORGATHER_MEM=0 switches the watching off; files go below FORGATHER_MEM_DIR.
     """
     raise AssertionError("__main__ runs this command, before it imports any other")
+
+
+def _parameter(name: str, option: Option) -> inspect.Parameter:
+    text = f"{option.text} Repeatable." if option.repeats else option.text
+    shown = typer.Option(name, metavar=option.metavar, help=text)
+    kind = list[str] if option.repeats else str
+    return inspect.Parameter(
+        option.field,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=option.default,
+        annotation=Annotated[kind | None if option.default is None else kind, shown],
+    )
+
+
+_COMMAND = typer.Argument(metavar="COMMAND...", help="A script, -m module, torchrun, ..., with its own options.")
+_PARAMETERS = [
+    inspect.Parameter("command", inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[list[str], _COMMAND]),
+    *(_parameter(name, option) for name, option in OPTIONS.items()),
+]
+run.__signature__ = inspect.Signature(_PARAMETERS)  # type: ignore[attr-defined]
+run.__annotations__ = {parameter.name: parameter.annotation for parameter in _PARAMETERS}

@@ -10,19 +10,9 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 VERDICTS = ("leak",)
-_WITH_VALUE = {
-    "--template": "NAME",
-    "--set": "KEY=VALUE",
-    "--allow": "NAME",
-    "--report": "OUT.json",
-    "--fail-on": "leak",
-    "--max-peak": "host=SIZE or gpu0=SIZE",
-}
-
-
 _OF_PYTHON = ("-m", "-c", "-")  # these begin a command
 
 
@@ -32,6 +22,76 @@ class UsageError(Exception):
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
+
+
+class Option:
+    """An option of the command; `--help` is made from it.
+
+    Attributes:
+        field: The attribute of `Arguments` that it fills.
+        metavar: What stands for the value in the help.
+        text: What the help says, one line.
+        take: Checks a value and gives what is kept of it; raises UsageError.
+        repeats: Whether it may be given several times: the field is then a list.
+        default: What the help says about a missing option, or None.
+    """
+
+    __slots__ = ("default", "field", "metavar", "repeats", "take", "text")
+
+    def __init__(
+        self,
+        field: str,
+        metavar: str,
+        text: str,
+        take: Callable[[str], object],
+        *,
+        repeats: bool = False,
+        default: str | None = None,
+    ) -> None:
+        self.field, self.metavar, self.text = field, metavar, text
+        self.take, self.repeats, self.default = take, repeats, default
+
+
+def _template(value: str) -> str:
+    # The command may change its working directory before it trains
+    return os.path.abspath(value) if os.path.isfile(value) else value
+
+
+def _setting(value: str) -> str:
+    if "=" not in value:
+        raise UsageError(f"run: --set {value!r} must be KEY=VALUE, for example lr=1e-4")
+    return value
+
+
+def _report(value: str) -> str:
+    if not value.endswith(".json") or not os.path.isdir(os.path.dirname(value) or "."):
+        raise UsageError(f"run: --report {value!r}: give a file that ends in .json, in a folder that exists")
+    return os.path.abspath(value)
+
+
+def _verdict(value: str) -> str:
+    if value not in VERDICTS:
+        raise UsageError(f"run: --fail-on {value!r}: the only value is {', '.join(VERDICTS)}")
+    return value
+
+
+def _max_peak(value: str) -> tuple[str, str]:
+    where, equals, size = value.partition("=")
+    if not equals or not (where == "host" or (where.startswith("gpu") and where[3:].isdigit())):
+        raise UsageError(f"run: --max-peak {value!r}: write host=8GiB or gpu0=40GiB")
+    return where, size
+
+
+OPTIONS = {
+    "--template": Option("template", "NAME", "The callbacks that watch.", _template, default="callbacks/watch.yaml"),
+    "--set": Option("settings", "KEY=VALUE", "A variable of the template.", _setting, repeats=True),
+    "--allow": Option("allow", "NAME", "A module that the template may use.", str, repeats=True),
+    "--report": Option("report", "OUT.json", "Write the report to this file, too.", _report),
+    "--fail-on": Option("fail_on", "leak", "Exit with 3 when the report finds a leak.", _verdict),
+    "--max-peak": Option(
+        "max_peaks", "host=SIZE|gpu0=SIZE", "Exit with 3 when the peak was higher.", _max_peak, repeats=True
+    ),
+}
 
 
 class Command:
@@ -63,7 +123,7 @@ class Arguments:
         settings: Its variables, as `key=value`.
         allow: What it may import in addition to the default.
         report: A further path for the report, in addition to its folder.
-        fail_on: Verdicts that lead to exit code 3.
+        fail_on: The verdict that leads to exit code 3.
         max_peaks: Place ("host", "gpu0") and size of each `--max-peak`.
         words: The words of the command.
     """
@@ -75,7 +135,7 @@ class Arguments:
         self.settings: list[str] = []
         self.allow: list[str] = []
         self.report: str | None = None
-        self.fail_on: list[str] = []
+        self.fail_on: str | None = None
         self.max_peaks: list[tuple[str, str]] = []
         rest = list(words)
         while rest and rest[0].startswith("-") and rest[0] not in _OF_PYTHON:
@@ -83,43 +143,24 @@ class Arguments:
             if word == "--":
                 break
             name, equals, value = word.partition("=")
-            if name not in _WITH_VALUE:
-                raise UsageError(f"run: there is no option {name!r}", _meant(name, _WITH_VALUE) or _options_hint())
+            option = OPTIONS.get(name)
+            if option is None:
+                raise UsageError(f"run: there is no option {name!r}", _meant(name, OPTIONS) or _options_hint())
             if not equals:
                 if not rest:
-                    raise UsageError(f"run: {name} needs a value: {name} {_WITH_VALUE[name]}")
+                    raise UsageError(f"run: {name} needs a value: {name} {option.metavar.replace('|', ' or ')}")
                 value = rest.pop(0)
-            self._take(name, value)
+            taken = option.take(value)
+            if option.repeats:
+                getattr(self, option.field).append(taken)
+            else:
+                setattr(self, option.field, taken)
         if not rest:
             raise UsageError(
                 "run: no command was given",
                 "for example: forgather-mem run train.py; or -m module; or torchrun, accelerate launch, ...",
             )
         self.words = rest
-
-    def _take(self, name: str, value: str) -> None:
-        if name == "--template":
-            # The command may change its working directory before it trains
-            self.template = os.path.abspath(value) if os.path.isfile(value) else value
-        elif name == "--set":
-            if "=" not in value:
-                raise UsageError(f"run: --set {value!r} must be KEY=VALUE, for example lr=1e-4")
-            self.settings.append(value)
-        elif name == "--allow":
-            self.allow.append(value)
-        elif name == "--report":
-            if not value.endswith(".json") or not os.path.isdir(os.path.dirname(value) or "."):
-                raise UsageError(f"run: --report {value!r}: give a file that ends in .json, in a folder that exists")
-            self.report = os.path.abspath(value)
-        elif name == "--fail-on":
-            if value not in VERDICTS:
-                raise UsageError(f"run: --fail-on {value!r}: the only value is {', '.join(VERDICTS)}")
-            self.fail_on.append(value)
-        else:
-            where, equals, size = value.partition("=")
-            if not equals or not (where == "host" or (where.startswith("gpu") and where[3:].isdigit())):
-                raise UsageError(f"run: --max-peak {value!r}: write host=8GiB or gpu0=40GiB")
-            self.max_peaks.append((where, size))
 
 
 def command_of(words: Sequence[str]) -> Command:
@@ -187,4 +228,4 @@ def _scripts_beside(path: str) -> list[str]:
 
 
 def _options_hint() -> str:
-    return f"there are {', '.join(_WITH_VALUE)};\n  options of the command come after it"
+    return f"there are {', '.join(OPTIONS)};\n  options of the command come after it"

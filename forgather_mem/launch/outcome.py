@@ -149,7 +149,7 @@ def _seen_from_outside(report: RunReport, sampler: Sampler, ended: Ended) -> Run
 
 def _broken_limits(reports: Sequence[RunReport], arguments: Arguments) -> Iterator[str]:
     """One sentence for each command-line limit that a training broke."""
-    if "leak" in arguments.fail_on and any(report.leak.verdict == "leak" for report in reports):
+    if arguments.fail_on == "leak" and any(report.leak.verdict == "leak" for report in reports):
         yield "a leak was found (--fail-on leak)"
     for where, size in arguments.max_peaks:
         found = [peak for report in reports for peak in _peaks(report, where)]
