@@ -56,17 +56,6 @@ def test_a_rule_can_be_written_without_torch() -> None:
     assert loaded_by("from forgather_mem import Rule, Every, AtEvent, Above; Every(steps=1)") == []
 
 
-@pytest.mark.parametrize("name", forgather_mem.__all__)
-def test_every_public_name_is_there(name: str) -> None:
-    assert getattr(forgather_mem, name) is not None
-    assert name in dir(forgather_mem)
-
-
-def test_a_misspelt_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'load_callback'"):
-        forgather_mem.load_callback  # noqa: B018
-
-
 def contracts() -> dict[str, dict[str, list[str]]]:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return {contract["name"]: contract for contract in settings["tool"]["importlinter"]["contracts"]}
