@@ -18,7 +18,7 @@ from typing import Any
 import forgather_mem
 
 # Not called by a training: the template half, the command line, what is written and read after a run.
-_ELSEWHERE = ("cli", "config", "launch", "demo", "notebook", "pytest_plugin", "trackers", "__main__")
+_ELSEWHERE = ("cli", "config", "launch", "demo", "notebook", "testing", "trackers", "__main__")
 _NEEDS_MORE = ("forgather_mem.callbacks.lightning", "forgather_mem.launch.on_path")
 
 

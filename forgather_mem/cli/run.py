@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from forgather_mem.launch.arguments import OPTIONS, Option
+from forgather_mem.cli.run_arguments import OPTIONS, Option
 
 
 def register(app: typer.Typer, panel: str) -> None:

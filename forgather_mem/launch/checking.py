@@ -13,10 +13,10 @@ import typer
 
 from forgather_mem.cli.app import FAILURE, USAGE, complain
 from forgather_mem.cli.options import environment_of, policy_of, variables_of
+from forgather_mem.cli.run_arguments import Arguments
 from forgather_mem.config.check import problems
 from forgather_mem.config.environment import Config, ConfigEnvironment
 from forgather_mem.errors import ForgatherMemError
-from forgather_mem.launch.arguments import Arguments
 from forgather_mem.load import WATCH
 from forgather_mem.units import parse_bytes
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from forgather_mem.cli.run_arguments import Arguments, Command
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import ForgatherMemError
 from forgather_mem.files import is_real_folder, write_chosen_file
-from forgather_mem.launch.arguments import Arguments, Command
 from forgather_mem.launch.last_error import add_last_error
 from forgather_mem.launch.sampler import Sampler
 from forgather_mem.launch.session_folder import SessionFolder

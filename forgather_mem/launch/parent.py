@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from forgather_mem.launch.arguments import Arguments, Command, UsageError, command_of
+from forgather_mem.cli.run_arguments import Arguments, Command, UsageError, command_of
 from forgather_mem.launch.sampler import Sampler
 from forgather_mem.launch.session_folder import PLACE, SessionFolder
 from forgather_mem.launch.short_runs import asks_for_help, is_worth_a_report

@@ -6,7 +6,6 @@
 >>> check_work(lambda: lambda moment, sample: {"mine/queue_len": 3.0})
 """
 
-from forgather_mem.testing.sink_check import check_sink
-from forgather_mem.testing.work_check import check_work
+from forgather_mem._lazy import names_on_first_use
 
-__all__ = ["check_sink", "check_work"]
+__getattr__, __dir__, __all__ = names_on_first_use(__name__)

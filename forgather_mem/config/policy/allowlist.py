@@ -118,7 +118,7 @@ HARD = frozenset(
         "forgather_mem.ConfigEnvironment", "forgather_mem.Policy", "forgather_mem.TrainingLoop",
         "forgather_mem.attach", "forgather_mem.cli", "forgather_mem.config", "forgather_mem.load",
         "forgather_mem.load_callbacks", "forgather_mem.loops", "forgather_mem.notebook",
-        "forgather_mem.pytest_plugin", "forgather_mem.reclaim", "forgather_mem.retry_on_oom",
+        "forgather_mem.reclaim", "forgather_mem.retry_on_oom", "forgather_mem.testing",
         # Forgather's: the same
         "forgather.codegen", "forgather.config", "forgather.dynamic", "forgather.from_project",
         "forgather.latent", "forgather.ml.construct", "forgather.preprocess", "forgather.project",

@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
-from forgather_mem import pytest_plugin
-from forgather_mem.pytest_plugin import NoGrowth
+from forgather_mem.testing import pytest_plugin
+from forgather_mem.testing.pytest_plugin import NoGrowth
 
 KEPT: list[torch.Tensor] = []
 assert_no_growth = pytest_plugin.assert_no_growth  # also where the entry point is not installed
@@ -51,5 +51,5 @@ def test_too_few_calls_are_refused(assert_no_growth: NoGrowth) -> None:
 
 
 def test_loading_the_plugin_loads_no_torch() -> None:
-    code = "import sys, forgather_mem.pytest_plugin; sys.exit('torch' in sys.modules or 'yaml' in sys.modules)"
+    code = "import sys, forgather_mem.testing.pytest_plugin; sys.exit('torch' in sys.modules or 'yaml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
