@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.fresh import IN_CHILD, FreshProcesses
 collect_ignore = ["run_child.py", "launch/train.py", "launch/loop.py"]
 
 _PROCESSES = FreshProcesses()
+_SHOWN = int(os.environ.get("SLOWEST", "15"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,6 +36,41 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if code:
         pytest.fail(f"in a process of its own:\n{printed}", pytrace=False)
     return True
+
+
+def _cpu_s() -> float:
+    """CPU seconds of this process, of the children that have ended, and of the tests that ran in fresh processes."""
+    return sum(os.times()[:4]) + _PROCESSES.cpu_s
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A test's CPU seconds, which a busy machine hardly changes, are noted, and bounded."""
+    before = _cpu_s()
+    try:
+        yield
+    finally:
+        used = _cpu_s() - before
+        item.user_properties.append(("cpu_s", used))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The tests that cost most."""
+    reports = [report for report in terminalreporter.getreports("passed") if report.when == "call"]
+    costs = sorted(
+        ((dict(report.user_properties).get("cpu_s", 0.0), report.nodeid) for report in reports), reverse=True
+    )
+    total = sum(cost for cost, _ in costs)
+    terminalreporter.section(f"CPU seconds: {total:.0f} in {len(costs)} tests, the most in")
+    for cost, name in costs[:_SHOWN]:
+        terminalreporter.line(f"{cost:6.1f} {name}")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported is not looked through at each collection: of a tiny training, that is most of the time."""
+    if os.environ.get("NOFREEZE"): return
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:

@@ -1,7 +1,7 @@
 """A process that has imported torch and transformers and done nothing else; tests marked `fresh` run in forks of it.
 
 Started as a program by `conftest.py`, which asks in lines of JSON: the test, the environment, the file for what it
-prints. The answer is a line with the exit code.
+prints. The answer is a line with the exit code and the CPU seconds of the test and its children.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class FreshProcesses:
 
     def __init__(self) -> None:
         self._origin: subprocess.Popen[str] | None = None
+        self.cpu_s = 0.0  # of all tests so far
 
     def run(self, test: str, folder: Path) -> tuple[int, str]:
         """The exit code of pytest for this test, and what it printed."""
@@ -42,9 +43,10 @@ class FreshProcesses:
             asked = {"test": test, "environment": {**os.environ, IN_CHILD: "1"}, "printed": printed.name}
             origin.stdin.write(json.dumps(asked) + "\n")
             origin.stdin.flush()
-            code = origin.stdout.readline()
+            code, _, cpu_s = origin.stdout.readline().partition(" ")
             if not code:
                 self.close()
+            self.cpu_s += float(cpu_s or 0)
             return int(code or -1), printed.read()
 
     def close(self) -> None:
@@ -68,7 +70,7 @@ def _serve() -> None:
         if not pid:
             _become(asked["environment"], asked["printed"])
             sys.exit(int(pytest.main([*_OPTIONS, asked["test"]])))
-        os.write(answers, f"{_wait(pid)}\n".encode())
+        os.write(answers, "{} {}\n".format(*_wait(pid)).encode())
 
 
 def _become(environment: dict[str, str], printed: str) -> None:
@@ -82,17 +84,18 @@ def _become(environment: dict[str, str], printed: str) -> None:
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
 
 
-def _wait(pid: int) -> int:
+def _wait(pid: int) -> tuple[int, float]:
+    """The exit code and the CPU seconds."""
     deadline_s = time.monotonic() + TIMEOUT_S
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends a test too, although it has a group of its own
         while time.monotonic() < deadline_s:
-            ended, status = os.waitpid(pid, os.WNOHANG)
+            ended, status, used = os.wait4(pid, os.WNOHANG)
             if ended:
-                return os.waitstatus_to_exitcode(status)
+                return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
             time.sleep(0.01)
     os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return -signal.SIGALRM
+    _, _, used = os.wait4(pid, 0)
+    return -signal.SIGALRM, used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from forgather_mem.launch.waiting import Ended
 
 SHORT_S = 5.0  # a process without torch that has run for less has nothing to tell
+_TORCH_BYTES = 100 * 2**20  # a process that has imported torch is larger; a script without it seldom is
 _USAGE_S = 60.0  # who has run for longer, with his imports, has not just printed how he is used
 _USAGE_ERROR = 2  # argparse's exit code, and that of most others
 _OF_A_SIGNAL = 128  # above it: what a shell gives for a command that a signal has ended
@@ -35,7 +36,12 @@ def is_worth_a_report(folder: str | None, arguments: Arguments, command: Command
     is_usage = ended.code == _USAGE_ERROR or (ended.code == 0 and asks_for_help(command))
     if is_usage and ended.wall_s < _USAGE_S:
         return False
-    return ended.wall_s >= SHORT_S or bool(folder and run_session.noted(folder, run_session.TORCH))
+    return ended.wall_s >= SHORT_S or _may_have_used_torch(folder, ended)
+
+
+def _may_have_used_torch(folder: str | None, ended: Ended) -> bool:
+    """What the process below has noted; without a folder it could not, and its size tells."""
+    return bool(run_session.noted(folder, run_session.TORCH)) if folder else ended.peak_bytes >= _TORCH_BYTES
 
 
 def _has_told_something(folder: str | None) -> bool:
