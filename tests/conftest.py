@@ -67,8 +67,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported is not looked through at each collection: of a tiny training, that is most of the time."""
-    if os.environ.get("NOFREEZE"): return
+    """What was imported is out of the collector's sight: looking through it takes most of a tiny training's time."""
+    if not os.environ.get(IN_CHILD):  # a test that is alone looks at its heap
+        gc.collect()
+        gc.freeze()
+
+
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    """For a test of frozen heaps: nothing is frozen when it begins."""
+    gc.unfreeze()
+    yield
     gc.collect()
     gc.freeze()
 

@@ -98,7 +98,8 @@ def trainer_expected(tmp_path_factory: pytest.TempPathFactory) -> Any:
     "key",
     [
         "link:Link.begin",
-        "link:_training",
+        "link:_last",
+        "link:_whole",
         "phases:wrap_phases",
         "phases:PhaseStack.enter",
         "run:Run.close",

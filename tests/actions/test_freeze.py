@@ -18,7 +18,7 @@ class Node:
 
 
 @pytest.fixture(autouse=True)
-def same_collector_afterwards() -> Iterator[None]:
+def same_collector_afterwards(unfrozen: None) -> Iterator[None]:
     yield
     assert gc.isenabled()
     assert gc.get_freeze_count() == 0

@@ -38,7 +38,7 @@ def gc_state() -> tuple[Any, ...]:
 
 
 @pytest.fixture(autouse=True)
-def same_collector_afterwards() -> Iterator[None]:
+def same_collector_afterwards(unfrozen: None) -> Iterator[None]:
     before = gc_state()
     yield
     assert gc_state() == before
