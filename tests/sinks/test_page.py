@@ -82,11 +82,6 @@ def test_a_tag_shows_its_description(page: Page) -> None:
     assert description.startswith("<p>GiB. ")
 
 
-def test_of_two_points_at_one_step_the_default_page_draws_the_last(page: Page, fast: bool) -> None:
-    points = page.points("run", "mem_gc/collections")
-    assert points == ([(5, 4.0)] if fast else [(5, 3.0), (5, 4.0)])
-
-
 def test_the_verdict_stands_in_the_text_tab_as_it_was_written(page: Page) -> None:
     (html,) = page.texts("run", "mem_report/verdict")
     assert "<pre><code>No leak.\n  Peak &lt;b&gt;10 GiB&lt;/b&gt;.\n</code></pre>" in html
