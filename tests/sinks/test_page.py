@@ -82,6 +82,10 @@ def test_a_tag_shows_its_description(page: Page) -> None:
     assert description.startswith("<p>GiB. ")
 
 
+def test_at_one_step_stands_the_first_point(page: Page) -> None:
+    assert page.points("run", "mem_gc/collections") == [(5, 3.0)]
+
+
 def test_the_verdict_stands_in_the_text_tab_as_it_was_written(page: Page) -> None:
     (html,) = page.texts("run", "mem_report/verdict")
     assert "<pre><code>No leak.\n  Peak &lt;b&gt;10 GiB&lt;/b&gt;.\n</code></pre>" in html
