@@ -32,7 +32,7 @@ contracts: $(READY)
 	$(BIN)/lint-imports
 
 pytest: $(READY)
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not soak"
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not soak"
 
 OLDEST := .venv-oldest
 
@@ -44,7 +44,7 @@ $(OLDEST)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 test-oldest: $(OLDEST)/.ready  ## the suite with the oldest transformers that is supported
-	$(OLDEST)/bin/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not soak"
+	$(OLDEST)/bin/python -m pytest -q -n $(JOBS) --dist worksteal -m "not soak"
 
 soak: $(READY)  ## long: faults at random moments, millions of samples
 	$(BIN)/python -m pytest -q -m soak tests/soak
