@@ -25,15 +25,16 @@ class StepPoints:
     def __init__(self) -> None:
         self.step: int | None = None
         self.rest: dict[str, float] = {}
-        self._written: list[tuple[Columns, Mapping[str, float]]] = []
+        self._written: tuple[tuple[Columns, Mapping[str, float]], ...] = ()
 
     def wrote(self, step: int, columns: Columns, values: Mapping[str, float]) -> None:
         """These tags have their point now; `values` is the sample's own."""
-        if step != self.step:
-            self.step = step
-            self._written.clear()
-            self.rest.clear()
-        self._written.append((columns, values))
+        if step == self.step:
+            self._written += ((columns, values),)
+        else:
+            self.step, self._written = step, ((columns, values),)
+            if self.rest:
+                self.rest.clear()
 
     def left_of(self, sample: Sample) -> Mapping[str, float]:
         """The values to write now."""

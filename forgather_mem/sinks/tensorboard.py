@@ -100,7 +100,7 @@ class TensorBoardSink:
         if self._off:
             return
         page = self._page or self._first_page()
-        if page.is_ours():
+        if page.forks == FORKS.number:
             with page.lock:
                 self._write(page, sample)
 
@@ -129,7 +129,7 @@ class TensorBoardSink:
         """
         if finding.kind in _SHOWN_KINDS and not self._off:
             page = self._page or self._first_page()
-            if page.is_ours():
+            if page.forks == FORKS.number:
                 with page.lock:
                     page.write_text(finding)
 
@@ -165,11 +165,12 @@ class _Page:
         folder: The folder of our own file.
         points: Which tags have a point at the current step.
         lock: Held while something is written: a record may come from any thread.
+        forks: Of the process that began it; in a forked child the lock may be held by a thread of the parent.
     """
 
     def __init__(self, sink: TensorBoardSink, output_dir: Path | None) -> None:
         self.lock = threading.RLock()  # a signal's handler may close the run in the middle of a write
-        self._forks = FORKS.number
+        self.forks = FORKS.number
         self._sink = sink
         self._output_dir = output_dir
         self._began_s = time.time()
@@ -180,10 +181,6 @@ class _Page:
         self.extremes: dict[str, float] = {}
         self.folder: str | None = None
         self.points = StepPoints()
-
-    def is_ours(self) -> bool:
-        """Whether this process began it; in a forked child the lock may be held by a thread of the parent."""
-        return self._forks == FORKS.number
 
     def write_text(self, finding: Finding) -> None:
         out = self.out or self.open()
