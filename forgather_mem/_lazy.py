@@ -5,7 +5,6 @@ A line of the stub is `from forgather_mem.MODULE import NAME as NAME`; type chec
 
 from __future__ import annotations
 
-import importlib
 import sys
 
 TYPE_CHECKING = False  # importing typing costs a megabyte and 4 ms, and the waiting parent must stay small
@@ -21,7 +20,9 @@ def names_on_first_use(package: str) -> tuple[Callable[[str], object], Callable[
     def load(name: str) -> object:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=module)
-        value = getattr(importlib.import_module(module_of[name]), name)
+        from importlib import import_module
+
+        value = getattr(import_module(module_of[name]), name)
         setattr(module, name, value)
         return value
 

@@ -22,7 +22,7 @@ class OpenRecord:
 
     >>> from forgather_mem.engine.run import Run, RunFacts
     >>> record, run = OpenRecord(), Run(RunFacts())
-    >>> view = record.open(Moment("optimizer_step", 3, None, None, None, None, {}, run))
+    >>> view = record.begin(Moment("optimizer_step", 3, None, None, None, None, {}, run))
     >>> record.add({"host/rss_bytes": 5.0, "cache/freed_bytes": 1.0})
     >>> record.add({"cache/freed_bytes": 2.0})
     >>> record.freeze().values, record.sample
@@ -37,7 +37,7 @@ class OpenRecord:
         self._flow_step = -1
         self._flows: dict[str, float] = {}
 
-    def open(self, moment: Moment) -> Sample:
+    def begin(self, moment: Moment) -> Sample:
         """Begin the record of this moment. A step's record collects what is read in all events inside the step."""
         event = "step_end" if moment.event in EVENTS_INSIDE_A_STEP else moment.event
         values: dict[str, float] = {}

@@ -110,7 +110,7 @@ class Recorder:
 
     def _do(self, rule: ArmedRule, moment: Moment) -> None:
         record = self.record
-        sample = record.sample or record.open(moment)
+        sample = record.sample or record.begin(moment)
         if rule.limit is not None and not rule.crosses(self._value(rule.limit.name, moment, sample)):
             return
         done, values = self._done, record.values

@@ -218,7 +218,9 @@ class Link:
             around = functools.partial(_last if name == _LAST_PART else _whole, self)
             self._wrapped.wrap(getattr(trainer, owner, None) if owner else trainer, name, around)
         for callback in self.callbacks():  # those behind us have not seen `train_begin` yet
-            if not any(callback is user for user in self.users):
+            is_plain = inspect.getattr_static(callback, "__getattribute__") is object.__getattribute__
+            # A class of its own way to look up names may act in the lookup, which a wrapper does once more
+            if is_plain and not any(callback is user for user in self.users):
                 self._wrapped.wrap(callback, "on_train_begin", functools.partial(_whole, self))
 
 
