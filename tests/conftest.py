@@ -66,11 +66,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"{cost:6.1f} {name}")
 
 
-def pytest_collection_finish() -> None:
-    """What was imported is out of the collector's sight: looking through it takes most of a tiny training's time."""
-    if not os.environ.get(IN_CHILD):  # a test that is alone looks at its heap
-        gc.collect()
-        gc.freeze()
+class _Frozen:
+    """What earlier tests and the imports have left is out of the collector's sight, from file to file.
+
+    Looking through it takes most of a tiny training's time: transformers and Trainer collect several times in each.
+    """
+
+    file = ""
+
+    @classmethod
+    def again(cls, file: str) -> None:
+        if file != cls.file and not os.environ.get(IN_CHILD):  # a test that is alone looks at its heap
+            cls.file = file
+            gc.collect()
+            gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _Frozen.again(item.nodeid.partition("::")[0])
 
 
 @pytest.fixture
@@ -78,7 +92,6 @@ def unfrozen() -> Iterator[None]:
     """For a test of frozen heaps: nothing is frozen when it begins."""
     gc.unfreeze()
     yield
-    gc.collect()
     gc.freeze()
 
 
