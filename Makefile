@@ -48,6 +48,7 @@ test-oldest: $(OLDEST)/.ready  ## the suite with the oldest transformers that is
 
 soak: $(READY)  ## long: faults at random moments, millions of samples
 	$(BIN)/python -m pytest -q -m soak tests/soak
+	HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -q tests/config tests/formats tests/reporting
 
 bench: $(READY)  ## side by side with the peers; prints ratios
 	for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

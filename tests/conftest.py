@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from tests.fresh import IN_CHILD, FreshProcesses
@@ -15,6 +16,10 @@ from tests.fresh import IN_CHILD, FreshProcesses
 collect_ignore = ["run_child.py", "launch/train.py", "launch/loop.py"]
 
 _PROCESSES = FreshProcesses()
+# The same examples in each run of `make test`; HYPOTHESIS_PROFILE=random looks for new ones, as `make soak` does.
+hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.register_profile("random", max_examples=1000, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 _SHOWN = int(os.environ.get("SLOWEST", "15"))
 
 

@@ -56,7 +56,7 @@ def test_a_step_that_is_not_counted_yet_is_the_one_that_its_events_belong_to() -
     assert {event for event, offset in offsets.items() if offset} == set(EVENTS_INSIDE_A_STEP)
     assert EVENTS_INSIDE_A_STEP <= EVENTS_THAT_BEGIN_A_RUN
     record = OpenRecord()
-    record.open(Moment("optimizer_step", 7, None, None, None, None, {}, Run(RunFacts())))
+    record.begin(Moment("optimizer_step", 7, None, None, None, None, {}, Run(RunFacts())))
     assert {event for event in EVENTS if record.takes(event, 7)} == EVENTS_INSIDE_A_STEP | {"step_end"}
     assert not any(record.takes(event, 8) for event in EVENTS)
 
