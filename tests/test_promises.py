@@ -124,8 +124,6 @@ def test_the_reports_json_has_the_keys_and_values_that_it_had(name: str) -> None
 
 
 def test_errors_of_templates_read_as_they_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import forgather_mem.callbacks  # noqa: F401  # a misspelt name is compared with what has been imported
-
     monkeypatch.chdir(tmp_path)
     cases = yaml.safe_load((SNAPSHOTS / "bad_templates.yaml").read_text(encoding="utf-8"))
     told = []

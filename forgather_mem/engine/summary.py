@@ -15,8 +15,8 @@ from forgather_mem.telemetry.report import Change, CleanupCall, LeakReport, OomR
 from forgather_mem.telemetry.report_schema import checked, to_dict
 
 MAX_FINDINGS = 200
-# Gauges whose first, last and highest value are in the report.
-_REPORTED = frozenset(
+# Gauges whose first, last and highest value are kept for the report, which asks for no others.
+REPORTED = frozenset(
     {
         "host/rss_bytes",
         "host/rss_peak_bytes",
@@ -186,7 +186,7 @@ class RunSummary:
 
     def _look_for_new(self, sample: Sample, phase: str | None) -> None:
         for name, value in sample.values.items():
-            if name not in self.spans and (name in _REPORTED or name.startswith("phase/")):
+            if name not in self.spans and (name in REPORTED or name.startswith("phase/")):
                 self.spans[name] = Span(value, value, value, sample.step, phase, value)
                 for head, where in _PHASE_HEADS:
                     if name.startswith(head):

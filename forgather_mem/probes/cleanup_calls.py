@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from forgather_mem.system.allocator import MODULES_WITH_A_CACHE, current_allocator, gauge
+from forgather_mem.system.allocator import current_allocator, gauge, modules_with_a_cache
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.protocols import RunInfo
@@ -89,7 +89,7 @@ class CleanupProbe:
 
     def _wrap(self, calls: _Calls) -> None:
         by_function: dict[int, Callable[..., Any]] = {}
-        for name in MODULES_WITH_A_CACHE:
+        for name in modules_with_a_cache():
             module = sys.modules.get(name)
             function = vars(module).get("empty_cache") if module is not None else None
             if module is None or not callable(function):

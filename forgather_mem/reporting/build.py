@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from forgather_mem.engine.summary import RunFacts, RunSummary, Span
+from forgather_mem.engine.summary import REPORTED, RunFacts, RunSummary, Span
 from forgather_mem.files import make_real_folder, replace_file
 from forgather_mem.formats.stalls import may_stall
 from forgather_mem.reporting.table import format_place
@@ -284,6 +284,7 @@ def _start(summary: RunSummary, name: str) -> float:
 
 
 def _span(summary: RunSummary, name: str) -> Span:
+    assert name in REPORTED or name.startswith("phase/"), f"{name} must stand in REPORTED of engine/summary.py"
     return summary.spans.get(name) or Span(0.0, 0.0, 0.0, 0)
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 Nested = Mapping[str, Any]  # {"allocated_bytes": {"all": {"current": 0, "peak": 0, ...}, ...}, "num_ooms": 0}
 
-# Modules that may have an `empty_cache`.
-MODULES_WITH_A_CACHE = (
+# Modules that may have an `empty_cache`, besides that of the accelerator in use.
+_WITH_A_CACHE = (
     "torch.cuda", "torch.cuda.memory", "torch.xpu", "torch.xpu.memory", "torch.mps", "torch.accelerator",
     "torch.accelerator.memory", "torch.npu", "torch.mlu", "torch.musa",
 )  # fmt: skip
@@ -107,6 +107,13 @@ def devices() -> list[Device]:
     import torch
 
     return [_device(torch, allocator.kind, index) for index in range(torch.accelerator.device_count())]
+
+
+def modules_with_a_cache() -> list[str]:
+    """Names of torch's modules that may have an `empty_cache`, whether or not they are loaded."""
+    torch = sys.modules.get("torch")
+    kind = _accelerator_kind(torch) if hasattr(torch, "accelerator") else None
+    return list(dict.fromkeys([*_WITH_A_CACHE, *([f"torch.{kind}"] if kind else [])]))
 
 
 def has_accelerator() -> bool:

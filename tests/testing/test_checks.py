@@ -6,7 +6,7 @@ import csv
 import gc
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from forgather_mem.callbacks.oom_reporter import LastWords
 from forgather_mem.diagnose.oom.watch import OutOfMemoryWatch
 from forgather_mem.probes.ranks import RankProbe
 from forgather_mem.sinks import BlackBoxSink, Capture, ConsoleSink, JsonlSink, TensorBoardSink, TrainerLogSink
+from forgather_mem.telemetry.events import EVENTS
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Moment, Sample
 from forgather_mem.testing import check_sink, check_work
@@ -45,15 +46,6 @@ WORKS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _heap_out_of_sight() -> Iterator[None]:
-    """Full collections of all that pytest and torch hold would be most of what these trainings take."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.mark.parametrize("name", SINKS)
 def test_every_shipped_sink_passes(name: str, tmp_path: Path) -> None:
     check_sink(SINKS[name], folder=tmp_path)
@@ -63,6 +55,17 @@ def test_every_shipped_sink_passes(name: str, tmp_path: Path) -> None:
 def test_every_shipped_work_passes(name: str) -> None:
     model = torch.nn.Linear(2, 2)
     check_work(WORKS[name], objects={"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)})
+
+
+def test_a_work_sees_every_event_that_a_training_has() -> None:
+    seen = set()
+
+    def note(moment: Moment, sample: Sample) -> Mapping[str, float]:
+        seen.add(moment.event)
+        return {}
+
+    check_work(lambda: note)
+    assert seen == set(EVENTS) - {"init_end"}, "`train` of testing/small_run.py fires them"
 
 
 class CsvSink:

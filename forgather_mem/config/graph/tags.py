@@ -110,7 +110,7 @@ def check_form(tag: Tag, is_mapping: bool, mark: Mark) -> None:
     """Refuse a tag on content that it can't have.
 
     Raises:
-        Wrong: for a mapping after `!list`, a sequence after `!dict`, and the like.
+        TemplateNodeError: for a mapping after `!list`, a sequence after `!dict`, and the like.
     """
     if is_mapping and tag.word in ("list", "tuple"):
         hint = "for a list whose items have names write !dlist" if tag.word == "list" else None
@@ -139,7 +139,7 @@ def mapping_node(tag: Tag | None, mark: Mark, entries: Mapping[object, Value], m
     """The node of a mapping with its tag, if any.
 
     Raises:
-        Wrong: for arguments that can't be intended.
+        TemplateNodeError: for arguments that can't be intended.
     """
     if tag is not None and tag.word in CALLS:
         return _call_node(tag, mark, written=entries, marks=marks)
@@ -166,7 +166,7 @@ def scalar_node(tag: Tag, mark: Mark, content: tuple[Value] | None) -> Node:
     """The node of a tag followed by one scalar, or by nothing (None).
 
     Raises:
-        Wrong: for text after a tag that takes none.
+        TemplateNodeError: for text after a tag that takes none.
     """
     if tag.word == "var":
         return _var_node(mark, {"name": content[0] if content else ""}, {})

@@ -143,7 +143,7 @@ def walk(module: ModuleType, name: Name, *, strict: bool = True) -> Callable[...
         try:
             found = getattr(found, part)
         except AttributeError as error:
-            known = [key for key in vars(found) if not key.startswith("_")] if hasattr(found, "__dict__") else []
+            known = [key for key in dir(found) if not key.startswith("_")]  # with names that load on first use
             raise NoSuchName(f"{name.module} has no {part!r}", did_you_mean(part, known)) from error
         if isinstance(found, ModuleType) and found is sys.modules.get(f"{name.module}.{part}") and i < len(parts) - 1:
             rest = Name("module", f"{name.module}.{part}", ".".join(parts[i + 1 :]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import re
 import threading
 from collections.abc import Callable
@@ -71,9 +72,9 @@ _KINDS = (
         holder=lambda held: ".state" in held.path and any(c.__name__ == "Optimizer" for c in type(held.owner).__mro__),
         cure="remove parameters you no longer use: optimizer.state.pop(parameter), and from param_groups"),
     HolderKind(name="queue",
-        holder=lambda held: held.path.endswith("Queue.queue"),
+        holder=lambda held: isinstance(held.owner, queue.Queue) and held.path.endswith(".queue"),
         made_by=(r"\.put(?:_nowait)?\(", r"\bThread\("),
-        cure="more is put in than taken out: with Queue(maxsize=...) put() waits, put_nowait() raises Full"),
+        cure="drain it, or bound it with maxsize: then put() waits, and put_nowait() raises Full"),
     HolderKind(name="open contexts",
         holder=lambda held: held.path.endswith("ExitStack._exit_callbacks"),
         made_by=(r"\.enter_context\(",),

@@ -56,7 +56,7 @@ ODD = st.text(alphabet="0123456789+-._:eExXoObBaAfFTZ tyYnN~\n", max_size=14)
 @example("0b_")
 @example("2024-02-31")
 def test_any_text_means_what_pyyaml_makes_of_it_unless_it_is_a_number_of_yaml_1_2(text):
-    assume(not text.endswith("\n"))  # no plain scalar does, and PyYAML would not look at it
+    assume(not text.endswith("\n") and text not in ("*", "!", "&"))  # no plain scalar of YAML
     expected = by_pyyaml(text)
     try:
         value = resolve(text)

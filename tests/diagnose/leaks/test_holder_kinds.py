@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
+import queue
 import shlex
 import sys
 import threading
@@ -107,6 +108,21 @@ def test_what_is_new_in_a_heap_does_not_stand_at_its_end() -> None:
     assert top.held_by == "Heap.worst"
     assert top.bytes_per_step == pytest.approx(20_000, rel=0.1)
     assert "heappush(" in top.source_line
+
+
+class Outbox(queue.PriorityQueue):
+    """A queue by another name."""
+
+
+@pytest.mark.parametrize("kind", [queue.Queue, queue.LifoQueue, queue.PriorityQueue, Outbox])
+def test_a_queue_that_grows_is_named_as_such(kind: type[queue.Queue[Any]]) -> None:
+    holder: Any = Holder()
+    holder.outbox = kind()
+    holder.outbox.put((0, bytes(5000)))
+    (top, *_) = suspects_after(lambda step: holder.outbox.put((step + 1, bytes(5000))))
+    assert (top.held_by, top.kind) == (f"{kind.__name__}.queue", "queue")
+    assert ".put(" in top.source_line
+    assert str(top.cure).startswith("drain it, or bound it with maxsize")
 
 
 def test_contexts_that_nobody_leaves_are_told_as_such() -> None:
