@@ -35,7 +35,10 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """A test marked `fresh` looks at this process's heap or peak, which earlier tests have shaped: it runs alone."""
-    if pyfuncitem.get_closest_marker("fresh") is None or os.environ.get(IN_CHILD):
+    if os.environ.get(IN_CHILD):
+        gc.unfreeze()
+        return None
+    if pyfuncitem.get_closest_marker("fresh") is None:
         return None
     code, printed = _PROCESSES.run(pyfuncitem.nodeid, pyfuncitem.config.rootpath)
     if code:
@@ -98,6 +101,11 @@ def unfrozen() -> Iterator[None]:
     gc.unfreeze()
     yield
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    if os.environ.get(IN_CHILD):
+        gc.freeze()  # pytest's last collections, of a process that ends
 
 
 def pytest_unconfigure() -> None:

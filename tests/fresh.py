@@ -7,6 +7,7 @@ prints. The answer is a line with the exit code and the CPU seconds of the test 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ from pathlib import Path
 
 TIMEOUT_S = 300
 # A plugin of pytest that transformers has imported is not rewritten: it has no asserts that matter here
-_OPTIONS = ["-q", "--no-header", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+_OPTIONS = ["-q", "--no-header", "-p", "no:xdist", "-p", "no:anyio", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 IN_CHILD = "FORGATHER_MEM_TEST_CHILD"
 
 
@@ -58,9 +59,13 @@ class FreshProcesses:
 def _serve() -> None:
     if os.fork():
         os._exit(0)
+    import hypothesis  # noqa: F401
     import pytest
     import torch  # noqa: F401
     import transformers.trainer  # noqa: F401
+
+    gc.collect()
+    gc.freeze()  # for pytest's beginning in a child; the test itself has a whole heap
 
     answers = os.dup(1)
     os.dup2(2, 1)

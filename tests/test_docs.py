@@ -116,7 +116,6 @@ def test_a_page_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytes
             run_console(without_what_varies(block), tmp_path, where)
 
 
-@pytest.mark.fresh
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("page", PYTHON, ids=lambda page: page.name)
 def test_switched_off_a_page_runs_to_its_end(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
