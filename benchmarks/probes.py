@@ -177,7 +177,7 @@ def single_readings() -> Variants:
         "an empty function": lambda: None,
         "a window of the kernel's mark, opened and closed": lambda: peaks.open().close(),
         "a phase of PhaseProbe(host_mark=True)": phase,
-        "what is used of the limit": limit.used_bytes,
+        "what is left below the limits": limit.bounds,
         "PSS (smaps_rollup)": rollup.read,
         "tracked objects": lambda: len(gc.get_objects()) + gc.get_freeze_count(),
     }

@@ -6,6 +6,7 @@ shape that `torch._C._cuda_memoryStats` gives on a real card.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -26,12 +27,19 @@ class SimulatedDevice:
 
     Attributes:
         broken: The name of a question that is answered with an error from now on.
+        fraction: What `set_per_process_memory_fraction` was called with.
+        others: What other processes have.
+        private: Of what is reserved and of what is allocated, the share of a private pool (of a CUDA graph).
+        walks: How often the segments were asked for.
     """
 
     def __init__(self) -> None:
         self.initialised = True
         self.broken = ""
-        self.allocated = self.peak = self.reserved = 0.0
+        self.allocated = self.peak = self.reserved = self.others = 0.0
+        self.fraction = 1.0
+        self.private = (0.0, 0.0)
+        self.walks = 0
 
     def hold(self, allocated: float) -> None:
         """So much is allocated from now on; the peak and the reserved memory follow as on a real device."""
@@ -53,7 +61,18 @@ class SimulatedDevice:
         return {"allocated_bytes": {"all": counts}, "reserved_bytes": {"all": held}}
 
     def memory_info(self, index: int) -> tuple[int, int]:
-        return int((TOTAL_MIB - self.reserved) * MIB), TOTAL_MIB * MIB
+        return int((TOTAL_MIB - self.reserved - self.others) * MIB), TOTAL_MIB * MIB
+
+    def segments(self, mempool_id: object = None, include_traces: bool = True) -> list[dict[str, object]]:
+        assert not include_traces, "the recorded history is long"
+        self.walks += 1
+        reserved, allocated = self.private
+        sizes = (((0, 0), self.reserved - reserved, self.allocated - allocated), ((0, 3), reserved, allocated))
+        return [
+            {"device": 0, "segment_pool_id": pool, "total_size": int(total * MIB), "allocated_size": int(used * MIB)}
+            for pool, total, used in sizes
+            if total
+        ]
 
     def reset_peaks(self, index: int) -> None:
         self.peak = self.allocated
@@ -64,6 +83,7 @@ class SimulatedDevice:
     def answer(self, name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
         """What answers this question as long as it is not `broken`."""
 
+        @functools.wraps(answer)
         def ask(*arguments: Any, **keywords: Any) -> Any:
             if name == self.broken:
                 raise torch.AcceleratorError("CUDA error: unspecified launch failure")
@@ -97,8 +117,11 @@ def simulated_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevic
             (torch.cuda, "get_allocator_backend", lambda: "native"),
             (torch.cuda, "reset_peak_memory_stats", device.reset_peaks),
             (torch.cuda, "mem_get_info", device.memory_info),
+            (torch.cuda, "get_per_process_memory_fraction", lambda index: device.fraction),
+            (torch.cuda, "memory_snapshot", device.segments),
             (torch.cuda, "empty_cache", device.empty_cache),
             (torch._C, "_cuda_memoryStats", device.stats),
+            (torch._C, "_cuda_isHistoryEnabled", lambda: False),
         )
         for owner, name, answer in questions:
             patch.setattr(owner, name, device.answer(name, answer), raising=False)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 from forgather_mem.system.allocator import Allocator, Nested, current_allocator, driver_memory, gauge, has_accelerator
+from forgather_mem.system.headroom import room_of
 from forgather_mem.system.high_water import DeviceMark
 from forgather_mem.system.nvml import other_processes_bytes
 from forgather_mem.system.peak_windows import PeakWindows, device_peaks
@@ -170,12 +171,8 @@ class _Live:
             self._window.close()
 
     def _headroom(self, stats: Nested) -> dict[str, float]:
-        free_total = driver_memory(self.allocator)
-        allocated = gauge(stats, "allocated_bytes")
-        reserved = gauge(stats, "reserved_bytes")
-        if free_total is None or allocated is None or reserved is None:
-            return {}
-        return {"device/headroom_bytes": free_total[0] + reserved - allocated}
+        room = room_of(self.allocator, stats)
+        return {} if room is None else {"device/headroom_bytes": room.free_bytes}
 
     def _others(self, stats: Nested) -> dict[str, float]:
         others = other_processes_bytes(self.allocator)

@@ -9,8 +9,8 @@ import time
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 
+from forgather_mem.system.headroom import HostRooms
 from forgather_mem.system.high_water import HostMark
-from forgather_mem.system.memory_limit import MemoryLimit
 from forgather_mem.system.peak_windows import PeakWindows, host_peaks
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, kib_fields, own_memory, resident_bytes
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget, backed_off
@@ -133,7 +133,7 @@ class _Live:
         self.told_bytes = 0  # the peak returned last
         self._status = KernelFile(own / "status")
         self._rollup = KernelFile(own / "smaps_rollup")
-        self._limit = MemoryLimit(probe.proc_root, probe.cgroup_root)
+        self._rooms = HostRooms(probe.proc_root, probe.cgroup_root)
         self._pss_s_per_byte = _PSS_S_PER_BYTE
         self._pss_skipped_at_bytes = 0
         rare = [("swap, faults, pressure and /dev/shm", probe.slow_every_s, 0.0, self._slow_values)]
@@ -166,13 +166,16 @@ class _Live:
 
     def close(self) -> None:
         self.window.close()
-        self._limit.close()
+        self._rooms.close()
         for file in (self.statm, self._status, self._rollup):
             file.close()
 
     def _limit_values(self) -> dict[str, float]:
-        limit, used = self._limit.limit_bytes, self._limit.used_bytes()
-        return {"host/limit_used_frac": used / limit, "host/available_bytes": max(0, limit - used)}
+        room = next(iter(self._rooms.read()), None)
+        if room is None:  # a kernel that tells neither
+            return {}
+        limit = room.used_bytes + room.free_bytes
+        return {"host/limit_used_frac": room.used_bytes / limit, "host/available_bytes": room.free_bytes}
 
     def _slow_values(self) -> dict[str, float]:
         fields = kib_fields(self._status.read())
@@ -185,7 +188,7 @@ class _Live:
             shm = os.statvfs("/dev/shm")
             values["host/shm_bytes"] = (shm.f_blocks - shm.f_bfree) * shm.f_frsize
         with contextlib.suppress(OSError):  # a kernel without PSI: the file is missing or can't be read
-            values["host/pressure_frac"] = some_pressure_frac(self._limit.pressure.read(256))
+            values["host/pressure_frac"] = some_pressure_frac(self._rooms.pressure.read(256))
         return values
 
     def _pss_values(self) -> dict[str, float]:

@@ -144,7 +144,9 @@ def _add_limits(summary: RunSummary, series: dict[str, Series]) -> None:
     """Derive the limits from the curves of used fractions."""
     used_frac, available = series.get("host/limit_used_frac"), series.get("host/available_bytes")
     if used_frac is not None and available is not None and used_frac.values[0] < 1:
-        summary.facts.host_limit_bytes = round(float(available.values[0]) / (1 - float(used_frac.values[0])))
+        # Which limit leaves the least may change; the report names the smallest
+        pairs = zip(available.values, used_frac.values, strict=False)
+        summary.facts.host_limit_bytes = min(round(float(left) / (1 - float(used))) for left, used in pairs if used < 1)
     reserved_frac, reserved = series.get("device/reserved_frac"), series.get("device/reserved_bytes")
     if reserved_frac is not None and reserved is not None and reserved_frac.values[-1] > 0:
         summary.facts.device_total_bytes = round(float(reserved.values[-1]) / float(reserved_frac.values[-1]))

@@ -194,6 +194,11 @@ class _LogReplay:
             device_total_bytes=self._device_total_bytes,
         )
 
+    def _is_own_limit(self) -> bool:
+        """Whether the limit that left the least at the end counts no more than the one that the report names."""
+        named = self.process.limit_bytes
+        return not named or self._limit_bytes <= 1.001 * named
+
     def _killed(self) -> KilledReport:
         """What is known about the end of a process that recorded none."""
         latest, ring, growth = self._summary.latest, self._ring, self._growth
@@ -206,7 +211,7 @@ class _LogReplay:
             oom_kill_after=None if counter is None or kills is None else counter.count + kills,
             step=self._summary.last_step + (phase in STEP_PHASES),  # the one that was being made
             phase=phase,
-            used_bytes=int(used_frac * self._limit_bytes) if used_frac is not None else None,
+            used_bytes=int(used_frac * self._limit_bytes) if used_frac is not None and self._is_own_limit() else None,
             process_bytes=_whole(latest.get("host/rss_bytes")),
             workers_bytes=_whole(latest.get("host/children_pss_bytes")),
             num_workers=_whole(latest.get("workers/count")),

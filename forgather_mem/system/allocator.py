@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import operator
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +75,8 @@ class Allocator:
         device: What the device is; asked once, when it is wanted.
         summary: torch's own table of the statistics. None if it has none.
         history: The recorder of allocations. None if there is none.
+        fraction: The fraction of the device's memory that this process may reserve. None if there is no such limit.
+        segments: All segments of all devices, each with its pool and its use. None if it does not tell.
     """
 
     kind: str
@@ -86,6 +89,8 @@ class Allocator:
     device: Callable[[], Device]
     summary: Callable[[], str] | None = None
     history: History | None = None
+    fraction: Callable[[], float] | None = None
+    segments: Callable[[], Sequence[Mapping[str, Any]]] | None = None
 
 
 def current_allocator() -> Allocator | None:
@@ -180,7 +185,21 @@ def _cuda_allocator(torch: Any, index: int) -> Allocator:
         device=functools.partial(_device, torch, "cuda", index),
         summary=functools.partial(torch.cuda.memory_summary, index),
         history=_cuda_history(),
+        fraction=_fraction(torch.cuda, index),
+        segments=_segments(torch.cuda) if torch.cuda.get_allocator_backend() == "native" else None,
     )
+
+
+def _fraction(module: Any, index: int) -> Callable[[], float] | None:
+    ask = getattr(module, "get_per_process_memory_fraction", None)  # older torch only sets it
+    return None if ask is None else functools.partial(ask, index)
+
+
+def _segments(module: Any) -> Callable[[], Sequence[Mapping[str, Any]]] | None:
+    ask = getattr(module, "memory_snapshot", None)
+    if ask is not None and "include_traces" in inspect.signature(ask).parameters:
+        return functools.partial(ask, include_traces=False)
+    return ask
 
 
 def _cuda_history() -> History:
@@ -247,6 +266,7 @@ def _other_allocator(torch: Any, kind: str, index: int) -> Allocator:
         counts_retries=True,
         device=functools.partial(_device, torch, kind, index),
         summary=None if summary is None else functools.partial(summary, index),
+        fraction=_fraction(module, index),
     )
 
 

@@ -1,15 +1,26 @@
-"""Headroom: how much more memory this process could take now, and which limit it would hit first."""
+"""Headroom: how much more memory this process could take now, and which limit it would hit first.
+
+Every number of ours that says what is left, and every forecast when nothing will be, comes from here.
+"""
 
 from __future__ import annotations
 
+import functools
 import resource
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from forgather_mem.system.allocator import current_allocator, driver_memory, gauge
+from forgather_mem.system.allocator import Allocator, Nested, current_allocator, driver_memory, gauge
 from forgather_mem.system.memory_limit import MemoryLimit
+from forgather_mem.system.peak_windows import device_peaks
 from forgather_mem.system.procfs import PAGE_BYTES, kib_fields
+from forgather_mem.system.time_budget import TimeBudget
+from forgather_mem.units import MIB
+
+# Below this much unused memory nobody asks whether it lies in private pools.
+_WORTH_ASKING_BYTES = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,63 +29,160 @@ class Room:
 
     Attributes:
         where: Which memory: the host's or a device's.
-        limit: The source of the limit: "address space (RLIMIT_AS)", "data (RLIMIT_DATA)", "container", "host", "GPU 0".
+        limit: The source of the limit: "address space (RLIMIT_AS)", "data (RLIMIT_DATA)", "container",
+            "container (memory.high)", "host", "GPU 0".
         used_bytes: This process's usage: for a container or a host everything that counts against its limit, for a
             device what is in tensors.
         free_bytes: What is left below the limit.
+        passing_bytes: What a step takes on top of `used_bytes` and gives back; known for devices only.
     """
 
     where: Literal["host", "device"]
     limit: str
     used_bytes: int
     free_bytes: int
+    passing_bytes: int = 0
+
+    @property
+    def lasting_bytes(self) -> int:
+        """How much more can be kept from step to step: what is left at the peak of a step."""
+        return max(0, self.free_bytes - self.passing_bytes)
+
+
+class HostRooms:
+    """All limits on this process's host memory, with their files kept open for reading during a run.
+
+    Args:
+        proc_root, cgroup_root: Locations of the kernel's files; for tests.
+
+    Attributes:
+        pressure: The pressure (PSI) file of the level with the smallest limit, which may not exist.
+
+    Raises:
+        OSError: if there is no /proc.
+    """
+
+    def __init__(self, proc_root: str | Path = "/proc", cgroup_root: str | Path = "/sys/fs/cgroup") -> None:
+        self._memory = MemoryLimit(proc_root, cgroup_root)
+        self._own = Path(proc_root) / "self"
+        self.pressure = self._memory.pressure
+
+    def read(self) -> list[Room]:
+        """The rooms, tightest first: one below the limits shared with other processes, and one for each of our own."""
+        rooms = [_host(bound.name, bound.used_bytes, bound.limit_bytes) for bound in self._memory.bounds()[:1]]
+        for name, number, taken in (
+            ("address space (RLIMIT_AS)", resource.RLIMIT_AS, _address_space_bytes),
+            ("data (RLIMIT_DATA)", resource.RLIMIT_DATA, _data_bytes),
+        ):
+            soft, _ = resource.getrlimit(number)
+            if soft != resource.RLIM_INFINITY:
+                rooms.append(_host(name, taken(self._own), soft))
+        return sorted(rooms, key=lambda room: room.free_bytes)
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        self._memory.close()
 
 
 def host_rooms() -> list[Room]:
-    """All limits on this process's host memory, tightest first. Costs about 0.2 ms."""
-    rooms = []
+    """All limits on this process's host memory, tightest first; none without /proc. Costs about 0.2 ms."""
     try:
-        memory = MemoryLimit()
-    except OSError:  # no /proc
+        rooms = HostRooms()
+    except OSError:
         return []
-    used = memory.used_bytes()
-    kind = "container" if memory.kind == "cgroup" else "host"
-    rooms.append(_host(kind, used, memory.limit_bytes))
-    memory.close()
-    for name, number, taken in (
-        ("address space (RLIMIT_AS)", resource.RLIMIT_AS, _address_space_bytes),
-        ("data (RLIMIT_DATA)", resource.RLIMIT_DATA, _data_bytes),
-    ):
-        soft, _ = resource.getrlimit(number)
-        if soft != resource.RLIM_INFINITY:
-            rooms.append(_host(name, taken(), soft))
-    return sorted(rooms, key=lambda room: room.free_bytes)
+    try:
+        return rooms.read()
+    finally:
+        rooms.close()
 
 
 def device_room() -> Room | None:
-    """The limit of the current accelerator's memory; None without one, or before it is used.
-
-    Memory reserved but unused by torch counts as free.
-    """
+    """The limit of the current accelerator's memory; None without one, or before it is used."""
     allocator = current_allocator()
-    if allocator is None:
-        return None
-    stats = allocator.stats()
+    return None if allocator is None else room_of(allocator, allocator.stats())
+
+
+def room_of(allocator: Allocator, stats: Nested) -> Room | None:
+    """The limit of this device's memory; None if the allocator or the driver keeps no numbers.
+
+    Free is what the driver has, up to the fraction that is allowed to this process, and what torch holds without using
+    it; but not in private pools (of CUDA graphs), whose blocks only their own graphs can take.
+    """
     allocated, reserved = gauge(stats, "allocated_bytes"), gauge(stats, "reserved_bytes")
     memory = driver_memory(allocator)
     if allocated is None or reserved is None or memory is None:
         return None
-    name = f"GPU {allocator.index}"
-    return Room(where="device", limit=name, used_bytes=allocated, free_bytes=memory[0] + reserved - allocated)
+    unused = max(0, reserved - allocated)
+    unused -= private_bytes(allocator, reserved, unused)
+    peaks = device_peaks() if allocator.reset_peaks is not None else None
+    highest = 0 if peaks is None else peaks.highest_bytes  # also where someone resets the allocator's at each step
+    return Room(
+        where="device",
+        limit=f"GPU {allocator.index}",
+        used_bytes=allocated,
+        free_bytes=allowed_bytes(allocator, reserved, *memory) + unused,
+        passing_bytes=max(0, highest - allocated),
+    )
+
+
+def allowed_bytes(allocator: Allocator, reserved: int, free: int, total: int) -> int:
+    """How much torch may still take of what the driver has free, under `set_per_process_memory_fraction`."""
+    fraction = 1.0 if allocator.fraction is None else allocator.fraction()
+    return free if fraction >= 1 else max(0, min(free, int(fraction * total) - reserved))
+
+
+def private_bytes(allocator: Allocator, reserved: int, unused: int) -> int:
+    """How much of the unused memory lies in private pools. Asked again when the reserved memory has changed."""
+    if allocator.segments is None or unused < _WORTH_ASKING_BYTES:
+        return 0
+    return min(unused, _private_pools(allocator).unused_bytes(reserved))
+
+
+class _PrivatePools:
+    """The unused memory of one device's private pools, from a walk over all blocks, which is rarely made."""
+
+    def __init__(self, allocator: Allocator) -> None:
+        self._allocator = allocator
+        self._budget = TimeBudget(1.0)
+        self._reserved = -1
+        self._unused = 0
+
+    def unused_bytes(self, reserved: int) -> int:
+        """As of the last change of the reserved memory that the budget had time for."""
+        if reserved != self._reserved and self._budget.due() and not self._is_recording():
+            began_s = time.perf_counter()
+            self._unused = self._count()
+            self._reserved = reserved
+            self._budget.ran(time.perf_counter() - began_s)
+        return self._unused
+
+    def _is_recording(self) -> bool:
+        """Whether allocations are recorded: then each block comes with a stack, which takes long."""
+        history = self._allocator.history
+        return history is not None and history.is_recording()
+
+    def _count(self) -> int:
+        allocator = self._allocator
+        assert allocator.segments is not None
+        return sum(
+            segment["total_size"] - segment["allocated_size"]
+            for segment in allocator.segments()
+            if segment["device"] == allocator.index and tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
+        )
+
+
+@functools.cache  # one for each allocator, of which there is one for each device
+def _private_pools(allocator: Allocator) -> _PrivatePools:
+    return _PrivatePools(allocator)
 
 
 def _host(limit: str, used_bytes: int, limit_bytes: int) -> Room:
     return Room(where="host", limit=limit, used_bytes=used_bytes, free_bytes=max(0, limit_bytes - used_bytes))
 
 
-def _address_space_bytes() -> int:
-    return int(Path("/proc/self/statm").read_bytes().split()[0]) * PAGE_BYTES
+def _address_space_bytes(own: Path) -> int:
+    return int((own / "statm").read_bytes().split()[0]) * PAGE_BYTES
 
 
-def _data_bytes() -> int:
-    return kib_fields(Path("/proc/self/status").read_bytes())[b"VmData"]
+def _data_bytes(own: Path) -> int:
+    return kib_fields((own / "status").read_bytes())[b"VmData"]

@@ -1,80 +1,171 @@
-"""The memory limit that applies to this process, and how much of it is used.
+"""The limits on the memory that this process shares: those of its control groups, and the machine's memory.
 
-In a container the limit of its control group applies, not the host's total. Supports cgroup v1 and v2, alone, mixed and
-nested: the limit is the smallest of all ancestors. Page cache that can be dropped immediately (`inactive_file`) does
+Each level of the tree of control groups has its own limits, and all of them hold at once. What is left is the least
+that any of them leaves; that need not be the smallest limit, since each level counts what all its members use.
+Supports cgroup v1 and v2, alone, mixed and nested. Page cache that can be dropped immediately (`inactive_file`) does
 not count as used. Source: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst of the Linux kernel.
+
+A swap limit of v2 (`memory.swap.max`) bounds no memory: where swap is full or forbidden, pages stay in memory and count
+there. v1's `memory.memsw` bounds the sum of both.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from forgather_mem.system.cgroups import memory_groups
 from forgather_mem.system.procfs import KernelFile, kib_fields
 
 
-@dataclass(frozen=True, slots=True)
-class _Version:
-    """The file names of one version of cgroups."""
+class _Kind(NamedTuple):
+    """A limit of one version of cgroups: its file, what counts against it, and whether the kernel kills there."""
 
-    limit: str
+    file: str
     usage: str
+    kills: bool
+
+
+_KINDS = {
+    1: (
+        _Kind("memory.limit_in_bytes", "memory.usage_in_bytes", True),
+        _Kind("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes", False),
+    ),
+    2: (
+        _Kind("memory.max", "memory.current", True),
+        _Kind("memory.high", "memory.current", False),  # above it, processes are slowed down until they stand still
+    ),
+}
+_DROPPABLE = {1: b"total_inactive_file ", 2: b"inactive_file "}
+# A container's v1 shows no outer group, but the smallest limit of all of them.
+_OF_ALL_GROUPS = b"hierarchical_memory_limit "
+_UNLIMITED = 2**62  # v1 writes "no limit" as the largest number of whole pages
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One limit, and what counts against it now.
+
+    Attributes:
+        name: "host"; "container" for the innermost group's limit; any other by its file, and its group if that is an
+            outer one: "container (memory.high)", "container (memory.max of /pod)".
+        limit_bytes: The limit.
+        used_bytes: What counts against it, of all processes.
+    """
+
+    name: str
+    limit_bytes: int
+    used_bytes: int
+
+    @property
+    def free_bytes(self) -> int:
+        """What is left below the limit."""
+        return max(0, self.limit_bytes - self.used_bytes)
+
+
+class _Limit(NamedTuple):
+    """A limit of a control group, with the open files that tell its use."""
+
+    name: str
+    limit_bytes: int
+    kills: bool
+    usage: KernelFile
+    stat: KernelFile
     droppable: bytes
 
-
-_VERSIONS = {
-    1: _Version("memory.limit_in_bytes", "memory.usage_in_bytes", b"total_inactive_file "),
-    2: _Version("memory.max", "memory.current", b"inactive_file "),
-}
+    def bound(self) -> Bound:
+        """Raises OSError if the group no longer exists."""
+        used = int(self.usage.read(64)) - (_field(self.stat, self.droppable) or 0)
+        return Bound(self.name, self.limit_bytes, max(0, used))
 
 
 class MemoryLimit:
-    """The limit that applies, found once, and its current usage.
+    """All limits that apply, found once, and what counts against them.
 
     Attributes:
-        limit_bytes: The smallest limit of all ancestors; the host's total if none is smaller.
+        limit_bytes: The smallest limit at which the kernel kills: of all groups, or the host's total.
         kind: The source of that limit.
         pressure: The pressure (PSI) file of the same level, which may not exist.
     """
 
     def __init__(self, proc_root: str | Path = "/proc", cgroup_root: str | Path = "/sys/fs/cgroup") -> None:
         self._meminfo = KernelFile(Path(proc_root) / "meminfo")
-        self._usage = self._stat = self._meminfo
-        self._droppable = b""
         self.limit_bytes = kib_fields(self._meminfo.read(256))[b"MemTotal"]
         self.kind: Literal["cgroup", "host"] = "host"
+        self._strict = _number(Path(proc_root) / "sys" / "vm" / "overcommit_memory") == 2
+        self._limits = _limits(str(proc_root), str(cgroup_root))
         pressure = Path(proc_root) / "pressure" / "memory"
-        for name, number in memory_groups(str(proc_root), str(cgroup_root)):
-            folder, version = Path(name), _VERSIONS[number]
-            limit = _number(folder / version.limit)
-            # On a tie the outer level counts: its usage includes what its other members use.
-            if limit is None or limit > self.limit_bytes:
-                continue
-            self.limit_bytes, self.kind = limit, "cgroup"
-            self._usage = KernelFile(folder / version.usage)
-            self._stat = KernelFile(folder / "memory.stat")
-            self._droppable = version.droppable
-            if (folder / "memory.pressure").exists():
-                pressure = folder / "memory.pressure"
+        for limit in self._limits:
+            # Of two equal limits the outer one counts: its members wait for each other.
+            if limit.kills and limit.limit_bytes <= self.limit_bytes:
+                self.limit_bytes, self.kind = limit.limit_bytes, "cgroup"
+                beside = Path(limit.usage.path).with_name("memory.pressure")
+                pressure = beside if beside.exists() else pressure
         self.pressure = KernelFile(pressure)
 
-    def used_bytes(self) -> int:
-        """What currently counts against the limit; takes 15 us."""
-        if self.kind == "host":
-            head = self._meminfo.read(256)  # MemTotal, MemFree, MemAvailable, ...
-            return self.limit_bytes - kib_fields(head)[b"MemAvailable"]
-        usage = int(self._usage.read(64))
-        for line in self._stat.read(16384).splitlines():
-            if line.startswith(self._droppable):
-                return max(0, usage - int(line[len(self._droppable) :]))
-        return usage
+    def bounds(self) -> list[Bound]:
+        """Every limit with its current use, the one that leaves the least first; takes 15 us for each limit."""
+        found = []
+        for limit in self._limits:
+            with contextlib.suppress(OSError):  # the group is gone
+                found.append(limit.bound())
+        # MemTotal, MemFree and MemAvailable come first
+        fields = kib_fields(self._meminfo.read(4096 if self._strict else 256))
+        if b"MemAvailable" in fields:
+            found.append(Bound("host", fields[b"MemTotal"], fields[b"MemTotal"] - fields[b"MemAvailable"]))
+        if self._strict and b"Committed_AS" in fields:  # the machine promises no more memory than it can back
+            found.append(Bound("host (overcommit_memory=2)", fields[b"CommitLimit"], fields[b"Committed_AS"]))
+        return sorted(found, key=lambda bound: bound.free_bytes)
 
     def close(self) -> None:
         """Close the descriptors."""
-        for file in (self._meminfo, self._usage, self._stat, self.pressure):
+        for file in (self._meminfo, self.pressure):
             file.close()
+        for limit in self._limits:
+            limit.usage.close()
+            limit.stat.close()
+
+
+def _limits(proc_root: str, cgroup_root: str) -> list[_Limit]:
+    """The limits of all groups, innermost first."""
+    found: list[_Limit] = []
+    hidden: list[_Limit] = []
+    for name, version in memory_groups(proc_root, cgroup_root):
+        folder = Path(name)
+        stat = KernelFile(folder / "memory.stat")
+        of = f" of {name.removeprefix(cgroup_root)}" if found else ""
+        for kind in _KINDS[version]:
+            limit = _number(folder / kind.file)
+            if limit is not None and limit < _UNLIMITED:
+                label = f"container ({kind.file}{of})" if of or not kind.kills else "container"
+                usage = KernelFile(folder / kind.usage)
+                found.append(_Limit(label, limit, kind.kills, usage, stat, _DROPPABLE[version]))
+        if version == 1 and not hidden:
+            hidden += _of_all_groups(folder)
+    shown = min((limit.limit_bytes for limit in found if limit.kills), default=_UNLIMITED)
+    return found + [limit for limit in hidden if limit.limit_bytes < shown]
+
+
+def _of_all_groups(folder: Path) -> Iterator[_Limit]:
+    """The smallest limit of this group of v1 and all above it, shown or not; only this one's use of it is known."""
+    stat = KernelFile(folder / "memory.stat")
+    limit = _field(stat, _OF_ALL_GROUPS)
+    stat.close()
+    if limit is not None:
+        usage = KernelFile(folder / "memory.usage_in_bytes")
+        yield _Limit("container (of an outer group)", limit, True, usage, stat, _DROPPABLE[1])
+
+
+def _field(file: KernelFile, name: bytes) -> int | None:
+    """The number behind this name at the beginning of a line; None if there is no such line or file."""
+    with contextlib.suppress(OSError):
+        for line in file.read(16384).splitlines():
+            if line.startswith(name):
+                return int(line[len(name) :])
+    return None
 
 
 def _number(file: Path) -> int | None:

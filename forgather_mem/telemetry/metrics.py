@@ -80,10 +80,17 @@ METRICS: tuple[Metric, ...] = (
     _pct(
         "host/limit_used_frac",
         "host/limit_used_pct",
-        "(cgroup usage - inactive_file) / the smallest limit of all ancestors (v1 or v2), else of the host's total.",
+        "Used share of the limit that leaves the least: of any control group above (v1 or v2, without inactive_file), "
+        "the machine, or this process (RLIMIT_AS, RLIMIT_DATA).",
         cadence="slow",
     ),
-    _gib("host/available_bytes", "host/available_gib", "Memory left below the limit that applies.", cadence="slow"),
+    _gib(
+        "host/available_bytes",
+        "host/available_gib",
+        "The least that any limit leaves: a control group's, the machine's MemAvailable, or this process's own. All "
+        "processes under that limit share it.",
+        cadence="slow",
+    ),
     _gib(
         "host/children_pss_bytes",
         "host/children_gib",
@@ -125,7 +132,8 @@ METRICS: tuple[Metric, ...] = (
     _gib(
         "device/headroom_bytes",
         "gpu/headroom_gib",
-        "Driver free + reserved - allocated: what this process could still allocate; lowest so far.",
+        "Driver free (within set_per_process_memory_fraction) + reserved - allocated, without free blocks of private "
+        "pools: at most this can still be allocated, at the end of a step; lowest so far.",
         running="min",
     ),
     _count(

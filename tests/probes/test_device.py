@@ -16,6 +16,7 @@ from forgather_mem.probes import DeviceProbe, PhaseProbe, device
 from forgather_mem.system import allocator, nvml, peak_windows
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.units import GIB, MIB
+from tests.simulated_device import TOTAL_MIB, simulated_device
 from tests.system.allocator_stats import PaperDevice, nested_stats
 
 Read = Callable[..., dict[str, float]]
@@ -68,6 +69,18 @@ def test_the_numbers_are_those_of_torch_s_own_flat_statistics(
     assert values["device/reserved_frac"] == 5 / 16
     assert values["device/unused_frac"] == 2 / 5
     assert values["device/headroom_bytes"] == (16 - 5) * GIB + (5 - 3) * GIB
+
+
+def test_the_headroom_is_what_this_process_may_still_take(
+    begin: Callable[..., DeviceProbe], read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with simulated_device(monkeypatch) as device:
+        device.hold(2000)
+        device.hold(500)
+        device.fraction = 0.5
+        device.private = (800, 300)
+        values = read(begin())
+    assert values["device/headroom_bytes"] == (TOTAL_MIB // 2 - 2000 + 1500 - 500) * MIB
 
 
 def test_with_resets_each_call_gives_the_peak_since_the_last_one(

@@ -149,7 +149,14 @@ def test_reading_a_killed_run_loads_neither_torch_nor_numpy(killed: tuple[Path, 
 # ---- logs made here: nothing heavy ----
 
 
-def log_of(folder: Path, rank: int = 0, world_size: int = 1, steps: int = 40, **header: Any) -> Path:
+def log_of(
+    folder: Path,
+    rank: int = 0,
+    world_size: int = 1,
+    steps: int = 40,
+    left: tuple[float, float] | None = None,
+    **header: Any,
+) -> Path:
     """A log whose process is gone: its number is one that no process has."""
     said = {
         "pid": 2**22 + 5, "host": socket.gethostname(), "world_size": world_size, "time_s": 1000.0, "script": "a.py",
@@ -158,6 +165,8 @@ def log_of(folder: Path, rank: int = 0, world_size: int = 1, steps: int = 40, **
     lines = [header_line(rank, said)]
     for step in range(1, steps + 1):
         values = {"host/rss_bytes": 2**30 + (rank + 1) * step * MIB, "host/anon_bytes": 2**30 + step * MIB}
+        if left is not None:
+            values |= {"host/limit_used_frac": left[0], "host/available_bytes": left[1]}
         lines.append(sample_line(Sample("step_end", step, None, 1000.0 + step, values)))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"memory.rank{rank}.jsonl"
@@ -172,6 +181,23 @@ def test_a_log_whose_process_is_gone_was_killed_and_says_what_grew(tmp_path: Pat
     assert report["killed"]["process_bytes_per_step"] == pytest.approx(MIB)
     assert report["killed"]["workers_bytes_per_step"] is None
     assert "Growth: this process 1.0 MiB a step since step 1." in text_of(report)
+
+
+@pytest.mark.parametrize(
+    ("left", "used"),
+    [
+        ((7 / 8, GIB), 7 * GIB),
+        ((6 / 7, GIB), 6 * GIB),  # of memory.high, in the same group
+        ((63 / 64, GIB), None),  # of the machine, on which others have taken the rest
+    ],
+)
+def test_what_counts_against_another_limit_is_not_told_of_the_one_that_is_named(
+    tmp_path: Path, left: tuple[float, float], used: int | None
+) -> None:
+    log_of(tmp_path, left=left)
+    report = read_run(tmp_path)
+    assert report["host"]["limit_bytes"] == 8 * GIB
+    assert report["killed"]["used_bytes"] == (None if used is None else pytest.approx(used, abs=2))
 
 
 def test_a_log_of_another_machine_does_not_say_how_it_ended(tmp_path: Path) -> None:

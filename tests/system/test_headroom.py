@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from forgather_mem.system.headroom import device_room, host_rooms
+from forgather_mem.system.headroom import HostRooms, device_room, host_rooms
 from forgather_mem.units import GIB, MIB
-from tests.simulated_device import simulated_device
+from tests.simulated_device import TOTAL_MIB, simulated_device
 
 CHILD = """
 import resource
@@ -49,3 +50,68 @@ def test_a_device_has_room_in_what_the_driver_and_torch_have_unused(monkeypatch:
         room = device_room()
     assert room is not None
     assert (room.where, room.limit, room.used_bytes, room.free_bytes) == ("device", "GPU 0", 100 * MIB, 250 * MIB)
+    assert (room.passing_bytes, room.lasting_bytes) == (200 * MIB, 50 * MIB), "the peak was 300"
+
+
+def test_the_peak_of_a_step_counts_also_where_others_reset_the_allocator_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_device(monkeypatch) as device:
+        device.hold(1024)
+        device.spike(2048)
+        assert device_room() is not None
+        torch.cuda.reset_peak_memory_stats(0)
+        room = device_room()
+    assert room is not None
+    assert room.lasting_bytes == (TOTAL_MIB - 1024 - 2048) * MIB
+
+
+@pytest.mark.parametrize("used_by_others", [0, 7000])
+def test_a_fraction_set_for_this_process_is_a_limit(monkeypatch: pytest.MonkeyPatch, used_by_others: int) -> None:
+    with simulated_device(monkeypatch) as device:
+        device.fraction = 0.25
+        device.others = used_by_others
+        device.hold(1000)
+        device.hold(400)
+        room = device_room()
+    assert room is not None
+    may_take = min(TOTAL_MIB // 4, TOTAL_MIB - used_by_others) - 1000
+    assert room.free_bytes == (may_take + 600) * MIB
+
+
+def test_free_blocks_of_private_pools_are_not_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_device(monkeypatch) as device:
+        device.hold(1000)
+        device.hold(400)
+        assert device_room().free_bytes == (TOTAL_MIB - 400) * MIB  # type: ignore[union-attr]
+    with simulated_device(monkeypatch) as device:
+        device.hold(1000)
+        device.hold(400)
+        device.private = (500, 100)  # of a captured CUDA graph
+        room = device_room()
+    assert room is not None
+    assert room.free_bytes == (TOTAL_MIB - 400 - 400) * MIB
+
+
+def test_segments_are_walked_only_when_the_reserved_memory_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_device(monkeypatch) as device:
+        device.hold(1000)
+        device.hold(400)
+        device.private = (500, 100)
+        for _ in range(20):
+            device_room()
+    assert device.walks == 1
+
+
+def test_what_is_left_on_the_host_is_read_in_one_place(tmp_path: Path) -> None:
+    group = tmp_path / "pod" / "box"
+    group.mkdir(parents=True)
+    for folder, limit, used in ((group.parent, 4 * GIB, 3 * GIB), (group, 3 * GIB, GIB)):
+        (folder / "memory.max").write_text(f"{limit}")
+        (folder / "memory.current").write_text(f"{used}")
+        (folder / "memory.stat").write_text("inactive_file 0\n")
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "cgroup").write_text("0::/pod/box\n")
+    (tmp_path / "meminfo").write_text("MemTotal: 67108864 kB\nMemFree: 4 kB\nMemAvailable: 67108864 kB\n")
+    rooms = HostRooms(tmp_path, tmp_path)
+    room = rooms.read()[0]
+    rooms.close()
+    assert (room.limit, room.used_bytes, room.free_bytes) == ("container (memory.max of /pod)", 3 * GIB, GIB)

@@ -74,12 +74,12 @@ class Wall:
         return self._now()
 
     def _ask(self) -> None:
-        """Update the capacity, less what comes and goes within a step."""
+        """Update the capacity: what can be kept between two steps."""
         rooms = host_rooms()[:1] if self.where == "host" else [device_room()]
         self._room = next(iter(rooms), None)
         used = None if self._room is None else self._now()
         if self._room is not None and used is not None:
-            self._capacity = used + self._room.free_bytes - self._passing(used)
+            self._capacity = used + self._room.lasting_bytes
 
     def _now(self) -> float | None:
         if self._measure is not None:
@@ -87,19 +87,13 @@ class Wall:
         allocator = current_allocator()
         return None if allocator is None else gauge(allocator.stats(), "allocated_bytes")
 
-    def _passing(self, used: float) -> float:
-        """On a device, the peak above the current use; unknown on the host without resetting the kernel's mark."""
-        allocator = current_allocator() if self.where == "device" else None
-        peak = None if allocator is None else gauge(allocator.stats(), "allocated_bytes", "peak")
-        return 0.0 if peak is None else max(0.0, peak - used)
-
 
 def wall_text(room: Room, forecast: Forecast) -> str:
     """One line for a person."""
-    whose = {"container": "the container", "host": "the host"}.get(room.limit, room.limit)
+    whose = f"the {room.limit}" if room.limit.startswith(("container", "host")) else room.limit
     left = math.ceil(forecast.steps_left)
     near = f"near step {forecast.at_step:,}"
     if forecast.low_step < forecast.high_step:
         near += f" ({forecast.low_step:,} to {forecast.high_step:,})"
-    grows = f"it grows {format_bytes(forecast.bytes_per_step)} a step, {format_bytes(room.free_bytes)} are left"
+    grows = f"it grows {format_bytes(forecast.bytes_per_step)} a step, {format_bytes(room.lasting_bytes)} are left"
     return f"{whose} is full {near}, in {left:,} step{'s' * (left != 1)}: {grows}"

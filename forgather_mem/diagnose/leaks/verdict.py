@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from forgather_mem.diagnose.leaks.suspects import Suspect, native_suspect
 from forgather_mem.diagnose.leaks.trend import FLOOR_BYTES, Trend
-from forgather_mem.system.allocator import current_allocator, driver_memory
-from forgather_mem.system.memory_limit import MemoryLimit
+from forgather_mem.system.allocator import current_allocator
+from forgather_mem.system.headroom import device_room, host_rooms
 from forgather_mem.telemetry.report import LeakReport, Sure
 
 # Growth per step that is not reported. Arenas and maps grow by a MiB at a time.
@@ -105,17 +105,8 @@ def _no_leak(trends: Mapping[str, Trend]) -> LeakReport:
 
 
 def full_at(step: int, rate: float, on_device: bool) -> int | None:
-    """The step at which memory will be full at this rate."""
+    """The step at which memory will be full at this rate: on a device, at the peak of a step."""
     if rate <= 0:
         return None
-    allocator = current_allocator()
-    if on_device:
-        memory = None if allocator is None else driver_memory(allocator)
-        left = None if memory is None else memory[0]
-    else:
-        limit = MemoryLimit("/proc", "/sys/fs/cgroup")
-        try:
-            left = limit.limit_bytes - limit.used_bytes()
-        finally:
-            limit.close()
-    return None if left is None else step + max(0, round(left / rate))
+    room = device_room() if on_device else next(iter(host_rooms()), None)
+    return None if room is None else step + round(room.lasting_bytes / rate)

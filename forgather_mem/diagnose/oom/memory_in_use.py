@@ -9,7 +9,7 @@ from forgather_mem.diagnose.oom.batch_uses import HostMeasure
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.probes.tensors import tensor_bytes
 from forgather_mem.system.allocator import current_allocator, driver_memory, gauge
-from forgather_mem.system.headroom import host_rooms
+from forgather_mem.system.headroom import host_rooms, private_bytes
 from forgather_mem.system.procfs import own_memory
 
 _TENSORS = ("parameters", "gradients", "optimizer")
@@ -140,6 +140,7 @@ def _on_device(found: OutOfMemory, phase: str, tensors: dict[str, int], between_
     unused = found.reserved_unused_bytes
     if unused is None and reserved is not None and allocated is not None:
         unused = max(0, reserved - allocated)
+    private = private_bytes(allocator, reserved, unused) if allocator is not None and reserved and unused else 0
     free = _first(found.free_bytes, None if driver is None else driver[0])
     total = _first(found.total_bytes, None if driver is None else driver[1])
     others = _other_processes(found, total, free)
@@ -158,7 +159,7 @@ def _on_device(found: OutOfMemory, phase: str, tensors: dict[str, int], between_
     number = found.device if found.device is not None else allocator.index if allocator is not None else 0
     return MemoryThen(
         used_bytes=allocated,
-        free_bytes=None if free is None else free + (unused or 0),
+        free_bytes=None if free is None else free + (unused or 0) - private,
         limit_bytes=total,
         limit=f"GPU {number}",
         reserved_unused_bytes=unused,

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from forgather_mem.diagnose.alerts.capacity import Wall, wall_text
+from forgather_mem.diagnose.alerts.forecast import Forecast
+from forgather_mem.diagnose.leaks.verdict import full_at
+from forgather_mem.system.headroom import Room, host_rooms
+from forgather_mem.units import GIB, MIB
 from tests.simulated_device import TOTAL_MIB, simulated_device
 
 
@@ -27,6 +32,58 @@ def test_on_a_device_it_is_full_when_the_peak_of_a_step_meets_the_wall(monkeypat
     assert step < full_at
     assert wall_text(room, forecast).startswith(f"GPU 0 is full near step {forecast.at_step}")
     assert "it grows 40.0 MiB a step" in wall_text(room, forecast)
+
+
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_once_the_cache_has_filled_the_card_it_is_not_full_yet(
+    monkeypatch: pytest.MonkeyPatch, resets: bool, fraction: float
+) -> None:
+    """The driver has nothing left from step 30 on; others may reset the peak at each step."""
+    wall, passing, rate = TOTAL_MIB * fraction, 1024, 16
+    at = (wall - passing - 512) / rate
+    with simulated_device(monkeypatch) as device:
+        device.fraction = fraction
+        told, full = [], {}
+        ahead = Wall("device", 200)
+        for step in range(1, int(at)):
+            device.hold(512 + rate * step)
+            device.spike(passing)
+            if step == 30:
+                device.reserved = wall
+            found = ahead.look(step)
+            full[step] = full_at(step, rate * MIB, True)
+            if found is not None:
+                told.append((step, *found))
+            if resets:
+                torch.cuda.reset_peak_memory_stats(0)
+        ahead.close()
+    assert {step: number for step, number in full.items() if number != pytest.approx(at, abs=1)} == {}
+    assert [forecast.at_step for _, forecast, _ in told] == [pytest.approx(at, abs=1.5)]
+    step, forecast, room = told[0]
+    assert room.lasting_bytes == pytest.approx(rate * MIB * (forecast.at_step - step), abs=2 * rate * MIB)
+
+
+def test_the_forecast_for_the_host_is_of_the_limit_that_leaves_the_least(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = host_rooms()[0]
+    assert full_at(100, 2**20, False) == pytest.approx(100 + room.free_bytes / 2**20, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("limit", "whose"),
+    [
+        ("container (memory.high)", "the container (memory.high)"),
+        ("host", "the host"),
+        ("data (RLIMIT_DATA)", "data (RLIMIT_DATA)"),
+    ],
+)
+def test_the_text_names_the_limit(limit: str, whose: str) -> None:
+    room = Room(where="host", limit=limit, used_bytes=GIB, free_bytes=GIB)
+    forecast = Forecast(at_step=20, low_step=20, high_step=20, steps_left=10.0, bytes_per_step=GIB / 10)
+    said = wall_text(room, forecast)
+    assert said == f"{whose} is full near step 20, in 10 steps: it grows 102.4 MiB a step, 1.0 GiB are left"
 
 
 def test_a_device_that_is_steady_and_a_machine_without_one_have_no_wall(monkeypatch: pytest.MonkeyPatch) -> None:
