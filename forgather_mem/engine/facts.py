@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import sys
 import time
 from pathlib import Path
@@ -30,6 +31,7 @@ def facts_of(args: Any) -> RunFacts:
         argv=list(sys.argv[1:]),
         rank=rank,
         world_size=world_size,
+        host_name=socket.gethostname() if world_size > 1 else None,
         versions=_versions(),
         started_s=time.time(),
         host_limit_bytes=limit_bytes,

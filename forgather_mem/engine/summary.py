@@ -61,6 +61,7 @@ class RunFacts:
     """What is known about a run apart from its samples; JSON-able.
 
     Attributes:
+        host_name: The machine's, where several processes train.
         end: How it ended; None while unknown.
         micro_batches: Number of micro-batches per step, whose gradients are summed.
     """
@@ -69,6 +70,7 @@ class RunFacts:
     argv: list[str] = field(default_factory=list)
     rank: int = 0
     world_size: int = 1
+    host_name: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
     started_s: float = 0.0
     wall_s: float = 0.0

@@ -174,6 +174,7 @@ def _run(facts: RunFacts, wall_s: float) -> Training:
         versions=dict(facts.versions),
         folder=facts.folder,
         event_folder=facts.event_folder,
+        host=facts.host_name,
     )
 
 

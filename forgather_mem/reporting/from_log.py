@@ -185,6 +185,7 @@ class _LogReplay:
             argv=list(process.argv),
             rank=process.rank,
             world_size=process.world_size,
+            host_name=process.host or None if process.world_size > 1 else None,
             versions=dict(process.versions),
             started_s=process.time_s,
             wall_s=max(0.0, self._last_s - process.time_s) if process.time_s else 0.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -64,6 +65,7 @@ def merge_ranks(reports: Sequence[RunReport]) -> RunReport:
             host_peak_bytes=_extremes(rows, lambda row: row.host_peak_bytes),
             device_peak_bytes=_extremes(rows, lambda row: row.device_peak_bytes),
             device_reserved_bytes=_extremes(rows, lambda row: row.device_reserved_bytes),
+            host_sum_bytes=_host_sum(reports),
         ),
         missing_ranks=tuple(rank for rank in range(worst.run.world_size) if rank not in there),
     )
@@ -86,6 +88,16 @@ def _row(report: RunReport) -> RankRow:
 def _extremes(rows: Sequence[RankRow], size: Callable[[RankRow], int]) -> Extremes:
     highest = max(rows, key=size)
     return Extremes(min=min(map(size, rows)), max=size(highest), argmax=highest.rank)
+
+
+def _host_sum(reports: Sequence[RunReport]) -> int | None:
+    """The largest sum of peaks on one machine; None if no two ranks are known to share one."""
+    sums, counts = Counter[str](), Counter[str]()
+    for report in reports:
+        if report.run.host is not None:
+            sums[report.run.host] += _host_peak(report)
+            counts[report.run.host] += 1
+    return max((size for host, size in sums.items() if counts[host] > 1), default=None)
 
 
 def _badness(report: RunReport) -> int:

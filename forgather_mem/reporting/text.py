@@ -228,6 +228,9 @@ def _ranks(report: RunReport) -> Iterator[str]:
     sizes = (("host", spread.host_peak_bytes), ("GPU used", used), ("GPU reserved", reserved))
     told = [_extremes(label, peaks) for label, peaks in sizes if peaks.max]
     yield f"{len(report.ranks)} of {report.run.world_size}, peaks: {'; '.join(told) or 'none measured'}"
+    if spread.host_sum_bytes:
+        limit = f" of {report.host.limit_bytes / GIB:,.1f}" if report.host.limit_bytes else ""
+        yield f"on one host, all ranks together: at most {spread.host_sum_bytes / GIB:,.1f}{limit} GiB"
     missing = report.missing_ranks
     if missing:
         shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")

@@ -90,7 +90,7 @@ class Allocator:
     summary: Callable[[], str] | None = None
     history: History | None = None
     fraction: Callable[[], float] | None = None
-    segments: Callable[[], Sequence[Mapping[str, Any]]] | None = None
+    segments: Callable[[], Sequence[Nested]] | None = None
 
 
 def current_allocator() -> Allocator | None:
@@ -195,7 +195,7 @@ def _fraction(module: Any, index: int) -> Callable[[], float] | None:
     return None if ask is None else functools.partial(ask, index)
 
 
-def _segments(module: Any) -> Callable[[], Sequence[Mapping[str, Any]]] | None:
+def _segments(module: Any) -> Callable[[], Sequence[Nested]] | None:
     ask = getattr(module, "memory_snapshot", None)
     if ask is not None and "include_traces" in inspect.signature(ask).parameters:
         return functools.partial(ask, include_traces=False)

@@ -6,6 +6,7 @@ Every number of ours that says what is left, and every forecast when nothing wil
 from __future__ import annotations
 
 import functools
+import os
 import resource
 import time
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ class Room:
             device what is in tensors.
         free_bytes: What is left below the limit.
         passing_bytes: What a step takes on top of `used_bytes` and gives back; known for devices only.
+        num_ranks: How many processes of this training share what is left, as far as their launcher tells.
     """
 
     where: Literal["host", "device"]
@@ -42,6 +44,7 @@ class Room:
     used_bytes: int
     free_bytes: int
     passing_bytes: int = 0
+    num_ranks: int = 1
 
     @property
     def lasting_bytes(self) -> int:
@@ -69,7 +72,10 @@ class HostRooms:
 
     def read(self) -> list[Room]:
         """The rooms, tightest first: one below the limits shared with other processes, and one for each of our own."""
-        rooms = [_host(bound.name, bound.used_bytes, bound.limit_bytes) for bound in self._memory.bounds()[:1]]
+        rooms = [
+            _host(bound.name, bound.used_bytes, bound.limit_bytes, ranks_on_this_host())
+            for bound in self._memory.bounds()[:1]
+        ]
         for name, number, taken in (
             ("address space (RLIMIT_AS)", resource.RLIMIT_AS, _address_space_bytes),
             ("data (RLIMIT_DATA)", resource.RLIMIT_DATA, _data_bytes),
@@ -94,6 +100,15 @@ def host_rooms() -> list[Room]:
         return rooms.read()
     finally:
         rooms.close()
+
+
+def ranks_on_this_host() -> int:
+    """How many processes the launcher (torchrun, accelerate, mpirun) has started here; 1 if none tells."""
+    for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"):
+        number = os.environ.get(name, "")
+        if number.isascii() and number.isdigit():
+            return max(1, int(number))
+    return 1
 
 
 def device_room() -> Room | None:
@@ -176,8 +191,9 @@ def _private_pools(allocator: Allocator) -> _PrivatePools:
     return _PrivatePools(allocator)
 
 
-def _host(limit: str, used_bytes: int, limit_bytes: int) -> Room:
-    return Room(where="host", limit=limit, used_bytes=used_bytes, free_bytes=max(0, limit_bytes - used_bytes))
+def _host(limit: str, used_bytes: int, limit_bytes: int, num_ranks: int = 1) -> Room:
+    free_bytes = max(0, limit_bytes - used_bytes)
+    return Room(where="host", limit=limit, used_bytes=used_bytes, free_bytes=free_bytes, num_ranks=num_ranks)
 
 
 def _address_space_bytes(own: Path) -> int:

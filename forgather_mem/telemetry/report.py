@@ -43,6 +43,7 @@ class Training(Part):
     versions: Mapping[str, str] = field(default_factory=dict)
     folder: str | None = field(default=None, metadata=ADDED)  # of its files
     event_folder: str | None = field(default=None, metadata=ADDED)  # of its TensorBoard files
+    host: str | None = field(default=None, metadata=RARE)  # the machine's name, with several processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +315,8 @@ class Spread(Part):
     host_peak_bytes: Extremes
     device_peak_bytes: Extremes
     device_reserved_bytes: Extremes
+    # The peaks of all ranks on one machine, where that is most; they share its limits, and need not meet
+    host_sum_bytes: int | None = field(default=None, metadata=RARE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

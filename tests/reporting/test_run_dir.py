@@ -200,6 +200,21 @@ def test_what_counts_against_another_limit_is_not_told_of_the_one_that_is_named(
     assert report["killed"]["used_bytes"] == (None if used is None else pytest.approx(used, abs=2))
 
 
+def test_the_ranks_of_one_machine_are_added_up(tmp_path: Path) -> None:
+    for rank, host in enumerate(("a", "a", "b")):
+        log_of(tmp_path, rank, world_size=3, host=host)
+    report = read_run(tmp_path)
+    total = (1024 + 40) * MIB + (1024 + 80) * MIB
+    assert report["spread"]["host_sum_bytes"] == total
+    assert f"on one host, all ranks together: at most {total / GIB:,.1f} of 8.0 GiB" in text_of(report)
+
+
+def test_ranks_on_machines_of_their_own_have_no_sum(tmp_path: Path) -> None:
+    for rank, host in enumerate("ab"):
+        log_of(tmp_path, rank, world_size=2, host=host)
+    assert "host_sum_bytes" not in read_run(tmp_path)["spread"]
+
+
 def test_a_log_of_another_machine_does_not_say_how_it_ended(tmp_path: Path) -> None:
     log_of(tmp_path, host="elsewhere")
     assert read_run(tmp_path)["run"]["end"] is None

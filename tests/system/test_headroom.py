@@ -115,3 +115,9 @@ def test_what_is_left_on_the_host_is_read_in_one_place(tmp_path: Path) -> None:
     room = rooms.read()[0]
     rooms.close()
     assert (room.limit, room.used_bytes, room.free_bytes) == ("container (memory.max of /pod)", 3 * GIB, GIB)
+
+
+@pytest.mark.parametrize(("told", "number"), [("8", 8), ("", 1), ("many", 1), ("0", 1)])
+def test_ranks_of_one_host_share_its_room(monkeypatch: pytest.MonkeyPatch, told: str, number: int) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", told)
+    assert host_rooms()[0].num_ranks == number

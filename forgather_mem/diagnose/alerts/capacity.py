@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 
 from forgather_mem.diagnose.alerts.forecast import Filling, Forecast
 from forgather_mem.diagnose.oom.batch_uses import HostMeasure
@@ -12,6 +13,9 @@ from forgather_mem.units import format_bytes
 
 _FORECAST_EVERY = 4  # readings
 _ROOM_EVERY = 16
+_ROOMS_KEPT = 16  # of which the first and the last are compared
+
+_UsedAndFree = tuple[float, int]
 
 
 class Wall:
@@ -31,6 +35,7 @@ class Wall:
         self._capacity = 0.0
         self._room: Room | None = None
         self._told_step: int | None = None
+        self._seen: deque[_UsedAndFree] = deque(maxlen=_ROOMS_KEPT)
         if where == "host":
             try:
                 self._measure = HostMeasure()
@@ -79,13 +84,26 @@ class Wall:
         self._room = next(iter(rooms), None)
         used = None if self._room is None else self._now()
         if self._room is not None and used is not None:
-            self._capacity = used + self._room.lasting_bytes
+            self._seen.append((used, self._room.free_bytes))
+            times = times_shared(self._seen[0], self._seen[-1], self._room.num_ranks)
+            self._capacity = used + self._room.lasting_bytes / times
 
     def _now(self) -> float | None:
         if self._measure is not None:
             return float(self._measure.read())
         allocator = current_allocator()
         return None if allocator is None else gauge(allocator.stats(), "allocated_bytes")
+
+
+def times_shared(then: _UsedAndFree, now: _UsedAndFree, num_ranks: int) -> float:
+    """How many times as fast as this process grows what is left shrinks, as far as other ranks can be the reason.
+
+    Args:
+        then, now: Bytes that this process uses, and those that are left.
+        num_ranks: How many ranks share what is left.
+    """
+    grown, gone = now[0] - then[0], then[1] - now[1]
+    return 1.0 if grown <= 0 else min(num_ranks, max(1.0, gone / grown))
 
 
 def wall_text(room: Room, forecast: Forecast) -> str:
@@ -96,4 +114,5 @@ def wall_text(room: Room, forecast: Forecast) -> str:
     if forecast.low_step < forecast.high_step:
         near += f" ({forecast.low_step:,} to {forecast.high_step:,})"
     grows = f"it grows {format_bytes(forecast.bytes_per_step)} a step, {format_bytes(room.lasting_bytes)} are left"
+    grows += f" to its {room.num_ranks} ranks" if room.num_ranks > 1 else ""
     return f"{whose} is full {near}, in {left:,} step{'s' * (left != 1)}: {grows}"

@@ -105,8 +105,9 @@ def _no_leak(trends: Mapping[str, Trend]) -> LeakReport:
 
 
 def full_at(step: int, rate: float, on_device: bool) -> int | None:
-    """The step at which memory will be full at this rate: on a device, at the peak of a step."""
+    """The step at which memory will be full at this rate: on a device, at the peak of a step; on the host, if all ranks
+    that share what is left grow alike."""
     if rate <= 0:
         return None
     room = device_room() if on_device else next(iter(host_rooms()), None)
-    return None if room is None else step + round(room.lasting_bytes / rate)
+    return None if room is None else step + round(room.lasting_bytes / (rate * room.num_ranks))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from forgather_mem.diagnose.alerts.capacity import Wall, wall_text
+from forgather_mem.diagnose.alerts.capacity import Wall, times_shared, wall_text
 from forgather_mem.diagnose.alerts.forecast import Forecast
 from forgather_mem.diagnose.leaks.verdict import full_at
 from forgather_mem.system.headroom import Room, host_rooms
@@ -64,9 +66,7 @@ def test_once_the_cache_has_filled_the_card_it_is_not_full_yet(
     assert room.lasting_bytes == pytest.approx(rate * MIB * (forecast.at_step - step), abs=2 * rate * MIB)
 
 
-def test_the_forecast_for_the_host_is_of_the_limit_that_leaves_the_least(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_forecast_for_the_host_is_of_the_limit_that_leaves_the_least() -> None:
     room = host_rooms()[0]
     assert full_at(100, 2**20, False) == pytest.approx(100 + room.free_bytes / 2**20, rel=0.1)
 
@@ -79,11 +79,31 @@ def test_the_forecast_for_the_host_is_of_the_limit_that_leaves_the_least(
         ("data (RLIMIT_DATA)", "data (RLIMIT_DATA)"),
     ],
 )
-def test_the_text_names_the_limit(limit: str, whose: str) -> None:
+def test_the_text_names_the_limit_and_who_shares_it(limit: str, whose: str) -> None:
     room = Room(where="host", limit=limit, used_bytes=GIB, free_bytes=GIB)
     forecast = Forecast(at_step=20, low_step=20, high_step=20, steps_left=10.0, bytes_per_step=GIB / 10)
     said = wall_text(room, forecast)
     assert said == f"{whose} is full near step 20, in 10 steps: it grows 102.4 MiB a step, 1.0 GiB are left"
+    assert wall_text(replace(room, num_ranks=8), forecast) == f"{said} to its 8 ranks"
+
+
+@pytest.mark.parametrize(
+    ("grown", "gone", "num_ranks", "times"),
+    [
+        (100, 400, 4, 4.0),  # all ranks grow alike
+        (100, 100, 4, 1.0),  # this one alone
+        (100, 250, 4, 2.5),
+        (100, 900, 4, 4.0),  # a neighbour takes more than all ranks: that may end at any time
+        (100, 400, 1, 1.0),
+        (100, -50, 4, 1.0),  # others give back
+        (0, 400, 4, 1.0),
+    ],
+)
+def test_what_other_ranks_take_of_the_same_limit_counts_as_far_as_they_take_it(
+    grown: int, gone: int, num_ranks: int, times: float
+) -> None:
+    then, now = (1000.0, 5000), (1000.0 + grown, 5000 - gone)
+    assert times_shared(then, now, num_ranks) == times
 
 
 def test_a_device_that_is_steady_and_a_machine_without_one_have_no_wall(monkeypatch: pytest.MonkeyPatch) -> None:
