@@ -402,6 +402,15 @@ def test_a_devices_numbers_are_the_errors_own(tmp_path: Path, monkeypatch: pytes
     assert oom["not_because"] == ["Not fragmentation (1.0 GiB kept unused)"]
 
 
+def test_free_blocks_of_private_pools_were_not_free_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_graphs(patch: pytest.MonkeyPatch) -> None:
+        pool = {"device": 0, "segment_pool_id": (0, 1), "total_size": 700 * MIB, "allocated_size": 100 * MIB}
+        patch.setattr(torch.cuda, "memory_snapshot", lambda include_traces=True: [pool])
+
+    without = on_device(tmp_path / "without", monkeypatch, lambda _: None)["oom"]["free_bytes"]
+    assert on_device(tmp_path / "with", monkeypatch, with_graphs)["oom"]["free_bytes"] == without - 600 * MIB
+
+
 class Recorder:
     """torch's recording of allocations, as far as it is asked here."""
 
