@@ -91,7 +91,10 @@ class HostRooms:
 
 
 def host_rooms() -> list[Room]:
-    """All limits on this process's host memory, tightest first; none without /proc. Costs about 0.2 ms."""
+    """All limits on this process's host memory, tightest first; none without /proc.
+
+    Costs about 0.5 ms: keep `HostRooms` to ask often.
+    """
     try:
         rooms = HostRooms()
     except OSError:
