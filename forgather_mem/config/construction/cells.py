@@ -20,10 +20,10 @@ class Cell:
         self.node = node
         self.value: object = MISSING
 
-    def fill(self, once: Mapping[int, object]) -> None:
+    def fill(self, singletons: Mapping[int, object]) -> None:
         """Take the object from those of a construction, if it is there and this is empty."""
         if self.value is MISSING:
-            self.value = once.get(id(self.node), MISSING)
+            self.value = singletons.get(id(self.node), MISSING)
 
 
 def filled_cells(cells: Mapping[int, Cell]) -> dict[int, object]:

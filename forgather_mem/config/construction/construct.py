@@ -51,7 +51,7 @@ class Construction:
             try:
                 return [run.value(root) for root in roots]
             finally:
-                run.settle(self._cells)
+                run.release(self._cells)
 
 
 def misfits(resolver: Resolver, roots: Sequence[Value]) -> list[TemplateError]:
@@ -92,14 +92,14 @@ class Partial:
         self._cells: dict[int, Cell] = {}
 
     def __call__(self, /, *args: object, **kwargs: object) -> object:
-        once = self._run.once if self._run else filled_cells(self._cells)
-        run = _Builder(self._resolver, once, {}, self._run.partials if self._run else [])
+        singletons = self._run.singletons if self._run else filled_cells(self._cells)
+        run = _Builder(self._resolver, singletons, {}, self._run.partials if self._run else [])
         try:
             with run.clock:
                 return run.call_partial(self._node, args, kwargs)
         finally:
             if self._run is None:
-                run.settle(self._cells)
+                run.release(self._cells)
 
     def __repr__(self) -> str:
         return f"<!partial:{self._node.constructor} at {self._resolver.graph.place(self._node.mark)}>"
@@ -113,21 +113,21 @@ class Partial:
     def __reduce__(self) -> tuple[object, ...]:
         """Pickles the partial with the singletons that its arguments refer to."""
         whole = Partial(self._resolver, self._node, None)
-        whole.settle(self._run.once if self._run else filled_cells(self._cells), {})
+        whole.release(self._run.singletons if self._run else filled_cells(self._cells), {})
         return _restored, (whole._resolver, self._node, [(c.node, c.value) for c in whole._cells.values()])
 
-    def settle(self, once: Mapping[int, object], cells: dict[int, Cell]) -> None:
+    def release(self, singletons: Mapping[int, object], cells: dict[int, Cell]) -> None:
         """Let go of the construction: keep only the variables and singletons that the arguments refer to."""
         resolver, names = self._resolver, []
         self._run, self._cells = None, {}
 
         def parts(node: Node) -> Sequence[Node]:
-            return () if node.once and id(node) in once else resolver.parts(node)
+            return () if node.is_singleton and id(node) in singletons else resolver.parts(node)
 
         for node in walk([self._node], parts):
-            if node.once:
+            if node.is_singleton:
                 cell = self._cells[id(node)] = cells.setdefault(id(node), Cell(node))
-                cell.fill(once)
+                cell.fill(singletons)
             elif isinstance(node, VarNode):
                 names.append(node.variable)
         self._resolver = resolver.narrowed(names)
@@ -135,8 +135,8 @@ class Partial:
 
 def _restored(resolver: Resolver, node: CallNode, built: Sequence[tuple[Node, object]]) -> Partial:
     partial = Partial(resolver, node, None)
-    for once, value in built:
-        cell = partial._cells[id(once)] = Cell(once)
+    for shared, value in built:
+        cell = partial._cells[id(shared)] = Cell(shared)
         cell.value = value
     return partial
 
@@ -145,7 +145,7 @@ class _Builder:
     """One construction of some targets, or one call of a partial.
 
     Args:
-        once: Objects that exist once per construction, by id of their node.
+        singletons: Objects that exist once per construction, by id of their node.
         memo: The other lists and mappings, which are shared by all their aliases.
         partials, items: Collect the partials made, and the `Sizes` of what is built.
     """
@@ -153,12 +153,12 @@ class _Builder:
     def __init__(
         self,
         resolver: Resolver,
-        once: dict[int, object],
+        singletons: dict[int, object],
         memo: dict[int, object],
         partials: list[Partial] | None = None,
         items: dict[int, int] | None = None,
     ) -> None:
-        self.once = once
+        self.singletons = singletons
         self.partials = [] if partials is None else partials
         self._resolver = resolver
         self._memo = memo
@@ -169,12 +169,12 @@ class _Builder:
         self._ahead = Sizes(resolver.budgets, self.clock, {})
         self._sizes = Sizes(resolver.budgets, self.clock, {} if items is None else items)
 
-    def settle(self, cells: dict[int, Cell]) -> None:
+    def release(self, cells: dict[int, Cell]) -> None:
         """At the end: detach the partials and move what was built into the shared cells."""
         for partial in self.partials:
-            partial.settle(self.once, cells)
+            partial.release(self.singletons, cells)
         for cell in cells.values():
-            cell.fill(self.once)
+            cell.fill(self.singletons)
 
     def callee(self, node: CallNode) -> Callee:
         """The callee of a call, imported if necessary."""
@@ -255,7 +255,7 @@ class _Builder:
         return self._resolver.parts(node)
 
     def _known(self, node: Node) -> object:
-        return (self.once if node.once else self._memo).get(id(node), MISSING)
+        return (self.singletons if node.is_singleton else self._memo).get(id(node), MISSING)
 
     def _make(self, node: Node, values: Sequence[object]) -> object:
         made: object
@@ -272,8 +272,8 @@ class _Builder:
             self._sizes.add(node, self._resolver.parts, made)
         except (TooLarge, OutOfTime) as error:
             raise self._resolver.error(node, str(error)) from error
-        if not node.fresh:
-            (self.once if node.once else self._memo)[id(node)] = made
+        if not node.per_use:
+            (self.singletons if node.is_singleton else self._memo)[id(node)] = made
         return made
 
     def _variable(self, node: VarNode, values: Sequence[object]) -> object:

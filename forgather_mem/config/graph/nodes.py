@@ -60,16 +60,16 @@ class Node:
         mark: Its position in the rendered text.
         children: The nodes among its parts, in building order.
         name: From `@name` in its tag.
-        fresh: Each place it occurs in gets an object of its own: it is a factory, or a list that contains one.
-        once: It has one object per construction, also for a partial that is called repeatedly: a singleton, or a list
-            or mapping with a tag.
+        per_use: Each place it occurs in gets an object of its own: it is a factory, or a list that contains one.
+        is_singleton: It has one object per construction, also for a partial that is called repeatedly: a singleton, or
+            a list or mapping with a tag.
     """
 
     mark: Mark
     children: tuple[Node, ...] = ()
     name: str | None = None
-    fresh: bool = False
-    once: bool = False
+    per_use: bool = False
+    is_singleton: bool = False
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
