@@ -1,4 +1,4 @@
-"""`forgather-mem check`: finds what is wrong with a template without building anything."""
+"""`forgather-mem check`: finds what is wrong with a template without building your objects."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check(
 ) -> None:
     """Check a template: syntax, names, arguments, variables. Exits with 1 when something is wrong.
 
-    Imports what the policy allows, to compare arguments; builds nothing.
+    Imports what the policy allows, to compare arguments and values; builds none of your objects.
     """
     from forgather_mem.config.check import problems
 

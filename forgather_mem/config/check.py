@@ -1,20 +1,21 @@
-"""Checks a template without building anything: syntax, names, arguments, variables.
+"""Checks a template without building the user's objects: syntax, names, arguments, variables.
 
-It finds syntax errors, names that the policy refuses or that can't be imported, arguments that don't fit, and variables
-that are missing or unused. Only what the policy allows is imported.
+It finds syntax errors, names that the policy refuses or that can't be imported, arguments and values that don't fit,
+and variables that are missing or unused. Only what the policy allows is imported.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from forgather_mem.config.construction.resolve import OWN_VARIABLE
 from forgather_mem.config.environment import Config, ConfigEnvironment
 from forgather_mem.config.graph.nodes import Paths
+from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.policy.denied import Refused
 from forgather_mem.config.source.location import SourceLocation
 from forgather_mem.config.source.syntax import split, to_jinja
@@ -26,6 +27,8 @@ Kind = Literal["template", "block", "refused", "misfit", "unbound", "unused", "r
 _MAX_BYTES = 1 << 30  # it was loaded, so that it is not larger than the limit of a load
 _MAX_FOUND = 1_000  # of each kind
 _BRACES = re.compile(r"\{[{%]|[}%]\}")
+_BLANK = re.compile(r"\s*(#|---|$)")
+_QUOTES = ("'", '"', "|", ">")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _PART = re.compile(r"[.\[][\s'\"]*([A-Za-z_]\w*)")  # part of a variable: a.part, a["part"]
 
@@ -35,9 +38,10 @@ class Problem:
     """Something wrong with a template, or worth knowing about it.
 
     Attributes:
-        kind: "template": it can't be read; "block": a block that is never printed; "refused": a name that the policy
-            refuses; "misfit": a name that doesn't exist, or arguments that don't fit it; "unbound": a variable without
-            a value; "unused": a value without a variable; "redeclared": a key given twice, which is not a mistake.
+        kind: "template": it can't be read, or has no targets since a ':' is missing; "block": a block that is never
+            printed; "refused": a name that the policy refuses; "misfit": a name that doesn't exist, or arguments that
+            don't fit it; "unbound": a variable without a value; "unused": a value without a variable; "redeclared": a
+            key given twice in one template, which is not a mistake.
         error: The message for people, with its location.
     """
 
@@ -72,14 +76,15 @@ def problems(environment: ConfigEnvironment, name: str, variables: Mapping[str, 
         config = environment.load(name, **variables)
     except TemplateError as error:
         return [Problem(kind="template", error=error)]
-    misfits = list(_misfits(config))
+    misfits = list(_misfits(config, variables))
     found = (
         (Problem(kind="block", error=error) for error in config.rendered.unknown_blocks),
         refused(environment, config, misfits),
         (problem for problem in misfits if problem.kind == "misfit"),
         _unbound(config, variables),
         unused(environment, config, name, variables),
-        _redeclared(config),
+        _without_targets(config),
+        _redeclared(environment, config, name, variables),
     )
     return [problem for stage in found for problem in itertools.islice(stage, _MAX_FOUND)]
 
@@ -99,7 +104,7 @@ def refused(environment: ConfigEnvironment, config: Config, misfits: Iterable[Pr
         except Refused as error:
             found.append(Problem(kind="refused", error=error))
     return found + [
-        problem for problem in (_misfits(config) if misfits is None else misfits) if problem.kind == "refused"
+        problem for problem in (_misfits(config, {}) if misfits is None else misfits) if problem.kind == "refused"
     ]
 
 
@@ -141,8 +146,8 @@ def _parts_of(value: Mapping[str, object], path: str = "") -> Iterator[tuple[str
             yield from _parts_of(part, f"{path}{key}.")
 
 
-def _misfits(config: Config) -> Iterator[Problem]:
-    for error in config.misfits():
+def _misfits(config: Config, variables: Mapping[str, object]) -> Iterator[Problem]:
+    for error in config.misfits(context_vars=variables):
         yield Problem(kind="refused" if isinstance(error, Refused) else "misfit", error=error)
 
 
@@ -171,10 +176,50 @@ def _jinja_in(text: str) -> Iterator[str]:
                 start = None
 
 
-def _redeclared(config: Config) -> Iterator[Problem]:
+def _without_targets(config: Config) -> Iterator[Problem]:
+    """A document that is one text, because the ':' behind its only key is missing."""
+    root, text = config.graph.root, config.rendered.text
+    hint = missing_colon_hint(root)
+    if hint is not None and not text.lstrip().startswith(_QUOTES):
+        line = next(number for number, line in enumerate(text.split("\n"), 1) if not _BLANK.match(line))
+        message = "the document is one text, so it has no targets"
+        yield Problem(kind="template", error=config.rendered.place(line).error(message, path="$", hint=hint))
+
+
+def _levels(references: Iterable[tuple[int, str, str]]) -> Callable[[SourceLocation], int]:
+    """How far a location is from the template that was asked for: 0 is that template itself, 1 what it uses.
+
+    Args:
+        references: Level, name and file of each template; sub-templates are templates of the same file.
+    """
+    levels: dict[str, int] = {}
+    first_lines: dict[str, list[tuple[int, str]]] = {}
+    for level, template, file in references:
+        levels.setdefault(template, level)
+        if file and template not in first_lines:
+            parts = split(read_file(file, _MAX_BYTES).decode("utf-8-sig"))
+            first_lines[template] = [(part.first_line, part.name or template) for part in parts]
+
+    def level_of(place: SourceLocation) -> int:
+        starts = first_lines.get(place.template, [])
+        name = next((name for line, name in reversed(starts) if line <= place.line), place.template)
+        return levels.get(name, 0)
+
+    return level_of
+
+
+def _redeclared(
+    environment: ConfigEnvironment, config: Config, name: str, variables: Mapping[str, object]
+) -> Iterator[Problem]:
+    """Keys given twice, unless a template overrides the key of one that it extends or includes: that is meant so."""
+    if not config.graph.redeclared:
+        return
     paths = Paths(config.graph)
+    level_of = _levels(environment.references(name, **variables)[0])
     for again in config.graph.redeclared:
-        place: SourceLocation = config.graph.place(again.mark)
+        place, first = config.graph.place(again.mark), config.graph.place(again.first)
+        if level_of(place) < level_of(first):
+            continue
         path = paths.of(again.node) if again.node is not None else None
-        message = f"{str(again.what)!r} is redeclared, first at {config.graph.place(again.first)}; the last one counts"
+        message = f"{str(again.what)!r} is redeclared, first at {first}; the last one counts"
         yield Problem(kind="redeclared", error=place.error(message, path=path))

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.config.clock import CpuClock
-from forgather_mem.config.construction.construct import Construction, misfits
+from forgather_mem.config.construction.construct import Construction
+from forgather_mem.config.construction.findings import misfits
 from forgather_mem.config.construction.resolve import OWN_VARIABLE, Resolver
 from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, Graph, Paths, Value, VarNode, extended
 from forgather_mem.config.graph.parse import parse
@@ -284,9 +285,12 @@ class Config:
             if isinstance(node, VarNode)
         ]
 
-    def misfits(self, targets: Iterable[str] | None = None) -> list[TemplateError]:
-        """Allowed names that can't be imported, and arguments that don't fit. Imports the names; builds nothing."""
-        return misfits(self._resolver({}), self._roots(targets))
+    def misfits(
+        self, targets: Iterable[str] | None = None, *, context_vars: Mapping[str, object] | None = None
+    ) -> list[TemplateError]:
+        """Allowed names that can't be imported, arguments and values that don't fit. Imports the names; of objects it
+        builds our own callbacks and their parts only, which do nothing, and keeps none."""
+        return misfits(self._resolver(context_vars or {}), self._roots(targets))
 
     @cached_property
     def _shared(self) -> Construction:

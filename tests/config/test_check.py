@@ -24,3 +24,47 @@ def test_very_many_opened_braces_are_read_once(tmp_path):
     begin = time.process_time()
     assert unused(tmp_path, "a: {{ x }}\n{#" + "{{ " * 9_000 + "b" * 3_900_000 + "#}\n", "x") == []
     assert time.process_time() - begin < 20
+
+
+def found(folder, name="t.yaml", **files):
+    for file, text in files.items():
+        (folder / f"{file}.yaml").write_text(text)
+    problem_list = problems(ConfigEnvironment(folder, policy=Policy()), name, {})
+    return [(problem.kind, problem.error.line, problem.error.hint) for problem in problem_list]
+
+
+BASE = "callbacks: !dlist\n[inner]\n    gc: 1\n    clear: 2\n"
+
+
+def test_a_child_that_overrides_a_key_of_its_parent_is_silent(tmp_path):
+    child = "-- extends 'base.yaml'\n[inner]\n    == super()\n    gc: 3\n"
+    assert found(tmp_path, base=BASE, t=child) == []
+    assert found(tmp_path, base=BASE, t="x:\n    -- include 'part.yaml'\n    a: 2\n", part="    a: 1\n") == []
+    grandchild = "-- extends 't.yaml'\n[inner]\n    == super()\n    gc: 4\n"
+    assert found(tmp_path, "g.yaml", base=BASE, t=child, g=grandchild) == []
+
+
+def test_so_is_one_with_its_parent_in_the_same_file(tmp_path):
+    child = "-- extends 'mid'\n[inner]\n    == super()\n    gc: 4\n#---- mid ----\n"
+    child += "-- extends 'base.yaml'\n[inner]\n    == super()\n    gc: 3\n"
+    assert found(tmp_path, base=BASE, t=child) == []
+
+
+def test_a_key_given_twice_in_one_template_and_a_parent_that_overrides_its_child_are_told(tmp_path):
+    child = "-- extends 'base.yaml'\n[inner]\n    == super()\n    gc: 3\n    gc: 4\n"
+    assert found(tmp_path, base=BASE, t=child) == [("redeclared", 5, None)]
+    last = "callbacks: !dlist\n    [inner]\n    gc: 1\n    [after]\n    clear: 2\n"
+    child = "-- extends 'base.yaml'\n[inner]\n    clear: 3\n"
+    assert found(tmp_path, base=last, t=child) == [("redeclared", 5, None)]
+    assert found(tmp_path, t="x:\n    a: 2\n    -- include 'part.yaml'\n", part="    a: 1\n") == [
+        ("redeclared", 1, None)
+    ]
+
+
+def test_a_document_without_its_only_colon_has_no_targets(tmp_path):
+    hint = "is a ':' missing after 'callbacks'?"
+    assert found(tmp_path, t="# mine\n\ncallbacks !list\n    - 1\n    - 2\n") == [("template", 3, hint)]
+    assert found(tmp_path, t="# mine\n\ncallbacks !list\n    - !call:len [[]]\n") == [("template", 3, hint)]
+    assert found(tmp_path, t="lr 3\n") == [("template", 1, "is a ':' missing after 'lr'?")]
+    for text in ("'lr 3'", "just some words", "one", "- lr 3", "|\n  lr 3\n", "a: lr 3"):
+        assert found(tmp_path, t=text) == []

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from forgather_mem.config.clock import OutOfTime
 from forgather_mem.config.construction.cells import MISSING, Cell, filled_cells
 from forgather_mem.config.construction.filling import filled_arguments, filled_list, filled_mapping
-from forgather_mem.config.construction.resolve import MAX_NAMES, Callee, Resolver, is_file
+from forgather_mem.config.construction.resolve import Callee, Resolver, is_file
 from forgather_mem.config.construction.sizes import Sizes, TooLarge
 from forgather_mem.config.construction.value_builtins import Values
 from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, DictNode, ListNode, Node, Value, VarNode, walk
@@ -42,7 +42,7 @@ class Construction:
             TemplateError: before anything is built, if something is unbound, refused, missing or does not fit; later if
                 a constructor raises, with its exception as the cause.
         """
-        run = _Builder(self._resolver, self._built, self._built, items=self._items)
+        run = Builder(self._resolver, self._built, self._built, items=self._items)
         with run.clock:
             for node in self._resolver.calls(roots):
                 if not is_file(node):  # an earlier call of the template may write the file
@@ -54,30 +54,6 @@ class Construction:
                 run.release(self._cells)
 
 
-def misfits(resolver: Resolver, roots: Sequence[Value]) -> list[TemplateError]:
-    """All failures that can be found without building: names that can't be imported, arguments that don't fit.
-
-    Names that the policy allows are imported, refused ones are skipped.
-    """
-    found: list[TemplateError] = []
-    names: set[str] = set()
-    run = _Builder(resolver, {}, {})
-    with run.clock:
-        for node in resolver.reached(roots):
-            if max(len(found), len(names)) >= MAX_NAMES:
-                break
-            if isinstance(node, CallNode):
-                names.add(node.constructor)
-            if isinstance(node, CallNode) and resolver.allows(node):
-                try:
-                    run.check_ahead(node)
-                except TemplateError as error:
-                    found.append(error)
-                    if isinstance(error.__cause__, TooLarge | OutOfTime):
-                        break
-    return found
-
-
 class Partial:
     """The callable that a `!partial` becomes. Arguments of a call are added to those of the template, which are built
     anew for each call, except for singletons.
@@ -85,7 +61,7 @@ class Partial:
     Exceptions of the callable itself pass through, with a note that names the partial's location.
     """
 
-    def __init__(self, resolver: Resolver, node: CallNode, run: _Builder | None) -> None:
+    def __init__(self, resolver: Resolver, node: CallNode, run: Builder | None) -> None:
         self._resolver = resolver
         self._node = node
         self._run = run  # while the construction that made it is running; afterwards `_cells` is used
@@ -93,7 +69,7 @@ class Partial:
 
     def __call__(self, /, *args: object, **kwargs: object) -> object:
         singletons = self._run.singletons if self._run else filled_cells(self._cells)
-        run = _Builder(self._resolver, singletons, {}, self._run.partials if self._run else [])
+        run = Builder(self._resolver, singletons, {}, self._run.partials if self._run else [])
         try:
             with run.clock:
                 return run.call_partial(self._node, args, kwargs)
@@ -107,7 +83,7 @@ class Partial:
     @property
     def __signature__(self) -> inspect.Signature:
         """The parameters that may still be given."""
-        function = _Builder(self._resolver, {}, {}).callee(self._node).function
+        function = Builder(self._resolver, {}, {}).callee(self._node).function
         return inspect.signature(functools.partial(function, *self._node.args, **self._node.kwargs))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -141,7 +117,7 @@ def _restored(resolver: Resolver, node: CallNode, built: Sequence[tuple[Node, ob
     return partial
 
 
-class _Builder:
+class Builder:
     """One construction of some targets, or one call of a partial.
 
     Args:
@@ -203,7 +179,7 @@ class _Builder:
             self._count_call(node, self._ahead)
         found = callee.misfit(len(node.args), node.kwargs.keys(), more_come=more_come)
         if found is not None:
-            raise self._resolver.misfit_error(node, found)
+            raise self._resolver.misfit_error(node, callee, found)
         if callee.is_guarded:
             named = node.kwargs if node.latent is None else {**node.kwargs, "latent_args": node.latent}
             self._resolver.guard(node, callee, node.args, named, self._arguments_check)

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from forgather_mem.config.clock import CpuClock
 from forgather_mem.config.construction.signature_check import Misfit, Parameters, misfit, parameters_of
-from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, Graph, Node, Paths, Value, VarNode, walk
+from forgather_mem.config.graph.nodes import NO_DEFAULT, TEXT, CallNode, Graph, Node, Paths, Value, VarNode, walk
+from forgather_mem.config.graph.scalars import is_text
+from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.policy.policy import NameUse, Policy
 from forgather_mem.config.policy.remote_code import ArgumentCheck, addresses_in, are_plain, is_below
@@ -170,7 +172,7 @@ class Resolver:
         """
         found = callee.misfit(len(args), kwargs.keys())
         if found is not None:
-            raise self.misfit_error(node, found)
+            raise self.misfit_error(node, callee, found)
 
     def guard(
         self,
@@ -204,9 +206,21 @@ class Resolver:
         given = {name: value for name, value in self.variables.items() if name != OWN_VARIABLE}
         return any(is_below(address, known) for known in (*self._addresses, *addresses_in(given)))
 
-    def misfit_error(self, node: CallNode, found: Misfit) -> TemplateError:
+    def misfit_error(self, node: CallNode, callee: Callee, found: Misfit) -> TemplateError:
         """The error about arguments that don't fit; the caller raises it."""
-        return self.error(node, f"{found.message} of {node.constructor}", found.argument, found.hint)
+        hint = self.missing_colon(node, callee) or found.hint
+        return self.error(node, f"{found.message} of {node.constructor}", found.argument, hint)
+
+    def missing_colon(self, node: CallNode, callee: Callee) -> str | None:
+        """The question whether the text `name value`, all a call is given, was meant as `name: value`; None if not."""
+        takes, text = callee.parameters, node.args[0] if TEXT in node.marks else None
+        hint = missing_colon_hint(text)
+        if hint is None or takes is None or not isinstance(text, str):
+            return None
+        name, value = text.split(maxsplit=1)
+        is_sentence = value[0] not in "[{!" and is_text(value)
+        reads_like_one = takes.positional[:1] == (name,) and is_sentence  # as `text follows` for say(text)
+        return hint if name in takes.named and not reads_like_one else None
 
     def raised(
         self,
@@ -224,11 +238,12 @@ class Resolver:
         if isinstance(error, TypeError) and (inner := parameters_of(callee.function, follow_wrapped=True)):
             found = misfit(inner, len(args), kwargs.keys())
             if found is not None:
-                return self.misfit_error(node, found)
+                return self.misfit_error(node, callee, found)
         taken = callee.parameters.positional if callee.parameters else ()
         names = [*taken[: len(args)], *(f"args[{i}]" for i in range(len(taken), len(args))), *kwargs]
         with_these = f"its arguments were {', '.join(names[:20])}" if names else "it was given no arguments"
-        return self.error(node, f"{node.constructor} raised {shown}; {with_these}")
+        message = f"{node.constructor} raised {shown}; {with_these}"
+        return self.error(node, message, hint=self.missing_colon(node, callee))
 
     def error(self, node: Node, message: str, argument: object = None, hint: str | None = None) -> TemplateError:
         """The error about a node, or about one key in it; the caller raises it."""

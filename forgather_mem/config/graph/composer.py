@@ -7,18 +7,14 @@ from typing import Any, Final
 
 import yaml
 
-from forgather_mem.config.graph.frames import NO_KEY, Anchor, OpenNode, Written
+from forgather_mem.config.graph.frames import NO_KEY, Anchor, OpenNode, mergeable
 from forgather_mem.config.graph.hash_flooding import MAX_COLLIDING, Hashes
 from forgather_mem.config.graph.nodes import (
     LINE,
-    CallNode,
-    DictNode,
-    ListNode,
     Mark,
     Node,
     Redeclared,
     Value,
-    VarNode,
     step,
 )
 from forgather_mem.config.graph.scalars import STANDARD, convert, resolve
@@ -222,7 +218,7 @@ class Composer:
 
     def _put(self, frame: OpenNode, key: object, value: Value) -> None:
         if key is _MERGE:
-            frame.merges += _mergeable(value, frame.key_mark)
+            frame.merges += mergeable(value, frame.key_mark)
             return
         if frame.is_root and isinstance(key, str) and key.startswith("."):
             self.definitions.append((key, value))
@@ -274,7 +270,8 @@ class Composer:
         self._nodes += 1
         is_empty = text == "" and not event.style
         is_text = bool(event.style) or text != event.value or tag.word not in CALLS
-        return scalar_node(tag, mark, None if is_empty else (text if is_text else _resolved(text, mark),))
+        unquoted = None if event.style or not text else _mark_of_text(event)
+        return scalar_node(tag, mark, None if is_empty else (text if is_text else _resolved(text, mark),), unquoted)
 
     def _tag(self, text: str, mark: Mark) -> Tag:
         tag = self._tags.get(text)
@@ -305,25 +302,16 @@ def mark_of(event: yaml.Event) -> Mark:
     return (start.line + 1) * LINE + start.column + 1
 
 
+def _mark_of_text(event: yaml.ScalarEvent) -> Mark:
+    """Where an unquoted text begins behind its tag; of one in several lines that of the tag."""
+    end = event.end_mark
+    assert end is not None  # set for every event of a parser
+    column = end.column - len(event.value) + 1
+    return (end.line + 1) * LINE + column if column > 0 else mark_of(event)
+
+
 def _resolved(text: str, mark: Mark) -> object:
     try:
         return resolve(text)
     except ValueError as error:
         raise TemplateNodeError(mark, str(error)) from None
-
-
-def _mergeable(value: Value, mark: Mark) -> list[Written]:
-    """The mappings that a merge key refers to, lowest precedence first."""
-    nodes = reversed(value.items) if isinstance(value, ListNode) and value.form == "" else [value]
-    found = [_written(node) for node in nodes]
-    if None in found:
-        raise TemplateNodeError(mark, "a merge key (<<) takes a mapping, or a list of mappings")
-    return [written for written in found if written is not None]
-
-
-def _written(node: Value) -> Written | None:
-    if isinstance(node, DictNode):
-        return node.entries, node.marks
-    if isinstance(node, CallNode | VarNode) and node.written is not None:
-        return node.written, node.marks
-    return None

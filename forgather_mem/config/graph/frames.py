@@ -1,12 +1,12 @@
-"""State of a sequence or mapping whose end has not been read, and of an anchor until its alias."""
+"""What a composer remembers: open sequences and mappings, anchors, and the entries that a merge key copies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-from forgather_mem.config.graph.nodes import Mark, Value
-from forgather_mem.config.graph.tags import Tag
+from forgather_mem.config.graph.nodes import CallNode, DictNode, ListNode, Mark, Value, VarNode
+from forgather_mem.config.graph.tags import Tag, TemplateNodeError
 
 NO_KEY: Final = object()
 """The mapping is waiting for a key."""
@@ -49,3 +49,20 @@ class Anchor:
         self.mark = mark
         self.nodes = nodes
         self.scalars = scalars
+
+
+def mergeable(value: Value, mark: Mark) -> list[Written]:
+    """The mappings that a merge key refers to, lowest precedence first."""
+    nodes = reversed(value.items) if isinstance(value, ListNode) and value.form == "" else [value]
+    found = [_written(node) for node in nodes]
+    if None in found:
+        raise TemplateNodeError(mark, "a merge key (<<) takes a mapping, or a list of mappings")
+    return [written for written in found if written is not None]
+
+
+def _written(node: Value) -> Written | None:
+    if isinstance(node, DictNode):
+        return node.entries, node.marks
+    if isinstance(node, CallNode | VarNode) and node.written is not None:
+        return node.written, node.marks
+    return None

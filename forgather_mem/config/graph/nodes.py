@@ -33,6 +33,9 @@ class _NoDefault:
 NO_DEFAULT: Final = _NoDefault()
 """The default of a variable that has none."""
 
+TEXT: Final = 0
+"""Key of the position of an unquoted text; other keys are names."""
+
 MAX_PATH = 400
 MAX_STEP = 100
 LINE = 1 << 24  # more than any line has columns
@@ -96,13 +99,13 @@ class CallNode(Node):
 
     Attributes:
         kind: "singleton": built once; "factory": built anew in each place; "partial": becomes a callable; "meta":
-            called with its arguments as nodes, not built.
+            called with its arguments unbuilt.
         constructor: The name as written in the tag: `module:name`, `path.py:name`, a built-in.
         args: Positional arguments.
         kwargs: Keyword arguments.
         latent: A mapping that is built last and merged over `kwargs` (Forgather's `latent_args`).
         searchpath: Folders for the relative imports of a `path.py:name` (`submodule_searchpath`).
-        marks: Positions of the keys of its mapping.
+        marks: Positions of the keys of its mapping; at TEXT that of an unquoted text, if that is all it is given.
         written: Its mapping as written, for merge keys; None if it is written as a list.
     """
 

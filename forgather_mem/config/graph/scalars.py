@@ -62,6 +62,18 @@ def resolve(text: str) -> object:
     return text
 
 
+def is_text(text: str) -> bool:
+    """Whether a plain scalar stands for itself.
+
+    >>> is_text("torch"), is_text("1e-4"), is_text("true")
+    (True, False, False)
+    """
+    try:
+        return isinstance(resolve(text), str)
+    except ValueError:  # of a number that is too long, or a date that does not exist
+        return False
+
+
 def convert(tag: str, text: str) -> object:
     """The value of a scalar with a standard tag, for example `!!float 2`.
 

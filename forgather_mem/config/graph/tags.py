@@ -8,7 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, cast
 
-from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, DictNode, Kind, ListNode, Mark, Node, Value, VarNode
+from forgather_mem.config.graph.nodes import (
+    NO_DEFAULT,
+    TEXT,
+    CallNode,
+    DictNode,
+    Kind,
+    ListNode,
+    Mark,
+    Node,
+    Value,
+    VarNode,
+)
 from forgather_mem.config.graph.scalars import STANDARD
 from forgather_mem.errors import did_you_mean
 
@@ -27,6 +38,7 @@ FORMS = ("list", "dlist", "dict", "tuple", "var")
 
 _TAG = re.compile(r"!(?P<word>[^:@]*)(?::(?P<constructor>[^@]*))?(?:@(?P<name>.*))?", re.DOTALL)
 _POSITIONAL = re.compile(r"arg([0-9]{1,9})")
+_KEY_AND_VALUE = re.compile(r"""(?P<key>[^\W\d][\w.-]{0,99})[ \t\n]+(?:[^\s!\[{"']\S*|[!\[{"'].*)""", re.DOTALL)
 _EXPLICIT = frozenset({"args", "kwargs"})
 _LATENT, _FOLDERS = "latent_args", "submodule_searchpath"
 
@@ -119,6 +131,16 @@ def check_form(tag: Tag, is_mapping: bool, mark: Mark) -> None:
         raise TemplateNodeError(mark, f"{tag} takes a mapping; this is a sequence")
 
 
+def missing_colon_hint(text: object) -> str | None:
+    """The question whether a colon is missing after the first word of a text, if it looks like a key and its value.
+
+    >>> missing_colon_hint("lr 3"), missing_colon_hint("a text of several words")
+    ("is a ':' missing after 'lr'?", None)
+    """
+    found = _KEY_AND_VALUE.fullmatch(text) if isinstance(text, str) else None
+    return f"is a ':' missing after {found['key']!r}?" if found else None
+
+
 def sequence_node(tag: Tag | None, mark: Mark, items: Sequence[Value]) -> Node:
     """The node of a sequence with its tag, if any."""
     if tag is not None and tag.word in CALLS:
@@ -162,8 +184,10 @@ def _nodes(values: Iterable[Value]) -> tuple[Node, ...]:
     return tuple([value for value in values if isinstance(value, Node)])
 
 
-def scalar_node(tag: Tag, mark: Mark, content: tuple[Value] | None) -> Node:
-    """The node of a tag followed by one scalar, or by nothing (None).
+def scalar_node(tag: Tag, mark: Mark, content: tuple[Value] | None, unquoted: Mark | None = None) -> Node:
+    """The node of a tag followed by one scalar, or by nothing (None). For lists and mappings '' is nothing, too.
+
+    `unquoted` is the position of a text without quotes.
 
     Raises:
         TemplateNodeError: for text after a tag that takes none.
@@ -171,12 +195,12 @@ def scalar_node(tag: Tag, mark: Mark, content: tuple[Value] | None) -> Node:
     if tag.word == "var":
         return _var_node(mark, {"name": content[0] if content else ""}, {})
     if tag.word in CALLS:
-        return _call_node(tag, mark, positional=content or ())
+        return _call_node(tag, mark, positional=content or (), marks=None if unquoted is None else {TEXT: unquoted})
     is_mapping = tag.word in ("dict", "dlist")
-    if content is not None:
-        raise TemplateNodeError(
-            mark, f"{tag} takes a {'mapping' if is_mapping else 'sequence'}, or nothing; this is text"
-        )
+    if content is not None and content[0] != "":
+        hint = missing_colon_hint(content[0]) if is_mapping else None
+        what = "mapping" if is_mapping else "sequence"
+        raise TemplateNodeError(mark, f"{tag} takes a {what}, or nothing; this is text", hint)
     return mapping_node(tag, mark, {}, {}) if is_mapping else sequence_node(tag, mark, ())
 
 

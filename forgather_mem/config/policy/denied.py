@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forgather_mem.config.policy.names import Name
+from forgather_mem.config.policy.similar import similar_name
 from forgather_mem.config.source.location import SourceLocation
 from forgather_mem.errors import TemplateError
 
@@ -120,6 +121,9 @@ def hint(refusals: Sequence[Refusal]) -> str | None:
         f"ConfigEnvironment(..., {', '.join(python)})",
         f"[tool.forgather_mem] allow = {_listed([*names, *files])}",
     ]
+    meant = similar_name(refusals[0].name) if len(refusals) == 1 and refusals[0].why == NOT_LISTED else None
+    if meant is not None:
+        trusted = f"did you mean {meant!r}? Otherwise, {trusted}"
     for shown in (places, places[:1]):
         text = f"{trusted}:  " + "  |  ".join(shown)
         if len(text) < MAX_CHARS:

@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 from forgather_mem.config.policy.allowlist import Grant, is_hard
 from forgather_mem.config.policy.names import Name, is_within
-from forgather_mem.errors import did_you_mean
+from forgather_mem.errors import did_you_mean, nearest
 
 _CACHED = type(functools.lru_cache(len))
 
@@ -47,8 +48,17 @@ def import_module(name: str, *, anywhere: bool = True) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-            raise NoSuchName(f"there is no module {error.name!r} to import") from error
+            raise NoSuchName(f"there is no module {error.name!r} to import", _other_module(error.name)) from error
         raise
+
+
+def _other_module(name: str) -> str | None:
+    """A hint with the module of the same package whose name is closest."""
+    package, _, last = name.rpartition(".")
+    folders = getattr(sys.modules.get(package), "__path__", ())
+    known = [module.name for module in pkgutil.iter_modules(folders) if not module.name.startswith("_")]
+    near = nearest(last, known)
+    return f"did you mean '{package}.{near}'?" if near else None
 
 
 def _check_installed(root: str) -> None:
@@ -143,14 +153,19 @@ def walk(module: ModuleType, name: Name, *, strict: bool = True) -> Callable[...
         try:
             found = getattr(found, part)
         except AttributeError as error:
-            known = [key for key in dir(found) if not key.startswith("_")]  # with names that load on first use
-            raise NoSuchName(f"{name.module} has no {part!r}", did_you_mean(part, known)) from error
+            raise NoSuchName(f"{name.module} has no {part!r}", did_you_mean(part, _names_in(found, part))) from error
         if isinstance(found, ModuleType) and found is sys.modules.get(f"{name.module}.{part}") and i < len(parts) - 1:
             rest = Name("module", f"{name.module}.{part}", ".".join(parts[i + 1 :]))
             return walk(found, rest, strict=strict)
     if not callable(found):
         raise NoSuchName(f"{name} is neither a class nor a function; it is of type {type(found).__name__}")
     return found
+
+
+def _names_in(found: object, wanted: str) -> list[str]:
+    """Its public names, also those that are loaded on first use; those that look most like the wanted one first."""
+    known = [key for key in dir(found) if isinstance(key, str) and not key.startswith("_")]
+    return sorted(known, key=lambda key: (key[:1] != wanted[:1], abs(len(key) - len(wanted))))
 
 
 def definition_site(found: object) -> Name | None:

@@ -424,8 +424,47 @@ def test_a_meta_call_gets_its_arguments_as_nodes(parts):
     args, kwargs = build("x: !meta:parts_of_test:nodes {arg0: !singleton:.not.a:name [], k: [!var unbound]}")["x"]
     assert isinstance(args[0], CallNode)
     assert args[0].constructor == ".not.a:name"
-    assert kwargs["k"].items[0].variable == "unbound"
+    assert kwargs["k"][0].variable == "unbound"
     assert build("x: !meta:parts_of_test:nodes {a: 1, latent_args: !var unbound}")["x"] == ((), {"a": 1})
+
+
+def test_a_meta_call_gets_plain_lists_and_mappings_with_nodes_in_them(parts):
+    text = """
+        x: !meta:parts_of_test:nodes
+            arg0: &shared [1, !call:len [[]], [2, {a: !tuple [3, !var v]}]]
+            named: !list:@some [*shared, !dlist {a: 1, b: ~, c: !var w}, !dict {}, !list '']
+            again: *shared
+    """
+    ((first,), kwargs) = build(textwrap.dedent(text))["x"]
+    assert (type(first), len(first), first[0]) == (list, 3, 1)
+    assert isinstance(first[1], CallNode)
+    assert first[2][0] == 2
+    assert type(first[2][1]["a"]) is tuple
+    assert first[2][1]["a"][1].variable == "v"
+    assert kwargs["again"] is first is kwargs["named"][0]  # as an alias is one object in each of its places
+    assert (kwargs["named"][1][0], kwargs["named"][1][1].variable) == (1, "w")
+    assert kwargs["named"][2:] == [{}, []]
+
+
+def test_a_meta_call_goes_through_a_long_chain_of_aliases(parts):
+    chain = "".join(f".a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 5_000))
+    ((last,), _) = build(f".a0: &a0 [1]\n{chain}x: !meta:parts_of_test:nodes [*a4999]\n")["x"]
+    depth = 0
+    while isinstance(last, list):
+        (last,) = last
+        depth += 1
+    assert (depth, last) == (5_000, 1)
+
+
+def test_an_empty_text_after_a_list_or_mapping_is_nothing():
+    assert build("a: !list ''\nb: !tuple ''\nc: !dict ''\nd: !dlist \"\"") == {"a": [], "b": (), "c": {}, "d": []}
+    assert build("a: !call:str ''") == {"a": ""}
+
+
+def test_a_call_that_fails_with_a_text_like_a_key_asks_for_the_colon(parts):
+    assert build("x: !singleton:parts_of_test:Strict\n    nesterov true")["x"].lr == "nesterov true"  # it may be meant
+    error = refused("x: !singleton:forgather_mem:Every\n    at step_end")
+    assert error.hint == "is a ':' missing after 'at'?"
 
 
 def test_latent_args_are_built_last_and_merged_over_the_others(parts):
