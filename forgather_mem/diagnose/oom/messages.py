@@ -22,16 +22,34 @@ class Shape:
         where: Which memory ran out.
         pattern: Searched for anywhere in the message; the first matching row counts.
         only_when_full: The message has other causes too: it counts only if the device is full.
+        unless_room_in: The message has other causes too, but this one is by far the most frequent: it counts unless
+            there is room, on the device or in /dev/shm.
     """
 
     kind: str
     where: Where
     pattern: re.Pattern[str]
     only_when_full: bool = False
+    unless_room_in: Literal["device", "/dev/shm"] | None = None
 
 
-def _shape(kind: str, where: Where, pattern: str, *, only_when_full: bool = False) -> Shape:
-    return Shape(kind, where, re.compile(pattern, re.M), only_when_full)
+def _shape(
+    kind: str,
+    where: Where,
+    pattern: str,
+    *,
+    only_when_full: bool = False,
+    unless_room_in: Literal["device", "/dev/shm"] | None = None,
+) -> Shape:
+    return Shape(kind, where, re.compile(pattern, re.M), only_when_full, unless_room_in)
+
+
+# Kinds that other modules name: page-locked host memory, and the two users of /dev/shm.
+PINNED = "pinned memory"
+NCCL_SHM = "NCCL shared memory"
+SHM_KINDS = frozenset({NCCL_SHM, "shared memory"})
+# They allocate beside torch's cache, so they can't use what it keeps.
+BESIDE_TORCH = frozenset({"cuBLAS", "cuDNN", "NCCL", "CUDA library", "Triton", "flash-attn", "driver"})
 
 
 # A quoted error (in a worker's traceback, in a wrapper) begins a line, after the name of the error's type.
@@ -51,11 +69,32 @@ SHAPES = (
     _shape("CPU allocator", "host", r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)"),
     _shape("CPU allocator", "host", r"\[enforce fail at CPUAllocator\.cpp:\d+\] posix_memalign\(.*\b12 vs 0"),
     _shape("CPU allocator", "host", r"not enough memory: you tried to allocate \d+GB\. Buy new RAM!"),
+    # ---- the host's, in words about a device ----
+    # The thread calls the driver for nothing but page-locked memory
+    _shape(PINNED, "host", r"in pin memory thread for device[\s\S]*\b(?:CUDA|HIP) error: out of memory"),
+    _shape(PINNED, "host", r"Failed to CUDA host alloc \d+ bytes"),
+    _shape(PINNED, "host", r"failed to alloc \d+ bytes on host: CUDA_ERROR_OUT_OF_MEMORY"),
+    _shape("cuDNN", "host", r"\b(?:CU|HIP)DNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED\b"),
+    _shape(NCCL_SHM, "host", r"/dev/shm/nccl-\S+ .*No space left on device"),
+    _shape(
+        NCCL_SHM,
+        "host",
+        r"Error while creating shared memory segment \S*nccl-\S+ \(size \d+\)\s*$",
+        unless_room_in="/dev/shm",
+    ),
     # ---- libraries on a device ----
     _shape("Triton", "device", r"Triton Error \[\w+\]: out of memory"),
     _shape("NCCL", "device", r"(?:Cuda|HIP) failure (?:\d+ )?'(?:out of memory|hipErrorOutOfMemory)'"),
+    _shape(
+        "NCCL", "device", r"Failed to CUDA (?:calloc(?: async)?|malloc) \d+ bytes", unless_room_in="device"
+    ),
     _shape("cuBLAS", "device", r"\b(?:CU|HIP)BLAS_STATUS_ALLOC_FAILED\b"),
-    _shape("cuDNN", "device", r"\b(?:CUDNN_STATUS_ALLOC_FAILED|miopenStatusAllocFailed)\b"),
+    _shape(
+        "cuDNN",
+        "device",
+        r"\b(?:(?:CU|HIP)DNN_STATUS_(?:INTERNAL_ERROR_DEVICE_ALLOCATION|ALLOC)_FAILED|miopenStatusAllocFailed)\b",
+    ),
+    _shape("flash-attn", "device", r"\bCUDA error \(\S*flash_\w+\.(?:h|cu|cuh):\d+\): out of memory"),
     _shape(
         "CUDA library", "device", r"\b(?:CUSOLVER_STATUS|CUSPARSE_STATUS|CUFFT|CURAND_STATUS)_ALLOC(?:ATION)?_FAILED\b"
     ),
@@ -65,7 +104,7 @@ SHAPES = (
         r"RESOURCE_EXHAUSTED: (?:.*[Oo]ut of memory|.*Ran out of memory|.*Attempting to (?:reserve|allocate))",
     ),
     # ---- drivers ----
-    _shape("driver", "device", r"\b(?:CUDA|HIP)(?: runtime| driver)? error(?: \(\d+\))?\s?: out of memory"),
+    _shape("driver", "device", r"\b(?:CUDA|HIP)(?: runtime| driver)? error(?: \(\d+\)| \(\S+:\d+\))?\s?: out of memory"),
     _shape("driver", "device", r"\bcuda runtime error \(2\) : out of memory"),
     _shape("driver", "device", r"\bcuda failed with error 2 out of memory"),
     _shape(
@@ -133,6 +172,10 @@ NUMBERS = {
         rf"out of memory to allocate {_SIZE}",
         rf"PT_DEVMEM Allocation failed for size::{_BYTES}",
         rf"malloc of size {_BYTES}",
+        rf"shared memory segment \S+ \(size {_BYTES}\)",
+        rf"failed to extend \S+ to {_BYTES}",
+        rf"Failed to CUDA (?:calloc(?: async)?|malloc|host alloc) {_BYTES}",
+        rf"failed to alloc {_BYTES} on host",
     ),
     "free_bytes": _numbers(
         rf"of which {_SIZE} is free",
@@ -147,6 +190,7 @@ NUMBERS = {
     ),
     "allowed_bytes": _numbers(rf"{_SIZE} allowed;"),
     "process_bytes": _numbers(rf"this process has {_SIZE} memory in use"),
+    "private_pools_bytes": _numbers(rf"with {_SIZE} allocated in private pools"),
     "allocated_bytes": _numbers(
         rf"allocated memory {_SIZE} is allocated by PyTorch",
         rf"{_SIZE} already allocated",
@@ -157,6 +201,8 @@ NUMBERS = {
     "reserved_bytes": _numbers(rf"{_SIZE} reserved in total by PyTorch", rf"{_SIZE} cached\)"),
     "reserved_unused_bytes": _numbers(rf"{_SIZE} is reserved by PyTorch but unallocated"),
 }
+# A process by its number on the machine. In a container one's own has another one there, so it isn't "this process".
+PROCESSES = re.compile(rf"Process \d+ has {_SIZE} memory in use")
 # numpy's message about an array that it could not allocate: its shape, and its dtype with the number of bits.
 ARRAY = re.compile(r"for an array with shape \(([\d, ]*)\) and data type (bool|[a-z]+(\d+))\b")
 DEVICE = re.compile(r"\bGPU (\d+)|\((?:NPU|MUSA|MLU|SDAA) (\d+);|Allocation on device (\d+)")

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import errno
+import linecache
 import math
+import os
 import re
 from dataclasses import dataclass
 
-from forgather_mem.diagnose.oom.messages import ARRAY, DEVICE, NEVER, NUMBERS, SHAPES, TYPES, Shape, Where
+from forgather_mem.diagnose.oom.messages import (
+    ARRAY, DEVICE, NEVER, NUMBERS, PINNED, PROCESSES, SHAPES, TYPES, Shape, Where,
+)  # fmt: skip
 from forgather_mem.heap.failed_frames import chain
 from forgather_mem.system.allocator import current_allocator, driver_memory
 from forgather_mem.units import MIB, format_bytes, parse_bytes
 
 MAX_MESSAGE_CHARS = 20_000
 _FULL_FRAC, _FULL_BYTES = 0.02, 256 * MIB
+_ROUNDED_FRAC = 0.99  # the message's sizes have three or four digits
+_PINS = re.compile(r"\bpin_memory\(|\bpin_memory ?= ?True|\bcudaHost(?:Alloc|Register)\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +36,10 @@ class OutOfMemory:
         free_bytes: What was free for this process at that time.
         total_bytes: Total memory of the device.
         process_bytes: Memory of this process on the device, including the driver's share.
-        allocated_bytes: Of that, in tensors.
+        allocated_bytes: Of that, in tensors; with `private_pools_bytes`.
         reserved_unused_bytes: Of that, reserved by torch but not used by any tensor.
+        private_pools_bytes: Of the allocated bytes, kept by private pools, as of CUDA graphs: no tensor outside the
+            graphs can use them.
     """
 
     kind: str
@@ -45,6 +53,7 @@ class OutOfMemory:
     process_bytes: int | None = None
     allocated_bytes: int | None = None
     reserved_unused_bytes: int | None = None
+    private_pools_bytes: int | None = None
 
     def __str__(self) -> str:
         place = (
@@ -86,10 +95,12 @@ def _recognise_one(error: BaseException) -> OutOfMemory | None:
         return None
     text = _text(error)
     shape = next((shape for shape in SHAPES if shape.pattern.search(text)), None)
-    if by_type is None and (shape is None or (shape.only_when_full and not _device_is_full())):
+    numbers = {name: _number(name, text) for name in NUMBERS}
+    if by_type is None and (shape is None or _has_another_cause(shape, numbers["requested_bytes"])):
         return None
     kind, where = _kind(by_type, shape)
-    numbers = {name: _number(name, text) for name in NUMBERS}
+    if kind == "driver" and _was_pinning(error):
+        kind, where = PINNED, "host"
     device = DEVICE.search(text)
     return OutOfMemory(
         kind=kind,
@@ -100,9 +111,10 @@ def _recognise_one(error: BaseException) -> OutOfMemory | None:
         requested_bytes=_array_bytes(error, text) or numbers["requested_bytes"],
         free_bytes=_free(numbers),
         total_bytes=numbers["total_bytes"],
-        process_bytes=numbers["process_bytes"],
+        process_bytes=_process_bytes(numbers, text),
         allocated_bytes=numbers["allocated_bytes"],
         reserved_unused_bytes=_unused(numbers),
+        private_pools_bytes=numbers["private_pools_bytes"],
     )
 
 
@@ -177,10 +189,48 @@ def _unused(numbers: dict[str, int | None]) -> int | None:
     return numbers["reserved_unused_bytes"]
 
 
-def _device_is_full() -> bool:
+def _process_bytes(numbers: dict[str, int | None], text: str) -> int | None:
+    """Without "this process has": the one listed process that can hold what torch has reserved, if it is just one."""
+    if numbers["process_bytes"] is not None or numbers["allocated_bytes"] is None:
+        return numbers["process_bytes"]
+    reserved = numbers["allocated_bytes"] + (_unused(numbers) or 0)
+    sizes = [_bytes(*found) for found in PROCESSES.findall(text)]
+    able = [size for size in sizes if size >= _ROUNDED_FRAC * reserved]
+    return able[0] if len(able) == 1 else None
+
+
+def _was_pinning(error: Exception) -> bool:
+    """Whether the failed statement asks for page-locked memory: `cudaHostAlloc` fails with the words of the device."""
+    part = error.__traceback__
+    while part is not None and part.tb_next is not None:
+        part = part.tb_next
+    if part is None:
+        return False
+    code, line = part.tb_frame.f_code, part.tb_lineno
+    if code.co_name == "pin_memory":
+        return True
+    last = next((end for start, end, *_ in code.co_positions() if start == line and end is not None), line)
+    statement = "".join(linecache.getline(code.co_filename, number) for number in range(line, last + 1))
+    return _PINS.search(statement) is not None
+
+
+def _has_another_cause(shape: Shape, wanted_bytes: int | None) -> bool:
+    """Whether words that have several causes are, as far as is known, not about memory here."""
+    if shape.unless_room_in == "/dev/shm":
+        try:
+            shm = os.statvfs("/dev/shm")
+        except OSError:
+            return False
+        return shm.f_bavail * shm.f_frsize > (wanted_bytes or 0)
+    is_full = _device_is_full()
+    return (shape.only_when_full and not is_full) or (shape.unless_room_in == "device" and is_full is False)
+
+
+def _device_is_full() -> bool | None:
+    """None if it is not known."""
     allocator = current_allocator()
     memory = driver_memory(allocator) if allocator is not None else None
     if memory is None:
-        return False
+        return None
     free, total = memory
     return free < max(_FULL_FRAC * total, _FULL_BYTES)

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,12 +12,13 @@ import torch
 from forgather_mem.diagnose.oom.recognition import OutOfMemory, recognise
 from forgather_mem.heap.failed_frames import MAX_ERRORS, chain
 from forgather_mem.units import GIB, MIB
+from tests.diagnose.oom.library_messages import ASYNCHRONOUS, LIBRARY_MESSAGES
 from tests.diagnose.oom.oom_messages import OUT_OF_MEMORY, OutOfMemoryCase, raised
 from tests.diagnose.oom.other_errors import OTHERS
 from tests.simulated_device import simulated_device
 
 
-@pytest.mark.parametrize("case", OUT_OF_MEMORY, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*OUT_OF_MEMORY, *LIBRARY_MESSAGES], ids=lambda case: case.name)
 def test_an_out_of_memory_error_is_recognised_with_its_numbers(case: OutOfMemoryCase) -> None:
     found = recognise(case.error)
     assert found is not None
@@ -40,6 +43,33 @@ def test_words_that_have_other_causes_too_count_only_on_a_full_device(monkeypatc
             monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index, free=free_bytes: (free, 80 * GIB))
             found = recognise(error)
         assert (found and found.kind) == kind
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["Failed to CUDA calloc async 1920 bytes", "Error while creating shared memory segment /dev/shm/nccl-Le (size 9637888)"],
+)
+def test_words_without_a_reason_do_not_count_where_there_is_room(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    error = RuntimeError(f"NCCL error in: NCCLUtils.hpp:268, unhandled system error\nLast error:\n{words}")
+    real = os.statvfs("/dev/shm")
+    for free_bytes, is_found in ((MIB, True), (20 * GIB, False)):
+        shm = SimpleNamespace(f_frsize=1, f_blocks=64 * GIB, f_bavail=free_bytes, f_bfree=free_bytes)
+        with simulated_device(monkeypatch) as device, monkeypatch.context() as patch:
+            device.hold(100)
+            patch.setattr(torch.cuda, "mem_get_info", lambda index, free=free_bytes: (free, 80 * GIB))
+            patch.setattr(os, "statvfs", lambda path: shm if path == "/dev/shm" else real)
+            assert (recognise(error) is not None) == is_found
+
+
+def test_a_device_that_is_out_of_memory_is_not_taken_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    def upload() -> None:
+        pin_memory = True
+        if pin_memory:
+            raise torch.AcceleratorError(f"CUDA error: out of memory{ASYNCHRONOUS}")
+
+    found = recognise(raised(upload))
+    assert found is not None
+    assert (found.kind, found.where) == ("driver", "device")
 
 
 def test_what_is_found_is_plain_data_and_holds_nothing_of_the_error() -> None:
