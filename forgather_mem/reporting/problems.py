@@ -7,7 +7,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from forgather_mem.reporting.table import format_gib, format_place, format_time
-from forgather_mem.telemetry.report import HostMemory, KilledReport, LeakReport, LeakSuspect, OomReport, RunReport
+from forgather_mem.telemetry.report import (
+    Change, HostMemory, KilledReport, LeakReport, LeakSuspect, OomReport, RunReport,
+)  # fmt: skip
 from forgather_mem.units import GIB, KIB, MIB, format_bytes
 
 _GROWS = {
@@ -108,10 +110,15 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
         cause = "Cause: the workers keep what they load, or touch Python objects and so copy the pages they are on."
         lines += _indented(cause, width, hanging=2)
         tries = ["rows as one array or Arrow table, and nothing kept in the workers"]
-    tries += [advice.text for advice in report.advice[:1]]
+    tries += [advice.text for advice in report.advice[:1] if not is_room(report, advice)]
     if tries:
         lines += _indented(f"Try: {'; '.join(tries)}.", width, hanging=2)
     return lines
+
+
+def is_room(report: RunReport, advice: Change) -> bool:
+    """Whether this is what would still have fitted in a run that did not run out of memory."""
+    return report.oom is None and "per_device_train_batch_size" in advice.set
 
 
 def was_out_of_memory(killed: KilledReport) -> bool:

@@ -21,7 +21,9 @@ from forgather_mem.reporting.costs import (
     parts_sentences,
     rarer_readings,
 )
-from forgather_mem.reporting.problems import killed_lines, leak_lines, oom_lines, signal_name, was_out_of_memory
+from forgather_mem.reporting.problems import (
+    is_room, killed_lines, leak_lines, oom_lines, signal_name, was_out_of_memory,
+)  # fmt: skip
 from forgather_mem.reporting.table import format_gib, places, table_lines
 from forgather_mem.telemetry.report import Extremes, Part, RunReport
 from forgather_mem.units import GIB, format_bytes, format_duration
@@ -95,7 +97,9 @@ def _body(report: RunReport, width: int, most: int, every_suspect: bool) -> list
         return oom_lines(report, report.oom, width)
     if report.killed is not None:
         lines = [*killed_lines(report, report.killed, width), *_section("RANKS", _ranks(report), width)]
-        return lines if was_out_of_memory(report.killed) else [*lines, *table_lines(report), *_end(report)]
+        if was_out_of_memory(report.killed):
+            return lines
+        return [*lines, *table_lines(report), *_section("ROOM", _room(report), width), *_end(report)]
     return _short(report, width) if _all_well(report) else _long(report, width, most, every_suspect)
 
 
@@ -215,8 +219,7 @@ def _script(report: RunReport) -> str:
 
 def _room(report: RunReport) -> list[str]:
     """The batch that would still have fitted, as a sentence."""
-    rooms = [advice.text for advice in report.advice if "per_device_train_batch_size" in advice.set]
-    return [f"{room}." for room in rooms[:1]]
+    return [f"{advice.text}." for advice in report.advice[:1] if is_room(report, advice)]
 
 
 def _ranks(report: RunReport) -> Iterator[str]:

@@ -229,3 +229,15 @@ def lengthened(report: dict[str, Any]) -> dict[str, Any]:
 
     changed: dict[str, Any] = change(long)
     return changed
+
+
+@pytest.mark.parametrize(("end", "signal"), [("interrupted", 2), ("killed", 15), ("killed", 9)])
+def test_the_room_of_a_run_that_somebody_ended_is_room_and_no_advice(end: str, signal: int) -> None:
+    room = {"text": "batch 16 would still fit (now 8)", "set": {"per_device_train_batch_size": 16}}
+    ended = {**killed()["killed"], "signal": signal, "oom_kill_after": 0, "workers_bytes_per_step": 0.0}
+    report = report_of("train.py", 300, 20.0, end, killed=ended, advice=[{**room, "predicted_bytes": None}])
+    text = text_of(report)
+    assert "Try:" not in text
+    assert [line.split() for line in text.splitlines() if "16" in line] == ["ROOM batch 16 would still fit (now 8).".split()]
+    by_the_kernel = {**ended, "oom_kill_after": 1}
+    assert "batch 16" not in text_of({**report, "killed": by_the_kernel}), "memory was full"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from forgather_mem.diagnose.oom.allocator_changes import allocator_changes, is_in_shm, pinned_changes, shm_changes
 from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches
-from forgather_mem.diagnose.oom.changes import allocator_changes, checkpointing_name, step_changes
+from forgather_mem.diagnose.oom.changes import checkpointing_name, step_changes
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
 from forgather_mem.diagnose.oom.fit import PhaseFit, binding, fits_of, largest
 from forgather_mem.diagnose.oom.phase_changes import BY_PHASE
@@ -63,11 +64,14 @@ def advise(failure: FailureContext, settings: RunSettings, uses: Sequence[StepUs
         settings: The run's settings.
         uses: Memory use of the steps before the failure, by the shapes of their batches.
     """
+    if is_in_shm(failure):
+        return Advice(changes=tuple(shm_changes(failure)), fit="not measured", no_help="a smaller batch.")
     if failure.phase == "data":  # the batch that could not be made is unknown
         failure, uses = replace(failure, rows=None, length=None), ()
     batches = Batches(failure, settings, uses)
     changes = BY_PHASE.get(failure.phase, step_changes)(failure, settings, batches)
     changes[1:1] = allocator_changes(failure, settings)
+    changes[:0] = pinned_changes(failure, settings)
     if failure.leak:
         changes.insert(0, Change(text=failure.leak, note="memory that grows at each step fills any device"))
     no_help = ", ".join(_no_help(failure, settings))

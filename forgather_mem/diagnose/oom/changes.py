@@ -10,11 +10,8 @@ from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches, Shape
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
 from forgather_mem.diagnose.oom.fit import binding, largest
 from forgather_mem.telemetry.report import Change
-from forgather_mem.units import format_bytes
 
 NOT_MEASURED = "not measured"
-# Memory reserved but unused by the allocator is mentioned from this fraction of the capacity.
-_FRAGMENTED_FRAC = 0.05
 # An optimizer is named beside a smaller batch only if it saves this fraction of what was needed.
 _WORTH_FRAC = 0.1
 _LENGTHS = ("max_length", "max_seq_length")
@@ -149,26 +146,6 @@ def _checkpointing(settings: RunSettings) -> Iterator[Change]:
 def checkpointing_name(settings: RunSettings) -> str:
     """Its name in the run's version of transformers."""
     return "activation_checkpointing" if "activation_checkpointing" in settings.arguments else "gradient_checkpointing"
-
-
-def allocator_changes(failure: FailureContext, settings: RunSettings) -> Iterator[Change]:
-    """For fragmented memory: only where it would help."""
-    unused, capacity = failure.reserved_unused_bytes or 0, failure.capacity_bytes or 0
-    requested = failure.requested_bytes or 0
-    if failure.where == "device":
-        worth = unused >= max(requested, 1) and unused >= _FRAGMENTED_FRAC * capacity
-        if worth and "expandable_segments:True" not in settings.allocator_conf:
-            value = ",".join(filter(None, (settings.allocator_conf, "expandable_segments:True")))
-            yield Change(
-                text=f"PYTORCH_CUDA_ALLOC_CONF={value}",
-                in_script={"PYTORCH_CUDA_ALLOC_CONF": value},
-                note=f"{format_bytes(unused)} are free, in small pieces",
-            )
-    elif (failure.heap_free_bytes or 0) >= max(requested, _FRAGMENTED_FRAC * capacity, 1):
-        yield Change(
-            text="forgather_mem.actions.TrimHost at evaluations and saves",
-            note=f"{format_bytes(failure.heap_free_bytes or 0)} are kept by the C library",
-        )
 
 
 def _as_text(settings: Mapping[str, object]) -> str:

@@ -13,8 +13,10 @@ ARGUMENTS = (
     "activation_checkpointing", "gradient_checkpointing", "optim", "bf16", "fp16", "prediction_loss_only",
     "eval_accumulation_steps", "batch_eval_metrics", "predict_with_generate", "generation_num_beams",
     "generation_max_length", "dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory",
-    "save_only_model", "save_strategy", "save_safetensors", "max_length", "max_seq_length",
+    "save_only_model", "save_strategy", "save_safetensors", "max_length", "max_seq_length", "torch_compile_mode",
 )  # fmt: skip
+# Any of them configures torch's allocator on a device.
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,7 @@ class RunSettings:
         trained_bytes: Their size.
         largest_trained: Number of parameters in the largest tensor.
         adafactor_bytes: Size of Adafactor's state for these tensors.
-        allocator_conf: `PYTORCH_CUDA_ALLOC_CONF` or `PYTORCH_ALLOC_CONF`.
+        allocator_conf: The value of the first of `ALLOCATOR_VARIABLES` that is set.
     """
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -56,6 +58,7 @@ class FailureContext:
         free_bytes: What could still be allocated; together with `used_bytes` this is the total capacity.
         requested_bytes: The allocation that failed.
         reserved_unused_bytes: Reserved by the device's allocator but not used by any tensor.
+        kind: The source of the error, as `OutOfMemory.kind`.
         rows, length: Shape of the current micro-batch.
         parts: Bytes in use by category, as in `oom.in_use`.
         frames: Names of the functions in the traceback, outermost first.
@@ -73,6 +76,7 @@ class FailureContext:
     free_bytes: int | None = None
     requested_bytes: int | None = None
     reserved_unused_bytes: int | None = None
+    kind: str = ""
     rows: int | None = None
     length: int | None = None
     parts: Mapping[str, int] = field(default_factory=dict)
@@ -111,7 +115,7 @@ def settings_of(args: object, model: object = None, trainer: object = None) -> R
         trained_bytes=sum(size for _, _, size in shapes) if shapes else None,
         largest_trained=max((count for count, _, _ in shapes), default=None),
         adafactor_bytes=sum(_adafactor_bytes(shape) for _, shape, _ in shapes) if shapes else None,
-        allocator_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or "",
+        allocator_conf=next(filter(None, map(os.environ.get, ALLOCATOR_VARIABLES)), ""),
     )
 
 

@@ -48,6 +48,7 @@ def explained(
     memory, leaks = story.memory, oom.why_now is not None and oom.why_now.startswith("a leak")
     failure = FailureContext(
         where=story.found.where,
+        kind=story.found.kind,
         phase=story.phase,
         step=story.step,
         used_bytes=memory.used_bytes,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from forgather_mem.diagnose.oom.batch_uses import HostMeasure
+from forgather_mem.diagnose.oom.messages import SHM_KINDS
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.probes.tensors import tensor_bytes
 from forgather_mem.system.allocator import current_allocator, driver_memory, gauge
@@ -29,7 +31,7 @@ class MemoryThen:
         free_bytes: What it could allocate after the error.
         freed_bytes: Lower bound of the part that became free only when the failed call was left.
         limit_bytes: The total capacity.
-        limit: The source of the limit: "address space (RLIMIT_AS)", "container", "host", "GPU 0".
+        limit: The source of the limit: "address space (RLIMIT_AS)", "container", "host", "/dev/shm", "GPU 0".
         reserved_unused_bytes: Reserved by the device's allocator but not used by any tensor.
         others_bytes: In use by other processes under the same limit.
         in_use: Memory in use by this process, by category.
@@ -70,6 +72,8 @@ def memory_then(
     tensors = _tensors_of(found, model, optimizer)
     if found.where == "device":
         return _on_device(found, phase, tensors, between_bytes)
+    if found.kind in SHM_KINDS:
+        return _in_shm(found.requested_bytes)
     return _on_host(found, phase, tensors, before_bytes, workers_bytes or 0, reserve_bytes)
 
 
@@ -130,12 +134,31 @@ def _on_host(
     )
 
 
+def _in_shm(wanted_bytes: int | None) -> MemoryThen:
+    """/dev/shm after the error, when the file that could not be made is gone. No phase's memory includes it."""
+    try:
+        shm = os.statvfs("/dev/shm")
+    except OSError:
+        return MemoryThen()
+    used_bytes = (shm.f_blocks - shm.f_bfree) * shm.f_frsize
+    free_bytes = shm.f_bavail * shm.f_frsize
+    return MemoryThen(
+        free_bytes=free_bytes,
+        freed_bytes=0 if wanted_bytes is None else max(0, free_bytes - wanted_bytes),
+        limit_bytes=shm.f_blocks * shm.f_frsize,
+        limit="/dev/shm",
+        in_use={"files in /dev/shm": used_bytes} if used_bytes else {},
+    )
+
+
 def _on_device(found: OutOfMemory, phase: str, tensors: dict[str, int], between_bytes: int | None) -> MemoryThen:
     """The error's own numbers first: they are from that very moment."""
     allocator = current_allocator()
     stats = allocator.stats() if allocator is not None else {}
     driver = driver_memory(allocator) if allocator is not None else None
-    allocated = _first(found.allocated_bytes, gauge(stats, "allocated_bytes"))
+    pools = found.private_pools_bytes or 0
+    said = None if found.allocated_bytes is None else max(0, found.allocated_bytes - pools)
+    allocated = _first(said, gauge(stats, "allocated_bytes"))
     reserved = gauge(stats, "reserved_bytes")
     unused = found.reserved_unused_bytes
     if unused is None and reserved is not None and allocated is not None:
@@ -154,7 +177,8 @@ def _on_device(found: OutOfMemory, phase: str, tensors: dict[str, int], between_
             in_use[name], rest = rest - other, other
         in_use["other"] = rest
         if found.process_bytes is not None:
-            in_use["CUDA and libraries"] = max(0, found.process_bytes - allocated - (unused or 0))
+            in_use["CUDA and libraries"] = max(0, found.process_bytes - allocated - pools - (unused or 0))
+        in_use["private pools"] = pools
         in_use["kept by the allocator"] = unused or 0
     number = found.device if found.device is not None else allocator.index if allocator is not None else 0
     return MemoryThen(

@@ -35,8 +35,6 @@ def data_changes(failure: FailureContext, settings: RunSettings, batches: Batche
         changes.append(_fewer_workers(failure, workers))
         if (arguments.get("dataloader_prefetch_factor") or 2) > 1:
             changes.append(_set(f"half the batches in flight; {NOT_MEASURED}", dataloader_prefetch_factor=1))
-    if arguments.get("dataloader_pin_memory") and "pin_memory" in failure.frames:
-        changes.insert(0, _set(f"no second, page-locked copy; {NOT_MEASURED}", dataloader_pin_memory=False))
     return changes + batch_changes(failure, settings, batches)
 
 

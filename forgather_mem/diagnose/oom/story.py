@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from forgather_mem.diagnose.oom.batch_uses import Batch
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
+from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.telemetry.report import NOT_JUDGED, LeakReport, OomReport
 from forgather_mem.units import MIB, format_bytes
@@ -16,6 +17,8 @@ _OF_WHAT = {"device": "device", "host": "memory"}
 _LEAK_FRAC = 0.1
 _OF_KIND = {
     "killed worker": "a data worker was killed, most likely by the kernel, for memory.",
+    NCCL_SHM: "/dev/shm is full; NCCL passes data between the GPUs of a machine through it (docker: --shm-size).",
+    PINNED: "page-locked memory, which is the host's, not the device's, could not be had.",
     "shared memory": "/dev/shm is full; data workers pass batches through it (docker: --shm-size).",
 }
 _FIRST = {
