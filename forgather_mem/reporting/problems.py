@@ -8,7 +8,13 @@ from collections.abc import Iterator, Sequence
 
 from forgather_mem.reporting.table import format_gib, format_place, format_time
 from forgather_mem.telemetry.report import (
-    Change, HostMemory, KilledReport, LeakReport, LeakSuspect, OomReport, RunReport,
+    Change,
+    HostMemory,
+    KilledReport,
+    LeakReport,
+    LeakSuspect,
+    OomReport,
+    RunReport,
 )  # fmt: skip
 from forgather_mem.units import GIB, KIB, MIB, format_bytes
 

@@ -22,7 +22,12 @@ from forgather_mem.reporting.costs import (
     rarer_readings,
 )
 from forgather_mem.reporting.problems import (
-    is_room, killed_lines, leak_lines, oom_lines, signal_name, was_out_of_memory,
+    is_room,
+    killed_lines,
+    leak_lines,
+    oom_lines,
+    signal_name,
+    was_out_of_memory,
 )  # fmt: skip
 from forgather_mem.reporting.table import format_gib, places, table_lines
 from forgather_mem.telemetry.report import Extremes, Part, RunReport

@@ -238,6 +238,8 @@ def test_the_room_of_a_run_that_somebody_ended_is_room_and_no_advice(end: str, s
     report = report_of("train.py", 300, 20.0, end, killed=ended, advice=[{**room, "predicted_bytes": None}])
     text = text_of(report)
     assert "Try:" not in text
-    assert [line.split() for line in text.splitlines() if "16" in line] == ["ROOM batch 16 would still fit (now 8).".split()]
+    assert [line.split() for line in text.splitlines() if "16" in line] == [
+        ["ROOM", "batch", "16", "would", "still", "fit", "(now", "8)."]
+    ]
     by_the_kernel = {**ended, "oom_kill_after": 1}
     assert "batch 16" not in text_of({**report, "killed": by_the_kernel}), "memory was full"

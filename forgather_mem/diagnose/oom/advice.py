@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.oom.allocator_changes import allocator_changes, is_in_shm, pinned_changes, shm_changes
 from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches
-from forgather_mem.diagnose.oom.changes import checkpointing_name, step_changes
-from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
+from forgather_mem.diagnose.oom.changes import changes_training, checkpointing_name, is_enough, step_changes
+from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
 from forgather_mem.diagnose.oom.fit import PhaseFit, binding, fits_of, largest
 from forgather_mem.diagnose.oom.phase_changes import BY_PHASE
-from forgather_mem.diagnose.oom.step_use import StepUse
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import format_bytes
@@ -72,9 +71,10 @@ def advise(failure: FailureContext, settings: RunSettings, uses: Sequence[StepUs
     changes = BY_PHASE.get(failure.phase, step_changes)(failure, settings, batches)
     changes[1:1] = allocator_changes(failure, settings)
     changes[:0] = pinned_changes(failure, settings)
+    changes, too_large = _sifted(changes, failure)
     if failure.leak:
         changes.insert(0, Change(text=failure.leak, note="memory that grows at each step fills any device"))
-    no_help = ", ".join(_no_help(failure, settings))
+    no_help = ", ".join([*_no_help(failure, settings), *too_large])
     return Advice(
         changes=tuple(changes), fit=_basis(failure, changes, batches), no_help=f"{no_help}." if no_help else None
     )
@@ -87,6 +87,10 @@ def room(
     held_bytes: int | None = None,
     *,
     unseen_bytes: int = 0,
+    uncounted_bytes: int = 0,
+    least_bytes: int = 0,
+    between_bytes: int | None = None,
+    limit: str | None = None,
     retains: bool = False,
 ) -> Change | None:
     """The largest batch that would still fit in a successful run; None without data to predict it.
@@ -101,6 +105,11 @@ def room(
         capacity_bytes: Total capacity, in the same measure as `StepUse.phases`.
         held_bytes: Parameters, gradients and optimizer state, which don't depend on the batch; None if unknown.
         unseen_bytes: How far the run's peak was above the highest phase of any step; assumed to grow with the batch.
+        uncounted_bytes: What the reported peak counts and the capacity does not, as pages of files.
+        least_bytes: The reported peak: a larger batch takes no less.
+        between_bytes: In use between two steps. With batches of one shape, what a step adds to it surely grows with the
+            batch: what is predicted follows that, whether a batch fits is still judged by the assumption above.
+        limit: What is full then, for people.
         retains: As for `fits_of`: whether freed memory still counts.
     """
     training = [use for use in uses if any(phase in use.phases for phase in ("forward", "backward"))]
@@ -109,7 +118,8 @@ def room(
         return None
     length = max((use.length for use in training if use.length is not None), default=None)
     fits = {name: fit for name, fit in fits_of(training, retains=retains).items() if name in STEP_PHASES}
-    if not any(name != "optimizer" and fit.per_token_bytes > 0 for name, fit in fits.items()):
+    one_shape = not any(name != "optimizer" and fit.per_token_bytes > 0 for name, fit in fits.items())
+    if one_shape:
         fits = dict(_lines_from_one_shape(training, held_bytes))
     if not fits:
         return None
@@ -126,15 +136,35 @@ def room(
     bound = binding(fits, count, length)
     if count <= rows or bound is None:
         return None
-    limit = _LIMITED_BY[bound[0]]
-    text = f"batch {count}{' or more' * (count == farthest)} would still fit (now {rows}), limited by {limit}"
+    likely = use_of(count, "bytes")
+    if one_shape and between_bytes is not None:
+        highest = unseen_bytes + max(max(use.phases.values(), default=0) for use in training)
+        least = min(likely, between_bytes + max(0, highest - between_bytes) * count / rows)
+        # Where freed memory still counts, what is in use between two steps has been of batches, too, in part
+        likely = (least + likely) / 2 if retains else least
+    by = " and ".join(filter(None, (_LIMITED_BY[bound[0]], limit)))
+    text = f"batch {count}{' or more' * (count == farthest)} would still fit (now {rows}), limited by {by}"
     return Change(
         text=text,
         set={"per_device_train_batch_size": count},
-        predicted_bytes=round(use_of(count, "bytes")),
+        predicted_bytes=max(least_bytes, round(likely) + uncounted_bytes),
         interval=(count, largest(lambda count: use_of(count, "low") <= most, farthest)),
         binds=bound[0],
     )
+
+
+def _sifted(changes: Sequence[Change], failure: FailureContext) -> tuple[list[Change], list[str]]:
+    """Those that may be enough, the ones that leave the training as it is first; of the rest what is to be said."""
+    may_fit = [change for change in changes if is_enough(change, failure)]
+    limit = format_bytes(failure.capacity_bytes or 0)
+    too_large = [
+        f"{change.text} alone (about {format_bytes(change.predicted_bytes or 0)} of {limit})"
+        for change in changes
+        if change not in may_fit
+    ]
+    # At startup they are about different causes: mapped data make no model smaller
+    in_order = may_fit if failure.phase == "startup" else sorted(may_fit, key=changes_training)
+    return in_order, too_large
 
 
 def _basis(failure: FailureContext, changes: Sequence[Change], batches: Batches) -> str:

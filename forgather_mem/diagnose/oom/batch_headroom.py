@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from forgather_mem.diagnose.oom.advice import room
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings
@@ -11,22 +13,40 @@ from forgather_mem.system.headroom import device_room, host_rooms
 from forgather_mem.system.procfs import KernelFile, kib_fields
 from forgather_mem.telemetry.report import Change
 
+# Whose memory it is that a larger batch would fill; other limits are named as they are.
+_WHOSE = {
+    "container": "the container's memory",
+    "container (memory.high)": "the container's memory (memory.high)",
+    "host": "this machine's memory",
+    "address space (RLIMIT_AS)": "this process's limit on address space (ulimit -v)",
+    "data (RLIMIT_DATA)": "this process's limit on data (ulimit -d)",
+}
+
 
 def room_left(
-    uses: BatchUses, settings: RunSettings, began_bytes: int | None, model: object, optimizer: object
+    uses: BatchUses,
+    settings: RunSettings,
+    began_bytes: int | None,
+    model: object,
+    optimizer: object,
+    rss_peak_bytes: int | None = None,
 ) -> Change | None:
     """The result of `room` for this run; None if a limit, a peak or enough steps are missing.
+
+    What is predicted is comparable with the peak in the run's report: on the host, resident memory with the pages of
+    files, which the uses don't count.
 
     Args:
         uses: Memory use of its steps; still open.
         settings: The run's settings.
         began_bytes: Bytes in use before the first step: the model, and what exists without a training.
         model, optimizer: Those being trained.
+        rss_peak_bytes: The run's highest resident memory; default: the kernel's mark, which others may have reset.
     """
     used = uses.read()
     on_device = current_allocator() is not None
     limit = device_room() if on_device else next(iter(host_rooms()), None)
-    peak = _peak_bytes(uses) if used is not None else None
+    peak = _peak_bytes(uses, rss_peak_bytes) if used is not None else None
     seen = max((size for use in uses.uses for size in use.phases.values()), default=0)
     if used is None or limit is None or peak is None or began_bytes is None or not seen:
         return None
@@ -36,16 +56,28 @@ def room_left(
         uses.uses,
         used + limit.free_bytes,
         began_bytes + (settings.trained_bytes or 0) + int(state),
-        unseen_bytes=max(0, peak - seen),
+        unseen_bytes=max(0, peak.bytes - seen),
+        uncounted_bytes=peak.reported_bytes - peak.bytes,
+        least_bytes=peak.reported_bytes,
+        between_bytes=uses.between_bytes,
+        limit=_WHOSE.get(limit.limit, f"the memory of {limit.limit}"),
         retains=not on_device,
     )
 
 
-def _peak_bytes(uses: BatchUses) -> int | None:
-    """The highest use of the whole process so far, in the measure of the uses; None if nothing counts it."""
+class _Peak(NamedTuple):
+    """The highest use of the process so far: in the measure of the uses, and as the report has it."""
+
+    bytes: int
+    reported_bytes: int
+
+
+def _peak_bytes(uses: BatchUses, rss_peak_bytes: int | None) -> _Peak | None:
+    """None if nothing counts it."""
     allocator = current_allocator()
     if allocator is not None:
-        return gauge(allocator.stats(), "allocated_bytes", "peak")
+        peak = gauge(allocator.stats(), "allocated_bytes", "peak")
+        return None if peak is None else _Peak(*[max(peak, uses.highest_bytes)] * 2)
     status = KernelFile("/proc/self/status")
     try:
         fields = kib_fields(status.read())
@@ -53,8 +85,9 @@ def _peak_bytes(uses: BatchUses) -> int | None:
         return None
     finally:
         status.close()
-    if uses.host.name == "address space":
-        return fields.get(b"VmPeak")
-    if uses.host.name == "anonymous" and b"VmHWM" in fields:
-        return fields[b"VmHWM"] - fields.get(b"RssFile", 0) - fields.get(b"RssShmem", 0)
+    resident = max(rss_peak_bytes or 0, fields.get(b"VmHWM", 0))
+    if uses.host.name == "address space" and b"VmPeak" in fields:
+        return _Peak(fields[b"VmPeak"], resident)
+    if uses.host.name == "anonymous" and resident:
+        return _Peak(resident - fields.get(b"RssFile", 0) - fields.get(b"RssShmem", 0), resident)
     return None

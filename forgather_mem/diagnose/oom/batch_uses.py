@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from forgather_mem.diagnose.oom.step_use import StepUse
+from forgather_mem.diagnose.oom.context import StepUse
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile
@@ -114,10 +114,12 @@ class BatchUses:
         largest: The largest batch of the finished steps; None before the first has finished.
         ended: How often each phase has ended in this run.
         between_bytes: Bytes in use at the end of the last step read.
+        highest_bytes: The highest peak of a step that a record has told of a device.
         reading: Whether this step is read.
     """
 
     def __init__(self) -> None:
+        self.highest_bytes = 0
         self.uses: list[StepUse] = []
         self.batch: Batch | None = None
         self.largest: Batch | None = None
@@ -160,6 +162,9 @@ class BatchUses:
         batch, self._step_batch = self._step_batch, None
         if batch is not None and batch is not self.largest:
             self.largest = batch if self.largest is None else max(self.largest, batch, key=_size)
+        peak = peaks.get("device/step_peak_bytes")
+        if peak is not None and peak > self.highest_bytes:
+            self.highest_bytes = int(peak)
         if self.reading:
             self.between_bytes = self.read()
             if batch is not None:

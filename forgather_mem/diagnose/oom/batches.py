@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
-from forgather_mem.diagnose.oom.fit import Estimate, PhaseFit, binding, fits_of
-from forgather_mem.diagnose.oom.step_use import StepUse
+from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
+from forgather_mem.diagnose.oom.fit import Estimate, PhaseFit, binding, fits_of, records
 from forgather_mem.telemetry.events import STEP_PHASES
 
 _MOST_PARTS = 4096
@@ -16,6 +15,7 @@ KEPT_FREE_FRAC = 0.02
 # How much more than at its failure a phase takes until its end: an estimate, since this is never observed.
 _UNSEEN = {"forward": 2.0, "backward": 1.25}
 _UNSEEN_ELSE = 1.5
+_STILL_OF_REQUEST = {"forward": 1.0, "backward": 0.25}
 _UNSEEN_DATA = 2.5  # of the array that could not be allocated: there are others, and copies
 _EVALUATION = frozenset({"evaluate"})
 _ENOUGH_SHAPES = 4
@@ -58,12 +58,12 @@ class Batches:
         self.num_steps = len(uses)
         self.capacity_bytes = failure.capacity_bytes
         self._uses = [use for use in uses if not wanted.isdisjoint(use.phases)]
+        self._telling = records(self._uses) if failure.where == "host" else self._uses
         arguments = settings.arguments
         self._accumulation = int(arguments.get("gradient_accumulation_steps") or 1)
         parts = failure.parts
         self._gradient_bytes = settings.trained_bytes or parts.get("gradients") or parts.get("parameters") or 0
-        adam = str(arguments.get("optim") or "").startswith("adamw_torch")
-        self._optimizer_bytes = 2 * (settings.trained_bytes or 0) if adam else 0
+        self._optimizer_bytes = settings.state_of(settings.optim) or 0
         self._unseen_bytes = self._not_in_the_fit()
 
     def failed_shape(self, rows: int | None) -> Shape | None:
@@ -88,7 +88,10 @@ class Batches:
         if failed is not None and failed.tokens:
             more += self._unseen_bytes * shape.tokens / failed.tokens
         estimate = bound[1]
-        return Estimate(bytes=estimate.bytes + more, low=estimate.low + more, high=estimate.high + more)
+        seen = self._highest_seen(shape)  # a larger batch takes no less
+        sizes = (estimate.bytes + more, estimate.low + more, estimate.high + more)
+        middle, low, high = (max(seen, size) for size in sizes)
+        return Estimate(bytes=middle, low=low, high=high)
 
     def fits_in(self, shape: Shape) -> bool | None:
         """Whether it fits with 2 % kept free; None if it can't be estimated."""
@@ -121,6 +124,18 @@ class Batches:
         line = "curve" if any(fit.per_square_bytes for fit in self.fits.values()) else "line"
         return f"{line} fitted to {fit.num_steps:,} steps, {fit.num_shapes:,} batch shapes; keeps 2 % free"
 
+    def _highest_seen(self, shape: Shape) -> float:
+        """The highest use of the batches that were no larger."""
+        smaller = [
+            use
+            for use in self._telling
+            if use.step < self._failure.step
+            and use.rows * (use.length or 1) <= shape.tokens
+            and use.rows * (use.length or 1) ** 2 <= shape.squares
+        ]
+        phases = (size for use in smaller for phase, size in use.phases.items() if phase in self.fits)
+        return max(phases, default=0)
+
     def _not_in_the_fit(self) -> float:
         """What the failing batch must have taken above the fit: temporaries inside a phase."""
         failed = self.failed_shape(None)
@@ -128,7 +143,10 @@ class Batches:
             return 0.0
         bound = binding(self.fits, failed.rows, failed.length)
         assert bound is not None
-        return max(0.0, self._failure.used_bytes + (self._failure.requested_bytes or 0) - bound[1].bytes)
+        # The backward pass makes a gradient as large as what the forward pass could not even have, or more of the same
+        still = _STILL_OF_REQUEST.get(self._failure.phase, 0.0)
+        wanted = (1 + still) * (self._failure.requested_bytes or 0)
+        return max(0.0, self._failure.used_bytes + wanted - bound[1].bytes)
 
     def _kept_gradients(self, shape: Shape) -> int:
         """Gradients of the first micro-batch, which are in memory from the second one on."""

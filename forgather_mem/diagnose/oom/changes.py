@@ -14,6 +14,9 @@ from forgather_mem.telemetry.report import Change
 NOT_MEASURED = "not measured"
 # An optimizer is named beside a smaller batch only if it saves this fraction of what was needed.
 _WORTH_FRAC = 0.1
+CHANGES_TRAINING = "changes the training"
+_KEPT_FREE_ON_HOST_FRAC = 0.05
+_JUMP = 4  # from this factor on, a change names the present value
 _LENGTHS = ("max_length", "max_seq_length")
 
 
@@ -23,13 +26,38 @@ def step_changes(failure: FailureContext, settings: RunSettings, batches: Batche
     smaller = _smaller_batch(failure, settings, batches, rows)
     shorter = list(_shorter(failure, settings, batches, rows))
     checkpointing = list(_checkpointing(settings))
-    if smaller is not None and shorter and batches.is_far_longer and not _fits(smaller, failure, batches):
-        return [*shorter, smaller, *checkpointing]  # one sample is an outlier: even alone it does not fit
+    cut = bool(shorter) and (batches.is_far_longer or shorter[0].predicted_bytes is not None)
+    if smaller is not None and cut and not _fits(smaller, failure, batches):
+        return [*shorter, smaller, *checkpointing]  # even alone one sample does not fit
     if smaller is not None:
         return [smaller, *shorter, *checkpointing]
     measured = [change for change in shorter if change.predicted_bytes is not None]
     guessed = [change for change in shorter if change.predicted_bytes is None]
     return [*measured, *checkpointing, *guessed]
+
+
+def is_enough(change: Change, failure: FailureContext) -> bool:
+    """Whether what is predicted fits; True if nothing is."""
+    if change.predicted_bytes is None or failure.capacity_bytes is None:
+        return True
+    # The C library can't use every gap between what it has handed out
+    optimizer_on_host = failure.where == "host" and failure.phase == "optimizer"
+    kept_free = _KEPT_FREE_ON_HOST_FRAC if optimizer_on_host else KEPT_FREE_FRAC
+    return change.predicted_bytes <= (1 - kept_free) * failure.capacity_bytes
+
+
+def changes_training(change: Change) -> bool:
+    """Whether the training is another one with it, as its note says."""
+    return CHANGES_TRAINING in (change.note or "")
+
+
+def jump(what: str, now: int, then: int) -> str:
+    """The present value, if it changes by much.
+
+    >>> jump("batch", 256, 1), jump("batch", 8, 4)
+    ('batch 256 -> 1', '')
+    """
+    return f"{what} {now:,} -> {then:,}" if now >= _JUMP * then else ""
 
 
 def batch_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
@@ -55,32 +83,35 @@ def _smaller_batch(failure: FailureContext, settings: RunSettings, batches: Batc
         return None
     shape = next((shape for shape in shapes if batches.fits_in(shape)), None)
     if shape is not None:
-        return _batch_change(shape, batches)
+        return _batch_change(shape, batches, rows)
     if batches.fits_in(shapes[-1]) is None:  # unknown by how much it was too large
         part = 4 if failure.step else 8  # an unwatched loop tells even less
-        return _batch_change(next((shape for shape in shapes if shape.rows <= rows / part), shapes[-1]), batches)
-    change = _batch_change(shapes[-1], batches)
+        return _batch_change(next((shape for shape in shapes if shape.rows <= rows / part), shapes[-1]), batches, rows)
+    change = _batch_change(shapes[-1], batches, rows)
     more = [more.set for more in (*_checkpointing(settings), *_less_state(failure, settings))]
     if not more or failure.phase == "data":
         return change
     together = {name: value for part in (change.set, *more) for name, value in part.items()}
-    return Change(text=_as_text(together), set=together, note=f"each alone is not enough; {NOT_MEASURED}")
+    other = f"{CHANGES_TRAINING} (another optimizer)" if "optim" in together else ""
+    notes = (jump("batch", rows, shapes[-1].rows), other, "each alone is not enough", NOT_MEASURED)
+    return Change(text=_as_text(together), set=together, note="; ".join(filter(None, notes)))
 
 
 def _less_state(failure: FailureContext, settings: RunSettings) -> Iterator[Change]:
-    adam = str(settings.arguments.get("optim") or "").startswith("adamw_torch")
-    if not adam or settings.adafactor_bytes is None:
+    now, then = settings.state_of(settings.optim), settings.adafactor_bytes
+    if now is None or then is None or settings.optim == "adafactor":
         return
-    saves = 2 * (settings.trained_bytes or 0) - settings.adafactor_bytes
-    if saves >= _WORTH_FRAC * (failure.requested_bytes or 0):
+    saves = now - then
+    if saves > 0 and saves >= _WORTH_FRAC * (failure.requested_bytes or 0):
         yield Change(text="optim=adafactor", set={"optim": "adafactor"})
 
 
-def _batch_change(shape: Shape, batches: Batches) -> Change:
+def _batch_change(shape: Shape, batches: Batches, rows: int) -> Change:
     settings = {"per_device_train_batch_size": shape.rows, "gradient_accumulation_steps": shape.accumulation}
     estimate = batches.predicted(shape)
     if estimate is None or batches.capacity_bytes is None:
-        return Change(text=_as_text(settings), set=settings, note=f"the same step in smaller parts; {NOT_MEASURED}")
+        notes = (jump("batch", rows, shape.rows), "the same step in smaller parts", NOT_MEASURED)
+        return Change(text=_as_text(settings), set=settings, note="; ".join(filter(None, notes)))
     most = (1 - KEPT_FREE_FRAC) * batches.capacity_bytes
 
     def fit(size: str) -> int:
@@ -97,6 +128,7 @@ def _batch_change(shape: Shape, batches: Batches) -> Change:
         predicted_bytes=round(estimate.bytes),
         interval=(fit("high"), fit("low")),
         binds=bound[0] if bound else None,
+        note=jump("batch", rows, shape.rows) or None,
     )
 
 
@@ -110,6 +142,8 @@ def _shorter(failure: FailureContext, settings: RunSettings, batches: Batches, r
 
     def change(tokens: int, **more: Any) -> Change:
         tokens -= tokens % 8
+        notes = (jump("length", length, tokens), more.pop("note", ""))
+        more["note"] = "; ".join(filter(None, notes)) or None
         if named is not None:
             return Change(text=f"{named}={tokens}", set={named: tokens}, **more)
         text = f"max length {tokens:,} at batch {failed.rows}"

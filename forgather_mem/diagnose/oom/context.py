@@ -1,11 +1,13 @@
-"""The inputs of advice, as plain data: a run's settings, and the circumstances of the failure."""
+"""The inputs of advice, as plain data: a run's settings, its steps' memory use, the circumstances of the failure."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from forgather_mem.diagnose.oom.optimizer_sizes import Trained, family_of, states_of
 
 # The trainer's arguments that affect memory.
 ARGUMENTS = (
@@ -32,6 +34,7 @@ class RunSettings:
         trained_bytes: Their size.
         largest_trained: Number of parameters in the largest tensor.
         adafactor_bytes: Size of Adafactor's state for these tensors.
+        state_bytes: Size of each kind of optimizer's state for these tensors, by `optimizer_sizes.FAMILY`.
         allocator_conf: The value of the first of `ALLOCATOR_VARIABLES` that is set.
     """
 
@@ -44,6 +47,39 @@ class RunSettings:
     largest_trained: int | None = None
     adafactor_bytes: int | None = None
     allocator_conf: str = ""
+    state_bytes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def optim(self) -> str:
+        """`TrainingArguments.optim`."""
+        return str(self.arguments.get("optim") or "")
+
+    def state_of(self, optim: str) -> int | None:
+        """Bytes that this optimizer keeps for the run's tensors; None if that is not known."""
+        family = family_of(optim) or ""
+        if family in self.state_bytes:
+            return self.state_bytes[family]
+        if family == "adamw" and self.trained_bytes is not None:
+            return 2 * self.trained_bytes
+        return {"adafactor": self.adafactor_bytes, "none": 0}.get(family)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepUse:
+    """The largest micro-batch of one step, and the memory in use then.
+
+    Attributes:
+        step: The optimizer step, counted from 1.
+        rows: Samples in the micro-batch on this device (the first dimension of its tensors).
+        length: Tokens per sample (the second dimension), padding included; None for batches without one.
+        phases: Bytes in use of the scarce memory, by phase ("forward", "backward", "optimizer", "evaluate", ...): the
+            allocator's peak if it is read, else the use at the phase's end.
+    """
+
+    step: int
+    rows: int
+    length: int | None
+    phases: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,35 +137,34 @@ def settings_of(args: object, model: object = None, trainer: object = None) -> R
         model: The model being trained.
         trainer: The trainer, if linked: it knows whether metrics are computed.
     """
-    shapes = [
-        (parameter.numel(), tuple(parameter.shape), parameter.numel() * parameter.element_size())
-        for parameter in (model.parameters() if hasattr(model, "parameters") else ())
-        if parameter.requires_grad
-    ]
+    trained = list(_trained(model))
+    states = states_of(trained) if trained else {}
     return RunSettings(
         arguments={name: _plain(getattr(args, name)) for name in ARGUMENTS if hasattr(args, name)},
         has_metrics=getattr(trainer, "compute_metrics", None) is not None,
         filters_logits=getattr(trainer, "preprocess_logits_for_metrics", None) is not None,
         can_checkpoint=bool(getattr(model, "supports_gradient_checkpointing", False)),
-        trained_numbers=sum(count for count, _, _ in shapes) if shapes else None,
-        trained_bytes=sum(size for _, _, size in shapes) if shapes else None,
-        largest_trained=max((count for count, _, _ in shapes), default=None),
-        adafactor_bytes=sum(_adafactor_bytes(shape) for _, shape, _ in shapes) if shapes else None,
+        trained_numbers=sum(tensor.numbers for tensor in trained) if trained else None,
+        trained_bytes=sum(tensor.numbers * tensor.item_bytes for tensor in trained) if trained else None,
+        largest_trained=max((tensor.numbers for tensor in trained), default=None),
+        adafactor_bytes=states.get("adafactor"),
+        state_bytes=states,
         allocator_conf=next(filter(None, map(os.environ.get, ALLOCATOR_VARIABLES)), ""),
     )
+
+
+def _trained(model: object) -> Iterator[Trained]:
+    """Each trainable tensor once."""
+    seen: set[int] = set()
+    for module in model.modules() if hasattr(model, "modules") else ():
+        is_embedding = any(cls.__name__ == "Embedding" for cls in type(module).__mro__)
+        for parameter in module.parameters(recurse=False):
+            if parameter.requires_grad and id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield Trained(tuple(parameter.shape), parameter.element_size(), is_embedding)
 
 
 def _plain(value: object) -> object:
     """A JSON-able form; an enum by its value."""
     value = getattr(value, "value", value)
     return value if isinstance(value, bool | int | float | str | type(None)) else str(value)
-
-
-def _adafactor_bytes(shape: tuple[int, ...]) -> int:
-    """A matrix has one float for each row and each column; a vector one for each element."""
-    if len(shape) < 2:
-        return 4 * (shape[0] if shape else 1)
-    outer = 1
-    for size in shape[:-2]:
-        outer *= size
-    return 4 * outer * (shape[-2] + shape[-1])

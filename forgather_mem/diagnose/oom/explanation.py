@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from forgather_mem.diagnose.oom.advice import advise
-from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
+from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
 from forgather_mem.diagnose.oom.memory_in_use import memory_then
 from forgather_mem.diagnose.oom.place import batch_on_the_way, is_before_any_training, place_of, trained_by
 from forgather_mem.diagnose.oom.recognition import recognise
-from forgather_mem.diagnose.oom.step_use import StepUse
 from forgather_mem.diagnose.oom.story import Story, oom_of
 from forgather_mem.telemetry.report import NOT_JUDGED, Change, LeakReport, OomReport
 

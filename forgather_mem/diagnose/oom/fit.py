@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from forgather_mem.diagnose.oom.step_use import StepUse
+from forgather_mem.diagnose.oom.context import StepUse
 
 FEWEST_POINTS = 5
 FEWEST_SHAPES = 3
@@ -103,7 +103,7 @@ def fits_of(uses: Sequence[StepUse], *, retains: bool) -> dict[str, PhaseFit]:
     fits = {}
     for phase in sorted(phases):
         having = [use for use in ordered if phase in use.phases]
-        kept = _records(having) if retains else having
+        kept = records(having) if retains else having
         if len(having) > FEWEST_POINTS:
             kept = [use for use in kept if use is not ordered[0]]  # in that step the optimizer had no state
         points = [(use.rows, use.length, float(use.phases[phase])) for use in kept]
@@ -203,15 +203,15 @@ def _terms(rows: float, length: float | None, count: int) -> list[float]:
     return [1.0, tokens, tokens * (length or 1)][:count]
 
 
-def _records(uses: Sequence[StepUse]) -> list[StepUse]:
-    """Those with more tokens than all before them."""
-    records = []
+def records(uses: Sequence[StepUse]) -> list[StepUse]:
+    """Those with more tokens than all before them: only they show what they take where freed memory still counts."""
+    larger = []
     most = 0.0
     for use in uses:
         if _tokens(use.rows, use.length) > most:
             most = _tokens(use.rows, use.length)
-            records.append(use)
-    return records
+            larger.append(use)
+    return larger
 
 
 def _solve(rows: Sequence[Sequence[float]], sizes: Sequence[float]) -> _Solution | None:

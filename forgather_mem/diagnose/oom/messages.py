@@ -85,9 +85,7 @@ SHAPES = (
     # ---- libraries on a device ----
     _shape("Triton", "device", r"Triton Error \[\w+\]: out of memory"),
     _shape("NCCL", "device", r"(?:Cuda|HIP) failure (?:\d+ )?'(?:out of memory|hipErrorOutOfMemory)'"),
-    _shape(
-        "NCCL", "device", r"Failed to CUDA (?:calloc(?: async)?|malloc) \d+ bytes", unless_room_in="device"
-    ),
+    _shape("NCCL", "device", r"Failed to CUDA (?:calloc(?: async)?|malloc) \d+ bytes", unless_room_in="device"),
     _shape("cuBLAS", "device", r"\b(?:CU|HIP)BLAS_STATUS_ALLOC_FAILED\b"),
     _shape(
         "cuDNN",
@@ -104,7 +102,9 @@ SHAPES = (
         r"RESOURCE_EXHAUSTED: (?:.*[Oo]ut of memory|.*Ran out of memory|.*Attempting to (?:reserve|allocate))",
     ),
     # ---- drivers ----
-    _shape("driver", "device", r"\b(?:CUDA|HIP)(?: runtime| driver)? error(?: \(\d+\)| \(\S+:\d+\))?\s?: out of memory"),
+    _shape(
+        "driver", "device", r"\b(?:CUDA|HIP)(?: runtime| driver)? error(?: \(\d+\)| \(\S+:\d+\))?\s?: out of memory"
+    ),
     _shape("driver", "device", r"\bcuda runtime error \(2\) : out of memory"),
     _shape("driver", "device", r"\bcuda failed with error 2 out of memory"),
     _shape(

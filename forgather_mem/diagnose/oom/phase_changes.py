@@ -7,8 +7,15 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches, Shape
-from forgather_mem.diagnose.oom.changes import NOT_MEASURED, batch_changes
+from forgather_mem.diagnose.oom.changes import (
+    CHANGES_TRAINING,
+    NOT_MEASURED,
+    batch_changes,
+    is_enough,
+    jump,
+)  # fmt: skip
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
+from forgather_mem.diagnose.oom.optimizer_sizes import family_of, passing_bytes
 from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import format_bytes
@@ -21,8 +28,7 @@ _BUILDS_A_MODEL = frozenset(
 )  # fmt: skip
 _SAVES_THE_OPTIMIZER = frozenset({"_save_optimizer_and_scheduler"})
 _LOADS_THE_OPTIMIZER = frozenset({"_load_optimizer_and_scheduler"})
-_8_BIT = "adamw_bnb_8bit"
-_KEPT_FREE_ON_HOST_FRAC = 0.05
+_8_BIT, _PAGED = "adamw_bnb_8bit", "paged_adamw_32bit"
 
 
 def data_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
@@ -55,49 +61,55 @@ def _fewer_workers(failure: FailureContext, workers: int) -> Change:
 
 def optimizer_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
     """The optimizer's state, created in the first step, or its temporaries don't fit."""
-    optim = str(settings.arguments.get("optim") or "")
-    changes = sorted(_other_optimizers(failure, settings, optim), key=lambda change: not _is_enough(change, failure))
-    if not failure.first_optimizer_step and optim == "adamw_torch":
-        changes.insert(1, _set(f"no copies of all tensors at once; {NOT_MEASURED}", optim="adamw_torch_fused"))
+    changes = list(_same_training(failure, settings))
+    changes += sorted(_other_optimizers(failure, settings), key=lambda change: not is_enough(change, failure))
     half = Change(
         text="the weights in bfloat16: from_pretrained(..., dtype=torch.bfloat16)",
         in_script={"dtype": "bfloat16"},
-        note=f"halves weights, gradients and the optimizer's state; {NOT_MEASURED}",
+        note=f"{CHANGES_TRAINING} (less exact); halves weights, gradients and the optimizer's state; {NOT_MEASURED}",
     )
-    changes.append(half)
-    if failure.where == "device":
-        note = "the optimizer's state on the host; slower"
-        changes.append(Change(text="DeepSpeed ZeRO or FSDP with offload", note=note))
-    return changes
+    return [*changes, half]
 
 
-def _other_optimizers(failure: FailureContext, settings: RunSettings, optim: str) -> Iterator[Change]:
-    numbers, largest = settings.trained_numbers or 0, settings.largest_trained or 0
-    base = None
-    if failure.used_bytes is not None and numbers:
-        base = failure.used_bytes - failure.parts.get("optimizer", 0)
+def _same_training(failure: FailureContext, settings: RunSettings) -> Iterator[Change]:
+    """The same optimizer, kept elsewhere or without temporaries; on the host there is no elsewhere."""
+    if failure.where == "host":
+        return
+    if settings.optim == "adamw_torch":
+        yield _set(
+            f"no copies of all tensors at once ({format_bytes(settings.trained_bytes or 0)}); {NOT_MEASURED}",
+            optim="adamw_torch_fused",
+        )
+    if family_of(settings.optim) == "adamw" and importlib.util.find_spec("bitsandbytes") is not None:
+        yield _set(f"states move to the host where the device is full, slower; {NOT_MEASURED}", optim=_PAGED)
+    note = f"the optimizer's state on the host, slower; {NOT_MEASURED}"
+    yield Change(text="DeepSpeed ZeRO or FSDP with offload", note=note)
+
+
+def _other_optimizers(failure: FailureContext, settings: RunSettings) -> Iterator[Change]:
+    """Those with a smaller state than the configured one."""
+    now = settings.state_of(settings.optim)
     has_8_bit = failure.where == "device" and importlib.util.find_spec("bitsandbytes") is not None
-    # What its state takes, plus what its step creates and drops for the largest tensor: float32 copies. The C library
-    # can't use all the gaps that these leave between steps.
-    copies = 3 if failure.where == "device" else 7
-    kinds: tuple[tuple[str, int | None, int, str], ...] = (
-        (_8_BIT, 2 * numbers if has_8_bit else None, 0, "8-bit states"),
-        ("adafactor", settings.adafactor_bytes, 4 * copies * largest, "rows and columns instead of states"),
-        ("sgd", 0, 0, "no optimizer state; trains differently, and needs another learning rate"),
+    kinds = (
+        (_8_BIT, has_8_bit, "8-bit states; embeddings and small tensors in float32"),
+        ("adamw_torch_8bit", importlib.util.find_spec("torchao") is not None, "8-bit states, of torchao"),
+        ("adafactor", True, "rows and columns instead of states"),
+        ("sgd", True, "no optimizer state; needs another learning rate"),
     )
-    seen = optim in [name for name, *_ in kinds]
-    for name, state, passing, note in kinds:
-        if seen:  # only those that take less than the configured one
-            seen = name != optim
-        elif state is not None:
-            yield _set(note, None if base is None else base + state + passing, optim=name)
+    for name, is_there, note in kinds:
+        state = settings.state_of(name)
+        if not is_there or name == settings.optim or state is None or (now is not None and state >= now):
+            continue
+        yield _set(f"{CHANGES_TRAINING} (another optimizer); {note}", _with(name, state, failure, settings), optim=name)
 
 
-def _is_enough(change: Change, failure: FailureContext) -> bool:
-    if change.predicted_bytes is None or failure.capacity_bytes is None:
-        return True
-    kept_free = KEPT_FREE_FRAC if failure.where == "device" else _KEPT_FREE_ON_HOST_FRAC
-    return change.predicted_bytes <= (1 - kept_free) * failure.capacity_bytes
+def _with(optim: str, state_bytes: int, failure: FailureContext, settings: RunSettings) -> int | None:
+    """What the step takes with this optimizer: all but the present one's state, plus its own."""
+    if failure.used_bytes is None or not settings.trained_numbers:
+        return None
+    base = failure.used_bytes - failure.parts.get("optimizer", 0)
+    passing = passing_bytes(optim, failure.where, settings.trained_bytes or 0, settings.largest_trained or 0)
+    return base + state_bytes + passing
 
 
 def evaluate_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
@@ -135,6 +147,7 @@ def _smaller_evaluation(failure: FailureContext, settings: RunSettings, batches:
     if size < rows:
         estimate = batches.predicted(Shape(size, failure.length))
         note = None if estimate else f"smaller batches in evaluations; {NOT_MEASURED}"
+        note = "; ".join(filter(None, (jump("batch", rows, size), note))) or None
         yield _set(note, None if estimate is None else round(estimate.bytes), per_device_eval_batch_size=size)
     elif failure.length:
         text = f"max length {failure.length // 2:,} in the evaluation set"
@@ -167,12 +180,14 @@ def save_changes(failure: FailureContext, settings: RunSettings, batches: Batche
     """What writing a checkpoint creates in addition to what is in memory."""
     arguments, changes = settings.arguments, []
     optimizer = not _SAVES_THE_OPTIMIZER.isdisjoint(failure.frames)
-    only_model = _set("saves no optimizer state; a resumed run starts without it", save_only_model=True)
+    only_model = _set(f"{CHANGES_TRAINING} (a resumed run starts without optimizer state)", save_only_model=True)
     if optimizer and not arguments.get("save_only_model"):
         changes.append(only_model)
     if arguments.get("save_safetensors") and not optimizer:
         changes.append(_set(f"tensors are written one by one; {NOT_MEASURED}", save_safetensors=False))
-    changes.append(_set("save once, after the training, when the optimizer is gone", save_strategy="no"))
+    changes.append(
+        _set(f"{CHANGES_TRAINING} (no checkpoint before its end); save the model after it", save_strategy="no")
+    )
     if not optimizer and not arguments.get("save_only_model"):
         changes.append(only_model)
     return changes
@@ -201,7 +216,7 @@ def startup_changes(failure: FailureContext, settings: RunSettings, batches: Bat
         if from_config
         else "load the model in bfloat16: from_pretrained(..., dtype=torch.bfloat16)",
         in_script={"dtype": "bfloat16"},
-        note=f"half the bytes of the weights; {NOT_MEASURED}",
+        note=f"{CHANGES_TRAINING} (less exact); half the bytes of the weights; {NOT_MEASURED}",
     )
     data = Change(
         text="map the data instead of loading it: datasets.load_from_disk, numpy.load(mmap_mode='r')",

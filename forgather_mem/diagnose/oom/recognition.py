@@ -10,7 +10,16 @@ import re
 from dataclasses import dataclass
 
 from forgather_mem.diagnose.oom.messages import (
-    ARRAY, DEVICE, NEVER, NUMBERS, PINNED, PROCESSES, SHAPES, TYPES, Shape, Where,
+    ARRAY,
+    DEVICE,
+    NEVER,
+    NUMBERS,
+    PINNED,
+    PROCESSES,
+    SHAPES,
+    TYPES,
+    Shape,
+    Where,
 )  # fmt: skip
 from forgather_mem.heap.failed_frames import chain
 from forgather_mem.system.allocator import current_allocator, driver_memory

@@ -189,7 +189,9 @@ class OutOfMemoryWatch:
                 run.emit(Finding(kind="oom", step=story.step, text=sentence(story), data=to_dict(oom)))
                 run.emit(_advice(story.step, advice))
             elif self._settings is not None and run.told.leak.verdict != "leak":
-                left = room_left(uses, self._settings, self._began_bytes, self._model(), self._optimizer())
+                rss_peak = _whole(run.latest("host/rss_peak_bytes"))
+                model, optimizer = self._model(), self._optimizer()
+                left = room_left(uses, self._settings, self._began_bytes, model, optimizer, rss_peak)
                 if left is not None:
                     run.emit(_advice(run.step, [left]))
             uses.close()

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from forgather_mem.diagnose.oom.advice import Advice, advise, room
-from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, settings_of
+from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse, settings_of
 from forgather_mem.diagnose.oom.fit import fit_phase, fits_of
-from forgather_mem.diagnose.oom.step_use import StepUse
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import GIB, MIB
 

@@ -6,11 +6,12 @@ import random
 
 import pytest
 
+from forgather_mem.diagnose.oom.advice import room
 from forgather_mem.diagnose.oom.batch_headroom import room_left
 from forgather_mem.diagnose.oom.batch_uses import Batch, BatchUses
-from forgather_mem.diagnose.oom.context import RunSettings
+from forgather_mem.diagnose.oom.context import RunSettings, StepUse
 from forgather_mem.telemetry.report import Change
-from forgather_mem.units import MIB
+from forgather_mem.units import GIB, MIB
 from tests.simulated_device import TOTAL_MIB, simulated_device
 
 HELD_MIB, TOKEN_MIB = 1024, 0.5
@@ -48,7 +49,8 @@ def test_it_is_the_largest_batch_that_fits_the_longest_samples(monkeypatch: pyte
     found = room_after(monkeypatch, LENGTHS)
     assert found is not None
     assert found.set["per_device_train_batch_size"] == pytest.approx(largest(LENGTHS), abs=1)
-    assert found.text.endswith("would still fit (now 8), limited by the backward pass") or found.binds == "forward"
+    by = "the backward pass" if found.binds == "backward" else "the forward pass"
+    assert found.text.endswith(f"would still fit (now 8), limited by {by} and the memory of GPU 0")
 
 
 def test_a_peak_that_nothing_shows_at_the_ends_of_phases_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,3 +72,29 @@ def test_from_one_shape_it_names_less_than_would_fit_and_a_short_run_names_nothi
 def test_a_full_device_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     full = int((0.95 * TOTAL_MIB - HELD_MIB) / (8 * TOKEN_MIB))
     assert room_after(monkeypatch, [full - 10 * (step % 40) for step in range(80)]) is None
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, [600] * 20])
+def test_what_is_predicted_is_near_what_the_larger_batch_takes_and_never_below_what_is_in_use(
+    monkeypatch: pytest.MonkeyPatch, lengths: list[int]
+) -> None:
+    found = room_after(monkeypatch, lengths)
+    assert found is not None
+    assert found.predicted_bytes is not None
+    count = found.set["per_device_train_batch_size"]
+    assert isinstance(count, int)
+    taken = (HELD_MIB + TOKEN_MIB * count * max(lengths)) * MIB
+    assert found.predicted_bytes == pytest.approx(taken, rel=0.1)
+    assert found.predicted_bytes >= (HELD_MIB + TOKEN_MIB * 8 * max(lengths)) * MIB
+
+
+def test_a_hosts_prediction_counts_what_its_peak_counts() -> None:
+    uses = [StepUse(step=step, rows=8, length=600, phases={"backward": 400 * MIB}) for step in range(1, 20)]
+    found = room(
+        SETTINGS, uses, 60 * GIB, 200 * MIB,
+        uncounted_bytes=165 * MIB, least_bytes=(400 + 165) * MIB, between_bytes=380 * MIB, retains=True,
+    )  # fmt: skip
+    assert found is not None
+    assert found.set == {"per_device_train_batch_size": 32}
+    surely, at_most = 380 + 4 * 20, 200 + 4 * 200
+    assert found.predicted_bytes == ((surely + at_most) / 2 + 165) * MIB

@@ -47,7 +47,10 @@ def test_words_that_have_other_causes_too_count_only_on_a_full_device(monkeypatc
 
 @pytest.mark.parametrize(
     "words",
-    ["Failed to CUDA calloc async 1920 bytes", "Error while creating shared memory segment /dev/shm/nccl-Le (size 9637888)"],
+    [
+        "Failed to CUDA calloc async 1920 bytes",
+        "Error while creating shared memory segment /dev/shm/nccl-Le (size 9637888)",
+    ],
 )
 def test_words_without_a_reason_do_not_count_where_there_is_room(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
     error = RuntimeError(f"NCCL error in: NCCLUtils.hpp:268, unhandled system error\nLast error:\n{words}")
@@ -57,7 +60,7 @@ def test_words_without_a_reason_do_not_count_where_there_is_room(monkeypatch: py
         with simulated_device(monkeypatch) as device, monkeypatch.context() as patch:
             device.hold(100)
             patch.setattr(torch.cuda, "mem_get_info", lambda index, free=free_bytes: (free, 80 * GIB))
-            patch.setattr(os, "statvfs", lambda path: shm if path == "/dev/shm" else real)
+            patch.setattr(os, "statvfs", lambda path, shm=shm: shm if path == "/dev/shm" else real)
             assert (recognise(error) is not None) == is_found
 
 
