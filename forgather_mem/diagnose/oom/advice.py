@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.oom.allocator_changes import allocator_changes, is_in_shm, pinned_changes, shm_changes
 from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches
-from forgather_mem.diagnose.oom.changes import changes_training, checkpointing_name, is_enough, step_changes
+from forgather_mem.diagnose.oom.changes import changes_training, checkpointing_name, step_changes
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
 from forgather_mem.diagnose.oom.fit import PhaseFit, binding, fits_of, largest
 from forgather_mem.diagnose.oom.phase_changes import BY_PHASE
@@ -140,8 +141,13 @@ def room(
     if one_shape and between_bytes is not None:
         highest = unseen_bytes + max(max(use.phases.values(), default=0) for use in training)
         least = min(likely, between_bytes + max(0, highest - between_bytes) * count / rows)
-        # Where freed memory still counts, what is in use between two steps has been of batches, too, in part
-        likely = (least + likely) / 2 if retains else least
+        if retains:
+            # What is in use between two steps has been of batches, too, in part. The bounds of the growth are several
+            # times apart: their geometric mean has the smallest worst error
+            growth = math.sqrt(max(0, least - highest) * max(0, likely - highest))
+            likely = min(likely, highest + growth)
+        else:
+            likely = least
     by = " and ".join(filter(None, (_LIMITED_BY[bound[0]], limit)))
     text = f"batch {count}{' or more' * (count == farthest)} would still fit (now {rows}), limited by {by}"
     return Change(
@@ -155,8 +161,10 @@ def room(
 
 def _sifted(changes: Sequence[Change], failure: FailureContext) -> tuple[list[Change], list[str]]:
     """Those that may be enough, the ones that leave the training as it is first; of the rest what is to be said."""
-    may_fit = [change for change in changes if is_enough(change, failure)]
-    limit = format_bytes(failure.capacity_bytes or 0)
+    capacity = failure.capacity_bytes
+    # Below the limit, but within its margin, is still worth a try
+    may_fit = [change for change in changes if capacity is None or (change.predicted_bytes or 0) <= capacity]
+    limit = format_bytes(capacity or 0)
     too_large = [
         f"{change.text} alone (about {format_bytes(change.predicted_bytes or 0)} of {limit})"
         for change in changes
