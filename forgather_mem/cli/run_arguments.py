@@ -87,7 +87,9 @@ OPTIONS = {
     "--set": Option("settings", "KEY=VALUE", "A variable of the template.", _setting, repeats=True),
     "--allow": Option("allow", "NAME", "A module that the template may use.", str, repeats=True),
     "--report": Option("report", "OUT.json", "Write the report to this file, too.", _report),
-    "--fail-on": Option("fail_on", "leak", "Exit with 3 when the report finds a leak.", _verdict),
+    "--fail-on": Option(
+        "fail_on", "leak", "Exit with 3 when the report finds a leak, with 4 when it can't tell.", _verdict
+    ),
     "--max-peak": Option(
         "max_peaks", "host=SIZE|gpu0=SIZE", "Exit with 3 when the peak was higher.", _max_peak, repeats=True
     ),
@@ -123,7 +125,7 @@ class Arguments:
         settings: Its variables, as `key=value`.
         allow: What it may import in addition to the default.
         report: A further path for the report, in addition to its folder.
-        fail_on: The verdict that leads to exit code 3.
+        fail_on: The verdict that leads to exit code 3; without any verdict it is 4.
         max_peaks: Place ("host", "gpu0") and size of each `--max-peak`.
         words: The words of the command.
     """

@@ -30,22 +30,24 @@ from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import format_bytes, parse_bytes
 
+# Exit codes of a command that itself ended with 0.
+BROKEN, UNDECIDED = 3, 4
 # Signals that ask the command to end; others kill it.
 _ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def tell_outcome(folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler) -> bool:
+def tell_outcome(folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler) -> int:
     """Write the reports of all trainings, print the last one, and check the limits that the user set.
 
     A failure of our own is logged and does not count as a broken limit.
 
     Returns:
-        Whether a limit is broken.
+        The exit code that the limits ask for: 0, `BROKEN` or `UNDECIDED`.
     """
-    return bool(FailureGuard().call("run", _tell, folder, arguments, command, ended, sampler))
+    return FailureGuard().call("run", _tell, folder, arguments, command, ended, sampler) or 0
 
 
-def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler) -> bool:
+def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler) -> int:
     trainings = run_session.registered(folder.path) if folder.path else []
     reports = [_finished(Path(place), command, ended, place == trainings[-1]) for place in trainings]
     if not trainings:
@@ -63,9 +65,10 @@ def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: 
     if arguments.report is not None:
         _write_where_wanted(reports[-1], arguments.report)
     broken = list(_broken_limits(reports, arguments))
-    for sentence in broken or _limits_not_judged(reports, arguments):
+    undecided = [] if broken else list(_undecided(reports, arguments))
+    for sentence in broken or [*undecided, *_limits_not_judged(reports, arguments)]:
         _print(f"forgather-mem: {sentence}")
-    return bool(broken)
+    return BROKEN if broken else UNDECIDED if undecided else 0
 
 
 def print_reports(reports: Sequence[RunReport], printed: Sequence[str]) -> None:
@@ -155,6 +158,19 @@ def _broken_limits(reports: Sequence[RunReport], arguments: Arguments) -> Iterat
         found = [peak for report in reports for peak in _peaks(report, where)]
         if max(found, default=0) > parse_bytes(size):
             yield f"the peak of {format_place(where)} was {format_bytes(max(found))}, over --max-peak {where}={size}"
+
+
+def _undecided(reports: Sequence[RunReport], arguments: Arguments) -> Iterator[str]:
+    """One sentence if `--fail-on leak` was asked for and no training has a verdict: silence would be read as passed."""
+    if arguments.fail_on != "leak" or any(report.leak.verdict != "not enough data" for report in reports):
+        return
+    last = reports[-1]
+    why = f"no verdict after {last.steps:,} step{'s' * (last.steps != 1)}"
+    if not last.leak.judged:
+        why = "no training was watched for leaks"
+    elif last.leak.why:
+        why = f"undecided: {last.leak.why}"
+    yield f"--fail-on leak: {why}"
 
 
 def _limits_not_judged(reports: Sequence[RunReport], arguments: Arguments) -> Iterator[str]:

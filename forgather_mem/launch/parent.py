@@ -50,25 +50,25 @@ def run(words: Sequence[str]) -> int:
     sampler = Sampler(folder.path, child.pid, command)
     ended = child.wait(sampler.look, LOOK_EVERY_S)
     sampler.end(ended)
-    broken = _tell(folder, arguments, command, ended, sampler)
-    if broken and ended.code == 0:
-        return 3
+    code = _tell(folder, arguments, command, ended, sampler)
+    if code and ended.code == 0:
+        return code
     return end_like(ended)
 
 
-def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler) -> bool:
-    """Whether a limit of ours is broken; where there is nothing to tell the folder goes."""
+def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler) -> int:
+    """The exit code that the user's limits ask for, or 0; where there is nothing to tell the folder goes."""
     if not is_worth_a_report(folder.path, arguments, command, ended):
         folder.remove()
         if ended.code == 0 and not asks_for_help(command):
             _say(f"forgather-mem: no report: {command.name} took {ended.wall_s:.1f} s and did not import torch")
-        return False
+        return 0
     try:
         from forgather_mem.launch.outcome import tell_outcome
 
         return tell_outcome(folder, arguments, command, ended, sampler)
     except KeyboardInterrupt:
-        return False
+        return 0
     finally:
         folder.close()
 

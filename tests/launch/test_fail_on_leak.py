@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.launch.commands import watched
 
 # A plain model, so that the process has few seconds to run; C's memory, so that no object of Python's holds it
@@ -47,3 +49,23 @@ def test_a_leak_ends_with_3_and_native_memory_has_a_line(tmp_path: Path) -> None
     assert top["held_by"] == "C or C++ code that Net.forward calls"
     assert top["source_line"] == "block = libc.malloc(ctypes.c_size_t(60_000))"
     assert "a leak was found (--fail-on leak)" in " ".join(result.report.split())
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        ("pass\n", "--fail-on leak: no training was watched for leaks"),
+        (LEAKS.replace("max_steps=240", "max_steps=12"), "--fail-on leak: no verdict after 12 steps"),
+    ],
+    ids=["no training", "few steps"],
+)
+def test_what_could_not_be_judged_does_not_pass_for_free_of_leaks(tmp_path: Path, script: str, sentence: str) -> None:
+    (tmp_path / "train.py").write_text(script)
+    result = watched(["--fail-on", "leak", "train.py"], tmp_path)
+    assert result.plain.code == 4, result.plain.err
+    assert sentence in " ".join(result.report.split())
+
+
+def test_the_commands_own_failure_is_told_before_a_missing_verdict(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("raise SystemExit(7)\n")
+    assert watched(["--fail-on", "leak", "train.py"], tmp_path).plain.code == 7
