@@ -95,10 +95,10 @@ nvidia-smi has no peak: it misses what happens between two of its readings, whil
 nothing. What this process can still allocate is `device/headroom_bytes`, which starts from the driver's free memory
 and so accounts for all four layers.
 
-On the host it is the same: `host/rss_bytes` is what `top` calls RES and counts mapped files (a data set, a
-checkpoint) that the kernel can drop at once; `host/anon_bytes` leaves them out. A container's own figure adds the
-page cache of every file written; `host/limit_used_frac` leaves out what can be dropped, because only the rest can get
-the process killed.
+On the host it is the same: `host/rss_bytes` is what `top` calls RES and counts mapped files (a data set, a checkpoint)
+that the kernel can drop at once; `host/anon_bytes` leaves them out, and shared memory, too (`host/shmem_bytes`). A
+container's own figure adds the page cache of every file written; `host/limit_used_frac` leaves out what can be
+dropped, because only the rest can get the process killed.
 """
 
 PHASE_HEAD = """

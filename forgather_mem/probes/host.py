@@ -24,7 +24,7 @@ _PSS_S_PER_BYTE = 1e-11  # at least: 40 ms at 4.3 GB; measured at every reading
 
 
 class HostProbe:
-    """Resident memory, its peak and the applicable limit; less often PSS, swap, faults, pressure, /dev/shm.
+    """Resident memory, its peak and the applicable limit; less often PSS, shared memory, swap, faults, pressure.
 
     Every call returns RSS, anonymous memory and the run's peak (about 4 us). The limit is read once a second, the rest
     every `slow_every_s`, or less often if that would take over 0.1 % of the time; between readings their names are
@@ -182,6 +182,8 @@ class _Live:
         values: dict[str, float] = {"host/major_faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt}
         if b"VmSize" in fields:
             values["host/vms_bytes"] = fields[b"VmSize"]
+        if b"RssShmem" in fields:
+            values["host/shmem_bytes"] = fields[b"RssShmem"]
         if b"VmSwap" in fields:
             values["host/swap_bytes"] = fields[b"VmSwap"]
         with contextlib.suppress(OSError):  # a system without /dev/shm

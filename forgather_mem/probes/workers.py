@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from forgather_mem.system.procfs import anonymous_bytes, kib_fields
+from forgather_mem.system.procfs import anonymous_bytes, child_pids, kib_fields
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Moment, Sample
@@ -85,7 +85,7 @@ class WorkerProbe:
 
     def _workers(self, parent: str) -> Iterator[_Worker]:
         """The children of a process and theirs; one that exits meanwhile is left out."""
-        for pid in _children(Path(self.proc_root) / parent):
+        for pid in child_pids(Path(self.proc_root) / parent):
             with contextlib.suppress(OSError, KeyError):
                 yield _worker(Path(self.proc_root), pid, parent)
             yield from self._workers(pid)
@@ -122,15 +122,6 @@ def _worker(proc_root: Path, pid: str, parent: str) -> _Worker:
         private_bytes=min(memory[b"Private_Dirty"], memory.get(b"Pss_Anon", anonymous)),
         inherited_bytes=min(anonymous, anonymous_bytes(proc_root / parent)) if forked else 0,
     )
-
-
-def _children(process: Path) -> list[str]:
-    pids: list[str] = []
-    with contextlib.suppress(OSError):
-        for thread in (process / "task").iterdir():
-            with contextlib.suppress(OSError):  # a thread that has ended, or a kernel without this file
-                pids += (thread / "children").read_text().split()
-    return pids
 
 
 def _stat(process: Path) -> list[bytes]:

@@ -22,6 +22,7 @@ _GROWS = {
     "python": "Python's objects",
     "tensors": "tensors on the host",
     "native": "memory outside Python and torch",
+    "shared": "shared memory (/dev/shm)",
     "workers": "the data workers",
 }
 _CONFIDENCE = {"yes": "high", "likely": "likely"}
@@ -36,7 +37,7 @@ def leak_lines(report: RunReport, width: int, *, every_suspect: bool = False) ->
     leak = report.leak
     where = _GROWS.get(leak.where or "") or _device_place(report)
     low, high, unit = _in_one_unit(leak.bytes_per_step, leak.bytes_per_step_low, leak.bytes_per_step_high)
-    grow = "grows" if leak.where in ("native", "device", None) else "grow"
+    grow = "grows" if leak.where in ("native", "shared", "device", None) else "grow"
     first = f"LEAK   {where} {grow} {format_bytes(leak.bytes_per_step)} a step ({low} to {high})"
     if not unit:
         first = f"LEAK   {where} {grow} {format_bytes(leak.bytes_per_step)} a step"

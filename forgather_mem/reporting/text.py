@@ -138,7 +138,7 @@ def _short(report: RunReport, width: int) -> list[str]:
     rarer = len(rarer_readings(report))
     noted = f", {rarer} reading{'s' * (rarer != 1)} sampled less often" if rarer else ""
     said.append(f"Own cost {own_share(report)}{noted}.")
-    lines = textwrap.wrap(" ".join(said), width)
+    lines = [*textwrap.wrap(" ".join(said), width), *_taken_back(report, width)]
     lines += _section("RANKS", _ranks(report), width)
     lines += _section("CLEAN-UP", cleanup_sentences(report, brief=True), width)
     commands = _commands(report)
@@ -152,9 +152,16 @@ def _no_verdict(report: RunReport, width: int) -> list[str]:
     undecided = leak.judged and leak.verdict == "not enough data" and steps and not report.oom
     if not undecided:
         return []
-    lines = [f"Too early to judge leaks ({steps:,} step{'s' * (steps != 1)})."]
     why = leak.why
-    return lines + (textwrap.wrap(f"{why[0].upper()}{why[1:]}.", width) if why else [])
+    lines = textwrap.wrap(f"{why[0].upper()}{why[1:]}.", width) if why else []
+    if not leak.undecided:
+        lines = [f"Too early to judge leaks ({steps:,} step{'s' * (steps != 1)}).", *lines]
+    return lines
+
+
+def _taken_back(report: RunReport, width: int) -> list[str]:
+    """What was said while the training ran and is no longer so."""
+    return [line for said in report.leak.taken_back for line in textwrap.wrap(f"Taken back: {said}.", width)]
 
 
 def _long(report: RunReport, width: int, most: int, every_suspect: bool) -> list[str]:
@@ -167,7 +174,7 @@ def _long(report: RunReport, width: int, most: int, every_suspect: bool) -> list
             lines.append("The run did not finish; these are its numbers so far.")
         elif not trained:
             lines.append("No Trainer step was seen; these numbers are for the whole process.")
-        lines += _no_verdict(report, width)
+        lines += [*_no_verdict(report, width), *_taken_back(report, width)]
         lines += table_lines(report)
         lines += _section("RANKS", _ranks(report), width)
         if not leaks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -73,6 +74,26 @@ def anonymous_bytes(process: Path) -> int:
     """
     _, resident, shared, *_ = (process / "statm").read_bytes().split()
     return (int(resident) - int(shared)) * PAGE_BYTES
+
+
+def child_pids(process: Path = Path("/proc/self")) -> list[str]:
+    """The children of the process with this folder under /proc; none if it has ended or the kernel doesn't tell."""
+    pids: list[str] = []
+    with contextlib.suppress(OSError):
+        for thread in (process / "task").iterdir():
+            with contextlib.suppress(OSError):  # a thread that has ended, or a kernel without this file
+                pids += (thread / "children").read_text().split()
+    return pids
+
+
+def shmem_bytes(status: bytes) -> int:
+    """Shared memory that a process maps and has touched, from the text of its `status`; 0 if the kernel doesn't tell.
+
+    >>> shmem_bytes(b"RssFile:\\t  120 kB\\nRssShmem:\\t    8 kB\\n")
+    8192
+    """
+    _, found, rest = status.partition(b"RssShmem:")
+    return int(rest.split(None, 1)[0]) * 1024 if found else 0
 
 
 class OwnMemory(NamedTuple):

@@ -75,7 +75,7 @@ METRICS: tuple[Metric, ...] = (
     _gib(
         "host/anon_bytes",
         "host/anon_gib",
-        "Resident minus file-backed pages (statm resident - shared); leak verdicts use it: mapped files are no leak.",
+        "Anonymous resident memory (statm resident - shared): neither mapped files nor shared memory, see shmem.",
     ),
     _pct(
         "host/limit_used_frac",
@@ -98,6 +98,12 @@ METRICS: tuple[Metric, ...] = (
         cadence="slow",
     ),
     _gib("host/shm_bytes", "host/shm_gib", "Used space of /dev/shm, where data workers pass tensors.", cadence="slow"),
+    _gib(
+        "host/shmem_bytes",
+        "host/shmem_gib",
+        "Shared memory that this process maps and has touched (RssShmem): batches of data workers that it keeps.",
+        cadence="slow",
+    ),
     _gib("host/vms_bytes", "host/vms_gib", "Virtual size of this process (statm size); slow cadence.", cadence="slow"),
     _gib(
         "host/swap_bytes", "host/swap_gib", "Swapped-out memory of this process (VmSwap); slow cadence.", cadence="slow"

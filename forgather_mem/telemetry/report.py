@@ -165,7 +165,7 @@ class LeakReport(Part):
     """The verdict on leaks."""
 
     verdict: Verdict = "not enough data"
-    where: str | None = None  # what grows: "python", "tensors", "native", "workers" or "device"
+    where: str | None = None  # what grows: "python", "tensors", "native", "shared", "workers" or "device"
     bytes_per_step: float = 0.0
     bytes_per_step_low: float = 0.0
     bytes_per_step_high: float = 0.0
@@ -175,6 +175,10 @@ class LeakReport(Part):
     sure: Sure = "not yet"
     judged: bool = field(default=False, metadata=ADDED)  # whether anybody has looked for leaks
     why: str | None = field(default=None, metadata=RARE)  # why there is no verdict
+    # Why there is none although enough steps were seen: "slowing", or "unexplained" by what was judged
+    undecided: str | None = field(default=None, metadata=RARE)
+    unexplained_bytes: int = field(default=0, metadata=RARE)
+    taken_back: tuple[str, ...] = field(default=(), metadata=RARE)  # what was said while it ran and is no longer so
     rank: Rank | None = field(default=None, metadata=RARE)
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import gc
 import pickle
+import subprocess
+import sys
+import tempfile
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import TrainerCallback
 
 from forgather_mem.callbacks import LeakDetector, ScheduledGarbageCollector
 from tests.reporting.report_fixtures import built
-from tests.training import fingerprint, make_trainer
+from tests.training import Tokens, fingerprint, make_trainer
 
 LEAK_BYTES = 200_000
 
@@ -31,7 +35,8 @@ class Keeps(TrainerCallback):
 
 def leak_of(folder: Path, callbacks: list[Any], **arguments: Any) -> dict[str, Any]:
     detector = LeakDetector(strict=True)
-    make_trainer(folder, [*callbacks, detector], max_steps=160, logging_steps=100, **arguments).train()
+    settings: dict[str, Any] = {"max_steps": 160, "logging_steps": 100, **arguments}
+    make_trainer(folder, [*callbacks, detector], **settings).train()
     assert detector.summary is not None
     leak: dict[str, Any] = built(detector.summary)["leak"]
     return leak
@@ -80,6 +85,118 @@ def test_a_live_line_says_what_grows_and_another_who_holds_it(
     assert "host memory grows" in said
     assert "Looking closer for 10 steps" in said
     assert "held by Keeps.kept, +1 a step, made at test_leak_detector.py:" in said
+
+
+class Shares(TrainerCallback):
+    """Keeps a batch as a data worker hands it over, in shared memory."""
+
+    def __init__(self) -> None:
+        self.batches: list[torch.Tensor] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self.batches.append(torch.ones(LEAK_BYTES // 4).share_memory_())
+
+
+@pytest.mark.fresh
+def test_batches_kept_in_shared_memory_are_a_leak_of_their_own(tmp_path: Path) -> None:
+    leak = leak_of(tmp_path, [Shares()])
+    assert (leak["verdict"], leak["where"]) == ("leak", "shared")
+    assert leak["bytes_per_step"] == pytest.approx(LEAK_BYTES, rel=0.25)
+    assert leak["suspects"][0]["held_by"] == "Shares.batches"
+
+
+class ReadsOn(TrainerCallback):
+    """Reads ever further in a file that was mapped at the start."""
+
+    def __init__(self, file: Path) -> None:
+        np.zeros(160 * LEAK_BYTES, np.uint8).tofile(file)
+        self.rows = np.memmap(file, np.uint8, "r")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self.rows[state.global_step * LEAK_BYTES - LEAK_BYTES : state.global_step * LEAK_BYTES].sum()
+
+
+@pytest.mark.fresh
+@pytest.mark.parametrize("place", ["disk", "memory"])
+def test_a_memory_mapped_data_set_is_no_leak(tmp_path: Path, place: str) -> None:
+    folder = tmp_path if place == "disk" else Path("/dev/shm")
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        leak = leak_of(tmp_path, [ReadsOn(Path(file.name))])
+    assert leak["verdict"] == "no leak"
+
+
+class Elsewhere(TrainerCallback):
+    """Lets a child process, which is no data worker, grow at each step."""
+
+    grows = "import sys\nkept = []\nfor line in sys.stdin: kept.append(bytearray(b'x') * int(line))"
+
+    def __init__(self) -> None:
+        self.child = subprocess.Popen([sys.executable, "-c", self.grows], stdin=subprocess.PIPE, text=True)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        assert self.child.stdin is not None
+        print(LEAK_BYTES, file=self.child.stdin, flush=True)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self.child.communicate()
+
+
+@pytest.mark.fresh
+def test_what_grows_in_a_child_process_does_not_end_in_no_leak(tmp_path: Path) -> None:
+    leak = leak_of(tmp_path, [Elsewhere()])
+    assert (leak["verdict"], leak["undecided"]) == ("not enough data", "unexplained")
+    assert leak["unexplained_bytes"] > 30 * LEAK_BYTES
+    assert "in child processes that are not data workers" in leak["why"]
+
+
+class Fills(TrainerCallback):
+    """Keeps a tensor a step for the first half of the training."""
+
+    def __init__(self) -> None:
+        self.kept: list[torch.Tensor] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if state.global_step <= 100:
+            self.kept.append(torch.zeros(LEAK_BYTES // 4))
+
+
+@pytest.mark.fresh
+def test_an_alarm_that_proves_wrong_is_taken_back_by_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    leak = leak_of(tmp_path, [Fills()], max_steps=320)
+    said = " ".join(capfd.readouterr().err.split())
+    assert "host memory grows" in said
+    assert leak["verdict"] != "leak"
+    (back,) = leak["taken_back"]
+    assert back.startswith("host memory grows")
+    assert "it has not grown since step" in back
+    assert f"taken back: {back}." in said
+
+
+class Remembers(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """Rows of which each data worker keeps a piece."""
+
+    def __init__(self) -> None:
+        self.rows = Tokens(800)
+        self.read: list[torch.Tensor] = []
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        self.read.append(torch.ones(LEAK_BYTES // 16))
+        return self.rows[index]
+
+
+@pytest.mark.fresh
+def test_a_leak_of_workers_that_have_ended_is_in_the_verdict(tmp_path: Path) -> None:
+    detector = LeakDetector(strict=True)
+    trainer = make_trainer(tmp_path, [detector], max_steps=240, logging_steps=100, dataloader_num_workers=1)
+    trainer.train_dataset = Remembers()  # 200 steps an epoch: those of the second are too few
+    trainer.train()
+    assert detector.summary is not None
+    leak = built(detector.summary)["leak"]
+    assert (leak["verdict"], leak["where"]) == ("leak", "workers")
+    assert leak["bytes_per_step"] == pytest.approx(LEAK_BYTES, rel=0.3)
 
 
 def test_a_few_steps_are_not_judged(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def test_it_agrees_with_psutil_and_the_kernel(run: Run, read: Read) -> None:
     assert values["host/anon_bytes"] == pytest.approx(status_bytes("RssAnon"), abs=MIB)
     assert values["host/vms_bytes"] == pytest.approx(process.memory_info().vms, abs=MIB)
     assert values["host/pss_bytes"] == pytest.approx(process.memory_full_info().pss, abs=MIB)
+    assert values["host/shmem_bytes"] == pytest.approx(status_bytes("RssShmem"), abs=MIB)
     assert values["host/swap_bytes"] == status_bytes("VmSwap")
     assert values["host/shm_bytes"] == pytest.approx(shutil.disk_usage("/dev/shm").used, abs=64 * MIB)
     assert 0 < values["host/limit_used_frac"] < 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -9,14 +10,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing import process as processes
+from pathlib import Path
 
 from forgather_mem.system.allocator import current_allocator, gauge
-from forgather_mem.system.procfs import PAGE_BYTES, KernelFile
+from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, anonymous_bytes, child_pids, shmem_bytes
 
 # Expensive readings wait until the resident size, which takes 2 us, has grown: the C library's statistics take 20 us,
 # and 200 us with cold caches; counting Python's objects takes as long. While nothing grows they are read every few
 # calls, and less often the longer a run lasts.
-_ASKED_EVERY, _COUNTED_EVERY, _WORKERS_EVERY = 4, 32, 2
+_ASKED_EVERY, _COUNTED_EVERY, _WORKERS_EVERY, _CHILDREN_EVERY, _FOUND_EVERY = 4, 32, 2, 2, 32
 _STRETCHED_AFTER = 60  # calls
 _JUDGED_BY = 60  # calls; until then what grows is read at each call
 _GROWS_BYTES = 2500.0  # per step: below any reported leak, above what logs and histories take
@@ -42,19 +44,32 @@ class LeakSizes:
     - `objects`: Python's small objects, by their number.
     - `mapped`: growth since the start of anonymous memory outside the allocator: maps, thread stacks, the arenas of
     Python's objects.
+    - `shared`: growth since the start of shared memory that this process maps and has touched: batches of data workers.
+    Pages of files mapped long before (a data set in /dev/shm) are excluded.
     - `device`, `pinned`: live tensors on the accelerator, and page-locked memory.
     - `workers`: anonymous memory of the data workers; pages that a worker copies only by reading them are excluded.
+
+    Attributes:
+        totals: What was read last of the sums in which these sizes are contained, by the names in `gains.TOTALS`, and
+            `kept`: free memory that the C library's allocator keeps. Each is read once.
     """
 
     def __init__(self) -> None:
         self._statm = KernelFile("/proc/self/statm")
         self._mallinfo = _mallinfo2()
         self._calls = self._step = 0
-        self._first: tuple[int, int] | None = None
+        self._status = KernelFile("/proc/self/status")
+        self._first: tuple[int, ...] | None = None
+        self._shmem_bytes = 0
+        self.totals: dict[str, float] = {}
         self._workers: tuple[int, ...] = ()
+        self._others: tuple[str, ...] = ()
+        self._found_at = 0
+        self.others_changed = False
         self.workers_changed = False
         self._began_s, self._spent_s = time.perf_counter(), 0.0
         self._asked = _Last()
+        self._shared = _Last()
         self._counted = _Last()
         self._ours: dict[str, float] = {}
 
@@ -64,6 +79,7 @@ class LeakSizes:
         calls = self._calls
         self._calls = calls + 1
         values: dict[str, float] = {}
+        self.totals, self.workers_changed, self.others_changed = {}, False, False
         longer = 1 + calls // _STRETCHED_AFTER
         try:
             fields = self._statm.read(128).split()
@@ -74,7 +90,11 @@ class LeakSizes:
             began_s = time.perf_counter()
             dear = calls > _JUDGED_BY and self._spent_s > _SPENT_FRAC * (began_s - self._began_s)
             often = 3 if dear else 1
-            asks = self._asked.due(calls, longer * _ASKED_EVERY, anonymous, growth, often)
+            shared = int(fields[2]) * PAGE_BYTES  # of files, too
+            risen = self._shared.due(calls, longer * _ASKED_EVERY, shared, growth, often) and self._more_shared(
+                calls, shared, growth
+            )
+            asks = self._asked.due(calls, longer * _ASKED_EVERY, anonymous, growth, often) or risen
             counts = self._counted.due(calls, longer * _COUNTED_EVERY, anonymous, growth, 2 * often)
             if asks:
                 values = self._account(addresses, anonymous)
@@ -86,8 +106,12 @@ class LeakSizes:
                 self._spent_s += time.perf_counter() - began_s
         if not calls % _WORKERS_EVERY:
             values.update(self._of_workers())
+        if not calls % (longer * _CHILDREN_EVERY):
+            self._read_other_children(calls, longer * _FOUND_EVERY)
         if current_allocator() is not None:
-            values.update(_device())
+            on_device, reserved = _device()
+            values.update(on_device)
+            self.totals |= {} if reserved is None else {"reserved": reserved}
         return values
 
     def leave_out(self, native: float, objects: float) -> None:
@@ -97,19 +121,33 @@ class LeakSizes:
     def close(self) -> None:
         """Close what is open."""
         self._statm.close()
+        self._status.close()
+
+    def _more_shared(self, calls: int, shared: int, growth: float) -> bool:
+        """Read how much shared memory this process maps; whether it has grown."""
+        before, self._shmem_bytes = self._shmem_bytes, shmem_bytes(self._status.read())
+        self._shared.took(calls, shared, growth, self._shmem_bytes)
+        return self._shmem_bytes > before
 
     def _account(self, addresses: int, anonymous: int) -> dict[str, float]:
         native = {}
+        whole = (addresses, anonymous + self._shmem_bytes)
         if self._mallinfo is not None:
             found = self._mallinfo()
             native["native"] = float(found.uordblks + found.hblkhd) - self._ours.get("native", 0.0)
+            self.totals["kept"] = float(found.fordblks)
             addresses -= found.arena + found.hblkhd
             anonymous -= found.arena + found.hblkhd
+        now = (addresses, anonymous, self._shmem_bytes, *whole)
         if self._first is None:
-            self._first = (addresses, anonymous)
+            self._first = now
         # Pages touched for the first time but requested long before are not a leak
-        mapped = min(addresses - self._first[0], anonymous - self._first[1])
-        return {**native, "mapped": float(mapped)}
+        requested, touched, shared, *grown = (size - first for size, first in zip(now, self._first, strict=True))
+        self.totals["process"] = float(min(grown))
+        with contextlib.suppress(OSError):  # a system without /dev/shm
+            disk = os.statvfs("/dev/shm")
+            self.totals["/dev/shm"] = float((disk.f_blocks - disk.f_bfree) * disk.f_frsize)
+        return {**native, "mapped": float(min(requested, touched)), "shared": float(min(requested, shared))}
 
     def _of_workers(self) -> dict[str, float]:
         children = sorted(child.pid for child in list(getattr(processes, "_children", ())) if child.pid)
@@ -125,6 +163,22 @@ class LeakSizes:
                 continue
             total += (int(fields[1]) - int(fields[2])) * PAGE_BYTES
         return {"workers": float(total)} if pids else {}
+
+    def _read_other_children(self, calls: int, every: int) -> None:
+        """Read the anonymous memory of the children that are no data workers; look for new ones every so many calls."""
+        if calls >= self._found_at + every or not calls:
+            # Asking each thread for its children takes 0.3 ms, asking whether there is any 1 us
+            others = tuple(pid for pid in child_pids() if int(pid) not in self._workers) if _has_children() else ()
+            self.others_changed, self._others, self._found_at = others != self._others, others, calls
+        total = 0
+        for pid in self._others:
+            try:
+                total += anonymous_bytes(Path("/proc") / pid)
+            except OSError:  # it has just exited: the others are found anew
+                self._found_at = -every
+                return
+        if self._others:
+            self.totals["children"] = float(total)
 
 
 class _Last:
@@ -148,11 +202,22 @@ class _Last:
         self._resident, self._value = max(self._resident, resident), max(self._value, value)
 
 
-def _device() -> dict[str, float]:
+def _has_children() -> bool:
+    """Whether this process has any child, also one that has ended and is waited for by others."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except OSError:  # ECHILD
+        return False
+    return True
+
+
+def _device() -> tuple[dict[str, float], float | None]:
+    """The sizes on the device, and what its allocator holds with what it keeps free."""
     allocator = current_allocator()
     if allocator is None:
-        return {}
-    allocated = gauge(allocator.stats(), "allocated_bytes")
+        return {}, None
+    statistics = allocator.stats()
+    allocated, reserved = gauge(statistics, "allocated_bytes"), gauge(statistics, "reserved_bytes")
     values = {} if allocated is None else {"device": float(allocated)}
     module = getattr(sys.modules["torch"], allocator.kind, None)
     pinned = getattr(getattr(module, "memory", None), "host_memory_stats_as_nested_dict", None)
@@ -161,7 +226,7 @@ def _device() -> dict[str, float]:
         current = stats.get("active_bytes", stats.get("allocated_bytes"))
         if isinstance(current, Mapping) and "current" in current:
             values["pinned"] = float(current["current"])
-    return values
+    return values, reserved
 
 
 @functools.cache
@@ -190,4 +255,4 @@ def objects_bytes() -> float:
 
 def allocated_bytes() -> float:
     """Everything currently allocated: by the C library, for Python's small objects, on the accelerator."""
-    return native_bytes() + objects_bytes() + sum(_device().values())
+    return native_bytes() + objects_bytes() + sum(_device()[0].values())

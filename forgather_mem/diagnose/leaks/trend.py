@@ -23,8 +23,9 @@ from forgather_mem.diagnose.leaks.lower_envelope import (
     size_of,
     stairs_of,
 )
+from forgather_mem.diagnose.leaks.saturation import slowing_rates
 
-Kind = Literal["leak", "no leak", "not enough data"]
+Kind = Literal["leak", "slowing", "no leak", "not enough data"]
 
 MAX_POINTS = 512
 # Below this rate per step, growth is attributed to logs and histories.
@@ -50,9 +51,10 @@ class Trend:
     """The trend of a series.
 
     Attributes:
-        kind: Whether it grows without end.
+        kind: Whether it grows without end; "slowing" is growth that may yet end by itself.
         per_step: Growth per step; 0.0 unless judged to grow.
-        low, high: The likely range of `per_step`. Without growth, `high` is the upper bound of a leak.
+        low, high: The likely range of `per_step`; of slowing growth, the rate of the last and of the first third.
+            Without growth, `high` is the upper bound of a leak.
         since_step: The step at which growth begins.
         steps: Number of steps observed.
     """
@@ -134,6 +136,12 @@ def judge(points: Sequence[Point], floor: float = FLOOR_BYTES) -> Trend:
             if found is not None:
                 if _given_back(points, begin, found[0] * (part[-1][0] - part[0][0])):
                     return Trend(kind="not enough data", steps=steps, high=found[2])
+                slowing = slowing_rates(part)
+                if slowing is not None:
+                    first, last = slowing
+                    return Trend(
+                        kind="slowing", since_step=part[0][0], steps=steps, per_step=found[0], low=last, high=first
+                    )
                 return _leak(points, begin, found, steps)
         level = _without_greatest_rise(points)
         if level is None:

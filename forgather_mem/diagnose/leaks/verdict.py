@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from forgather_mem.diagnose.leaks.gains import MOST_PER_STEP, Gain, sentence_of
 from forgather_mem.diagnose.leaks.suspects import Suspect, native_suspect
 from forgather_mem.diagnose.leaks.trend import FLOOR_BYTES, Trend
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.system.headroom import device_room, host_rooms
 from forgather_mem.telemetry.report import LeakReport, Sure
+from forgather_mem.units import format_bytes
 
 # Growth per step that is not reported. Arenas and maps grow by a MiB at a time.
-_FLOORS = {"mapped": 4 * FLOOR_BYTES, "workers": 2 * FLOOR_BYTES}
+_FLOORS = {"mapped": 4 * FLOOR_BYTES, "shared": 4 * FLOOR_BYTES, "workers": 2 * FLOOR_BYTES}
 _RARE = ("objects", "workers")
 _SURE_STEPS = 100
 
 
-def verdict_of(trends: Mapping[str, Trend], suspects: list[Suspect], step: int) -> LeakReport:
+def verdict_of(
+    trends: Mapping[str, Trend], suspects: list[Suspect], step: int, gains: Sequence[Gain] = ()
+) -> LeakReport:
     """The verdict.
 
     Args:
         trends: The trend of each size.
         suspects: The candidates, most likely first.
         step: Number of finished steps.
+        gains: What has grown beyond the judged sizes: "no leak" is said only if that is within its bound.
     """
     growing = {name: trend for name, trend in trends.items() if trend.kind == "leak"}
     if not growing:
-        return _no_leak(trends)
+        return _slowing(trends, suspects) or _no_leak(trends, gains)
     trend = whole_of(growing)
     suspects = [one for one in suspects if one.bytes_per_step >= 0.05 * trend.per_step]
     bounded = next((one.bounded for one in suspects[:1] if one.bounded), None)
@@ -64,7 +69,7 @@ def whole_of(growing: Mapping[str, Trend]) -> Trend:
     for name in ("device", "pinned"):
         if name in growing:
             return growing[name]
-    parts = [growing[name] for name in ("native", "workers") if name in growing]
+    parts = [growing[name] for name in ("native", "shared", "workers") if name in growing]
     small = [growing[name] for name in ("mapped", "objects") if name in growing]
     parts += small[:1]
     return Trend(
@@ -80,8 +85,8 @@ def whole_of(growing: Mapping[str, Trend]) -> Trend:
 def _where(growing: Mapping[str, Trend], suspects: list[Suspect]) -> str:
     if "device" in growing:
         return "device"
-    if set(growing) == {"workers"}:
-        return "workers"
+    if len(growing) == 1 and (only := next(iter(growing))) in ("workers", "shared"):
+        return only
     if suspects:
         return suspects[0].where
     return "python" if "objects" in growing and "native" not in growing else "native"
@@ -91,16 +96,49 @@ def label_of(growing: Mapping[str, Trend]) -> str:
     allocator = current_allocator()
     if "device" in growing and allocator is not None:
         return f"GPU {allocator.index}"
+    if set(growing) == {"shared"}:
+        return "shared memory (/dev/shm)"
     return "the data workers' memory" if set(growing) == {"workers"} else "host memory"
 
 
-def _no_leak(trends: Mapping[str, Trend]) -> LeakReport:
+def _slowing(trends: Mapping[str, Trend], suspects: Sequence[Suspect]) -> LeakReport | None:
+    """What grows ever less may fill up: not yet a leak, and not free of leaks either."""
+    slowing = {name: trend for name, trend in trends.items() if trend.kind == "slowing"}
+    if not slowing:
+        return None
+    whole = whole_of(slowing)
+    first, last = format_bytes(whole.high), format_bytes(whole.low)
+    why = f"grows, slowing down: {label_of(slowing)} {first} a step in the first third, {last} in the last"
+    if suspects and suspects[0].held_by:
+        why += f", held by {suspects[0].held_by}"
+    return LeakReport(
+        bytes_per_step_high=whole.high,
+        since_step=whole.since_step,
+        suspects=tuple(one.reported() for one in suspects),
+        judged=True,
+        why=why,
+        undecided="slowing",
+    )
+
+
+def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain] = ()) -> LeakReport:
     known = [trend for trend in trends.values() if trend.kind == "no leak"]
     # Sizes that are read rarely (objects, workers) may have too few readings: the others are enough
     open_ = any(trend.kind != "no leak" for name, trend in trends.items() if name not in _RARE or trend.high)
     high = max((trend.high for name, trend in trends.items() if name not in _FLOORS), default=0.0)
     if open_ or not known:
         return LeakReport(bytes_per_step_high=high, judged=True)
+    over = [gain for gain in gains if gain.per_step > max(high, MOST_PER_STEP)]
+    if over:
+        size = round(sum(gain.bytes for gain in over))
+        return LeakReport(
+            bytes_per_step_high=high,
+            judged=True,
+            why=sentence_of(over),
+            undecided="unexplained",
+            unexplained_bytes=size,
+        )
+    high = max(high, *(gain.per_step for gain in gains), 0.0)
     return LeakReport(verdict="no leak", bytes_per_step_high=high, sure="yes", judged=True)
 
 

@@ -6,7 +6,10 @@ import textwrap
 import time
 import weakref
 from collections.abc import Mapping
+from dataclasses import replace
 
+from forgather_mem.diagnose.leaks.alarms import Alarm, taken_back
+from forgather_mem.diagnose.leaks.gains import unexplained
 from forgather_mem.diagnose.leaks.heap_diff import LOOK_STEPS, CloserLook
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, native_bytes, objects_bytes
 from forgather_mem.diagnose.leaks.snapshot import length_of
@@ -38,6 +41,9 @@ class LeakWatch:
     def begin(self, run: RunInfo) -> None:
         self._sizes = LeakSizes()
         self._series: dict[str, Series] = {}
+        self._totals: dict[str, Series] = {}
+        self._alarm: Alarm | None = None
+        self._past_workers: Trend | None = None
         self._calls = 0
         self._alarms = 0
         self._first_step = run.step
@@ -55,13 +61,7 @@ class LeakWatch:
         if self._loader is None and (loader := moment.objects.get("train_dataloader")) is not None:
             self._loader = weakref.ref(loader)
         values = self._sizes.read(moment.step)
-        if self._sizes.workers_changed:
-            self._series.pop("workers", None)  # they are other processes, so their series ends here
-        for name, value in values.items():
-            series = self._series.get(name)
-            if series is None:
-                series = self._series[name] = Series()
-            series.add(moment.step, value)
+        self._keep(moment.step, values)
         self._calls += 1
         if self._look is not None:
             self._look_again(moment, values)
@@ -78,6 +78,9 @@ class LeakWatch:
             self._end_look(run)
         _count_again(self._suspects)
         leak = self._verdict(run)
+        if self._alarm is not None and (said := taken_back(self._alarm, leak, self._trends(), self._series)):
+            leak = replace(leak, taken_back=(said,))
+            _say(run, f"taken back: {said}.")
         run.emit(Finding(kind="leak", step=run.step, text=_sentence(leak), data=to_dict(leak)))
         self._suspects = []
 
@@ -89,6 +92,22 @@ class LeakWatch:
         sizes, self._sizes = self._sizes, None
         if sizes is not None:
             sizes.close()
+
+    def _keep(self, step: int, values: Mapping[str, float]) -> None:
+        """Add what was read to the series."""
+        assert self._sizes is not None
+        if self._sizes.workers_changed:  # they are other processes, so their series ends here
+            ended = self._series.pop("workers", Series()).judge(floor_of("workers"))
+            if ended.kind == "leak":
+                self._past_workers = ended
+        if self._sizes.others_changed:
+            self._totals.pop("children", None)
+        for kept, read in ((self._series, values), (self._totals, self._sizes.totals)):
+            for name, value in read.items():
+                series = kept.get(name)
+                if series is None:
+                    series = kept[name] = Series()
+                series.add(step, value)
 
     def _judge(self, moment: Moment) -> None:
         growing = {
@@ -169,15 +188,26 @@ class LeakWatch:
         if self._look_closer:
             text += f". Looking closer for {LOOK_STEPS} steps"
         _say(moment.run, text + ".")
+        self._alarm = Alarm(
+            step=moment.step, names=frozenset(growing), label=label_of(growing), per_step=trend.per_step
+        )
+
+    def _trends(self) -> dict[str, Trend]:
+        """The present judgement of each size; workers that have just begun are judged by those before them."""
+        trends = {name: series.judge(floor_of(name)) for name, series in self._series.items()}
+        workers = trends.get("workers")
+        if self._past_workers is not None and (workers is None or workers.kind == "not enough data"):
+            trends["workers"] = self._past_workers
+        return trends
 
     def _verdict(self, run: RunInfo) -> LeakReport:
-        trends = {name: series.judge(floor_of(name)) for name, series in self._series.items()}
+        trends = self._trends()
         workers = trends.get("workers")
         loader = self._loader() if self._loader is not None else None
         if workers is not None and workers.kind == "leak" and loader is not None:
             self._suspects = [one for one in self._suspects if one.kind != "workers"]
             self._suspects += worker_suspects(loader, workers.per_step)
-        return verdict_of(trends, self._suspects, run.step)
+        return verdict_of(trends, self._suspects, run.step, unexplained(self._totals, self._series, trends))
 
     def __getstate__(self) -> dict[str, object]:
         return {"_look_closer": self._look_closer, "_sizes": None, "_look": None}
@@ -185,6 +215,8 @@ class LeakWatch:
 
 def _sentence(leak: LeakReport) -> str:
     """The verdict as a text."""
+    if leak.undecided and leak.why:
+        return f"{leak.verdict}: {leak.why}"
     if leak.verdict != "leak":
         return f"{leak.verdict}: under {format_bytes(leak.bytes_per_step_high)} a step"
     holders = [f"held by {one.held_by}, made at {one.allocated_at}" for one in leak.suspects[:3] if one.held_by]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,8 @@ from tests.diagnose.leaks.trend_series import (
     MIB,
     Shape,
     curriculum,
+    drawn_rows,
+    fills_up,
     four_stages,
     in_stairs,
     make,
@@ -94,6 +98,34 @@ def test_a_series_that_is_decimated_keeps_its_lowest_sizes() -> None:
     for step in range(4 * MAX_POINTS):
         series.add(step, 5.0 if step % 4 == 1 else 1e9)
     assert {size for _, size in series.points} == {5.0}
+
+
+@pytest.mark.parametrize("steps", [240, 400, 600, 1200])
+@pytest.mark.parametrize("noise_bytes", [0, 20 * KIB, 300 * KIB])
+def test_a_cache_that_fills_ever_more_slowly_is_not_called_a_leak(steps: int, noise_bytes: int) -> None:
+    trends = [judge(make(fills_up(600, noise_bytes), 0, seed=seed, steps=steps).points) for seed in range(8)]
+    assert [trend.kind for trend in trends] == ["slowing"] * 8
+    for trend in trends:
+        between = 2 / 3 * (steps - trend.since_step)  # from the first third to the last
+        assert trend.low / trend.high == pytest.approx(math.exp(-between / 600), abs=0.12)
+
+
+@pytest.mark.parametrize("per_step", [4, 8])
+def test_a_cache_of_rows_drawn_at_random_is_not_called_a_leak(per_step: int) -> None:
+    kinds = [judge(make(drawn_rows(5000, per_step), 0, seed=seed, steps=1200).points).kind for seed in range(8)]
+    assert "leak" not in kinds
+
+
+@pytest.mark.parametrize("shape", LEAKY_GROUNDS, ids=lambda shape: shape.__name__)
+def test_steady_growth_is_not_called_slowing(shape: Shape) -> None:
+    found = [
+        judge(make(shape, per_step, seed=seed, steps=steps, begin=begin).points).kind
+        for per_step in (8 * KIB, 100 * KIB, 2 * MIB)
+        for begin in (0.0, 0.3)
+        for steps in (150, 300, 600)
+        for seed in range(5)
+    ]
+    assert found.count("slowing") <= 0.02 * len(found)
 
 
 sizes = st.lists(st.integers(0, 2**33), min_size=0, max_size=200)

@@ -114,3 +114,27 @@ def in_stairs(per_step: float, period: int) -> Shape:
         return [BASE + (step // period) * period * per_step + abs(chance.gauss(0, 20 * KIB)) for step in range(steps)]
 
     return shape
+
+
+def fills_up(steps_to_fill: float, noise_bytes: float) -> Shape:
+    """A cache that is filled ever more slowly: what is asked for is ever more often there."""
+
+    def shape(chance: random.Random, steps: int) -> list[float]:
+        full = [400 * MIB * (1 - math.exp(-step / steps_to_fill)) for step in range(steps)]
+        return [BASE + size + abs(chance.gauss(0, noise_bytes)) for size in full]
+
+    return shape
+
+
+def drawn_rows(rows: int, per_step: int) -> Shape:
+    """A cache of so many rows, of which some are drawn at each step."""
+
+    def shape(chance: random.Random, steps: int) -> list[float]:
+        drawn: set[int] = set()
+        sizes = []
+        for _ in range(steps):
+            drawn |= {chance.randrange(rows) for _ in range(per_step)}
+            sizes.append(BASE + len(drawn) * 20.0 * KIB)
+        return sizes
+
+    return shape

@@ -1,0 +1,113 @@
+"""What a process has gained in memory that none of the judged sizes explains.
+
+"No leak" is said of the sizes that were judged. A total (what the process has resident, its other children, /dev/shm,
+what the device's allocator holds) that gains more than they do is told as such: it may be a leak in no size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from forgather_mem.diagnose.leaks.lower_envelope import Point, edges_of
+from forgather_mem.diagnose.leaks.trend import FLOOR_BYTES, Series, Trend
+from forgather_mem.units import MIB, format_bytes
+
+# The highest bound at which "no leak" is still said: arenas and maps grow by a MiB at a time.
+MOST_PER_STEP = 4 * FLOOR_BYTES
+# CUDA's allocator takes 20 MiB at a time: one more segment is no growth.
+_SEGMENT_BYTES = 20 * MIB
+_FEWEST_POINTS = 6
+# Each total, with the sizes that may explain what it gains
+TOTALS: Mapping[str, tuple[str, ...]] = {
+    "process": ("native", "mapped", "shared", "pinned"),
+    "children": (),
+    "workers": ("workers",),
+    "/dev/shm": ("shared",),
+    "reserved": ("device",),
+}
+_WORDS = {
+    "process": "of this process in no size that is judged",
+    "children": "in child processes that are not data workers",
+    "workers": "in the data workers",
+    "/dev/shm": "in /dev/shm, which other processes may use, too",
+    "reserved": "held by the device's allocator beside the tensors",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """What a total has gained beyond the judged sizes.
+
+    Attributes:
+        name: A key of `TOTALS`.
+        bytes, steps: By how much, over how many steps.
+        kept_bytes: How much of it is free memory that the C library keeps.
+    """
+
+    name: str
+    bytes: float
+    steps: int
+    kept_bytes: float = 0.0
+
+    @property
+    def per_step(self) -> float:
+        return self.bytes / self.steps
+
+
+def unexplained(totals: Mapping[str, Series], sizes: Mapping[str, Series], trends: Mapping[str, Trend]) -> list[Gain]:
+    """What each total has gained over the later half of the run beyond the sizes judged to hold no leak.
+
+    Args:
+        totals: The readings of the totals, and "kept": what the C library keeps free.
+        sizes, trends: The readings of the judged sizes, and the judgements.
+    """
+    gains = []
+    for name, parts in TOTALS.items():
+        points = (totals[name] if name in totals else sizes.get(name, Series())).points
+        if not points:
+            continue
+        since = (points[0][0] + points[-1][0]) // 2
+        whole = _gained(points, since)
+        if whole is None:
+            continue
+        grown, steps = whole
+        judged = [part for part in parts if part in trends and trends[part].kind == "no leak"]
+        grown -= sum(max(0.0, _grown(sizes[part], since)) for part in judged)
+        if name == "reserved" and grown <= _SEGMENT_BYTES:
+            continue
+        if grown > 0:
+            kept = _grown(totals["kept"], since) if name == "process" and "kept" in totals else 0.0
+            gains.append(Gain(name=name, bytes=grown, steps=steps, kept_bytes=min(grown, max(0.0, kept))))
+    return gains
+
+
+def sentence_of(gains: Sequence[Gain]) -> str:
+    """The gains in words.
+
+    >>> sentence_of([Gain(name="children", bytes=3 * MIB, steps=100)])
+    "3.0 MiB grew that we can't attribute, in 100 steps: 3.0 MiB in child processes that are not data workers"
+    """
+    parts = []
+    for gain in sorted(gains, key=lambda gain: -gain.bytes):
+        part = f"{format_bytes(gain.bytes)} {_WORDS[gain.name]}"
+        if gain.kept_bytes > 0.1 * gain.bytes:
+            part += f" ({format_bytes(gain.kept_bytes)} of it free, kept by the C library: fragmentation)"
+        parts.append(part)
+    size, steps = format_bytes(sum(gain.bytes for gain in gains)), max(gain.steps for gain in gains)
+    return f"{size} grew that we can't attribute, in {steps:,} steps: {', '.join(parts)}"
+
+
+def _grown(series: Series, since: int) -> float:
+    found = _gained(series.points, since)
+    return 0.0 if found is None else found[0]
+
+
+def _gained(points: Sequence[Point], since: int) -> tuple[float, int] | None:
+    """By how much the lower envelope has risen from this step on, over how many steps; None with too few readings."""
+    part = [point for point in points if point[0] >= since]
+    if len(part) < _FEWEST_POINTS:
+        return None
+    edges = edges_of(part, 4)
+    steps = edges[-1][0] - edges[0][0]
+    return (edges[-1][1] - edges[0][1], steps) if steps > 0 else None
