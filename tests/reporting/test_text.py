@@ -186,6 +186,30 @@ def test_what_grows_but_may_stop_is_named_where_nobody_can_tell() -> None:
     assert "It grows, but Cache.rows holds 500 at most." in text_of(report)
 
 
+@pytest.mark.parametrize(
+    ("undecided", "why"),
+    [
+        ("unexplained", "12.0 MiB grew that we can't attribute, in 300 steps: 12.0 MiB in /dev/shm"),
+        ("slowing", "grows, slowing down: host memory 80.0 KiB a step in the first third, 40.0 KiB in the last"),
+    ],
+)
+def test_growth_that_is_no_verdict_is_not_called_too_early(undecided: str, why: str) -> None:
+    report = all_well()
+    report["leak"] = {"verdict": "not enough data", "judged": True, "undecided": undecided, "why": why}
+    text = " ".join(text_of(report).split())
+    assert f"{why[0].upper()}{why[1:]}." in text
+    assert "Too early" not in text
+    assert "No leak" not in text
+
+
+@pytest.mark.parametrize("verdict", ["no leak", "not enough data"])
+def test_what_was_said_while_it_ran_is_taken_back_by_name(verdict: str) -> None:
+    report = all_well()
+    said = "host memory grows 62.9 KiB a step (step 96): it has not grown since step 116"
+    report["leak"] |= {"verdict": verdict, "judged": True, "taken_back": [said]}
+    assert f"Taken back: {said}." in " ".join(text_of(report).split())
+
+
 def test_when_the_memory_will_be_full_and_how_sure_that_is() -> None:
     report = leaking()
     report["leak"].update(full_at_step=14600, sure="not yet", bytes_per_step_low=0.0, bytes_per_step_high=0.0)
