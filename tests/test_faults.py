@@ -5,10 +5,9 @@ Every function in every event is in tests/soak/test_faults_soak.py; here are the
 
 from __future__ import annotations
 
-import gc
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -36,13 +35,7 @@ ENGINE = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _heap_out_of_sight() -> Iterator[None]:
-    """Full collections of all that pytest and torch hold would be most of what these trainings take."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("unfrozen")  # what is frozen at the end is looked at
 
 
 @pytest.fixture(scope="module")

@@ -58,6 +58,7 @@ def test_each_call_gives_the_pauses_since_the_last_one(probe: PythonProbe, read:
     assert third["gc/pause_total_s"] == pytest.approx(first["gc/pause_s"] + third["gc/pause_s"])
 
 
+@pytest.mark.usefixtures("unfrozen")
 def test_tracked_objects_are_counted_rarely(run: Run, read: Read) -> None:
     probe = PythonProbe(tracked_every_s=3600.0, budget_frac=0.1)
     probe.begin(run)

@@ -78,7 +78,7 @@ def test_losses_and_memory_stand_in_one_run(page: Page) -> None:
 
 def test_a_tag_shows_its_description(page: Page) -> None:
     description = page.tags("run", "mem_host/anon_gib")["mem_host/anon_gib"]["description"]
-    assert "Resident minus file-backed pages" in description
+    assert "neither mapped files nor shared memory" in description
     assert description.startswith("<p>GiB. ")
 
 

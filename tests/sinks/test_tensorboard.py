@@ -99,7 +99,7 @@ def test_a_description_stands_in_the_first_record_of_its_tag_only(tmp_path: Path
     described = [
         [value.metadata.summary_description[:21] for value in event.summary.value] for event in records(tmp_path)[1:]
     ]
-    assert described == [["GiB. Resident memory "], [""], ["", "GiB. Resident minus f"]]
+    assert described == [["GiB. Resident memory "], [""], ["", "GiB. Anonymous reside"]]
 
 
 def test_gauges_of_other_events_get_tags_of_their_own_and_totals_keep_theirs(tmp_path: Path) -> None:
