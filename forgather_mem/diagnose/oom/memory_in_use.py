@@ -160,10 +160,11 @@ def _on_device(found: OutOfMemory, phase: str, tensors: dict[str, int], between_
     said = None if found.allocated_bytes is None else max(0, found.allocated_bytes - pools)
     allocated = _first(said, gauge(stats, "allocated_bytes"))
     reserved = gauge(stats, "reserved_bytes")
-    unused, private = found.reserved_unused_bytes, 0  # torch's words count no private pools as unused
+    unused, private = found.reserved_unused_bytes, 0
     if unused is None and reserved is not None and allocated is not None:
         unused = max(0, reserved - allocated)
-        private = private_bytes(allocator, reserved, unused) if allocator is not None and reserved and unused else 0
+    if not pools and allocator is not None and reserved and unused:  # else torch has left them out of what is unused
+        private = private_bytes(allocator, reserved, unused)
     free = _first(found.free_bytes, None if driver is None else driver[0])
     total = _first(found.total_bytes, None if driver is None else driver[1])
     others = _other_processes(found, total, free)
