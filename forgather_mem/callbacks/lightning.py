@@ -5,27 +5,27 @@ Needs the extra `forgather_mem[lightning]`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from transformers import TrainerCallback
-from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback, TrainerControl, TrainerState
+from transformers.trainer_callback import TrainerControl, TrainerState
 
-from forgather_mem.diagnose.oom.failing import close_fenced
-from forgather_mem.engine.run import Run
-from forgather_mem.engine.run_of import run_of
+from forgather_mem.callbacks.trainer.method_patches import Around, MethodPatches
+from forgather_mem.loops.events import LoopEvents
 from forgather_mem.telemetry.guard import FailureGuard
 
 try:
-    from lightning.pytorch.callbacks import Callback
+    if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:  # the same under its older name
+        from pytorch_lightning.callbacks import Callback
+    else:
+        from lightning.pytorch.callbacks import Callback
 except ImportError as error:  # pragma: no cover
     raise ImportError(
         "forgather_mem.callbacks.lightning needs Lightning: pip install 'forgather_mem[lightning]'"
     ) from error
-
-
-_FENCE = FailureGuard()  # for what is ours outside a run
 
 
 class LightningCallbacks(Callback):
@@ -45,32 +45,48 @@ class LightningCallbacks(Callback):
 
     def __init__(self, callbacks: Sequence[TrainerCallback | type[TrainerCallback]]) -> None:
         self.callbacks = list(callbacks)
-        self._handler: CallbackHandler | None = None
+        self._events: LoopEvents | None = None
+        self._patches = MethodPatches(FailureGuard())
+
+    @property
+    def state(self) -> TrainerState:
+        """Steps, epoch and log history of the training that runs, as in a Trainer."""
+        return self._training.state
+
+    @property
+    def control(self) -> TrainerControl:
+        """What callbacks have requested."""
+        return self._training.control
+
+    @property
+    def _training(self) -> LoopEvents:
+        assert self._events is not None, "only the hooks of a training read these"
+        return self._events
 
     # ---- Lightning's hooks ----
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        self.state = TrainerState()
-        self.control = TrainerControl()
-        self._args = SimpleNamespace(
+        arguments = SimpleNamespace(
             output_dir=trainer.default_root_dir,
             logging_dir=trainer.log_dir,
             process_index=trainer.global_rank,
             world_size=trainer.world_size,
         )
         optimizer = trainer.optimizers[0] if trainer.optimizers else None
-        self._handler = CallbackHandler([_NoFlow(), *self.callbacks], pl_module, None, optimizer, None)
+        self._events = LoopEvents(arguments, self.callbacks, model=pl_module, optimizer=optimizer)
         self.state.is_world_process_zero = trainer.is_global_zero
         self.state.is_local_process_zero = trainer.local_rank == 0
         self.state.max_steps = trainer.max_steps
         self._inside_step = False
         self._of_validation: set[str] = set()  # names of the validation metrics
         self._follow(trainer)
+        self._patches.wrap(trainer, "save_checkpoint", self._saving())
         self._fire("train_begin")
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self._follow(trainer)
         self._fire("epoch_begin")
+        self._phase("data")
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if not self._inside_step:
@@ -94,6 +110,7 @@ class LightningCallbacks(Callback):
         self._follow(trainer, batch_idx)
         if self.state.global_step == before:
             self._fire("substep_end")
+            self._phase("data")
             return
         self._inside_step = False
         after, self.state.global_step = self.state.global_step, before
@@ -105,25 +122,23 @@ class LightningCallbacks(Callback):
             self._log(lambda: {**_step_numbers(trainer, outputs), **self._metrics(trainer, of_validation=False)})
         if self.control.should_training_stop or self.control.should_epoch_stop:
             trainer.should_stop = True
+        self._phase("data")
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        if self._handler is not None and not trainer.sanity_checking:
+        if self._events is not None and not trainer.sanity_checking:
             self._known = set(trainer.callback_metrics)
             self._phase("evaluate")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        if self._handler is not None and not trainer.sanity_checking:
+        if self._events is not None and not trainer.sanity_checking:
             self._phase(None)
             self._of_validation |= set(trainer.callback_metrics) - self._known
-            metrics = _FENCE.call("metrics", lambda: self._metrics(trainer, of_validation=True)) or {}
+            metrics = self._events.fence.call("metrics", lambda: self._metrics(trainer, of_validation=True)) or {}
             self._log(lambda: metrics)
             self._fire("evaluate", metrics=metrics)
 
-    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
-        if self._handler is not None:
-            self._fire("save")
-
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self._phase(None)
         self.state.epoch = float(trainer.current_epoch + 1)
         self._fire("epoch_end")
 
@@ -148,45 +163,37 @@ class LightningCallbacks(Callback):
         metrics = trainer.callback_metrics.items()
         return {name: float(value) for name, value in metrics if (name in self._of_validation) is of_validation}
 
+    def _saving(self) -> Around:
+        """A checkpoint is written inside a phase of its own."""
+
+        def save(call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+            if self._events is None:
+                return call(*arguments, **keywords)
+            with self._events.phase("save"):
+                result = call(*arguments, **keywords)
+            self._fire("save")
+            return result
+
+        return save
+
     def _log(self, numbers: Callable[[], dict[str, float]]) -> None:
-        run = self._run()
-        logs = _FENCE.call("metrics", numbers) or {}
-        ours = run.fence.call("log values", run.log_values) if run is not None else None
-        entry = {**logs, **(ours or {}), "epoch": self.state.epoch}
-        self.state.log_history.append({**entry, "step": self.state.global_step})
-        self._fire("log", logs=entry)
+        self._training.log(self._training.fence.call("metrics", numbers) or {})
 
     def _fire(self, event: str, **objects: Any) -> None:
-        assert self._handler is not None
-        control = self._handler.call_event(f"on_{event}", self._args, self.state, self.control, **objects)
-        self.control = control if control is not None else self.control
-
-    def _run(self) -> Run | None:
-        return run_of(self.state) if self._handler is not None else None
+        self._training.fire(event, **objects)
 
     def _phase(self, phase: str | None) -> None:
         """Enter this phase; None for no phase."""
-        run = self._run()
-        if run is not None:
-            run.fence.call("phases", run.phases.leave, run.phases.current)
+        if self._events is not None:
+            self._events.leave_all()
             if phase is not None:
-                run.fence.call("phases", run.phases.enter, phase)
+                self._events.enter(phase)
 
     def _close(self, error: BaseException | None = None) -> None:
-        run = self._run()
-        try:
-            if run is not None:
-                close_fenced(run, error)
-        finally:
-            self._handler = None
-
-
-class _NoFlow(DefaultFlowCallback):
-    """Lightning decides when to log, validate and save; transformers warns if no flow callback does."""
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None: ...
-
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None: ...
+        events, self._events = self._events, None
+        self._patches.unwrap_all()
+        if events is not None:
+            events.close(error)
 
 
 def _step_numbers(trainer: Any, outputs: Any) -> dict[str, float]:

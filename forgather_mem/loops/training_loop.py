@@ -8,13 +8,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
 
 from transformers import TrainerCallback, TrainingArguments
-from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback, TrainerControl
+from transformers.trainer_callback import TrainerControl, TrainerState
 
-from forgather_mem.diagnose.oom.failing import close_fenced
-from forgather_mem.engine.run import Run
-from forgather_mem.engine.run_of import run_of
-from forgather_mem.loops.state import NoFlow, default_arguments, new_state
-from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.loops.events import LoopEvents
+from forgather_mem.loops.state import default_arguments
 
 
 class TrainingLoop:
@@ -43,10 +40,6 @@ class TrainingLoop:
         optimizer: Its `step` fires `pre_optimizer_step` and `optimizer_step`. Without it both fire at a step's end.
         args: Passed to callbacks as `args`: `TrainingArguments`, or any object with `output_dir`; None for no folder.
         callbacks: As for a `Trainer`: instances or classes.
-
-    Attributes:
-        state: Steps, epoch and log history, as in a Trainer.
-        control: What callbacks have requested; see `should_stop`.
     """
 
     links_itself: ClassVar[bool] = True  # it reports phases and the end itself, without wrapped methods
@@ -57,15 +50,23 @@ class TrainingLoop:
         self.model = model
         self.optimizer = optimizer
         self.args = args if args is not None else default_arguments()
-        self.state = new_state(self.args)
-        self.control = TrainerControl()
-        flow = DefaultFlowCallback() if isinstance(self.args, TrainingArguments) else NoFlow()
-        self.callback_handler = CallbackHandler([flow, *callbacks], model, None, optimizer, None)
+        self._events = LoopEvents(self.args, callbacks, model=model, optimizer=optimizer)
+        self.callback_handler = self._events.handler
         self._training = self._optimizer_stepped = False
-        self._hooks, self._fence = ExitStack(), FailureGuard()
+        self._hooks = ExitStack()
         self._substeps = self._epochs_begun = 0
         self._epoch: tuple[float, int | None, int] = (0.0, None, 0)  # start, number of steps, first step
-        self._fire("init_end")
+        self._events.fire("init_end")
+
+    @property
+    def state(self) -> TrainerState:
+        """Steps, epoch and log history, as in a Trainer."""
+        return self._events.state
+
+    @property
+    def control(self) -> TrainerControl:
+        """What callbacks have requested; see `should_stop`."""
+        return self._events.control
 
     # ---- callbacks ----
 
@@ -108,39 +109,39 @@ class TrainingLoop:
         number = self._epochs_begun
         self.control.should_epoch_stop = False
         self._epoch = (float(number), num_steps, self.state.global_step)
-        self._fire("epoch_begin")
-        self._enter("data")
+        self._events.fire("epoch_begin")
+        self._events.enter("data")
         yield number
-        self._leave("data")
+        self._events.leave("data")
         self._epochs_begun = number + 1
         self.state.epoch = float(number + 1)
-        self._fire("epoch_end")
+        self._events.fire("epoch_end")
 
     @contextmanager
     def step(self) -> Iterator[None]:
         """One optimizer step, with all its micro-batches."""
         self._need_training("step")
-        self._leave("data")
+        self._events.leave("data")
         self._substeps = 0
         self._optimizer_stepped = False
-        self._fire("step_begin")
+        self._events.fire("step_begin")
         yield
-        self._leave("backward")
+        self._events.leave("backward")
         if not self._optimizer_stepped:
             self._optimizer_begins()
-            self._optimizer_ends()
+            self._events.optimizer_ends()
         self.state.global_step += 1
         began, num_steps, first_step = self._epoch
         if num_steps:
             self.state.epoch = began + (self.state.global_step - first_step) / num_steps
-        self._fire("step_end")
-        self._enter("data")
+        self._events.fire("step_end")
+        self._events.enter("data")
 
     @contextmanager
     def substep(self) -> Iterator[None]:
         """One micro-batch of a step. As in a Trainer, `substep_end` fires for all but a step's last one."""
         if self._substeps:
-            self._fire("substep_end")
+            self._events.fire("substep_end")
         self._substeps += 1
         yield
 
@@ -148,48 +149,42 @@ class TrainingLoop:
     def evaluation(self) -> Iterator[dict[str, float]]:
         """An evaluation; put its metrics into the yielded dict: they are logged and passed to `on_evaluate`."""
         metrics: dict[str, float] = {}
-        with self._phase("evaluate"):
+        with self._events.phase("evaluate"):
             yield metrics
             if metrics:
                 self.log(metrics)
-            self._fire("evaluate", metrics=metrics)
+            self._events.fire("evaluate", metrics=metrics)
 
     @contextmanager
     def saving(self) -> Iterator[None]:
         """The writing of a checkpoint."""
-        with self._phase("save"):
+        with self._events.phase("save"):
             yield
-            self._fire("save")
+            self._events.fire("save")
 
     def log(self, logs: Mapping[str, float]) -> None:
         """Add numbers to `state.log_history` and fire `on_log`."""
-        run = self._run()
-        ours = run.fence.call("log values", run.log_values) if run is not None else None
-        entry = {**logs, **(ours or {})}
-        if self.state.epoch is not None:
-            entry.setdefault("epoch", self.state.epoch)
-        self.state.log_history.append({**entry, "step": self.state.global_step})
-        self._fire("log", logs=entry)
+        self._events.log(logs)
 
     # ---- the handler interface of loops that only know epochs and batches ----
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
         """Plain call: an epoch begins; `epoch` counts from 0."""
         self._reach_epoch(epoch)
-        self._fire("epoch_begin")
+        self._events.fire("epoch_begin")
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
         """Plain call: a batch is finished, which counts as one optimizer step."""
         self._reach_epoch(self._epochs_begun)
         self.state.global_step += 1
-        self._fire("step_end")
+        self._events.fire("step_end")
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
         """Plain call: an epoch has ended; `epoch` counts from 0."""
         self._reach_epoch(epoch)
         self._epochs_begun = epoch + 1
         self.state.epoch = float(epoch + 1)
-        self._fire("epoch_end")
+        self._events.fire("epoch_end")
         if logs:
             self.log(logs)
 
@@ -208,22 +203,21 @@ class TrainingLoop:
     def _begin(self, epoch: int = 0) -> None:
         if self._training:
             raise RuntimeError("TrainingLoop.train(): a training is running already; leave its `with` block first")
-        self.state = new_state(self.args)
+        self._events.renew()
         self.state.epoch = float(epoch)
         if isinstance(self.args, TrainingArguments):
             self.state.max_steps = self.args.max_steps if self.args.max_steps > 0 else sys.maxsize
             for period in ("logging_steps", "eval_steps", "save_steps"):
                 setattr(self.state, period, getattr(self.args, period))
-        self.control = TrainerControl()
         self._epochs_begun = epoch
         self._epoch = (float(epoch), None, 0)
         self._training = True
-        self._hooks = self._fence.call("the hooks of a loop", self._set_hooks) or ExitStack()
+        self._hooks = self._events.fence.call("the hooks of a loop", self._set_hooks) or ExitStack()
         with self._ended_by_errors():
-            self._fire("train_begin")
+            self._events.fire("train_begin")
 
     def _finish(self) -> None:
-        self._fire("train_end")
+        self._events.fire("train_end")
         self._end()
 
     @contextmanager
@@ -241,83 +235,28 @@ class TrainingLoop:
 
     def _end(self, error: BaseException | None = None) -> None:
         self._training = False
-        run = self._run()
         try:
             self._hooks.close()
         finally:
-            if run is not None:
-                close_fenced(run, error)
+            self._events.close(error)
 
     def _set_hooks(self) -> ExitStack:
-        hooks = ExitStack()
+        hooks, events = ExitStack(), self._events
         if hasattr(self.model, "register_forward_pre_hook"):
-            begins = self.model.register_forward_pre_hook(self._forward_begins, with_kwargs=True)
-            ends = self.model.register_forward_hook(lambda *given: self._forward_ends(given[-1]), always_call=True)
+            begins = self.model.register_forward_pre_hook(lambda _, *given: events.forward_begins(*given), with_kwargs=True)
+            ends = self.model.register_forward_hook(lambda *given: events.forward_ends(given[-1]), always_call=True)
             hooks.callback(begins.remove)
             hooks.callback(ends.remove)
         if hasattr(self.optimizer, "register_step_pre_hook"):
             begins = self.optimizer.register_step_pre_hook(lambda *_: self._optimizer_begins())
-            ends = self.optimizer.register_step_post_hook(lambda *_: self._optimizer_ends())
+            ends = self.optimizer.register_step_post_hook(lambda *_: events.optimizer_ends())
             hooks.callback(begins.remove)
             hooks.callback(ends.remove)
         return hooks
 
-    def _forward_begins(self, model: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        self._enter("forward")
-        run = self._run()
-        if run is not None:
-            for see in run.phases.on_batch:
-                run.fence.call("batch", see, arguments, keywords)
-
-    def _forward_ends(self, outputs: Any) -> None:
-        run = self._run()
-        if run is not None and outputs is None and sys.exc_info()[0] is not None:
-            run.fence.call("phases", run.phases.fail)
-        elif run is not None and run.fence.call("phases", getattr, run.phases, "current") == "forward":
-            run.fence.call("phases", run.phases.leave, "forward")
-            run.fence.call("phases", run.phases.enter, "backward")
-
     def _optimizer_begins(self) -> None:
-        self._leave("backward")
         self._optimizer_stepped = True
-        self._fire("pre_optimizer_step")
-        self._enter("optimizer")
-
-    def _optimizer_ends(self) -> None:
-        self._leave("optimizer")
-        self._fire("optimizer_step")
-
-    def _fire(self, event: str, **objects: Any) -> None:
-        control = self.callback_handler.call_event(f"on_{event}", self.args, self.state, self.control, **objects)
-        self.control = control if control is not None else self.control
-
-    def _run(self) -> Run | None:
-        run: Run | None = self._fence.call("the run of a loop", run_of, self.state)
-        return run
-
-    def _enter(self, phase: str) -> None:
-        run = self._run()
-        if run is not None:
-            run.fence.call("phases", run.phases.leave, "backward")  # another micro-batch
-            run.fence.call("phases", run.phases.enter, phase)
-
-    def _leave(self, phase: str) -> None:
-        run = self._run()
-        if run is not None:
-            run.fence.call("phases", run.phases.leave, phase)
-
-    @contextmanager
-    def _phase(self, phase: str) -> Iterator[None]:
-        self._enter(phase)
-        run = self._run()
-        try:
-            yield
-        except BaseException:
-            if run is not None:
-                run.fence.call("phases", run.phases.fail)
-            raise
-        finally:
-            self._leave(phase)
+        self._events.optimizer_begins()
 
     def _need_training(self, what: str) -> None:
         if not self._training:

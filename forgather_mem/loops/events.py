@@ -1,0 +1,141 @@
+"""The events and phases of a loop that is no Trainer: fired for its callbacks, and told to their run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from transformers import TrainerCallback, TrainingArguments
+from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback, TrainerControl
+
+from forgather_mem.diagnose.oom.failing import close_fenced
+from forgather_mem.engine.run import Run
+from forgather_mem.engine.run_of import run_of
+from forgather_mem.loops.state import NoFlow, new_state
+from forgather_mem.telemetry.guard import FailureGuard
+
+
+class LoopEvents:
+    """What any loop tells trainer callbacks. Failures of our own never reach the loop.
+
+    Args:
+        args: What callbacks get as `args`.
+        callbacks: Instances or classes, as for a `Trainer`.
+        model, optimizer: Passed to callbacks.
+
+    Attributes:
+        state, control: As in a Trainer; the loop counts in `state`.
+        handler: Transformers' own, with the callbacks.
+    """
+
+    def __init__(
+        self,
+        args: Any,
+        callbacks: Sequence[TrainerCallback | type[TrainerCallback]],
+        *,
+        model: Any = None,
+        optimizer: Any = None,
+    ) -> None:
+        self.args = args
+        self.fence = FailureGuard()
+        flow = DefaultFlowCallback() if isinstance(args, TrainingArguments) else NoFlow()
+        self.handler = CallbackHandler([flow, *callbacks], model, None, optimizer, None)
+        self.renew()
+
+    def renew(self) -> None:
+        """Another training: its state and control are new ones."""
+        self.state = new_state(self.args)
+        self.control = TrainerControl()
+
+    def fire(self, event: str, **objects: Any) -> None:
+        """Call `on_<event>` of all callbacks; what is in `objects` is passed to them by name."""
+        control = self.handler.call_event(f"on_{event}", self.args, self.state, self.control, **objects)
+        self.control = control if control is not None else self.control
+
+    def run(self) -> Run | None:
+        """The run of this training, if one of the callbacks is ours."""
+        run: Run | None = self.fence.call("the run of a loop", run_of, self.state)
+        return run
+
+    def log(self, logs: Mapping[str, float]) -> None:
+        """Add numbers, with what our sinks add to a log line, to `state.log_history`, and fire `on_log`."""
+        run = self.run()
+        ours = run.fence.call("log values", run.log_values) if run is not None else None
+        entry = {**logs, **(ours or {})}
+        if self.state.epoch is not None:
+            entry.setdefault("epoch", self.state.epoch)
+        self.state.log_history.append({**entry, "step": self.state.global_step})
+        self.fire("log", logs=entry)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """The training is over, ended by this error if there is one. Idempotent."""
+        run = self.run()
+        if run is not None:
+            close_fenced(run, error)
+
+    # ---- phases ----
+
+    def enter(self, phase: str) -> None:
+        """This phase begins; a backward pass that is open is over then."""
+        run = self.run()
+        if run is not None:
+            run.fence.call("phases", run.phases.leave, "backward")  # another micro-batch
+            run.fence.call("phases", run.phases.enter, phase)
+
+    def leave(self, phase: str) -> None:
+        """This phase is over, if it is open."""
+        run = self.run()
+        if run is not None:
+            run.fence.call("phases", run.phases.leave, phase)
+
+    def leave_all(self) -> None:
+        """No phase is open from now on."""
+        run = self.run()
+        if run is not None:
+            run.fence.call("phases", run.phases.leave, run.phases.current)
+
+    @contextmanager
+    def phase(self, phase: str) -> Iterator[None]:
+        """The block is this phase."""
+        self.enter(phase)
+        run = self.run()
+        try:
+            yield
+        except BaseException:
+            if run is not None:
+                run.fence.call("phases", run.phases.fail)
+            raise
+        finally:
+            self.leave(phase)
+
+    # ---- what a module and an optimizer tell ----
+
+    def forward_begins(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """The outermost module is called with these."""
+        self.enter("forward")
+        run = self.run()
+        if run is not None:
+            for see in run.phases.on_batch:
+                run.fence.call("batch", see, arguments, keywords)
+
+    def forward_ends(self, outputs: Any) -> None:
+        """It has returned: the backward pass begins. None where an exception has left it."""
+        run = self.run()
+        if run is not None and outputs is None and sys.exc_info()[0] is not None:
+            run.fence.call("phases", run.phases.fail)
+        elif run is not None and run.fence.call("phases", getattr, run.phases, "current") == "forward":
+            run.fence.call("phases", run.phases.leave, "forward")
+            run.fence.call("phases", run.phases.enter, "backward")
+
+    def optimizer_begins(self) -> None:
+        """The gradients are there, and the optimizer is called."""
+        self.leave("backward")
+        self.fire("pre_optimizer_step")
+        self.enter("optimizer")
+
+    def optimizer_ends(self) -> None:
+        """The optimizer has returned."""
+        self.leave("optimizer")
+        self.fire("optimizer_step")
