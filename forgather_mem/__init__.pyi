@@ -4,6 +4,7 @@ from forgather_mem.config.policy.policy import Policy as Policy
 from forgather_mem.errors import TemplateError as TemplateError
 from forgather_mem.load import attach as attach
 from forgather_mem.load import load_callbacks as load_callbacks
+from forgather_mem.load import watch as watch
 from forgather_mem.loops.training_loop import TrainingLoop as TrainingLoop
 from forgather_mem.reclaim.release import cleanup as cleanup
 from forgather_mem.reclaim.release import cleanup_after as cleanup_after

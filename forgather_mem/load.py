@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from forgather_mem.errors import TemplateError
 from forgather_mem.telemetry.switch import is_off, why_off
 
 if TYPE_CHECKING:
+    from forgather_mem.loops.observed import ObservedLoop
     from forgather_mem.reporting.build import Report
 
 logger = logging.getLogger(__name__)
@@ -112,6 +114,88 @@ def attach(trainer: Any, template: str | os.PathLike[str] = WATCH, **options: An
     return handle
 
 
+def watch(
+    template: str | os.PathLike[str] = WATCH,
+    *,
+    output_dir: str | os.PathLike[str] | None = ".",
+    quiet: bool = False,
+    **options: Any,
+) -> Watched:
+    """Watch a training loop that has no Trainer, whatever it looks like, from here on.
+
+        with forgather_mem.watch():
+            train()
+
+    A plain call does as well; the process's end then ends it. Steps are those of the optimizers, whoever calls them
+    (`ObservedLoop` says what counts as one). A training whose callbacks are ours already (a Trainer's, Lightning's, a
+    `TrainingLoop`) tells its own steps, and nothing is added to it. Nothing is read before the first step.
+
+    Args:
+        template: As for `load_callbacks`.
+        output_dir: Our files go into `forgather_mem/<time>` below it, TensorBoard's into `runs`. None for none but those
+            that the template or the environment names.
+        quiet: Don't print the report, to stderr, at the end.
+        options: Keyword arguments and variables of `load_callbacks`.
+
+    Returns:
+        A context manager with `report()` and `close()`. With `FORGATHER_MEM=0` it watches nothing.
+
+    Raises:
+        TemplateError: if anything is wrong with the template.
+    """
+    from forgather_mem.loops.observed import LOOPS, ObservedLoop
+    from forgather_mem.loops.state import default_arguments
+
+    callbacks = [] if is_off() else load_callbacks(template, **options)
+    arguments = default_arguments()
+    arguments.output_dir = None if output_dir is None else os.fspath(output_dir)
+    loop = ObservedLoop(arguments, lambda: callbacks)
+    if not is_off():
+        LOOPS.add(loop)
+        loop.listen()
+    return Watched(loop, callbacks, quiet=quiet)
+
+
+class Watched:
+    """What `watch` returns.
+
+    Attributes:
+        callbacks: The callbacks that take part.
+    """
+
+    def __init__(self, loop: ObservedLoop, callbacks: Sequence[Any], *, quiet: bool) -> None:
+        self._loop = loop
+        self._quiet = quiet
+        self.callbacks = tuple(callbacks)
+        loop.at_close(self._show)
+
+    def report(self) -> Report:
+        """The memory report up to now, or of the whole loop once it is over. `print` it to read it.
+
+        Raises:
+            RuntimeError: before the first step of an optimizer.
+        """
+        report = report_of(self.callbacks, None)
+        if report is None:
+            raise RuntimeError("there is no report yet: no optimizer has stepped since watch()")
+        return report
+
+    def close(self, error: BaseException | None = None) -> None:
+        """The loop is over, ended by this error if there is one: write and print the report. Idempotent."""
+        self._loop.close(error)
+
+    def __enter__(self) -> Watched:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.close(error)
+
+    def _show(self) -> None:
+        report = None if self._quiet else report_of(self.callbacks, None)
+        if report is not None:
+            print(report, file=sys.stderr)
+
+
 class Attached:
     """What `attach` returns.
 
@@ -135,16 +219,10 @@ class Attached:
         Raises:
             RuntimeError: before the first training.
         """
-        from forgather_mem.reporting.build import Report
-
-        for callback in self.callbacks:
-            summary = getattr(callback, "summary", None)
-            if summary is not None:
-                return Report.of(summary)
-        why_not = self._why_not or self._why_no_run()
-        if why_not is not None:
-            return Report.of_nothing(f"Nothing was watched: {why_not}")
-        raise RuntimeError("there is no report yet: call trainer.train() first")
+        report = report_of(self.callbacks, self._why_not) or report_of((), self._why_no_run())
+        if report is None:
+            raise RuntimeError("there is no report yet: call trainer.train() first")
+        return report
 
     def _why_no_run(self) -> str | None:
         from forgather_mem.callbacks.base import RuleCallback
@@ -173,3 +251,15 @@ class Attached:
         if link is not None:
             link.handles = {name: handle for name, handle in link.handles.items() if handle is not self}
             link.leave(self.callbacks)
+
+
+def report_of(callbacks: Sequence[Any], why_not: str | None) -> Report | None:
+    """The report of the training that one of these takes part in; None if there is none and no reason why."""
+    from forgather_mem.reporting.build import Report
+
+    for callback in callbacks:
+        summary = getattr(callback, "summary", None)
+        if summary is not None:
+            return Report.of(summary)
+    why_not = why_not or (why_off() if is_off() else None)
+    return Report.of_nothing(f"Nothing was watched: {why_not}") if why_not is not None else None

@@ -31,6 +31,13 @@ class _Runs:
         run: Run | None = getattr(state, _ATTRIBUTE, None)
         return run
 
+    def other_is_open(self, run: Run | None) -> bool:
+        """Whether a run other than this one is open in this process."""
+        for known, _ in self._known.values():
+            if known is not run and not known.closed and known.is_of_this_process:
+                return True
+        return False
+
     def give(self, state: Any, run: Run) -> None:
         """From now on this is the state's run."""
         known, key = self._known, id(state)

@@ -1,7 +1,9 @@
-"""Finds each Trainer in an unmodified script, without importing anything before the script does.
+"""Finds each training in an unmodified script, without importing anything before the script does.
 
-A finder waits for `transformers.trainer`. When the script has imported it, a class of ours is added to its list of
-default callbacks, from which every Trainer, also of a subclass, creates new instances.
+A finder waits for two modules. When the script has imported `transformers.trainer`, a class of ours is added to its list
+of default callbacks, from which every Trainer, also of a subclass, creates new instances. When it has imported
+`torch.optim.optimizer`, a global hook of torch waits for the first step of a training without a Trainer. Lightning's
+Trainer finds us itself, by an entry point.
 """
 
 from __future__ import annotations
@@ -21,26 +23,30 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 TRAINER_MODULE = "transformers.trainer"
+OPTIMIZER_MODULE = "torch.optim.optimizer"
 
 
 def install() -> None:
     """Wait for a Trainer, if this process belongs to a `forgather-mem run` that is not disabled."""
     if run_session.FOLDER not in os.environ or run_session.is_off():
         return
-    sys.meta_path.insert(0, TrainerFinder())
+    sys.meta_path.insert(0, TrainingFinder())
     if "--multiprocessing-fork" not in sys.orig_argv:  # a pool worker's memory is in its parent's report
         from forgather_mem.launch.at_exit import watch_process
 
         watch_process()
 
 
-class TrainerFinder:
-    """Finds nothing itself; watches the imports until the Trainer's module is loaded."""
+class TrainingFinder:
+    """Finds nothing itself; watches the imports until the modules are loaded that trainings need."""
+
+    def __init__(self) -> None:
+        self._waits_for = {TRAINER_MODULE: _add_default_callback, OPTIMIZER_MODULE: _meet_optimizers}
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != TRAINER_MODULE:
+        if name not in self._waits_for:
             return None
         for finder in sys.meta_path:
             spec = finder.find_spec(name, path, target) if finder is not self else None
@@ -48,17 +54,25 @@ class TrainerFinder:
                 if spec.loader is not None:
                     from forgather_mem.telemetry.guard import FailureGuard
 
-                    FailureGuard().call("run", _then, spec.loader, self.trainer_is_there)
+                    FailureGuard().call("run", _then, spec.loader, name, lambda: self.is_there(name))
                 return spec
         return None
 
-    def trainer_is_there(self) -> None:
-        """Transformers' Trainer has just been imported."""
+    def is_there(self, name: str) -> None:
+        """This module has just been imported."""
         from forgather_mem.telemetry.guard import FailureGuard
 
-        if self in sys.meta_path:
+        meet = self._waits_for.pop(name, None)
+        if not self._waits_for and self in sys.meta_path:
             sys.meta_path.remove(self)
-        FailureGuard().call("run", _add_default_callback)
+        if meet is not None:
+            FailureGuard().call("run", meet)
+
+
+def _meet_optimizers() -> None:
+    from forgather_mem.launch.loops import meet_optimizers
+
+    meet_optimizers()
 
 
 def _add_default_callback() -> None:
@@ -69,7 +83,7 @@ def _add_default_callback() -> None:
         defaults.append(Watching)
 
 
-def _then(loader: Loader, afterwards: Callable[[], object]) -> None:
+def _then(loader: Loader, name: str, afterwards: Callable[[], object]) -> None:
     """Let this loader, which belongs to one module, call a function after executing the module.
 
     `exec_module` is not wrapped in a function: the traceback of a failing import shows each Python frame, and must look
@@ -81,7 +95,7 @@ def _then(loader: Loader, afterwards: Callable[[], object]) -> None:
     execute = loader.exec_module
 
     def calls() -> Iterator[tuple[object, ...]]:
-        yield execute, sys.modules[TRAINER_MODULE]
+        yield execute, sys.modules[name]
         del loader.exec_module
         yield (afterwards,)
 

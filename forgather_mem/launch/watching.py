@@ -1,13 +1,15 @@
-"""The callback that is added to every Trainer of a watched command."""
+"""The callbacks that are added to every training of a watched command."""
 
 from __future__ import annotations
 
 import os
 
+from transformers import TrainerCallback
+
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.memory_callback import MemoryCallback
 from forgather_mem.callbacks.trainer.link import Link
-from forgather_mem.load import WATCH, attach
+from forgather_mem.load import WATCH, attach, load_callbacks
 from forgather_mem.sinks import BlackBoxSink, JsonlSink
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.guard import FailureGuard
@@ -38,15 +40,25 @@ class Watching(RuleCallback):
         trainer = link.trainer() if link is not None else None
         if link is None or trainer is None:
             return
-        template = os.environ.get(run_session.TEMPLATE, WATCH)
-        settings = os.environ.get(run_session.SETTINGS, "")
-        if template == WATCH and not settings and any(type(known) is MemoryCallback for known in link.callbacks()):
+        template, options = template_and_options()
+        if template == WATCH and not options and any(type(known) is MemoryCallback for known in link.callbacks()):
             return
-        options: dict[str, object] = {}
-        if settings:
-            from forgather_mem.cli.options import variables_of
-
-            options.update(variables_of(settings.split("\n")))
-        if os.environ.get(run_session.ALLOW):
-            options["allow"] = os.environ[run_session.ALLOW].split("\n")
         attach(trainer, template, **options)
+
+
+def template_and_options() -> tuple[str, dict[str, object]]:
+    """What the options of `forgather-mem run` ask for: the template, and keyword arguments of `load_callbacks`."""
+    options: dict[str, object] = {}
+    if settings := os.environ.get(run_session.SETTINGS):
+        from forgather_mem.cli.options import variables_of
+
+        options.update(variables_of(settings.split("\n")))
+    if allowed := os.environ.get(run_session.ALLOW):
+        options["allow"] = allowed.split("\n")
+    return os.environ.get(run_session.TEMPLATE, WATCH), options
+
+
+def callbacks_of_run() -> list[TrainerCallback]:
+    """The callbacks of `forgather-mem run` for a training without a Trainer."""
+    template, options = template_and_options()
+    return [RuleCallback([], [JsonlSink(), BlackBoxSink()]), *load_callbacks(template, **options)]

@@ -113,7 +113,7 @@ def live_tensors() -> list[LiveTensors]:
     """
     import torch
 
-    tensors = {id(found): found for found in _live_objects(torch.Tensor)}
+    tensors = {id(found): found for found in live_objects(torch.Tensor)}
     for tensor in list(tensors.values()):
         gradient = _gradient(tensor)
         if gradient is not None:
@@ -183,7 +183,8 @@ def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
         return None
 
 
-def _live_objects(wanted: type) -> list[Any]:
+def live_objects(wanted: type | tuple[type, ...]) -> list[Any]:
+    """All live objects of these classes that the collector tracks, also frozen ones."""
     # type(), not isinstance(): a proxy's __class__ runs code of its own
     if not gc.get_freeze_count():
         return [found for found in gc.get_objects() if issubclass(type(found), wanted)]
@@ -191,7 +192,7 @@ def _live_objects(wanted: type) -> list[Any]:
     return _reachable(wanted, gc.get_objects(), [sys.modules], _running_locals())
 
 
-def _reachable(wanted: type, *roots: list[Any]) -> list[Any]:
+def _reachable(wanted: type | tuple[type, ...], *roots: list[Any]) -> list[Any]:
     found: list[Any] = []
     todo: list[Any] = []
     seen: set[int] = set()

@@ -1,0 +1,84 @@
+"""Meets the trainings of a watched command that have no Trainer: plain loops and Lightning."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from forgather_mem.telemetry import run_session
+from forgather_mem.telemetry.guard import FailureGuard
+
+if TYPE_CHECKING:
+    from forgather_mem.loops.observed import ObservedLoop
+
+
+def meet_optimizers() -> None:
+    """torch's optimizers have just been imported: hear of their steps."""
+    torchs = sys.modules["torch.optim.optimizer"]
+    hears = _FirstStep()
+    torchs.register_optimizer_step_pre_hook(hears.before)
+    torchs.register_optimizer_step_post_hook(hears.after)
+
+
+def lightning_callbacks() -> list[Any]:
+    """For Lightning's `callbacks_factory` entry point: what each of its Trainers gets; nothing outside a run."""
+    if run_session.FOLDER not in os.environ or run_session.is_off():
+        return []
+    return FailureGuard().call("run", _of_lightning) or []
+
+
+def _of_lightning() -> list[Any]:
+    from forgather_mem.callbacks.lightning import LightningCallbacks
+    from forgather_mem.launch.watching import callbacks_of_run
+
+    return [LightningCallbacks(callbacks_of_run())]
+
+
+class _FirstStep:
+    """Observes the loop of the first step that belongs to no training of ours; until then nothing is imported."""
+
+    def __init__(self) -> None:
+        self._loop: ObservedLoop | None = None
+        self._failed = False
+
+    def before(self, optimizer: Any, *_: object) -> None:
+        if self._loop is None and not self._failed and not _is_told_of():
+            self._loop = FailureGuard().call("run", _observed_loop)
+            self._failed = self._loop is None
+        if self._loop is not None:
+            self._loop.before(optimizer)
+
+    def after(self, optimizer: Any, *_: object) -> None:
+        if self._loop is not None:
+            self._loop.after(optimizer)
+            if self._loop.is_over:
+                self._loop = None
+
+
+def _is_told_of() -> bool:
+    """Whether another training of ours runs, or `watch()` was called."""
+    known = sys.modules.get("forgather_mem.engine.run_of")
+    observed = sys.modules.get("forgather_mem.loops.observed")
+    return (known is not None and known.RUNS.other_is_open(None)) or (observed is not None and observed.LOOPS.any())
+
+
+def _observed_loop() -> ObservedLoop:
+    from forgather_mem.launch.watching import callbacks_of_run
+    from forgather_mem.loops.observed import LOOPS, ObservedLoop
+    from forgather_mem.loops.state import default_arguments
+
+    arguments = default_arguments()
+    arguments.output_dir = _folder()
+    loop = ObservedLoop(arguments, callbacks_of_run, gives_way=True)
+    LOOPS.add(loop)
+    return loop
+
+
+def _folder() -> str:
+    """The folder below which `forgather_mem/<time>` lies: where the run has its own."""
+    session = run_session.folder()
+    if session is None:
+        return "."
+    place = os.path.dirname(session)
+    return os.path.dirname(place) if os.path.basename(place) == "forgather_mem" else session

@@ -1,0 +1,260 @@
+"""Watches a training loop that tells nobody what it does: torch's optimizers and modules tell of its steps."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.optim import optimizer as of_torch
+from transformers import TrainerCallback
+
+from forgather_mem.engine.run_of import RUNS
+from forgather_mem.loops.events import LoopEvents
+from forgather_mem.loops.outermost import Outermost
+from forgather_mem.loops.rounds import OptimizerRounds
+from forgather_mem.probes.tensors import live_objects
+from forgather_mem.system.process_end import PROCESS_END
+from forgather_mem.telemetry.guard import FailureGuard
+
+MakeCallbacks = Callable[[], Sequence[TrainerCallback]]
+
+
+class ObservedLoop:
+    """Fires a trainer's events for callbacks from a loop that knows nothing of us.
+
+    The training begins with the first step of an optimizer, and a step ends with the last optimizer of a round
+    (`OptimizerRounds`). Forward, backward and evaluation are told apart by hooks on the outermost modules that hold the
+    parameters. Nothing is heard while another training of ours runs in this process: a Trainer's, Lightning's, a
+    `TrainingLoop`. Threads other than the one that takes the first step are not watched. Models and optimizers are not
+    kept alive.
+
+    Args:
+        args: What callbacks get as `args`.
+        make_callbacks: Makes them, when the training begins: what never trains pays for nothing.
+        gives_way: Whether it ends when another loop is to be observed.
+    """
+
+    def __init__(self, args: Any, make_callbacks: MakeCallbacks, *, gives_way: bool = False) -> None:
+        self.fence = FailureGuard()
+        self.gives_way = gives_way
+        self._args = args
+        self._make_callbacks = make_callbacks
+        self._events: LoopEvents | None = None
+        self._rounds = OptimizerRounds(())
+        self._models = Outermost()
+        self._hooks = ExitStack()
+        self._at_close: list[Callable[[], object]] = []
+        self._thread = 0
+        self._is_over = False
+        self._in_step = self._in_evaluation = False
+        self._num_batches = 0  # in this step
+
+    def listen(self) -> None:
+        """From now on hear of each step of every optimizer in this process."""
+        self._hooks.callback(of_torch.register_optimizer_step_pre_hook(self.before).remove)
+        self._hooks.callback(of_torch.register_optimizer_step_post_hook(self.after).remove)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it hears of nothing any more."""
+        return self._is_over
+
+    def at_close(self, call: Callable[[], object]) -> None:
+        """Call this when a training that has begun is over."""
+        self._at_close.append(call)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """The training is over, ended by this error if there is one; nothing is heard any more. Idempotent."""
+        self._is_over = True
+        PROCESS_END.withdraw(self._process_ends)
+        self._hooks.close()
+        events, self._events = self._events, None
+        if events is None:
+            return
+        if error is None:
+            self.fence.call("the end of a loop", self._finish, events)
+        events.close(error)
+        for call in self._at_close:
+            self.fence.call("the end of a loop", call)
+
+    # ---- hooks: a failure of ours never reaches the loop ----
+
+    def before(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """An optimizer's step begins."""
+        if not torch.compiler.is_compiling():
+            self.fence.call("a loop", self._optimizer_begins, optimizer)
+
+    def after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """An optimizer's step is over."""
+        if self._events is not None and not torch.compiler.is_compiling():
+            self.fence.call("a loop", self._optimizer_ends, optimizer, self._events)
+
+    def _model_begins(self, model: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        if self._events is not None:
+            self.fence.call("a loop", self._forward_begins, model, arguments, keywords, self._events)
+
+    def _model_ends(self, outputs: object) -> None:
+        if self._events is not None and self._is_ours():
+            self._events.forward_ends(outputs)
+
+    # ---- what they tell ----
+
+    def _optimizer_begins(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._events is None:
+            events = self._begin(optimizer)
+        else:
+            events = self._events if self._is_ours() else None
+        if events is None:
+            return
+        with self._objects(events):
+            events.leave("backward")
+            self._evaluation_ends(events)
+            if self._rounds.in_round:
+                events.enter("optimizer")
+            else:
+                self._step_begins(events)
+                events.optimizer_begins()
+
+    def _optimizer_ends(self, optimizer: torch.optim.Optimizer, events: LoopEvents) -> None:
+        if not self._is_ours():
+            return
+        num_steps = self._rounds.ends_with(optimizer)
+        if not num_steps:
+            events.leave("optimizer")
+            return
+        with self._objects(events):
+            events.optimizer_ends()
+            events.state.global_step += num_steps
+            events.fire("step_end")
+        self._in_step = False
+        self._note_accumulation(events)
+        if self._models.are_heard_in_each_step():
+            events.enter("data")
+
+    def _forward_begins(
+        self, model: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], events: LoopEvents
+    ) -> None:
+        if not self._is_ours():
+            return
+        trains = torch.is_grad_enabled()
+        if not trains and not model.training:
+            if not self._in_evaluation:
+                self._in_evaluation = True
+                events.leave_all()
+                events.enter("evaluate")
+            return
+        with self._objects(events):
+            self._evaluation_ends(events)
+            if trains:
+                self._step_begins(events)
+        if trains:
+            self._num_batches += 1
+            events.forward_begins(arguments, keywords)
+        else:
+            events.enter("forward")
+
+    def _begin(self, optimizer: torch.optim.Optimizer) -> LoopEvents | None:
+        if self._is_over or RUNS.other_is_open(None):
+            return None
+        self._thread = threading.get_ident()
+        found = live_objects((torch.nn.Module, torch.optim.Optimizer))
+        optimizers = [one for one in found if isinstance(one, torch.optim.Optimizer)]
+        self._rounds = OptimizerRounds(one for one in optimizers if getattr(type(one).step, "hooked", False))
+        events = LoopEvents(self._args, self._make_callbacks())
+        self._events = events
+        self._models = Outermost(found, optimizers)
+        self._hooks.callback(self._models.listen(self._model_begins, self._model_ends))
+        with self._objects(events):
+            events.fire("init_end")
+            events.fire("train_begin")
+        PROCESS_END.ask(self._process_ends, self._forget)
+        return events
+
+    def _step_begins(self, events: LoopEvents) -> None:
+        if not self._in_step:
+            self._in_step = True
+            self._num_batches = 0
+            events.leave("data")
+            events.fire("step_begin")
+
+    def _evaluation_ends(self, events: LoopEvents) -> None:
+        if self._in_evaluation:
+            self._in_evaluation = False
+            events.leave("evaluate")
+            events.fire("evaluate", metrics={})
+
+    def _note_accumulation(self, events: LoopEvents) -> None:
+        run = events.run()
+        if run is not None and len(self._rounds.optimizers) == 1:
+            run.facts.micro_batches = max(run.facts.micro_batches, self._num_batches)
+
+    def _finish(self, events: LoopEvents) -> None:
+        with self._objects(events):
+            events.leave_all()
+            events.fire("train_end")
+
+    def _is_ours(self) -> bool:
+        """Whether this call is of the loop that we watch, and no other training of ours tells of it."""
+        events = self._events
+        if events is None or threading.get_ident() != self._thread:
+            return False
+        return not RUNS.other_is_open(events.run())
+
+    @contextmanager
+    def _objects(self, events: LoopEvents) -> Iterator[None]:
+        """The models and optimizers, for callbacks; between events nothing of ours holds them."""
+        handler = events.handler
+        handler.model, handler.optimizer = self._models.as_one(), _as_one(self._rounds.optimizers)
+        try:
+            yield
+        finally:
+            handler.model = handler.optimizer = None
+
+    def _process_ends(self) -> None:
+        import sys
+
+        interactive = hasattr(sys, "ps1")  # there an error of any earlier line
+        self.close(None if interactive else getattr(sys, "last_value", None))
+
+    def _forget(self) -> None:
+        """This is a forked child: the training is the parent's."""
+        self._is_over = True
+        self._events = None
+
+
+class _Loops:
+    """The loops that are observed in this process."""
+
+    __slots__ = ("_loops",)
+
+    def __init__(self) -> None:
+        self._loops: weakref.WeakSet[ObservedLoop] = weakref.WeakSet()
+
+    def add(self, loop: ObservedLoop) -> None:
+        """This one is observed from now on; those that give way are over."""
+        for other in list(self._loops):
+            if other.gives_way:
+                other.close()
+        self._loops.add(loop)
+
+    def any(self) -> bool:
+        """Whether there is one that is not over."""
+        return any(not loop.is_over for loop in self._loops)
+
+
+# One, because torch's hooks are those of the whole process
+LOOPS = _Loops()
+
+
+def _as_one(optimizers: list[torch.optim.Optimizer]) -> Any:
+    """What callbacks read of an optimizer, for all of them together."""
+    if len(optimizers) < 2:
+        return optimizers[0] if optimizers else None
+    groups: Iterable[Any] = (group for optimizer in optimizers for group in optimizer.param_groups)
+    return SimpleNamespace(state=ChainMap(*(one.state for one in optimizers)), param_groups=list(groups))
