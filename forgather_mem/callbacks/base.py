@@ -62,6 +62,10 @@ class RuleCallback(TrainerCallback):
         """Numbers of the current or last training; None before the first. Switched off, there are none in it."""
         return self._run.summary if self._run is not None else self._summary
 
+    def wants(self, event: str) -> bool:
+        """Whether one of the rules, or something that is being followed, needs this event now."""
+        return event in self._events
+
     def close(self) -> None:
         """End the run now: flush what is open, restore what was changed. For a training that raised an exception."""
         if self._run is not None:

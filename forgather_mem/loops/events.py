@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,10 @@ from forgather_mem.loops.state import NoFlow, new_state
 from forgather_mem.telemetry.guard import FailureGuard
 
 
+# In each step, and most often of no interest to anybody.
+_OFTEN = frozenset(("step_begin", "pre_optimizer_step", "optimizer_step", "step_end"))
+
+
 class LoopEvents:
     """What any loop tells trainer callbacks. Failures of our own never reach the loop.
 
@@ -24,6 +28,7 @@ class LoopEvents:
         args: What callbacks get as `args`.
         callbacks: Instances or classes, as for a `Trainer`.
         model, optimizer: Passed to callbacks.
+        objects: Returns both anew for each event, so that nothing of ours holds them in between.
 
     Attributes:
         state, control: As in a Trainer; the loop counts in `state`.
@@ -37,9 +42,12 @@ class LoopEvents:
         *,
         model: Any = None,
         optimizer: Any = None,
+        objects: Callable[[], tuple[Any, Any]] | None = None,
     ) -> None:
         self.args = args
         self.fence = FailureGuard()
+        self._objects = objects
+        self._run: Run | None = None
         flow = DefaultFlowCallback() if isinstance(args, TrainingArguments) else NoFlow()
         self.handler = CallbackHandler([flow, *callbacks], model, None, optimizer, None)
         self.renew()
@@ -48,16 +56,34 @@ class LoopEvents:
         """Another training: its state and control are new ones."""
         self.state = new_state(self.args)
         self.control = TrainerControl()
+        self._run = None
 
     def fire(self, event: str, **objects: Any) -> None:
         """Call `on_<event>` of all callbacks; what is in `objects` is passed to them by name."""
-        control = self.handler.call_event(f"on_{event}", self.args, self.state, self.control, **objects)
+        if event in _OFTEN and not self._is_wanted(event):
+            return
+        handler = self.handler
+        if self._objects is not None:
+            handler.model, handler.optimizer = self._objects()
+        try:
+            control = handler.call_event(f"on_{event}", self.args, self.state, self.control, **objects)
+        finally:
+            if self._objects is not None:
+                handler.model = handler.optimizer = None
         self.control = control if control is not None else self.control
+
+    def _is_wanted(self, event: str) -> bool:
+        for callback in self.handler.callbacks:
+            wants = getattr(callback, "wants", None)  # of ours only
+            if wants is None or wants(event):
+                return True
+        return False
 
     def run(self) -> Run | None:
         """The run of this training, if one of the callbacks is ours."""
-        run: Run | None = self.fence.call("the run of a loop", run_of, self.state)
-        return run
+        if self._run is None or self._run.closed:
+            self._run = self.fence.call("the run of a loop", run_of, self.state)
+        return self._run
 
     def log(self, logs: Mapping[str, float]) -> None:
         """Add numbers, with what our sinks add to a log line, to `state.log_history`, and fire `on_log`."""

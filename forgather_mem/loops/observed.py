@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,6 +52,7 @@ class ObservedLoop:
         self._at_close: list[Callable[[], object]] = []
         self._thread = 0
         self._is_over = False
+        self._watches = False  # no other training of ours tells of this step
         self._in_step = self._in_evaluation = False
         self._num_batches = 0  # in this step
 
@@ -72,6 +73,7 @@ class ObservedLoop:
     def close(self, error: BaseException | None = None) -> None:
         """The training is over, ended by this error if there is one; nothing is heard any more. Idempotent."""
         self._is_over = True
+        self._watches = False
         PROCESS_END.withdraw(self._process_ends)
         self._hooks.close()
         events, self._events = self._events, None
@@ -92,55 +94,51 @@ class ObservedLoop:
 
     def after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """An optimizer's step is over."""
-        if self._events is not None and not torch.compiler.is_compiling():
-            self.fence.call("a loop", self._optimizer_ends, optimizer, self._events)
+        if self._watches and not torch.compiler.is_compiling():
+            self.fence.call("a loop", self._optimizer_ends, optimizer)
 
     def _model_begins(self, model: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        if self._events is not None:
-            self.fence.call("a loop", self._forward_begins, model, arguments, keywords, self._events)
+        if self._watches:
+            self.fence.call("a loop", self._forward_begins, model, arguments, keywords)
 
     def _model_ends(self, outputs: object) -> None:
-        if self._events is not None and self._is_ours():
+        if self._watches and self._events is not None and threading.get_ident() == self._thread:
             self._events.forward_ends(outputs)
 
     # ---- what they tell ----
 
     def _optimizer_begins(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._events is None:
-            events = self._begin(optimizer)
-        else:
-            events = self._events if self._is_ours() else None
-        if events is None:
+        events = self._events or self._begin(optimizer)
+        self._watches = events is not None and not RUNS.other_is_open(events.run())
+        if events is None or not self._watches or threading.get_ident() != self._thread:
             return
-        with self._objects(events):
-            events.leave("backward")
+        if self._in_evaluation:
             self._evaluation_ends(events)
-            if self._rounds.in_round:
-                events.enter("optimizer")
-            else:
-                self._step_begins(events)
-                events.optimizer_begins()
+        if self._rounds.in_round:
+            events.enter("optimizer")
+        else:
+            self._step_begins(events)
+            events.optimizer_begins()
 
-    def _optimizer_ends(self, optimizer: torch.optim.Optimizer, events: LoopEvents) -> None:
-        if not self._is_ours():
+    def _optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
+        events = self._events
+        if events is None or threading.get_ident() != self._thread:
             return
         num_steps = self._rounds.ends_with(optimizer)
         if not num_steps:
             events.leave("optimizer")
             return
-        with self._objects(events):
-            events.optimizer_ends()
-            events.state.global_step += num_steps
-            events.fire("step_end")
+        events.optimizer_ends()
+        events.state.global_step += num_steps
+        events.fire("step_end")
         self._in_step = False
         self._note_accumulation(events)
         if self._models.are_heard_in_each_step():
             events.enter("data")
 
-    def _forward_begins(
-        self, model: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], events: LoopEvents
-    ) -> None:
-        if not self._is_ours():
+    def _forward_begins(self, model: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        events = self._events
+        if events is None or threading.get_ident() != self._thread:
             return
         trains = torch.is_grad_enabled()
         if not trains and not model.training:
@@ -149,15 +147,14 @@ class ObservedLoop:
                 events.leave_all()
                 events.enter("evaluate")
             return
-        with self._objects(events):
+        if self._in_evaluation:
             self._evaluation_ends(events)
-            if trains:
-                self._step_begins(events)
-        if trains:
-            self._num_batches += 1
-            events.forward_begins(arguments, keywords)
-        else:
+        if not trains:
             events.enter("forward")
+            return
+        self._step_begins(events)
+        self._num_batches += 1
+        events.forward_begins(arguments, keywords)
 
     def _begin(self, optimizer: torch.optim.Optimizer) -> LoopEvents | None:
         if self._is_over or RUNS.other_is_open(None):
@@ -166,13 +163,11 @@ class ObservedLoop:
         found = live_objects((torch.nn.Module, torch.optim.Optimizer))
         optimizers = [one for one in found if isinstance(one, torch.optim.Optimizer)]
         self._rounds = OptimizerRounds(one for one in optimizers if getattr(type(one).step, "hooked", False))
-        events = LoopEvents(self._args, self._make_callbacks())
-        self._events = events
         self._models = Outermost(found, optimizers)
+        events = self._events = LoopEvents(self._args, self._make_callbacks(), objects=self._objects)
         self._hooks.callback(self._models.listen(self._model_begins, self._model_ends))
-        with self._objects(events):
-            events.fire("init_end")
-            events.fire("train_begin")
+        events.fire("init_end")
+        events.fire("train_begin")
         PROCESS_END.ask(self._process_ends, self._forget)
         return events
 
@@ -184,37 +179,21 @@ class ObservedLoop:
             events.fire("step_begin")
 
     def _evaluation_ends(self, events: LoopEvents) -> None:
-        if self._in_evaluation:
-            self._in_evaluation = False
-            events.leave("evaluate")
-            events.fire("evaluate", metrics={})
+        self._in_evaluation = False
+        events.leave("evaluate")
+        events.fire("evaluate", metrics={})
 
     def _note_accumulation(self, events: LoopEvents) -> None:
         run = events.run()
-        if run is not None and len(self._rounds.optimizers) == 1:
-            run.facts.micro_batches = max(run.facts.micro_batches, self._num_batches)
+        if run is not None and self._num_batches > run.facts.micro_batches and len(self._rounds.optimizers) == 1:
+            run.facts.micro_batches = self._num_batches
 
     def _finish(self, events: LoopEvents) -> None:
-        with self._objects(events):
-            events.leave_all()
-            events.fire("train_end")
+        events.leave_all()
+        events.fire("train_end")
 
-    def _is_ours(self) -> bool:
-        """Whether this call is of the loop that we watch, and no other training of ours tells of it."""
-        events = self._events
-        if events is None or threading.get_ident() != self._thread:
-            return False
-        return not RUNS.other_is_open(events.run())
-
-    @contextmanager
-    def _objects(self, events: LoopEvents) -> Iterator[None]:
-        """The models and optimizers, for callbacks; between events nothing of ours holds them."""
-        handler = events.handler
-        handler.model, handler.optimizer = self._models.as_one(), _as_one(self._rounds.optimizers)
-        try:
-            yield
-        finally:
-            handler.model = handler.optimizer = None
+    def _objects(self) -> tuple[Any, Any]:
+        return self._models.as_one(), _as_one(self._rounds.optimizers)
 
     def _process_ends(self) -> None:
         import sys
@@ -225,6 +204,7 @@ class ObservedLoop:
     def _forget(self) -> None:
         """This is a forked child: the training is the parent's."""
         self._is_over = True
+        self._watches = False
         self._events = None
 
 

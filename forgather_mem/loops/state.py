@@ -14,6 +14,10 @@ from forgather_mem.telemetry.run_session import rank_and_size
 class NoFlow(DefaultFlowCallback):
     """The loop's own code decides when to log, evaluate and save; transformers warns if no flow callback does."""
 
+    def wants(self, event: str) -> bool:
+        """Whether this event is handled."""
+        return False
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None: ...
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None: ...
