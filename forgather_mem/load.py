@@ -14,6 +14,7 @@ from forgather_mem.config.check import unused
 from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.policy.policy import Policy
 from forgather_mem.errors import TemplateError
+from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.switch import is_off, why_off
 
 if TYPE_CHECKING:
@@ -132,9 +133,9 @@ def watch(
 
     Args:
         template: As for `load_callbacks`.
-        output_dir: Our files go into `forgather_mem/<time>` below it, TensorBoard's into `runs`. None for none but those
-            that the template or the environment names.
-        quiet: Don't print the report, to stderr, at the end.
+        output_dir: Our files go into `forgather_mem/<time>` below it, TensorBoard's into `runs`. None: only where the
+            template or the environment names a place.
+        quiet: Don't print the report, to stderr, at the end. `forgather-mem run` prints it in any case.
         options: Keyword arguments and variables of `load_callbacks`.
 
     Returns:
@@ -153,7 +154,7 @@ def watch(
     if not is_off():
         LOOPS.add(loop)
         loop.listen()
-    return Watched(loop, callbacks, quiet=quiet)
+    return Watched(loop, callbacks, quiet=quiet or run_session.folder() is not None)
 
 
 class Watched:
@@ -175,7 +176,7 @@ class Watched:
         Raises:
             RuntimeError: before the first step of an optimizer.
         """
-        report = report_of(self.callbacks, None)
+        report = _report_of(self.callbacks, None)
         if report is None:
             raise RuntimeError("there is no report yet: no optimizer has stepped since watch()")
         return report
@@ -191,9 +192,11 @@ class Watched:
         self.close(error)
 
     def _show(self) -> None:
-        report = None if self._quiet else report_of(self.callbacks, None)
+        from forgather_mem.sinks.console import print_line
+
+        report = None if self._quiet else _report_of(self.callbacks, None)
         if report is not None:
-            print(report, file=sys.stderr)
+            print_line(str(report), sys.stderr)
 
 
 class Attached:
@@ -219,7 +222,7 @@ class Attached:
         Raises:
             RuntimeError: before the first training.
         """
-        report = report_of(self.callbacks, self._why_not) or report_of((), self._why_no_run())
+        report = _report_of(self.callbacks, self._why_not) or _report_of((), self._why_no_run())
         if report is None:
             raise RuntimeError("there is no report yet: call trainer.train() first")
         return report
@@ -253,7 +256,7 @@ class Attached:
             link.leave(self.callbacks)
 
 
-def report_of(callbacks: Sequence[Any], why_not: str | None) -> Report | None:
+def _report_of(callbacks: Sequence[Any], why_not: str | None) -> Report | None:
     """The report of the training that one of these takes part in; None if there is none and no reason why."""
     from forgather_mem.reporting.build import Report
 

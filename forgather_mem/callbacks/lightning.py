@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 from transformers.trainer_callback import TrainerControl, TrainerState
@@ -18,10 +18,10 @@ from forgather_mem.loops.events import LoopEvents
 from forgather_mem.telemetry.guard import FailureGuard
 
 try:
-    if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:  # the same under its older name
-        from pytorch_lightning.callbacks import Callback
-    else:
+    if TYPE_CHECKING or "lightning.pytorch" in sys.modules or "pytorch_lightning" not in sys.modules:
         from lightning.pytorch.callbacks import Callback
+    else:  # the same under its older name
+        from pytorch_lightning.callbacks import Callback
 except ImportError as error:  # pragma: no cover
     raise ImportError(
         "forgather_mem.callbacks.lightning needs Lightning: pip install 'forgather_mem[lightning]'"

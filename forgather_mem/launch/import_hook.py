@@ -1,7 +1,7 @@
 """Finds each training in an unmodified script, without importing anything before the script does.
 
-A finder waits for two modules. When the script has imported `transformers.trainer`, a class of ours is added to its list
-of default callbacks, from which every Trainer, also of a subclass, creates new instances. When it has imported
+A finder waits for two modules. When the script has imported `transformers.trainer`, a class of ours is added to its
+list of default callbacks, from which every Trainer, also of a subclass, creates new instances. When it has imported
 `torch.optim.optimizer`, a global hook of torch waits for the first step of a training without a Trainer. Lightning's
 Trainer finds us itself, by an entry point.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from transformers import TrainerCallback
 
@@ -46,9 +47,9 @@ class Watching(RuleCallback):
         attach(trainer, template, **options)
 
 
-def template_and_options() -> tuple[str, dict[str, object]]:
+def template_and_options() -> tuple[str, dict[str, Any]]:
     """What the options of `forgather-mem run` ask for: the template, and keyword arguments of `load_callbacks`."""
-    options: dict[str, object] = {}
+    options: dict[str, Any] = {}
     if settings := os.environ.get(run_session.SETTINGS):
         from forgather_mem.cli.options import variables_of
 

@@ -16,7 +16,6 @@ from forgather_mem.engine.run_of import run_of
 from forgather_mem.loops.state import NoFlow, new_state
 from forgather_mem.telemetry.guard import FailureGuard
 
-
 # In each step, and most often of no interest to anybody.
 _OFTEN = frozenset(("step_begin", "pre_optimizer_step", "optimizer_step", "step_end"))
 
@@ -99,6 +98,7 @@ class LoopEvents:
         """The training is over, ended by this error if there is one. Idempotent."""
         run = self.run()
         if run is not None:
+            run.fence.call("the end of a run", run.reach, self.state.global_step)  # not each step is read
             close_fenced(run, error)
 
     # ---- phases ----

@@ -39,6 +39,7 @@ class Outermost:
         self._level = 0
         self._depth = 0
         self._is_heard = False
+        self._is_first = True
         self._hear: tuple[Begins, Ends] | None = None
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
 
@@ -54,12 +55,19 @@ class Outermost:
         return self._remove_hooks
 
     def are_heard_in_each_step(self) -> bool:
-        """Whether one was called in the step that is over; if not, listen one level further in."""
+        """Whether one was called in the step that is over; if not, listen one level further in.
+
+        The first step does not count: it may have begun before we listened.
+        """
         heard, self._is_heard = self._is_heard, False
+        if self._is_first:
+            self._is_first = False
+            return heard
         if not heard and self._hear is not None and self._level < _MOST_LEVELS:
             self._level += 1
             self._remove_hooks()
             modules = [module for reference in self._called if (module := reference()) is not None]
+            modules = [module for module in modules if not _is_compiled(module)]
             inner = [child for module in modules for child in module.children() if self._holds_trained(child)]
             self._called = [weakref.ref(module) for module in inner] or self._called
             self._set_hooks()
@@ -73,8 +81,7 @@ class Outermost:
     def _set_hooks(self) -> None:
         for reference in self._called:
             module = reference()
-            # Inside a compiled call our hooks would break its graph
-            if module is not None and getattr(module, "_compiled_call_impl", None) is None:
+            if module is not None and not _is_compiled_in_place(module):
                 self._handles += (
                     module.register_forward_pre_hook(self._before, with_kwargs=True),
                     module.register_forward_hook(self._after, always_call=True),
@@ -100,3 +107,13 @@ class Outermost:
         self._depth -= 1
         if self._depth == 0:
             self._hear[1](outputs)
+
+
+def _is_compiled_in_place(module: Module) -> bool:
+    """Whether hooks of this module are part of what is compiled."""
+    return getattr(module, "_compiled_call_impl", None) is not None
+
+
+def _is_compiled(module: Module) -> bool:
+    """Whether what this module holds runs as compiled code, in which hooks would break the graph."""
+    return _is_compiled_in_place(module) or hasattr(module, "_orig_mod")

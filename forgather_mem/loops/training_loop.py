@@ -243,7 +243,9 @@ class TrainingLoop:
     def _set_hooks(self) -> ExitStack:
         hooks, events = ExitStack(), self._events
         if hasattr(self.model, "register_forward_pre_hook"):
-            begins = self.model.register_forward_pre_hook(lambda _, *given: events.forward_begins(*given), with_kwargs=True)
+            begins = self.model.register_forward_pre_hook(
+                lambda _, *given: events.forward_begins(*given), with_kwargs=True
+            )
             ends = self.model.register_forward_hook(lambda *given: events.forward_ends(given[-1]), always_call=True)
             hooks.callback(begins.remove)
             hooks.callback(ends.remove)

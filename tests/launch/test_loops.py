@@ -1,0 +1,137 @@
+"""`forgather-mem run` of trainings that have no Trainer of transformers."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launch.commands import REPORT, Watched, python, run, taken_apart, watched
+
+PLAIN = """
+import sys
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+def main(steps):
+    kept = []
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(steps):
+        rows = torch.randn(32, 64)
+        loss = model(rows).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        kept.append(rows.repeat(4, 8))
+    print(f"{loss.item():.9f}", sum(parameter.sum().item() for parameter in model.parameters()))
+
+"""
+
+LIGHTNING = """
+import warnings
+warnings.simplefilter("ignore")
+import logging
+import torch
+import lightning
+
+class Line(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 8)
+        self.seen = []
+
+    def training_step(self, batch, batch_idx):
+        self.seen.append(batch[0].repeat(4, 8))
+        return self.layer(batch[0]).square().mean()
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.layer(batch[0]).square().mean())
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters())
+
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+torch.manual_seed(0)
+rows = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(2000, 64)), batch_size=32)
+trainer = lightning.Trainer(
+    max_epochs=3, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False
+)
+line = Line()
+trainer.fit(line, rows, rows)
+print(sum(parameter.sum().item() for parameter in line.parameters()))
+"""
+
+
+def report_in(folder: Path) -> dict[str, Any]:
+    (path,) = folder.glob("forgather_mem/*/report.json")
+    report: dict[str, Any] = json.loads(path.read_text())
+    return report
+
+
+def as_alone(folder: Path, text: str) -> tuple[Watched, dict[str, Any]]:
+    """The outcome of this script when it is watched; what it prints and its exit code are the same without us."""
+    (folder / "script.py").write_text(text)
+    plain = run(python("script.py"), folder)
+    with_us = watched(["script.py"], folder)
+    assert (with_us.plain.code, with_us.plain.out) == (plain.code, plain.out), with_us.plain.err
+    return with_us, report_in(folder)
+
+
+def test_the_leak_of_a_plain_loop_is_found_with_its_holder_and_line(tmp_path: Path) -> None:
+    result, report = as_alone(tmp_path, PLAIN + "main(150)\n")
+    assert (report["steps"], report["run"]["end"], report["leak"]["verdict"]) == (150, "finished", "leak")
+    suspect = report["leak"]["suspects"][0]
+    assert "local 'kept' of main" in suspect["held_by"]
+    assert suspect["allocated_at"].endswith(f":{PLAIN.splitlines().index('        kept.append(rows.repeat(4, 8))') + 1}")
+    assert "150 steps" in result.report
+
+
+def test_what_lightnings_trainer_does_is_heard(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    (tmp_path / "script.py").write_text(LIGHTNING)
+    assert watched(["script.py"], tmp_path).plain.code == 0
+    report = report_in(tmp_path)
+    assert (report["steps"], report["leak"]["verdict"]) == (189, "leak")
+    assert report["leak"]["suspects"][0]["held_by"] == "Line.seen"
+    (log,) = tmp_path.glob("forgather_mem/*/memory.rank0.jsonl")
+    phases = {row["event"] for row in map(json.loads, log.read_text().splitlines()) if "event" in row}
+    assert {"evaluate", "save"} <= phases
+
+
+def test_a_plain_loop_that_is_killed_is_told_of_with_its_last_step(tmp_path: Path) -> None:
+    text = PLAIN.replace("kept.append(", "step == 40 and __import__('os').kill(0 or __import__('os').getpid(), 9) or (")
+    (tmp_path / "script.py").write_text(text + "main(100)\n")
+    result = watched(["script.py"], tmp_path)
+    assert result.plain.code == -signal.SIGKILL
+    report = report_in(tmp_path)
+    assert report["run"]["end"] == "killed"
+    assert report["killed"]["step"] in (41, 42)
+
+
+def test_an_error_ends_the_report_of_a_plain_loop(tmp_path: Path) -> None:
+    result, report = as_alone(tmp_path, PLAIN + "main(50)\nraise ValueError('afterwards')\n")
+    assert (result.plain.code, report["run"]["end"], report["steps"]) == (1, "exception", 50)
+
+
+def test_memory_that_runs_out_in_the_backward_pass_of_a_plain_loop(tmp_path: Path) -> None:
+    text = PLAIN.replace("torch.randn(32, 64)", "torch.randn(32 if step < 40 else 300_000, 64)")
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_DATA, (900 * 2**20,) * 2)\n"
+    result, report = as_alone(tmp_path, limit + text.replace("kept.append", "len") + "main(50)\n")
+    assert (report["run"]["end"], report["oom"]["step"]) == ("oom", 41)
+    assert report["oom"]["phase"] in ("forward", "backward")
+    assert "300,000" in result.report
+
+
+def test_a_script_that_calls_watch_is_watched_once_and_its_report_printed_once(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(PLAIN + "import forgather_mem\nwith forgather_mem.watch():\n    main(60)\n")
+    alone = run(python("script.py"), tmp_path)
+    assert alone.err.count(REPORT) == 1
+    result = taken_apart(run([*python("-m", "forgather_mem", "run"), "script.py"], tmp_path))
+    assert (result.report.count(REPORT), result.plain.code) == (1, 0)
+    assert len(list(tmp_path.glob("forgather_mem/*/report.json"))) == 2

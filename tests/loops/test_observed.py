@@ -1,0 +1,313 @@
+"""Loops that know nothing of us: their steps and phases are heard, and nothing of them changes."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import TrainerCallback
+
+from forgather_mem.callbacks import MemoryCallback
+from forgather_mem.engine.run_of import run_of
+from forgather_mem.loops.observed import LOOPS, ObservedLoop
+from forgather_mem.loops.state import default_arguments
+from forgather_mem.loops.training_loop import TrainingLoop
+from forgather_mem.sinks import Capture
+from forgather_mem.telemetry.rule import Rule
+from forgather_mem.telemetry.triggers import Every
+
+STEPS = 30
+
+
+class Phases(TrainerCallback):
+    """Notes the events, and counts the phases that begin."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.begun: Counter[str] = Counter()
+        self.shapes: set[tuple[int, ...]] = set()
+
+    def phase_begin(self, phase: str) -> None:
+        self.begun[phase] += 1
+
+    def phase_end(self, phase: str) -> None: ...
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self.events.append("step_begin")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if state.global_step == 1:
+            run = run_of(state)
+            assert run is not None
+            run.watch_phases(self)
+            run.watch_batches(lambda arguments, keywords: self.shapes.add(tuple(arguments[0].shape)))
+        self.events.append("step_end")
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self.events.append("evaluate")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self.events.append("train_end")
+
+
+@pytest.fixture
+def watching() -> Iterator[tuple[ObservedLoop, Capture, Phases]]:
+    capture, phases = Capture(), Phases()
+    rule = Rule(Every(steps=1), [lambda moment, sample: {"mine/step": float(moment.step)}])
+    loop = ObservedLoop(default_arguments(), lambda: [MemoryCallback([rule], [capture]), phases])
+    LOOPS.add(loop)
+    loop.listen()
+    gc.collect()  # an optimizer that is still there in a cycle is waited for in the first steps
+    yield loop, capture, phases
+    loop.close()
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = STEPS, micro_batches: int = 1) -> nn.Module:
+    for _ in range(steps):
+        for _ in range(micro_batches):
+            model(torch.randn(16, 8)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+def plainly() -> nn.Module:
+    model = net()
+    return train(model, torch.optim.AdamW(model.parameters()))
+
+
+def accumulating() -> nn.Module:
+    model = net()
+    return train(model, torch.optim.AdamW(model.parameters()), micro_batches=4)
+
+
+def in_a_thread() -> nn.Module:
+    trained: list[nn.Module] = []
+    thread = threading.Thread(target=lambda: trained.append(plainly()))
+    thread.start()
+    thread.join()
+    return trained[0]
+
+
+def two_optimizers() -> nn.Module:
+    generator, critic = nn.Sequential(nn.Linear(4, 8)), net()
+    with torch.no_grad():
+        for parameter in generator.parameters():
+            parameter.fill_(0.1)
+    for_generator, for_critic = (torch.optim.Adam(model.parameters()) for model in (generator, critic))
+    for _ in range(STEPS):
+        for_critic.zero_grad()
+        critic(generator(torch.randn(4, 4)).detach()).mean().backward()
+        for_critic.step()
+        for_generator.zero_grad()
+        critic(generator(torch.randn(4, 4))).mean().backward()
+        for_generator.step()
+    return nn.ModuleList([generator, critic])
+
+
+def an_optimizer_for_each_parameter_inside_the_backward_pass() -> nn.Module:
+    model = net()
+    optimizers = {parameter: torch.optim.SGD([parameter], lr=0.01) for parameter in model.parameters()}
+
+    def step(parameter: torch.Tensor) -> None:
+        optimizers[parameter].step()  # type: ignore[index]
+        optimizers[parameter].zero_grad()  # type: ignore[index]
+
+    hooks = [parameter.register_post_accumulate_grad_hook(step) for parameter in model.parameters()]
+    for _ in range(STEPS):
+        model(torch.randn(16, 8)).square().mean().backward()
+    for hook in hooks:
+        hook.remove()  # the collector doesn't see that they hold the optimizers
+    return model
+
+
+def a_scaler_that_skips() -> nn.Module:
+    model = net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.01), torch.amp.GradScaler("cpu", init_scale=4.0)
+    for step in range(STEPS + 5):
+        loss = model(torch.randn(16, 8)).square().mean()
+        scaler.scale(loss * float("inf") if step % 7 == 3 else loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    return model
+
+
+def a_closure() -> nn.Module:
+    model = net()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+    for _ in range(STEPS):
+        rows = torch.randn(16, 8)
+
+        def closure(rows: torch.Tensor = rows) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss: torch.Tensor = model(rows).square().mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    return model
+
+
+def a_teacher_with_an_optimizer_of_its_own() -> nn.Module:
+    teacher, student = net(), net()
+    unused = torch.optim.SGD(teacher.parameters())
+    optimizer = torch.optim.AdamW(student.parameters())
+    for _ in range(STEPS):
+        with torch.no_grad():
+            wanted = teacher(torch.randn(16, 8))
+        (student(torch.randn(16, 8)) - wanted).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert unused.state_dict()
+    return student
+
+
+def data_parallel() -> nn.Module:
+    model = nn.DataParallel(net())
+    return train(model, torch.optim.AdamW(model.parameters()))
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        plainly,
+        accumulating,
+        in_a_thread,
+        two_optimizers,
+        an_optimizer_for_each_parameter_inside_the_backward_pass,
+        a_scaler_that_skips,
+        a_closure,
+        a_teacher_with_an_optimizer_of_its_own,
+        data_parallel,
+    ],
+    ids=lambda loop: loop.__name__,
+)
+def test_steps_are_counted_and_weights_are_as_without_us(
+    loop: Callable[[], nn.Module], watching: tuple[ObservedLoop, Capture, Phases]
+) -> None:
+    watched, capture, _ = watching
+    torch.manual_seed(1)
+    with_us = loop()
+    watched.close()
+    torch.manual_seed(1)
+    alone = loop()
+    for ours, theirs in zip(with_us.parameters(), alone.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert max(record.step for record in capture.samples) == STEPS
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in with_us.modules())
+
+
+def test_the_phases_of_a_step_and_the_shape_of_its_batch(watching: tuple[ObservedLoop, Capture, Phases]) -> None:
+    watched, _, phases = watching
+    accumulating()
+    watched.close()
+    steps = STEPS - 1  # all after the first
+    assert phases.begun == {"data": steps, "forward": 4 * steps, "backward": 4 * steps, "optimizer": steps}
+    assert phases.shapes == {(16, 8)}
+    assert phases.events == ["step_begin", "step_end"] * STEPS + ["train_end"]
+
+
+def test_an_evaluation_is_a_phase_of_its_own(watching: tuple[ObservedLoop, Capture, Phases]) -> None:
+    watched, _, phases = watching
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(3):
+        train(model.train(), optimizer, steps=5)
+        model.eval()
+        with torch.no_grad():
+            for _ in range(4):
+                model(torch.randn(64, 8))
+    watched.close()
+    assert phases.begun["evaluate"] == 3
+    assert phases.events.count("evaluate") == 2  # the last has no step after it
+    assert phases.events.count("step_end") == 15
+
+
+@pytest.mark.parametrize("mode", ["wrapped", "in place", "a function"])
+def test_a_compiled_model_has_no_more_graph_breaks_and_is_compiled_no_more_often(
+    mode: str, watching: tuple[ObservedLoop, Capture, Phases]
+) -> None:
+    from torch._dynamo import reset
+    from torch._dynamo.utils import counters
+
+    def compiled() -> tuple[int, int]:
+        reset()
+        counters.clear()
+        model = net()
+        called: Any = model
+        if mode == "in place":
+            model.compile(backend="eager")
+        elif mode == "wrapped":
+            called = torch.compile(model, backend="eager")
+        else:
+            called = torch.compile(lambda rows: model(rows), backend="eager")
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(10):
+            called(torch.randn(16, 8)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return sum(counters["graph_break"].values()), counters["frames"]["total"]
+
+    watched, capture, _ = watching
+    with_us = compiled()
+    watched.close()
+    assert with_us == compiled()
+    assert capture.samples[-1].step == 10
+
+
+def test_a_loop_that_tells_of_itself_is_not_observed_and_one_after_it_is(
+    watching: tuple[ObservedLoop, Capture, Phases], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched, capture, _ = watching
+    monkeypatch.chdir(tmp_path)
+    model, own = net(), Capture()
+    optimizer = torch.optim.AdamW(model.parameters())
+    rule = Rule(Every(steps=1), [lambda moment, sample: {"mine/step": float(moment.step)}])
+    told = TrainingLoop(model, optimizer, callbacks=[MemoryCallback([rule], [own])])
+    with told.train():
+        for _ in range(4):
+            with told.step():
+                train(model, optimizer, steps=1)
+    assert (len(own.samples), capture.samples) == (4, [])
+    train(model, optimizer, steps=3)
+    watched.close()
+    assert [record.step for record in capture.samples] == [1, 2, 3]
+
+
+@pytest.mark.usefixtures("unfrozen")
+def test_models_and_optimizers_are_not_kept_alive(watching: tuple[ObservedLoop, Capture, Phases]) -> None:
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters())
+    train(model, optimizer, steps=3)
+    alive = weakref.ref(model), weakref.ref(optimizer)
+    del model, optimizer
+    gc.collect()
+    assert (alive[0](), alive[1]()) == (None, None)
+
+
+def test_a_failure_of_ours_does_not_reach_the_loop(
+    watching: tuple[ObservedLoop, Capture, Phases], caplog: pytest.LogCaptureFixture
+) -> None:
+    watched, _, phases = watching
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("ours")
+
+    phases.on_step_begin = fails  # type: ignore[method-assign]
+    plainly()
+    watched.close()
+    assert "training continues" in caplog.text

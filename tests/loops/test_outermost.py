@@ -1,0 +1,100 @@
+"""The modules that a training calls are found among all that are alive, and heard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from forgather_mem.loops.outermost import Outermost
+
+
+class Calls:
+    """What was heard, in order: the name of the module's class and its first argument, or None at its end."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, object]] = []
+        self.outputs: list[object] = []
+
+    def begins(self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        self.heard.append((type(module).__name__, *arguments[:1]))
+
+    def ends(self, outputs: object) -> None:
+        self.outputs.append(outputs)
+
+
+class Wrapper(nn.Module):
+    """Calls its inner module, or is only its place."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.inner(rows)
+        return result
+
+
+def optimizer_of(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(module.parameters())
+
+
+def test_only_the_outermost_module_that_holds_trained_parameters_is_heard() -> None:
+    model, other, calls = Wrapper(nn.Linear(2, 2)), nn.Linear(2, 2), Calls()
+    found = Outermost([*model.modules(), other, "no module"], [optimizer_of(model)])
+    stop = found.listen(calls.begins, calls.ends)
+    rows = torch.ones(1, 2)
+    expected = model(rows)
+    other(rows)
+    assert found.as_one() is model
+    assert calls.heard == [("Wrapper", rows)]
+    assert torch.equal(calls.outputs[0], expected)  # type: ignore[arg-type]
+    stop()
+    model(rows)
+    assert len(calls.heard) == 1
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_an_exception_that_leaves_the_module_is_heard_as_its_end() -> None:
+    model, calls = Wrapper(nn.Linear(2, 2)), Calls()
+    Outermost(model.modules(), [optimizer_of(model)]).listen(calls.begins, calls.ends)
+    with pytest.raises(RuntimeError):
+        model(torch.ones(1, 3))
+    assert calls.outputs == [None]
+    model(torch.ones(1, 2))
+    assert [name for name, *_ in calls.heard] == ["Wrapper", "Wrapper"]
+
+
+def test_a_wrapper_that_is_never_called_makes_way_for_what_it_holds() -> None:
+    model, calls = Wrapper(Wrapper(nn.Linear(2, 2))), Calls()
+    found = Outermost(model.modules(), [optimizer_of(model)])
+    found.listen(calls.begins, calls.ends)
+    rows = torch.ones(1, 2)
+    for _ in range(5):
+        model.inner.inner(rows)
+        found.are_heard_in_each_step()
+    assert {name for name, *_ in calls.heard} == {"Linear"}
+    assert found.are_heard_in_each_step() is False
+    model.inner.inner(rows)
+    assert found.are_heard_in_each_step() is True
+
+
+def test_two_models_are_one_to_callbacks_and_neither_is_kept_alive() -> None:
+    first, second = nn.Linear(2, 2), nn.Linear(3, 3)
+    found = Outermost([first, second], [optimizer_of(first), optimizer_of(second)])
+    both = found.as_one()
+    assert both is not None
+    assert sorted(parameter.numel() for parameter in both.parameters()) == [2, 3, 4, 9]
+    del both, second
+    assert found.as_one() is first
+    del first
+    assert found.as_one() is None
+
+
+def test_nothing_is_hooked_inside_a_compiled_call() -> None:
+    model, calls = nn.Linear(2, 2), Calls()
+    model.compile(backend="eager")
+    Outermost([model], [optimizer_of(model)]).listen(calls.begins, calls.ends)
+    assert not model._forward_hooks
