@@ -121,7 +121,7 @@ def watch(
     output_dir: str | os.PathLike[str] | None = ".",
     quiet: bool = False,
     **options: Any,
-) -> Watched:
+) -> WatchedLoop:
     """Watch a training loop that has no Trainer, whatever it looks like, from here on.
 
         with forgather_mem.watch():
@@ -154,10 +154,10 @@ def watch(
     if not is_off():
         LOOPS.add(loop)
         loop.listen()
-    return Watched(loop, callbacks, quiet=quiet or run_session.folder() is not None)
+    return WatchedLoop(loop, callbacks, quiet=quiet or run_session.folder() is not None)
 
 
-class Watched:
+class WatchedLoop:
     """What `watch` returns.
 
     Attributes:
@@ -185,7 +185,7 @@ class Watched:
         """The loop is over, ended by this error if there is one: write and print the report. Idempotent."""
         self._loop.close(error)
 
-    def __enter__(self) -> Watched:
+    def __enter__(self) -> WatchedLoop:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
