@@ -55,8 +55,10 @@ class _Stalls:
             if self._thread is None:
                 self._stop = threading.Event()
                 arguments = self._stop, self._lock, self._files
-                self._thread = threading.Thread(target=_look, args=arguments, name="forgather-mem: files", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=_look, args=arguments, name="forgather-mem: files", daemon=True)
+                with contextlib.suppress(RuntimeError):  # the interpreter ends, or the process may have no more threads
+                    thread.start()
+                    self._thread = thread
 
     def forget(self, file: Watched) -> None:
         """This file is closed; with the last of them the thread ends."""

@@ -1,8 +1,8 @@
 """Finds each training in an unmodified script, without importing anything before the script does.
 
-A finder waits for two modules. When the script has imported `transformers.trainer`, a class of ours is added to its
-list of default callbacks, from which every Trainer, also of a subclass, creates new instances. When it has imported
-`torch.optim.optimizer`, a global hook of torch waits for the first step of a training without a Trainer. Lightning's
+A finder waits for three modules. When the script has imported `transformers.trainer`, a class of ours is added to its
+list of default callbacks, from which every Trainer, also of a subclass, creates new instances. Forgather's trainer takes one when it is made. When
+the script has imported `torch.optim.optimizer`, a global hook of torch waits for the first step of a training without a Trainer. Lightning's
 Trainer finds us itself, by an entry point.
 """
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 TRAINER_MODULE = "transformers.trainer"
+FORGATHER_MODULE = "forgather.ml.trainer.base_trainer"
 OPTIMIZER_MODULE = "torch.optim.optimizer"
 
 
@@ -41,7 +42,11 @@ class TrainingFinder:
     """Finds nothing itself; watches the imports until the modules are loaded that trainings need."""
 
     def __init__(self) -> None:
-        self._waits_for = {TRAINER_MODULE: _add_default_callback, OPTIMIZER_MODULE: _meet_optimizers}
+        self._waits_for = {
+            TRAINER_MODULE: _add_default_callback,
+            FORGATHER_MODULE: _meet_forgather,
+            OPTIMIZER_MODULE: _meet_optimizers,
+        }
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -67,6 +72,13 @@ class TrainingFinder:
             sys.meta_path.remove(self)
         if meet is not None:
             FailureGuard().call("run", meet)
+
+
+def _meet_forgather() -> None:
+    from forgather_mem.callbacks.trainer.forgather import call_when_made
+    from forgather_mem.launch.watching import add_to
+
+    call_when_made(sys.modules[FORGATHER_MODULE].BaseTrainer, add_to)
 
 
 def _meet_optimizers() -> None:

@@ -47,6 +47,12 @@ class Watching(RuleCallback):
         attach(trainer, template, **options)
 
 
+def add_to(trainer: Any) -> None:
+    """Watch a trainer of Forgather's, which has no callbacks that every one gets. The list that it was given stays."""
+    if not any(isinstance(known, Watching) for known in trainer.callbacks):
+        trainer.callbacks = [*trainer.callbacks, Watching()]
+
+
 def template_and_options() -> tuple[str, dict[str, Any]]:
     """What the options of `forgather-mem run` ask for: the template, and keyword arguments of `load_callbacks`."""
     options: dict[str, Any] = {}

@@ -88,7 +88,9 @@ def test_the_leak_of_a_plain_loop_is_found_with_its_holder_and_line(tmp_path: Pa
     assert (report["steps"], report["run"]["end"], report["leak"]["verdict"]) == (150, "finished", "leak")
     suspect = report["leak"]["suspects"][0]
     assert "local 'kept' of main" in suspect["held_by"]
-    assert suspect["allocated_at"].endswith(f":{PLAIN.splitlines().index('        kept.append(rows.repeat(4, 8))') + 1}")
+    assert suspect["allocated_at"].endswith(
+        f":{PLAIN.splitlines().index('        kept.append(rows.repeat(4, 8))') + 1}"
+    )
     assert "150 steps" in result.report
 
 
