@@ -1,9 +1,9 @@
 """Finds each training in an unmodified script, without importing anything before the script does.
 
 A finder waits for three modules. When the script has imported `transformers.trainer`, a class of ours is added to its
-list of default callbacks, from which every Trainer, also of a subclass, creates new instances. Forgather's trainer takes one when it is made. When
-the script has imported `torch.optim.optimizer`, a global hook of torch waits for the first step of a training without a Trainer. Lightning's
-Trainer finds us itself, by an entry point.
+list of default callbacks, from which every Trainer, also of a subclass, creates new instances. Forgather's trainer gets
+one when it is made. With `torch.optim.optimizer`, a global hook of torch waits for the first step of a training without
+a Trainer. Lightning's Trainer finds us itself, by an entry point.
 """
 
 from __future__ import annotations
