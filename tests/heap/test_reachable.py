@@ -18,7 +18,6 @@ from forgather_mem.diagnose.leaks.library_growth import LibraryContainers
 from forgather_mem.diagnose.leaks.native_lines import NativeLines
 from forgather_mem.diagnose.leaks.snapshot import chains, grown, length_of, look
 from forgather_mem.diagnose.leaks.suspects import Suspect, suspect_of
-from forgather_mem.heap.garbage import Mark, garbage_among
 from forgather_mem.heap.object_size import deep_bytes
 from forgather_mem.heap.reachable import ReachableGraph
 
@@ -304,40 +303,3 @@ def test_the_line_that_takes_native_memory_is_told_from_lines_that_give_it_back(
     code, line = found
     assert code.co_name in ("leaks", "take")
     assert "leaks" not in code.co_name or "stays" in linecache.getline(__file__, line)
-
-
-# ---- garbage ----
-
-
-class Node:
-    def __init__(self) -> None:
-        self.me: object = None
-
-
-def test_cycles_that_wait_for_a_collection_are_told_from_what_lives() -> None:
-    gc.collect()
-    gc.disable()
-    try:
-        mark = Mark()
-        alive = [Node() for _ in range(5)]
-        for _ in range(7):
-            node = Node()
-            node.me = node
-        del node
-        young = mark.younger()
-        assert young is not None
-        garbage = garbage_among(young)
-        assert sum(type(thing) is Node for thing in garbage) == 7
-        assert len(alive) == 5
-        mark.drop()
-        del young, garbage
-        assert gc.collect() >= 7, "looking has kept nothing"
-    finally:
-        gc.enable()
-
-
-def test_after_a_full_collection_nothing_is_claimed() -> None:
-    mark = Mark()
-    gc.collect()
-    assert mark.younger() is None
-    mark.drop()
