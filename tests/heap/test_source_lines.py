@@ -15,7 +15,6 @@ import torch
 import forgather_mem
 from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.heap.source_lines import (
-    files_of,
     is_our_class,
     is_user_class,
     is_user_file,
@@ -64,12 +63,6 @@ def test_the_script_is_the_users_though_it_has_no_file() -> None:
     script = ModuleType("__main__")
     assert is_user_module(script)
     assert is_user_class(type("Mine", (), {"__module__": "__main__"}))
-
-
-def test_the_files_of_a_class_and_of_its_bases_come_first(mine: ModuleType) -> None:
-    child = type("Child", (mine.Mine, torch.nn.Module), {})
-    assert files_of([child])[:2] == [__file__, mine.__file__]
-    assert torch.nn.modules.module.__file__ not in files_of([child])
 
 
 def test_where_the_user_wrote_a_function_is_told_and_where_a_library_did_is_not(mine: ModuleType) -> None:

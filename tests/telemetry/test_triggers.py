@@ -48,7 +48,8 @@ def test_a_trigger_says_when_it_is_to_be_checked() -> None:
     assert fields(AtEvent("on_save", "evaluate")) == (("save", "evaluate"), 1, 0, None)
     above = Above("host/rss_bytes", "2GiB", at="save")
     assert (above.events, above.every_steps, above.every_epochs) == (("save",), 1, 0)
-    assert (above.limit.name, above.limit.above) == ("host/rss_bytes", 2 * GIB)
+    assert above.limit.name == "host/rss_bytes"
+    assert above.limit == Above("host/rss_bytes", 2 * GIB).limit != Above("host/rss_bytes", GIB).limit
     assert above.limit.rearm == pytest.approx(0.95 * 2 * GIB)
     assert Above("device/reserved_frac", "92%", rearm="80%").limit.rearm == 0.8
 
