@@ -21,16 +21,11 @@ def worker_suspects(loader: Any, bytes_per_step: float) -> list[Suspect]:
     """Lines of the dataset and the collator that add to an attribute or to a module's variable."""
     loader = getattr(loader, "base_dataloader", loader)  # Accelerate's
     found: list[Suspect] = []
-    for part in (_users(getattr(loader, "dataset", None)), getattr(loader, "collate_fn", None)):
-        for function in _functions(part):
+    for part in (getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)):
+        functions = _functions(part)
+        for function in functions:
             found += _in_function(part, function, bytes_per_step)
     return list({(one.held_by, one.allocated_at): one for one in found}.values())[:3]
-
-
-def _users(dataset: Any) -> Any:
-    """The user's own dataset inside a `Subset` and the like."""
-    inner = getattr(dataset, "dataset", None)
-    return dataset if inner is None or inner is dataset or is_user_class(type(dataset)) else _users(inner)
 
 
 def _functions(part: Any) -> list[Any]:
@@ -38,7 +33,8 @@ def _functions(part: Any) -> list[Any]:
         return [part]
     cls = type(part)
     if not is_user_class(cls):
-        return []
+        inner = getattr(part, "dataset", None)  # Subset and similar
+        return [] if inner is None or inner is part else _functions(inner)
     names = [name for base in cls.__mro__ if is_user_class(base) for name in vars(base)]
     return [getattr(cls, name) for name in names if inspect.isfunction(getattr(cls, name, None)) and name != "__init__"]
 
