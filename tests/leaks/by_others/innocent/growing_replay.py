@@ -9,7 +9,7 @@ import random
 import torch
 from torch import nn
 
-STATE, HISTORY = 4, 24
+STATE, HISTORY = 4, 80
 
 
 class Pole:
@@ -63,7 +63,7 @@ class Policy(nn.Module):
         return self.net(frames)
 
 
-def main(steps=480, phase=120, moves=24):
+def main(steps=480, phase=120, moves=40):
     torch.manual_seed(0)
     rng = random.Random(0)
     pole, memory, policy, target = Pole(rng), Memory(), Policy(), Policy()
