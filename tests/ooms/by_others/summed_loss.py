@@ -43,9 +43,8 @@ def batches(page):
         top = torch.randint(page.shape[0] - LENGTH, (BATCH,), generator=generator)
         left = torch.randint(page.shape[1] - LENGTH, (BATCH,), generator=generator)
         corners = torch.stack([top, left], 1).tolist()
-        yield torch.stack([page[y : y + LENGTH, x : x + LENGTH] for y, x in zip(top, left, strict=False)])[:, None].to(
-            DTYPE
-        )
+        sharp = torch.stack([page[y : y + LENGTH, x : x + LENGTH] for y, x in corners])
+        yield sharp.unsqueeze(1).to(DTYPE)
 
 
 class Block(nn.Module):
