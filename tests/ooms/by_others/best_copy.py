@@ -24,7 +24,7 @@ COPIES = 3
 COPY_OPTIMIZER = True
 STEPS = 50
 SAVE_EVERY = 10
-MEMORY = 395
+MEMORY = 350
 
 
 def small_machine(mib):
