@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
 
-BATCH = 4
+BATCH = 1
 ACCUM = 1
 LENGTH = 64
 WIDTH = 320
