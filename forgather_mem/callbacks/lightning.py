@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback, TrainerControl, TrainerState
@@ -24,6 +24,9 @@ except ImportError as error:  # pragma: no cover
         "forgather_mem.callbacks.lightning needs Lightning: pip install 'forgather_mem[lightning]'"
     ) from error
 
+if TYPE_CHECKING:
+    import torch
+    from lightning.pytorch import LightningModule, Trainer
 
 _FENCE = FailureGuard()  # for what is ours outside a run
 
@@ -49,7 +52,7 @@ class LightningCallbacks(Callback):
 
     # ---- Lightning's hooks ----
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.state = TrainerState()
         self.control = TrainerControl()
         self._args = SimpleNamespace(
@@ -68,27 +71,31 @@ class LightningCallbacks(Callback):
         self._follow(trainer)
         self._fire("train_begin")
 
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._follow(trainer)
         self._fire("epoch_begin")
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
         if not self._inside_step:
             self._inside_step = True
             self._fire("step_begin")
         self._phase("forward")
 
-    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
         self._phase("backward")
 
-    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._phase(None)
 
-    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
         self._fire("pre_optimizer_step")
         self._phase("optimizer")
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: object, batch_idx: int
+    ) -> None:
         self._phase(None)
         before = self.state.global_step
         self._follow(trainer, batch_idx)
@@ -100,18 +107,18 @@ class LightningCallbacks(Callback):
         self._fire("optimizer_step")
         self.state.global_step = after
         self._fire("step_end")
-        every = trainer.log_every_n_steps
+        every = getattr(trainer, "log_every_n_steps", 0)  # set without a declaration
         if every and after % every == 0:
             self._log(lambda: {**_step_numbers(trainer, outputs), **self._metrics(trainer, of_validation=False)})
         if self.control.should_training_stop or self.control.should_epoch_stop:
             trainer.should_stop = True
 
-    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._handler is not None and not trainer.sanity_checking:
             self._known = set(trainer.callback_metrics)
             self._phase("evaluate")
 
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._handler is not None and not trainer.sanity_checking:
             self._phase(None)
             self._of_validation |= set(trainer.callback_metrics) - self._known
@@ -119,24 +126,24 @@ class LightningCallbacks(Callback):
             self._log(lambda: metrics)
             self._fire("evaluate", metrics=metrics)
 
-    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: object) -> None:
         if self._handler is not None:
             self._fire("save")
 
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.state.epoch = float(trainer.current_epoch + 1)
         self._fire("epoch_end")
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._fire("train_end")
         self._close()
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._close(exception)
 
     # ---- inside ----
 
-    def _follow(self, trainer: Any, batch_idx: int | None = None) -> None:
+    def _follow(self, trainer: Trainer, batch_idx: int | None = None) -> None:
         """Copies Lightning's counters into the state."""
         self.state.global_step = trainer.global_step
         self.state.epoch = float(trainer.current_epoch)
@@ -144,7 +151,7 @@ class LightningCallbacks(Callback):
         if batch_idx is not None and isinstance(batches, int) and batches > 0:
             self.state.epoch += (batch_idx + 1) / batches
 
-    def _metrics(self, trainer: Any, *, of_validation: bool) -> dict[str, float]:
+    def _metrics(self, trainer: Trainer, *, of_validation: bool) -> dict[str, float]:
         metrics = trainer.callback_metrics.items()
         return {name: float(value) for name, value in metrics if (name in self._of_validation) is of_validation}
 
@@ -156,7 +163,7 @@ class LightningCallbacks(Callback):
         self.state.log_history.append({**entry, "step": self.state.global_step})
         self._fire("log", logs=entry)
 
-    def _fire(self, event: str, **objects: Any) -> None:
+    def _fire(self, event: str, **objects: object) -> None:
         assert self._handler is not None
         control = self._handler.call_event(f"on_{event}", self._args, self.state, self.control, **objects)
         self.control = control if control is not None else self.control
@@ -184,12 +191,12 @@ class LightningCallbacks(Callback):
 class _NoFlow(DefaultFlowCallback):
     """Lightning decides when to log, validate and save; transformers warns if no flow callback does."""
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None: ...
+    def on_step_end(self, args: object, state: object, control: object, **kwargs: object) -> None: ...
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None: ...
+    def on_epoch_end(self, args: object, state: object, control: object, **kwargs: object) -> None: ...
 
 
-def _step_numbers(trainer: Any, outputs: Any) -> dict[str, float]:
+def _step_numbers(trainer: Trainer, outputs: Any) -> dict[str, float]:
     """The loss of a batch, as Lightning passes it to callbacks, and the learning rate."""
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     numbers = {} if loss is None else {"loss": float(loss)}

@@ -60,7 +60,7 @@ class Problem:
 
     @property
     def is_mistake(self) -> bool:
-        """All problems found, in the order of the stages."""
+        """Whether it has to be fixed: of what is found, all but a key given twice."""
         return self.kind != "redeclared"
 
 

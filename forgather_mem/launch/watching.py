@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.memory_callback import MemoryCallback
@@ -28,7 +29,7 @@ class Watching(RuleCallback):
         super().__init__([], [JsonlSink(), BlackBoxSink()])
         return True
 
-    def on_init_end(self, args: object, state: object, control: object, **objects: object) -> None:
+    def on_init_end(self, args: Any, state: Any, control: Any, **objects: object) -> None:
         super().on_init_end(args, state, control, **objects)
         if self._on():
             FailureGuard(self.strict).call("run", self._attach)

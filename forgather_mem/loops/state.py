@@ -14,12 +14,12 @@ from forgather_mem.telemetry.run_session import rank_and_size
 class NoFlow(DefaultFlowCallback):
     """The loop's own code decides when to log, evaluate and save; transformers warns if no flow callback does."""
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None: ...
+    def on_step_end(self, args: object, state: object, control: object, **kwargs: object) -> None: ...
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None: ...
+    def on_epoch_end(self, args: object, state: object, control: object, **kwargs: object) -> None: ...
 
 
-def new_state(args: Any) -> TrainerState:
+def new_state(args: object) -> TrainerState:
     """A state with what any callback checks before it prints: whether this is the main process."""
     rank = getattr(args, "process_index", rank_and_size()[0])
     local_rank = getattr(args, "local_process_index", os.environ.get("LOCAL_RANK", rank))

@@ -262,14 +262,14 @@ class TrainingLoop:
             hooks.callback(ends.remove)
         return hooks
 
-    def _forward_begins(self, model: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def _forward_begins(self, model: object, arguments: tuple[object, ...], keywords: dict[str, object]) -> None:
         self._enter("forward")
         run = self._run()
         if run is not None:
             for see in run.phases.on_batch:
                 run.fence.call("batch", see, arguments, keywords)
 
-    def _forward_ends(self, outputs: Any) -> None:
+    def _forward_ends(self, outputs: object) -> None:
         run = self._run()
         if run is not None and outputs is None and sys.exc_info()[0] is not None:
             run.fence.call("phases", run.phases.fail)
@@ -287,7 +287,7 @@ class TrainingLoop:
         self._leave("optimizer")
         self._fire("optimizer_step")
 
-    def _fire(self, event: str, **objects: Any) -> None:
+    def _fire(self, event: str, **objects: object) -> None:
         control = self.callback_handler.call_event(f"on_{event}", self.args, self.state, self.control, **objects)
         self.control = control if control is not None else self.control
 

@@ -116,7 +116,7 @@ def _training(moment: Moment) -> Facts:
 
 def _data(name: str, loader: object) -> Facts:
     facts = {}
-    rows, batches = _length(getattr(loader, "dataset", None)), _length(loader)
+    rows, batches = length_of(getattr(loader, "dataset", None)), length_of(loader)
     if rows is not None:
         facts[f"{name} rows"] = f"{rows:,}"
     elif loader is not None:
@@ -128,10 +128,11 @@ def _data(name: str, loader: object) -> Facts:
     return facts
 
 
-def _length(sized: Any) -> int | None:
+def length_of(sized: Any) -> int | None:
+    """How many items it has; None for a stream."""
     try:
         return len(sized)
-    except (TypeError, NotImplementedError, AttributeError):  # a stream
+    except (TypeError, NotImplementedError, AttributeError):
         return None
 
 
