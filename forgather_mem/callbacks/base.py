@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,6 +30,20 @@ if TYPE_CHECKING:
     from transformers import TrainerControl as Control
     from transformers import TrainerState as State
     from transformers import TrainingArguments as Args
+
+
+def _passing_on(event: str) -> Callable[..., None]:
+    """The handler of an event that does nothing else; it first checks whether there is anything to do."""
+
+    def handle(
+        self: RuleCallback, args: Args, state: State, control: Control, *metrics: object, **objects: object
+    ) -> None:
+        if event in self._events:
+            self._event(event, args, state, control, objects)
+
+    handle.__name__ = f"on_{event}"
+    handle.__qualname__ = f"RuleCallback.on_{event}"
+    return handle
 
 
 class RuleCallback(TrainerCallback):
@@ -74,7 +88,7 @@ class RuleCallback(TrainerCallback):
             self._leave_run()
             run.close("interrupted")
 
-    # ---- events; each first checks whether there is anything to do ----
+    # ---- events ----
 
     def on_init_end(self, args: Args, state: State, control: Control, **objects: Any) -> None:
         FailureGuard(self.strict).call("link", self._stay_linked)
@@ -88,17 +102,7 @@ class RuleCallback(TrainerCallback):
         self._event("train_end", args, state, control, objects)
         FailureGuard(self.strict).call("the end of a run", self._finish)
 
-    def on_epoch_begin(self, args: Args, state: State, control: Control, **objects: Any) -> None:
-        if "epoch_begin" in self._events:
-            self._event("epoch_begin", args, state, control, objects)
-
-    def on_epoch_end(
-        self,
-        args: Args | int | None = None,
-        state: State | Mapping[str, float] | None = None,
-        control: Control | None = None,
-        **objects: Any,
-    ) -> None:
+    def on_epoch_end(self, args: Any = None, state: Any = None, control: Any = None, **objects: Any) -> None:
         """The trainer's event, or the plain call `on_epoch_end(epoch, logs=None)` of a loop without a trainer.
 
         In the plain call `epoch` counts from 0; a rule with a period of N epochs is due after epochs N, 2 N, ...
@@ -112,49 +116,18 @@ class RuleCallback(TrainerCallback):
         elif "epoch_end" in self._events:
             self._event("epoch_end", args, state, control, objects)
 
-    def on_step_begin(self, args: Args, state: State, control: Control, **objects: Any) -> None:
-        if "step_begin" in self._events:
-            self._event("step_begin", args, state, control, objects)
-
-    def on_substep_end(self, args: Args, state: State, control: Control, **objects: Any) -> None:
-        if "substep_end" in self._events:
-            self._event("substep_end", args, state, control, objects)
-
-    def on_pre_optimizer_step(self, args: Args, state: State, control: Control, **objects: Any) -> None:
-        if "pre_optimizer_step" in self._events:
-            self._event("pre_optimizer_step", args, state, control, objects)
-
-    def on_optimizer_step(self, args: Args, state: State, control: Control, **objects: Any) -> None:
-        if "optimizer_step" in self._events:
-            self._event("optimizer_step", args, state, control, objects)
-
-    def on_step_end(self, args: Args, state: State, control: Control, **objects: Any) -> None:
-        if "step_end" in self._events:
-            self._event("step_end", args, state, control, objects)
-
-    def on_evaluate(self, args: Args, state: State, control: Control, **objects: Any) -> None:
-        if "evaluate" in self._events:
-            self._event("evaluate", args, state, control, objects)
-
-    def on_predict(self, args: Args, state: State, control: Control, *metrics: Any, **objects: Any) -> None:
-        if "predict" in self._events:
-            self._event("predict", args, state, control, objects)
-
-    def on_prediction_step(self, args: Args, state: State, control: Control, **objects: Any) -> None:
-        if "prediction_step" in self._events:
-            self._event("prediction_step", args, state, control, objects)
-
-    def on_save(self, args: Args, state: State, control: Control, **objects: Any) -> None:
-        if "save" in self._events:
-            self._event("save", args, state, control, objects)
-
-    def on_log(self, args: Args, state: State, control: Control, **objects: Any) -> None:
-        if "log" in self._events:
-            self._event("log", args, state, control, objects)
-
-    def on_push_begin(self, args: Args, state: State, control: Control, **objects: Any) -> None:
-        if "push_begin" in self._events:
-            self._event("push_begin", args, state, control, objects)
+    on_epoch_begin = _passing_on("epoch_begin")
+    on_step_begin = _passing_on("step_begin")
+    on_substep_end = _passing_on("substep_end")
+    on_pre_optimizer_step = _passing_on("pre_optimizer_step")
+    on_optimizer_step = _passing_on("optimizer_step")
+    on_step_end = _passing_on("step_end")
+    on_evaluate = _passing_on("evaluate")
+    on_predict = _passing_on("predict")
+    on_prediction_step = _passing_on("prediction_step")
+    on_save = _passing_on("save")
+    on_log = _passing_on("log")
+    on_push_begin = _passing_on("push_begin")
 
     # ---- inside ----
 

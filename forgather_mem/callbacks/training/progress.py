@@ -13,7 +13,7 @@ from transformers.trainer_callback import ProgressCallback as TransformersBar
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.trainer.link import Link, fellow_callbacks
-from forgather_mem.callbacks.training.facts import length_of
+from forgather_mem.callbacks.training.facts import num_items
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Moment, Sample
 from forgather_mem.telemetry.rule import Rule
@@ -133,7 +133,7 @@ class _Bars:
         if not self._as_bars(moment):
             return
         if self._eval_bar is None:
-            self._eval_bar = self._bar("eval", length_of(moment.objects.get("eval_dataloader")), leave=False)
+            self._eval_bar = self._bar("eval", num_items(moment.objects.get("eval_dataloader")), leave=False)
         self._eval_bar.update(1)
 
     def _evaluate(self, moment: Moment) -> None:
