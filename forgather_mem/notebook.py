@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from forgather_mem.errors import did_you_mean
 from forgather_mem.heap.failed_frames import chain, drop_frames
@@ -24,6 +24,9 @@ from forgather_mem.reclaim.sequence import give_back, memory_now, write_steps
 from forgather_mem.sinks.console import print_line
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.units import format_bytes
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
 
 MAX_ROWS = 15
 _ERROR, _OUT = "error", "Out"
@@ -44,22 +47,22 @@ class Alive:
     num_bytes: int
 
 
-def load_ipython_extension(shell: Any) -> None:
+def load_ipython_extension(shell: InteractiveShell) -> None:
     """Called by `%load_ext`."""
 
     def forgather_mem(line: str) -> None:
         """Shows what is alive: %forgather_mem. Releases it: %forgather_mem release NAME..."""
         print_line(run_magic(shell, line))
 
-    shell.register_magic_function(forgather_mem, magic_kind="line", magic_name="forgather_mem")
+    shell.magics_manager.register_function(forgather_mem, magic_kind="line", magic_name="forgather_mem")
 
 
-def unload_ipython_extension(shell: Any) -> None:
+def unload_ipython_extension(shell: InteractiveShell) -> None:
     """Called by `%unload_ext`."""
     shell.magics_manager.magics["line"].pop("forgather_mem", None)
 
 
-def run_magic(shell: Any, line: str) -> str:
+def run_magic(shell: InteractiveShell, line: str) -> str:
     """Run `%forgather_mem LINE`; returns the text to print."""
     words = line.split()
     if not words:
@@ -69,7 +72,7 @@ def run_magic(shell: Any, line: str) -> str:
     return f"%forgather_mem {line}: write %forgather_mem, or %forgather_mem release NAME... (a variable, Out, error)"
 
 
-def what_is_alive(shell: Any) -> list[Alive]:
+def what_is_alive(shell: InteractiveShell) -> list[Alive]:
     """Variables, remembered results and the last error's frames that hold tensors or arrays, largest first."""
     seen: set[object] = set()
     rows = [
@@ -84,7 +87,7 @@ def what_is_alive(shell: Any) -> list[Alive]:
     return sorted((row for row in rows if row.num_bytes), key=lambda row: -row.num_bytes)
 
 
-def _table(shell: Any) -> str:
+def _table(shell: InteractiveShell) -> str:
     rows = what_is_alive(shell)
     room = next(iter(host_rooms()), None)
     limit = "" if room is None else f" ({format_bytes(room.free_bytes)} free, {room.limit})"
@@ -101,7 +104,7 @@ def _table(shell: Any) -> str:
     return "\n".join(lines)
 
 
-def _release(shell: Any, names: list[str]) -> Iterator[str]:
+def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
     before = memory_now()
     results = {f"{_OUT}[{number}]" for number in _results(shell)}
     known = {name for name, _ in _variables(shell)} | results | {_OUT, _ERROR}
@@ -118,7 +121,7 @@ def _release(shell: Any, names: list[str]) -> Iterator[str]:
         yield str(held)
 
 
-def _let_go(shell: Any, name: str) -> list[object]:
+def _let_go(shell: InteractiveShell, name: str) -> list[object]:
     """Remove a name and everything else the notebook keeps of the same object; returns the objects, to watch them."""
     if name == _ERROR:
         error = _last_error()
@@ -137,7 +140,7 @@ def _let_go(shell: Any, name: str) -> list[object]:
     return gone
 
 
-def _forget_results(shell: Any, gone: list[object]) -> None:
+def _forget_results(shell: InteractiveShell, gone: list[object]) -> None:
     def is_gone(value: object) -> bool:
         return any(value is thing for thing in gone)
 
@@ -156,7 +159,7 @@ def _forget_results(shell: Any, gone: list[object]) -> None:
         last.result = None
 
 
-def _variables(shell: Any) -> list[tuple[str, Any]]:
+def _variables(shell: InteractiveShell) -> list[tuple[str, object]]:
     hidden = shell.user_ns_hidden
     return [
         (name, value)
@@ -165,7 +168,7 @@ def _variables(shell: Any) -> list[tuple[str, Any]]:
     ]
 
 
-def _results(shell: Any) -> dict[int, Any]:
+def _results(shell: InteractiveShell) -> dict[int, object]:
     return dict(shell.user_ns.get(_OUT) or {})
 
 
@@ -174,7 +177,7 @@ def _last_error() -> BaseException | None:
     return error
 
 
-def _frames(error: BaseException) -> Iterator[Mapping[str, Any]]:
+def _frames(error: BaseException) -> Iterator[Mapping[str, object]]:
     for link in chain(error, suppressed=True):
         part = link.__traceback__
         while part is not None:

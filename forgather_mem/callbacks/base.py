@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformers import TrainerCallback
 
@@ -25,6 +25,25 @@ from forgather_mem.telemetry.protocols import Sink
 from forgather_mem.telemetry.records import Objects
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.switch import is_off, why_off
+
+if TYPE_CHECKING:
+    from transformers import TrainerControl as Control
+    from transformers import TrainerState as State
+    from transformers import TrainingArguments as Args
+
+
+def _passing_on(event: str) -> Callable[..., None]:
+    """The handler of an event that does nothing else; it first checks whether there is anything to do."""
+
+    def handle(
+        self: RuleCallback, args: Args, state: State, control: Control, *metrics: object, **objects: object
+    ) -> None:
+        if event in self._events:
+            self._event(event, args, state, control, objects)
+
+    handle.__name__ = f"on_{event}"
+    handle.__qualname__ = f"RuleCallback.on_{event}"
+    return handle
 
 
 class RuleCallback(TrainerCallback):
@@ -73,23 +92,19 @@ class RuleCallback(TrainerCallback):
             self._leave_run()
             run.close("interrupted")
 
-    # ---- events; each first checks whether there is anything to do ----
+    # ---- events ----
 
-    def on_init_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+    def on_init_end(self, args: Args, state: State, control: Control, **objects: Any) -> None:
         FailureGuard(self.strict).call("link", self._stay_linked)
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+    def on_train_begin(self, args: Args, state: State, control: Control, **objects: Any) -> None:
         self.failure = None
         self._summary = _nothing_watched() if self.enabled and is_off() else None
         self._event("train_begin", args, state, control, objects)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+    def on_train_end(self, args: Args, state: State, control: Control, **objects: Any) -> None:
         self._event("train_end", args, state, control, objects)
         FailureGuard(self.strict).call("the end of a run", self._finish)
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        if "epoch_begin" in self._events:
-            self._event("epoch_begin", args, state, control, objects)
 
     def on_epoch_end(self, args: Any = None, state: Any = None, control: Any = None, **objects: Any) -> None:
         """The trainer's event, or the plain call `on_epoch_end(epoch, logs=None)` of a loop without a trainer.
@@ -105,59 +120,28 @@ class RuleCallback(TrainerCallback):
         elif "epoch_end" in self._events:
             self._event("epoch_end", args, state, control, objects)
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        if "step_begin" in self._events:
-            self._event("step_begin", args, state, control, objects)
-
-    def on_substep_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        if "substep_end" in self._events:
-            self._event("substep_end", args, state, control, objects)
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        if "pre_optimizer_step" in self._events:
-            self._event("pre_optimizer_step", args, state, control, objects)
-
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        if "optimizer_step" in self._events:
-            self._event("optimizer_step", args, state, control, objects)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        if "step_end" in self._events:
-            self._event("step_end", args, state, control, objects)
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        if "evaluate" in self._events:
-            self._event("evaluate", args, state, control, objects)
-
-    def on_predict(self, args: Any, state: Any, control: Any, *metrics: Any, **objects: Any) -> None:
-        if "predict" in self._events:
-            self._event("predict", args, state, control, objects)
-
-    def on_prediction_step(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        if "prediction_step" in self._events:
-            self._event("prediction_step", args, state, control, objects)
-
-    def on_save(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        if "save" in self._events:
-            self._event("save", args, state, control, objects)
-
-    def on_log(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        if "log" in self._events:
-            self._event("log", args, state, control, objects)
-
-    def on_push_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        if "push_begin" in self._events:
-            self._event("push_begin", args, state, control, objects)
+    on_epoch_begin = _passing_on("epoch_begin")
+    on_step_begin = _passing_on("step_begin")
+    on_substep_end = _passing_on("substep_end")
+    on_pre_optimizer_step = _passing_on("pre_optimizer_step")
+    on_optimizer_step = _passing_on("optimizer_step")
+    on_step_end = _passing_on("step_end")
+    on_evaluate = _passing_on("evaluate")
+    on_predict = _passing_on("predict")
+    on_prediction_step = _passing_on("prediction_step")
+    on_save = _passing_on("save")
+    on_log = _passing_on("log")
+    on_push_begin = _passing_on("push_begin")
 
     # ---- inside ----
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         kept = dict(self.__dict__)
         for name in ("_run", "_plans", "_part"):  # belong to the training: not for another process or a copy
             kept.pop(name, None)
         return kept
 
-    def __setstate__(self, kept: dict[str, Any]) -> None:
+    def __setstate__(self, kept: dict[str, object]) -> None:
         self.__dict__.update(kept)
         self._forget_run()
 
@@ -189,7 +173,7 @@ class RuleCallback(TrainerCallback):
             self._summary = self._run.summary
         self._forget_run()
 
-    def _event(self, event: str, args: Any, state: Any, control: Any, objects: Objects) -> None:
+    def _event(self, event: str, args: object, state: State, control: object, objects: Objects) -> None:
         try:
             run: Run | None = self._run
             if run is None or run.closed or run_of(state) is not run or event == "train_begin":
@@ -215,7 +199,7 @@ class RuleCallback(TrainerCallback):
         self._following = following
         self._events = frozenset(event for event, plan in self._plans.items() if following or plan.rules)
 
-    def _enter(self, event: str, args: Any, state: Any) -> Run | None:
+    def _enter(self, event: str, args: object, state: State) -> Run | None:
         """The run of this training: joined, or begun if we are the first. None outside a training."""
         if not self._on() or event not in EVENTS_THAT_BEGIN_A_RUN:
             return None
@@ -260,7 +244,7 @@ class RuleCallback(TrainerCallback):
             self._one_event("epoch_end", SimpleNamespace(), state, None, {}, epochs_before=epoch)
 
     def _one_event(
-        self, event: str, args: Any, state: Any, control: Any, objects: Objects, epochs_before: int = 0
+        self, event: str, args: object, state: object, control: object, objects: Objects, epochs_before: int = 0
     ) -> None:
         """One event outside a training: a run of its own, begun and closed here."""
         run = Run.begin(args, state, strict=self.strict)
@@ -271,13 +255,13 @@ class RuleCallback(TrainerCallback):
         finally:
             run.close()
 
-    def _begin_run(self, args: Any, state: Any) -> Run:
+    def _begin_run(self, args: object, state: object) -> Run:
         run = Run.begin(args, state, strict=self.strict, verdict=_close_report)
         RUNS.give(state, run)
         return run
 
 
-def _is_of_another_process(state: Any) -> bool:
+def _is_of_another_process(state: object) -> bool:
     """Whether this training's files are those of a process that has forked us."""
     run = run_of(state)
     return run is not None and not run.is_of_this_process

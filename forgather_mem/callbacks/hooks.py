@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, dataclass_transform, get_args
 
@@ -25,6 +25,7 @@ from forgather_mem.callbacks.hook_channels import (
 from forgather_mem.engine.ledger import Ledger
 from forgather_mem.errors import check_flags
 from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.report import Action
 from forgather_mem.telemetry.triggers import check_period
 
 __all__ = [
@@ -181,8 +182,11 @@ class ClearCacheHook(PipelineHooks):
             self._clear()
 
     def _clear(self) -> None:
-        for what, clear in (("collect", collect if self.garbage_collection else None), ("clear", clear_cache)):
-            done = self._fence.call(f"ClearCacheHook, {what}", clear)
+        collecting = collect if self.garbage_collection else None
+        steps: tuple[tuple[Action, Callable[[], Mapping[str, float]] | None], ...]
+        steps = ("collect", collecting), ("clear", clear_cache)
+        for what, give_back in steps:
+            done = self._fence.call(f"ClearCacheHook, {what}", give_back)
             if done:
                 self._fence.call("ledger", self.ledger.book, what, done)
 

@@ -17,6 +17,10 @@ from forgather_mem.callbacks.trainer.method_patches import Around, MethodPatches
 from forgather_mem.loops.events import LoopEvents
 from forgather_mem.telemetry.guard import FailureGuard
 
+if TYPE_CHECKING:
+    import torch
+    from lightning.pytorch import LightningModule, Trainer
+
 try:
     if TYPE_CHECKING or "lightning.pytorch" in sys.modules or "pytorch_lightning" not in sys.modules:
         from lightning.pytorch.callbacks import Callback
@@ -65,7 +69,7 @@ class LightningCallbacks(Callback):
 
     # ---- Lightning's hooks ----
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         arguments = SimpleNamespace(
             output_dir=trainer.default_root_dir,
             logging_dir=trainer.log_dir,
@@ -83,28 +87,32 @@ class LightningCallbacks(Callback):
         self._patches.wrap(trainer, "save_checkpoint", self._saving())
         self._fire("train_begin")
 
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._follow(trainer)
         self._fire("epoch_begin")
         self._phase("data")
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
         if not self._inside_step:
             self._inside_step = True
             self._fire("step_begin")
         self._phase("forward")
 
-    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
         self._phase("backward")
 
-    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._phase(None)
 
-    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
         self._fire("pre_optimizer_step")
         self._phase("optimizer")
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: object, batch_idx: int
+    ) -> None:
         self._phase(None)
         before = self.state.global_step
         self._follow(trainer, batch_idx)
@@ -117,19 +125,19 @@ class LightningCallbacks(Callback):
         self._fire("optimizer_step")
         self.state.global_step = after
         self._fire("step_end")
-        every = trainer.log_every_n_steps
+        every = getattr(trainer, "log_every_n_steps", 0)  # set without a declaration
         if every and after % every == 0:
             self._log(lambda: {**_step_numbers(trainer, outputs), **self._metrics(trainer, of_validation=False)})
         if self.control.should_training_stop or self.control.should_epoch_stop:
             trainer.should_stop = True
         self._phase("data")
 
-    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._events is not None and not trainer.sanity_checking:
             self._known = set(trainer.callback_metrics)
             self._phase("evaluate")
 
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._events is not None and not trainer.sanity_checking:
             self._phase(None)
             self._of_validation |= set(trainer.callback_metrics) - self._known
@@ -137,21 +145,21 @@ class LightningCallbacks(Callback):
             self._log(lambda: metrics)
             self._fire("evaluate", metrics=metrics)
 
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._phase(None)
         self.state.epoch = float(trainer.current_epoch + 1)
         self._fire("epoch_end")
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._fire("train_end")
         self._close()
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._close(exception)
 
     # ---- inside ----
 
-    def _follow(self, trainer: Any, batch_idx: int | None = None) -> None:
+    def _follow(self, trainer: Trainer, batch_idx: int | None = None) -> None:
         """Copies Lightning's counters into the state."""
         self.state.global_step = trainer.global_step
         self.state.epoch = float(trainer.current_epoch)
@@ -159,7 +167,7 @@ class LightningCallbacks(Callback):
         if batch_idx is not None and isinstance(batches, int) and batches > 0:
             self.state.epoch += (batch_idx + 1) / batches
 
-    def _metrics(self, trainer: Any, *, of_validation: bool) -> dict[str, float]:
+    def _metrics(self, trainer: Trainer, *, of_validation: bool) -> dict[str, float]:
         metrics = trainer.callback_metrics.items()
         return {name: float(value) for name, value in metrics if (name in self._of_validation) is of_validation}
 
@@ -179,7 +187,7 @@ class LightningCallbacks(Callback):
     def _log(self, numbers: Callable[[], dict[str, float]]) -> None:
         self._training.log(self._training.fence.call("metrics", numbers) or {})
 
-    def _fire(self, event: str, **objects: Any) -> None:
+    def _fire(self, event: str, **objects: object) -> None:
         self._training.fire(event, **objects)
 
     def _phase(self, phase: str | None) -> None:
@@ -196,7 +204,7 @@ class LightningCallbacks(Callback):
             events.close(error)
 
 
-def _step_numbers(trainer: Any, outputs: Any) -> dict[str, float]:
+def _step_numbers(trainer: Trainer, outputs: Any) -> dict[str, float]:
     """The loss of a batch, as Lightning passes it to callbacks, and the learning rate."""
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     numbers = {} if loss is None else {"loss": float(loss)}

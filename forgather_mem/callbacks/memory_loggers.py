@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.errors import check_flags, did_you_mean
@@ -56,7 +55,7 @@ class TBMemoryLogger(RuleCallback):
 
     def __init__(
         self,
-        summary_writer: Any = None,
+        summary_writer: object = None,
         every_steps: int = 1,
         *,
         metrics: Sequence[str] = DEFAULT_METRICS,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from forgather_mem.callbacks.trainer.link import Link
+from forgather_mem.callbacks.trainer.method_patches import Arguments, Call, Keywords
 from forgather_mem.telemetry.guard import FailureGuard
 
 
@@ -42,7 +43,7 @@ class StepLoss:
         total, self._sum = self._sum, None
         return total
 
-    def _training_step(self, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    def _training_step(self, call: Call, arguments: Arguments, keywords: Keywords) -> object:
         share = call(*arguments, **keywords)
         if self._unwrap is not None:  # else other code has wrapped our wrapper, and it is still in place
             self._fence.call("the loss of a step", self._add, share)

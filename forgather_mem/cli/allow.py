@@ -12,11 +12,6 @@ from forgather_mem.cli.output import print_rows, shortened
 from forgather_mem.errors import ForgatherMemError
 
 
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the command to the application."""
-    app.command("allow", rich_help_panel=panel)(allow)
-
-
 def allow(
     template: Template,
     settings: Settings = None,

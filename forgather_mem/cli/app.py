@@ -1,6 +1,6 @@
 """The commands of `forgather-mem`, and the messages when one of them fails.
 
-A command is a module of this package with `register(app, panel)`. The module imports typer and nothing heavy; the
+A command is a function in a module of this package, both of its name. The module imports typer and nothing heavy; the
 command imports what it needs when it runs, so that `--help` responds immediately.
 """
 
@@ -33,6 +33,8 @@ COMMANDS = {
 """Name of each command, equal to its module's, with the group that it is listed in."""
 
 ALIASES = {"render": "pp"}
+# What follows `run` is for somebody else's command.
+_SETTINGS = {"run": {"ignore_unknown_options": True, "allow_interspersed_args": False}}
 
 USAGE, FAILURE, INTERRUPTED = 2, 1, 130
 
@@ -71,7 +73,8 @@ def build(names: Sequence[str]) -> typer.Typer:
     )
     app.callback()(_common)
     for name in names:
-        importlib.import_module(f"forgather_mem.cli.{name}").register(app, COMMANDS[name])
+        command = getattr(importlib.import_module(f"forgather_mem.cli.{name}"), name)
+        app.command(name, rich_help_panel=COMMANDS[name], context_settings=_SETTINGS.get(name))(command)
     return app
 
 

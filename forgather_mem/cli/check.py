@@ -30,11 +30,6 @@ if TYPE_CHECKING:
     from forgather_mem.config.check import Problem
 
 
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the command to the application."""
-    app.command("check", rich_help_panel=panel)(check)
-
-
 def check(
     template: Template,
     settings: Settings = None,

@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 DEMO = "configs/demo.yaml"
 
 
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the command to the application."""
-    app.command("demo", rich_help_panel=panel)(demo)
-
-
 def demo(
     steps: int | None = typer.Option(None, min=1, help="Optimizer steps."),
     template: str = typer.Option(

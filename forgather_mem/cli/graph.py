@@ -18,11 +18,6 @@ class Form(StrEnum):
     yaml = "yaml"
 
 
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the command to the application."""
-    app.command("graph", rich_help_panel=panel)(graph)
-
-
 def graph(
     template: Template,
     settings: Settings = None,

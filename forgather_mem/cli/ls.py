@@ -8,11 +8,6 @@ from forgather_mem.cli.options import Searchpath
 from forgather_mem.cli.output import print_rows
 
 
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the command to the application."""
-    app.command("ls", rich_help_panel=panel)(ls)
-
-
 def ls(
     searchpath: Searchpath = None,
     path: bool = typer.Option(False, "--path", help="Print the library's own folder, for other search paths."),

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -95,7 +95,7 @@ def policy_of(
     return policy
 
 
-def variables_of(settings: Sequence[str] | None) -> dict[str, Any]:
+def variables_of(settings: Sequence[str] | None) -> dict[str, object]:
     """Variables from `--set key=value`: keys may be dotted, a value is one YAML scalar, list or mapping.
 
     >>> variables_of(["lr=1e-4", "run.name=first", "run.tags=[a, b]"])
@@ -104,7 +104,7 @@ def variables_of(settings: Sequence[str] | None) -> dict[str, Any]:
     Raises:
         typer.BadParameter: for a setting in any other form.
     """
-    variables: dict[str, Any] = {}
+    variables: dict[str, object] = {}
     for setting in settings or ():
         key, equals, text = setting.partition("=")
         *outer, last = parts = key.strip().split(".")
@@ -112,14 +112,15 @@ def variables_of(settings: Sequence[str] | None) -> dict[str, Any]:
             raise _bad(setting, "must be KEY=VALUE, for example lr=1e-4")
         inside = variables
         for part in outer:
-            inside = inside.setdefault(part, {})
-            if not isinstance(inside, dict):
+            found = inside.setdefault(part, {})
+            if not isinstance(found, dict):
                 raise _bad(setting, f"sets a part of {part!r}, which another setting makes a plain value")
+            inside = found
         inside[last] = _value(setting, text)
     return variables
 
 
-def _value(setting: str, text: str) -> Any:
+def _value(setting: str, text: str) -> object:
     from forgather_mem.config.graph.parse import parse
     from forgather_mem.config.source.rendered import Rendered
 
@@ -131,7 +132,7 @@ def _value(setting: str, text: str) -> Any:
         ) from error
 
 
-def _plain(value: Value) -> Any:
+def _plain(value: Value) -> object:
     from forgather_mem.config.graph.nodes import DictNode, ListNode, Node
 
     if isinstance(value, ListNode) and value.form == "":

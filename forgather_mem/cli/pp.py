@@ -11,11 +11,6 @@ from forgather_mem.errors import TemplateError
 _MAX_TRACED_LINES = 50_000
 
 
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the command to the application."""
-    app.command("pp", rich_help_panel=panel)(pp)
-
-
 def pp(
     template: Template,
     settings: Settings = None,

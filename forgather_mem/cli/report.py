@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 _FILES_OF_A_RUN = ("report.", "memory.rank", "ring.rank", "events.out.", "events.mem.")
 
 
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the command to the application."""
-    app.command("report", rich_help_panel=panel)(report)
-
-
 def report(
     folder: Path = typer.Argument(
         Path("."),

@@ -10,12 +10,6 @@ import typer
 from forgather_mem.cli.run_arguments import OPTIONS, Option
 
 
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the command to the application."""
-    settings = {"ignore_unknown_options": True, "allow_interspersed_args": False}
-    app.command("run", rich_help_panel=panel, context_settings=settings)(run)
-
-
 def run() -> None:
     """Watch any training command, unchanged, and report where the memory went.
 

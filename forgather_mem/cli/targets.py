@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import typer
-
 from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, variables_of
 from forgather_mem.cli.output import print_rows
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the command to the application."""
-    app.command("targets", rich_help_panel=panel)(targets)
 
 
 def targets(template: Template, settings: Settings = None, searchpath: Searchpath = None) -> None:

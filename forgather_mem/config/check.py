@@ -60,7 +60,7 @@ class Problem:
 
     @property
     def is_mistake(self) -> bool:
-        """All problems found, in the order of the stages."""
+        """Whether it has to be fixed: of what is found, all but a key given twice."""
         return self.kind != "redeclared"
 
 
@@ -90,7 +90,7 @@ def problems(environment: ConfigEnvironment, name: str, variables: Mapping[str, 
 
 
 def refused(environment: ConfigEnvironment, config: Config, misfits: Iterable[Problem] | None = None) -> list[Problem]:
-    """The names of all targets that the policy refuses: by their text, and by where the object is defined.
+    """What the policy refuses: names by their text, and by where the object is defined; addresses, also computed ones.
 
     Args:
         environment: Where templates are looked for, with the policy.

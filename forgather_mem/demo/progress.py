@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Never
 
 from tqdm import tqdm
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+    from transformers import TrainerControl as Control
+    from transformers import TrainerState as State
+    from transformers import TrainingArguments as Args
 
 
 class DemoProgress(TrainerCallback):
     """Shows nothing if stderr is not a terminal."""
 
     def __init__(self) -> None:
-        self._bar: tqdm[Any] | None = None
+        self._bar: tqdm[Never] | None = None
 
     @classmethod
-    def in_place_of_the_trainers(cls, trainer: Any) -> DemoProgress:
+    def in_place_of_the_trainers(cls, trainer: Trainer) -> DemoProgress:
         """The bar of this training, which from now on is its only one."""
         for printing in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(printing)
@@ -26,15 +32,15 @@ class DemoProgress(TrainerCallback):
         trainer.add_callback(bar)
         return bar
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+    def on_train_begin(self, args: Args, state: State, control: Control, **objects: object) -> None:
         self._bar = tqdm(total=state.max_steps, unit="step", dynamic_ncols=True, disable=not sys.stderr.isatty())
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+    def on_step_end(self, args: Args, state: State, control: Control, **objects: object) -> None:
         if self._bar is not None:
             self._bar.update(state.global_step - self._bar.n)
 
     def on_log(
-        self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **objects: Any
+        self, args: Args, state: State, control: Control, logs: Mapping[str, float] | None = None, **objects: object
     ) -> None:
         for name in ("loss", "eval_loss"):
             if self._bar is not None and logs and name in logs:

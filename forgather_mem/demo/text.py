@@ -9,9 +9,6 @@ from pathlib import Path
 import torch
 from torch.utils.data import Dataset
 
-VOCAB_SIZE = 256
-"""One token per byte value: the text needs no tokenizer."""
-
 __all__ = ["StdlibText"]
 
 

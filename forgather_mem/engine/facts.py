@@ -13,7 +13,7 @@ from typing import Any
 
 from forgather_mem.engine.summary import RunFacts
 from forgather_mem.system.allocator import current_allocator, gauge
-from forgather_mem.system.memory_limit import MemoryLimit
+from forgather_mem.system.memory_limit import limit_facts
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.system.rank_store import count, share_text
 from forgather_mem.telemetry.run_session import rank_and_size
@@ -25,7 +25,7 @@ def facts_of(args: Any) -> RunFacts:
     """The facts at the start of a training, from the arguments of any trainer; what it lacks is left out."""
     rank, world_size = rank_and_size()
     rank, world_size = int(getattr(args, "process_index", rank) or 0), int(getattr(args, "world_size", world_size) or 1)
-    limit_bytes, limit_kind = _host_limit()
+    limit = limit_facts()
     return RunFacts(
         script=sys.argv[0] if sys.argv else "",
         argv=list(sys.argv[1:]),
@@ -34,8 +34,8 @@ def facts_of(args: Any) -> RunFacts:
         host_name=socket.gethostname() if world_size > 1 else None,
         versions=_versions(),
         started_s=time.time(),
-        host_limit_bytes=limit_bytes,
-        host_limit_kind=limit_kind,
+        host_limit_bytes=limit.get("limit_bytes", 0),
+        host_limit_kind=limit.get("limit_kind", "host"),
         micro_batches=int(getattr(args, "gradient_accumulation_steps", 1) or 1),
     )
 
@@ -112,15 +112,6 @@ def _make_new(parent: Path) -> str:
         else:
             break
     return name
-
-
-def _host_limit() -> tuple[int, str]:
-    """The limit that applies and its source; 0 without /proc."""
-    with contextlib.suppress(OSError, KeyError):
-        limit = MemoryLimit()
-        limit.close()
-        return limit.limit_bytes, limit.kind
-    return 0, "host"
 
 
 def _versions() -> dict[str, str]:

@@ -189,10 +189,6 @@ class Run:
         assign_writer(plans, self._members.values())
         return plans
 
-    def remove_member(self, member: object) -> None:
-        """A callback was removed; its works end with the run, its part of the record is written."""
-        assign_writer(self._members.pop(id(member), {}), self._members.values())
-
     # ---- events ----
 
     def handle(self, plan: EventSchedule, args: Any, state: Any, control: Any, objects: Objects) -> None:

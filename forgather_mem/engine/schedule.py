@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Literal
 
 from forgather_mem.telemetry.events import EVENTS_INSIDE_A_STEP
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.plain_numbers import plain_numbers
 from forgather_mem.telemetry.protocols import Work
 from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.report import Action
 from forgather_mem.telemetry.rule import Rule, name_of
 from forgather_mem.telemetry.triggers import Limit
 
@@ -33,7 +35,7 @@ class ArmedWork:
     def __init__(self, work: Work, name: str) -> None:
         self.call: Callable[[Moment, Sample], Mapping[str, float]] = work if _is_ours(work) else _checked(work)
         self.once = id(work) if getattr(work, "reading", None) is not None else 0
-        self.books: str = getattr(work, "books", "")
+        self.books: Action | Literal[""] = getattr(work, "books", "")
         self.is_urgent: Callable[[], bool] | None = getattr(work, "is_urgent", None)
         self.name = name
         self.strikes = 0
@@ -180,8 +182,9 @@ def schedules_of(
     fence = fence or FailureGuard()
     for rule in rules:
         armed = fence.call(rule.name, ArmedRule, rule, stand_in)
-        for event in rule.when.events if armed is not None else ():
-            by_event[event].append(armed)
+        if armed is not None:
+            for event in rule.when.events:
+                by_event[event].append(armed)
     return {event: EventSchedule(event, armed_rules, epoch) for event, armed_rules in by_event.items()}
 
 

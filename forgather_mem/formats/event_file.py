@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from forgather_mem.files import open_regular
 from forgather_mem.formats.append import AppendFile
 
 # TensorBoard accepts every name with "tfevents" in it. Its slow loader follows only the last name of a folder during a
@@ -149,9 +148,3 @@ def payloads(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         elif _masked(checksum(data[position : position + 8])) != length_crc:
             return
         position = end
-
-
-def good_end(path: str | Path) -> int:
-    """The end of a file's last whole record; TensorBoard reads nothing after it."""
-    with open_regular(path) as file:
-        return max((end for end, _ in payloads(file)), default=0)

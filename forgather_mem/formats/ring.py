@@ -66,9 +66,14 @@ class Ring(NamedTuple):
 
 def ring_files(folder: str | Path) -> dict[int, Path]:
     """The rings in a run's folder by rank."""
+    return files_by_rank(folder, r"ring\.rank(\d{1,6})")
+
+
+def files_by_rank(folder: str | Path, pattern: str) -> dict[int, Path]:
+    """The files whose whole name is that pattern, by the rank that its group finds."""
     found = {}
     for name in os.listdir(folder):
-        match = re.fullmatch(r"ring\.rank(\d{1,6})", name)
+        match = re.fullmatch(pattern, name)
         if match:
             found[int(match[1])] = Path(folder, name)
     return dict(sorted(found.items()))

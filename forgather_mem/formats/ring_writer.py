@@ -22,7 +22,6 @@ TYPE_CHECKING = False  # importing typing would cost the parent a megabyte and 4
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-    from typing import Any
 
 # Sizes not read yet are NaN in the file and absent when read back. Adding a name requires another MAGIC, because
 # records become longer.
@@ -87,8 +86,9 @@ class RingWriter:
         "_states", "_values", "path", "problem", "since_s", "step",
     )  # fmt: skip
 
-    def __init__(self, path: str | Path, header: Mapping[str, Any]) -> None:
-        self.step = int(header.get("step", 0))  # step of the last state written
+    def __init__(self, path: str | Path, header: Mapping[str, object]) -> None:
+        step = header.get("step")
+        self.step = step if isinstance(step, int) else 0  # step of the last state written
         self.problem: str | None = None  # why something is missing in the file
         self._phase_at = 0
         self._states = self._samples = self._notes = 0

@@ -8,9 +8,12 @@ from __future__ import annotations
 import gc
 import itertools
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from forgather_mem.heap.owners import Owner, find_owners
+
+if TYPE_CHECKING:
+    from torch.autograd.graph import Node
 
 MAX_TENSORS = 1_000
 MAX_NODES = 100_000
@@ -32,7 +35,7 @@ def graph_owners(wanted: object, *, max_owners: int = 3, budget_s: float = 2.0) 
     return [owner for owner in owners if leading[owner.target]][:max_owners]
 
 
-def _leads_to(node: Any, wanted: object) -> bool:
+def _leads_to(node: Node, wanted: object) -> bool:
     seen: set[object] = set()
     todo = [node]
     while todo and len(seen) < MAX_NODES:

@@ -7,15 +7,18 @@ import itertools
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from forgather_mem.heap.live_frames import is_running
 from forgather_mem.heap.source_lines import is_our_class
 from forgather_mem.heap.variables import variables_of
 from forgather_mem.probes.tensors import storages_of
+
+if TYPE_CHECKING:
+    import torch
 
 _MOST_INSIDE = 3_000
 OTHER, NOT_ASKED, TUPLE, CONTAINER, TEXT, ARRAY, TENSOR = range(7)
@@ -23,7 +26,7 @@ LRU_CACHE = type(lru_cache(len))
 _SHARED = (type, ModuleType, CodeType, str, int, float, bool, type(None))
 
 
-def is_tensor(thing: object) -> bool:
+def is_tensor(thing: object) -> TypeGuard[torch.Tensor]:
     """Whether it is a tensor; asks its class, which runs no user code."""
     return is_tensor_class(type(thing))
 
@@ -34,7 +37,7 @@ def is_tensor_class(kind: type) -> bool:
     return torch is not None and issubclass(kind, torch.Tensor)
 
 
-def inside(samples: list[Any]) -> Iterator[Any]:
+def inside(samples: Sequence[object]) -> Iterator[object]:
     """The samples, their contents and the contents of these, at most a hundred objects."""
     todo: list[object] = list(samples[:2])
     for part in todo:

@@ -26,8 +26,6 @@ Kind = Literal["variable", "module", "class", "traceback", "notebook"]
 MAX_LEVELS = 30
 MAX_PER_LEVEL = 5_000  # an object with so many referrers identifies nobody
 _CHUNK = 1_000
-# Modules whose classes are generic carriers: their names say nothing about the holder.
-_UNTELLING = ("builtins", "collections", "functools", "types", "_thread", "_io")
 _NOTEBOOK = re.compile(r"_+|_\d+|_i+\d*|_oh|Out|_exit_code")
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from types import (
     BuiltinFunctionType,
+    CellType,
     CodeType,
     FrameType,
     FunctionType,
@@ -240,7 +241,7 @@ def _variable_of(function: FunctionType, held: object) -> str | None:
     return next((name for name, cell in names if _is_full(cell) and cell.cell_contents is held), None)
 
 
-def _is_full(cell: Any) -> bool:
+def _is_full(cell: CellType) -> bool:
     try:
         return cell.cell_contents is not cell
     except ValueError:

@@ -7,13 +7,18 @@ import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from forgather_mem.heap.autograd_owners import graph_owners
+from forgather_mem.heap.object_size import is_tensor
 from forgather_mem.heap.owners import find_owners
 from forgather_mem.probes.tensors import storages_of
 from forgather_mem.units import format_bytes
 
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
 MAX_WATCHED = 100_000
 _BUDGET_S = 2.0
 
@@ -102,13 +107,12 @@ def describe(thing: object) -> str:
     >>> describe({}), describe(len)
     ('dict', 'builtin_function_or_method')
     """
-    if _is_tensor(thing):
-        tensor: Any = thing
-        return f"{type(thing).__name__} {list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+    if is_tensor(thing):
+        return f"{type(thing).__name__} {list(thing.shape)} {str(thing.dtype).removeprefix('torch.')}"
     return type(thing).__name__
 
 
-def tensors_in(thing: object) -> Iterator[Any]:
+def tensors_in(thing: object) -> Iterator[torch.Tensor]:
     """The tensors released with this object: its own, a module's, an optimizer's state, those in containers."""
     seen: set[int] = set()
     todo = [thing]
@@ -117,7 +121,7 @@ def tensors_in(thing: object) -> Iterator[Any]:
         if id(part) in seen:
             continue
         seen.add(id(part))
-        if _is_tensor(part):
+        if is_tensor(part):
             yield part
             gradient = part.grad if part.is_leaf else None
             if gradient is not None:
@@ -132,14 +136,9 @@ def tensors_in(thing: object) -> Iterator[Any]:
             todo += [part.state, part.param_groups]
 
 
-def size_of(tensor: Any) -> int:
+def size_of(tensor: torch.Tensor) -> int:
     """Size of a tensor's storages, in bytes."""
     return sum(size for _, size in storages_of(tensor))
-
-
-def _is_tensor(thing: object) -> bool:
-    torch = sys.modules.get("torch")  # not loaded: there are no tensors
-    return torch is not None and issubclass(type(thing), torch.Tensor)
 
 
 def _is_torch(thing: object, module: str, name: str) -> bool:
@@ -147,7 +146,7 @@ def _is_torch(thing: object, module: str, name: str) -> bool:
     return torch is not None and isinstance(thing, getattr(getattr(torch, module), name))
 
 
-def _weak(thing: object) -> weakref.ref[Any] | None:
+def _weak(thing: T) -> weakref.ref[T] | None:
     try:
         return weakref.ref(thing)
     except TypeError:  # lists, dictionaries, numbers

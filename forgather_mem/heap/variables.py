@@ -111,7 +111,7 @@ def _read_item(owner: Any, key: object) -> object:
 
 
 def _write_name(frame: FrameType, opname: str, name: str, value: object) -> None:
-    namespace: Any = frame.f_globals if opname == "STORE_GLOBAL" else frame.f_locals
+    namespace = frame.f_globals if opname == "STORE_GLOBAL" else frame.f_locals
     namespace[name] = value
     if sys.version_info < (3, 13) and is_function(frame):
         # f_locals is a copy there; this writes it back, as debuggers do. Reading f_locals again would undo it.

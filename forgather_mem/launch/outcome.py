@@ -138,12 +138,9 @@ def _seen_from_outside(report: RunReport, sampler: Sampler, ended: Ended) -> Run
         rss_peak_bytes=host.rss_peak_bytes or ended.peak_bytes,
     )
     if not host.limit_bytes:
-        from forgather_mem.system.memory_limit import MemoryLimit  # imports all probes: 20 ms
+        from forgather_mem.system.memory_limit import limit_facts  # imports all probes: 20 ms
 
-        with contextlib.suppress(OSError, KeyError):
-            limit = MemoryLimit()
-            host = replace(host, limit_bytes=limit.limit_bytes, limit_kind=limit.kind)
-            limit.close()
+        host = replace(host, **limit_facts())
     if not report.run.folder and ended.code == 0:
         report = _ended_as(report, "finished")  # nothing else could tell
     run = replace(report.run, wall_s=ended.wall_s)

@@ -31,7 +31,7 @@ class Watching(RuleCallback):
         super().__init__([], [JsonlSink(), BlackBoxSink()])
         return True
 
-    def on_init_end(self, args: object, state: object, control: object, **objects: object) -> None:
+    def on_init_end(self, args: Any, state: Any, control: Any, **objects: object) -> None:
         super().on_init_end(args, state, control, **objects)
         if self._on():
             FailureGuard(self.strict).call("run", self._attach)

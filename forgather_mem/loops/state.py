@@ -18,12 +18,12 @@ class NoFlow(DefaultFlowCallback):
         """Whether this event is handled."""
         return False
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None: ...
+    def on_step_end(self, args: object, state: object, control: object, **kwargs: object) -> None: ...
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None: ...
+    def on_epoch_end(self, args: object, state: object, control: object, **kwargs: object) -> None: ...
 
 
-def new_state(args: Any) -> TrainerState:
+def new_state(args: object) -> TrainerState:
     """A state with what any callback checks before it prints: whether this is the main process."""
     rank = getattr(args, "process_index", rank_and_size()[0])
     local_rank = getattr(args, "local_process_index", os.environ.get("LOCAL_RANK", rank))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 from forgather_mem.system.allocator import current_allocator, gauge, modules_with_a_cache
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile
@@ -25,6 +25,8 @@ from forgather_mem.telemetry.report import CleanupCall
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import format_duration
 
+P = ParamSpec("P")
+R = TypeVar("R")
 COLLECT = "gc.collect"
 _MAX_SITES = 1000
 # Up to Python 3.13, automatic collections run only when a counter is above its threshold.
@@ -54,7 +56,7 @@ class CleanupProbe:
         self.reading: Hashable = (type(self),)
         self._ledger: _Calls | None = None
         self._collections: _Collections | None = None
-        self._wrapped: list[tuple[ModuleType, Callable[..., Any]]] = []
+        self._wrapped: list[tuple[ModuleType, Callable[..., object]]] = []
         self._tell_at = 1
 
     def begin(self, run: RunInfo) -> None:
@@ -88,7 +90,7 @@ class CleanupProbe:
         )
 
     def _wrap(self, calls: _Calls) -> None:
-        by_function: dict[int, Callable[..., Any]] = {}
+        by_function: dict[int, Callable[..., object]] = {}
         for name in modules_with_a_cache():
             module = sys.modules.get(name)
             function = vars(module).get("empty_cache") if module is not None else None
@@ -238,7 +240,7 @@ class _Collections:
 class _Counting:
     """The function behind one of our `empty_cache` wrappers, and where its calls are counted while they are."""
 
-    def __init__(self, function: Callable[..., Any], what: str, calls: _Calls) -> None:
+    def __init__(self, function: Callable[..., object], what: str, calls: _Calls) -> None:
         self.function = function
         self.what = what
         self.calls: _Calls | None = calls
@@ -259,12 +261,12 @@ class _Counting:
         calls.add(self.what, file, line, took_s, before - device_bytes("reserved_bytes"))
 
 
-def _counted(function: Callable[..., Any], what: str, calls: _Calls) -> Callable[..., Any]:
+def _counted(function: Callable[P, R], what: str, calls: _Calls) -> Callable[P, R]:
     """The function, counted; itself a function of the same name, so that it can be pickled and inspected."""
     counting, fence = _Counting(function, what, calls), calls.fence
 
     @functools.wraps(function)
-    def empty_cache(*arguments: Any, **keywords: Any) -> Any:
+    def empty_cache(*arguments: P.args, **keywords: P.kwargs) -> R:
         begun = fence.call(what, counting.begins, sys._getframe(1))
         try:
             return function(*arguments, **keywords)
@@ -276,7 +278,7 @@ def _counted(function: Callable[..., Any], what: str, calls: _Calls) -> Callable
     return empty_cache
 
 
-def _uncounted(function: Callable[..., Any]) -> Callable[..., Any]:
+def _uncounted(function: Callable[..., object]) -> Callable[..., object]:
     """The function behind wrappers of ours that no longer count."""
     counting = getattr(function, _COUNTING, None)
     while counting is not None and counting.calls is None:

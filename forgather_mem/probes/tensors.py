@@ -9,7 +9,7 @@ import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.telemetry.protocols import RunInfo
@@ -18,6 +18,7 @@ from forgather_mem.telemetry.records import Moment, Sample
 if TYPE_CHECKING:
     import torch
 
+T = TypeVar("T")
 StorageKey = tuple[object, int]  # device, address
 _BY_ROW, _BY_COLUMN = ("crow_indices", "col_indices", "values"), ("ccol_indices", "row_indices", "values")
 _SPARSE_PARTS = {
@@ -183,7 +184,7 @@ def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
         return None
 
 
-def live_objects(wanted: type | tuple[type, ...]) -> list[Any]:
+def live_objects(wanted: type[T] | tuple[type[T], ...]) -> list[T]:
     """All live objects of these classes that the collector tracks, also frozen ones."""
     # type(), not isinstance(): a proxy's __class__ runs code of its own
     if not gc.get_freeze_count():
@@ -192,9 +193,9 @@ def live_objects(wanted: type | tuple[type, ...]) -> list[Any]:
     return _reachable(wanted, gc.get_objects(), [sys.modules], _running_locals())
 
 
-def _reachable(wanted: type | tuple[type, ...], *roots: list[Any]) -> list[Any]:
-    found: list[Any] = []
-    todo: list[Any] = []
+def _reachable(wanted: type[T] | tuple[type[T], ...], *roots: Iterable[object]) -> list[T]:
+    found: list[T] = []
+    todo: list[object] = []
     seen: set[int] = set()
     batch: Iterable[Any] = itertools.chain(*roots)
     while True:
@@ -210,7 +211,7 @@ def _reachable(wanted: type | tuple[type, ...], *roots: list[Any]) -> list[Any]:
         del todo[-1000:]
 
 
-def _running_locals() -> list[dict[str, Any]]:
+def _running_locals() -> list[dict[str, object]]:
     """The variables of all running functions; the collector does not see them inside a running frame."""
     variables = []
     frames: list[FrameType | None] = list(sys._current_frames().values())

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from forgather_mem.heap.failed_frames import drop_frames
 from forgather_mem.heap.owners import find_owners
@@ -22,6 +22,9 @@ from forgather_mem.sinks.console import print_line
 from forgather_mem.system.call_wrapping import around_calls
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.units import MIB, format_bytes, format_duration, parse_bytes
+
+if TYPE_CHECKING:
+    import torch
 
 logger = logging.getLogger(__name__)
 _FENCE = FailureGuard()
@@ -253,7 +256,7 @@ def _line(given: GivenBack) -> str:
     return f"{given}, in {format_duration(given.took_s)}"
 
 
-def _errors_and_tensors() -> tuple[list[BaseException], list[object]]:
+def _errors_and_tensors() -> tuple[list[BaseException], list[torch.Tensor]]:
     """Live exceptions that hold frames, and tensors held by Python objects."""
     tensor_type = getattr(sys.modules.get("torch"), "Tensor", ())
     errors, tensors = [], []

@@ -6,8 +6,6 @@ Nothing here imports torch: a waiting parent writes reports too.
 from __future__ import annotations
 
 import json
-import os
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +14,7 @@ from typing import Any
 
 from forgather_mem.engine.summary import REPORTED, RunFacts, RunSummary, Span
 from forgather_mem.files import make_real_folder, replace_file
+from forgather_mem.formats.ring import files_by_rank
 from forgather_mem.formats.stalls import may_stall
 from forgather_mem.reporting.table import format_place
 from forgather_mem.reporting.text import report_text
@@ -154,12 +153,7 @@ def write_report(report: RunReport, folder: str | Path) -> Path:
 
 def rank_reports(folder: str | Path) -> dict[int, Path]:
     """The reports of single ranks in a run's folder."""
-    found = {}
-    for name in os.listdir(folder):
-        match = re.fullmatch(r"report\.rank(\d{1,6})\.json", name)
-        if match:
-            found[int(match[1])] = Path(folder, name)
-    return dict(sorted(found.items()))
+    return files_by_rank(folder, r"report\.rank(\d{1,6})\.json")
 
 
 def _run(facts: RunFacts, wall_s: float) -> Training:

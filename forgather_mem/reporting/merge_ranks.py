@@ -34,7 +34,12 @@ def merge_ranks(reports: Sequence[RunReport]) -> RunReport:
     if len(reports) == 1 and reports[0].run.world_size == 1:
         return reports[0]
     worst = max(reports, key=lambda report: (_badness(report), _device_peak(report), _host_peak(report)))
-    host, gc, leak, overhead = (max(reports, key=key) for key in (_host_peak, _pauses_s, _leak, _own_share))
+    host = max(reports, key=_host_peak)
+    gc = max(reports, key=lambda report: report.gc.pause_total_s)
+    leak = max(reports, key=lambda report: (report.leak.verdict == "leak", report.leak.bytes_per_step))
+    overhead = max(reports, key=lambda report: report.overhead.share_of_run)
+    cleaning = max(reports, key=lambda report: sum(row.seconds for row in report.cleanup_calls))
+    acting = max(reports, key=lambda report: sum(row.time_s for row in report.ledger))
     devices = [replace(row, rank=report.run.rank) for report in reports for row in report.device]
     peaks = [replace(row, rank=report.run.rank) for report in reports for row in report.peaks]
     rows = tuple(_row(report) for report in reports)
@@ -53,9 +58,9 @@ def merge_ranks(reports: Sequence[RunReport]) -> RunReport:
         device=tuple(sorted(devices, key=lambda row: -row.peak_allocated_bytes)),
         peaks=tuple(sorted(peaks, key=lambda row: -row.bytes)),
         gc=replace(gc.gc, rank=gc.run.rank),
-        cleanup_calls=max(reports, key=_cleanup_s).cleanup_calls,
+        cleanup_calls=cleaning.cleanup_calls,
         leak=replace(leak.leak, rank=leak.run.rank),
-        ledger=max(reports, key=_acting_s).ledger,
+        ledger=acting.ledger,
         overhead=replace(overhead.overhead, rank=overhead.run.rank),
         switched_off=tuple(
             f"rank {report.run.rank}: {sentence}" for report in reports for sentence in report.switched_off
@@ -111,23 +116,3 @@ def _host_peak(report: RunReport) -> int:
 
 def _device_peak(report: RunReport) -> int:
     return max((device.peak_allocated_bytes for device in report.device), default=0)
-
-
-def _pauses_s(report: RunReport) -> float:
-    return report.gc.pause_total_s
-
-
-def _leak(report: RunReport) -> tuple[bool, float]:
-    return report.leak.verdict == "leak", report.leak.bytes_per_step
-
-
-def _own_share(report: RunReport) -> float:
-    return report.overhead.share_of_run
-
-
-def _cleanup_s(report: RunReport) -> float:
-    return sum(row.seconds for row in report.cleanup_calls)
-
-
-def _acting_s(report: RunReport) -> float:
-    return sum(row.time_s for row in report.ledger)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import sys
@@ -13,7 +12,7 @@ from forgather_mem.files import make_real_folder
 from forgather_mem.formats.ring_writer import RingWriter, ring_name
 from forgather_mem.formats.stalls import STALLS, may_stall
 from forgather_mem.system.cgroups import kill_counter
-from forgather_mem.system.memory_limit import MemoryLimit
+from forgather_mem.system.memory_limit import limit_facts
 from forgather_mem.system.process_start import process_start
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.protocols import RunInfo
@@ -103,7 +102,7 @@ class BlackBoxSink:
         problem = self._ring.problem if self._ring is not None else self._problem
         return f"black box: {problem}" if problem else None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_ring": None, "_run": None}  # an open file is this process's own
 
     def _close(self) -> None:
@@ -113,8 +112,8 @@ class BlackBoxSink:
         self._ring = self._run = None
 
 
-def _header(run: RunInfo) -> dict[str, Any]:
-    header: dict[str, Any] = {
+def _header(run: RunInfo) -> dict[str, object]:
+    return {
         "rank": run.rank,
         "world_size": run.world_size,
         "pid": os.getpid(),
@@ -125,9 +124,5 @@ def _header(run: RunInfo) -> dict[str, Any]:
         "started_s": time.time(),
         "step": run.step,
         "kills": kill_counter(),
+        **limit_facts(),
     }
-    with contextlib.suppress(OSError, KeyError):  # a system without /proc
-        limit = MemoryLimit()
-        limit.close()
-        header |= {"limit_bytes": limit.limit_bytes, "limit_kind": limit.kind}
-    return header

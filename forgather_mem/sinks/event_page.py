@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from forgather_mem.formats.event_file import EventFile, crc32c
 from forgather_mem.formats.stock_writer import StockWriter, tensorboard_writer
@@ -35,7 +34,7 @@ class EventPage:
         folder: The folder of our own file, or its address.
     """
 
-    def __init__(self, summary_writer: Any, folder: str) -> None:
+    def __init__(self, summary_writer: object, folder: str) -> None:
         self._summary_writer = summary_writer
         self._folder = folder
         self._pid = os.getpid()
@@ -102,7 +101,7 @@ def _nothing() -> None:
 
 
 def open_events(
-    summary_writer: Any, find_folder: Callable[[], str], begun: Callable[[], None]
+    summary_writer: object, find_folder: Callable[[], str], begun: Callable[[], None]
 ) -> EventFile | StockWriter:
     """The destination of events: the given writer, our own file in the folder, or TensorBoard's own writer.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import logging
 import os
@@ -11,12 +10,11 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from forgather_mem.formats.append import AppendFile
 from forgather_mem.formats.jsonl import finding_line, header_line, is_torn, rotate, sample_line
 from forgather_mem.system.forks import FORKS
-from forgather_mem.system.memory_limit import MemoryLimit
+from forgather_mem.system.memory_limit import limit_facts
 from forgather_mem.system.process_start import process_start
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Sample
@@ -107,7 +105,7 @@ class JsonlSink:
             self._log = log = self._log or _Log(self, None)
         return log
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_log": None}  # an open file belongs to this process
 
 
@@ -176,7 +174,7 @@ class _Log:
             logger.warning("can't rename %s: %s; logging continues in the same file", self.path, error.strerror)
             self._rotate_at += self.out.end
 
-    def _header(self) -> dict[str, Any]:
+    def _header(self) -> dict[str, object]:
         return {
             "world_size": self._world_size,
             "pid": os.getpid(),
@@ -186,16 +184,8 @@ class _Log:
             "script": sys.argv[0] if sys.argv else "",
             "argv": sys.argv[1:],
             "versions": _versions(),
-            **_limit(),
+            **limit_facts(),
         }
-
-
-def _limit() -> dict[str, Any]:
-    with contextlib.suppress(OSError, KeyError):  # no /proc
-        limit = MemoryLimit()
-        limit.close()
-        return {"limit_bytes": limit.limit_bytes, "limit_kind": limit.kind}
-    return {}
 
 
 def _versions() -> dict[str, str]:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from forgather_mem.formats.event_file import EventFile
 from forgather_mem.formats.stock_writer import StockWriter
@@ -61,7 +60,7 @@ class TensorBoardSink:
 
     def __init__(
         self,
-        summary_writer: Any = None,
+        summary_writer: object = None,
         *,
         logging_dir: str | Path | None = None,
         layout: bool = True,
@@ -151,7 +150,7 @@ class TensorBoardSink:
             self._page = page = self._page or _Page(self, None)
         return page
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_page": None}  # a page belongs to this process
 
 

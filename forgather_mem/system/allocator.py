@@ -14,6 +14,7 @@ import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 Nested = Mapping[str, Any]  # {"allocated_bytes": {"all": {"current": 0, "peak": 0, ...}, ...}, "num_ooms": 0}
@@ -128,7 +129,7 @@ def has_accelerator() -> bool:
 
 
 @functools.cache  # called at each step, also without a device
-def _accelerator_kind(torch: Any) -> str | None:
+def _accelerator_kind(torch: ModuleType) -> str | None:
     """The accelerator this torch was built for ("cuda", "xpu", ...), whether or not one is present."""
     try:
         device = torch.accelerator.current_accelerator()
@@ -137,7 +138,7 @@ def _accelerator_kind(torch: Any) -> str | None:
     return None if device is None else str(device.type)
 
 
-def _is_initialised(torch: Any, kind: str) -> bool:
+def _is_initialised(torch: ModuleType, kind: str) -> bool:
     module = getattr(torch, kind, None)
     if module is None:
         return False
@@ -149,7 +150,7 @@ def _is_initialised(torch: Any, kind: str) -> bool:
     return bool(started()) if started is not None else False
 
 
-def _current_index(torch: Any, kind: str) -> int:
+def _current_index(torch: ModuleType, kind: str) -> int:
     module = getattr(torch, kind)
     return int(module.current_device()) if hasattr(module, "current_device") else 0
 
@@ -168,7 +169,7 @@ def _allocator(kind: str, index: int) -> Allocator:
     return found
 
 
-def _cuda_allocator(torch: Any, index: int) -> Allocator:
+def _cuda_allocator(torch: ModuleType, index: int) -> Allocator:
     # torch.cuda.memory_stats flattens and sorts some 120 keys; this is the nested dict it starts from.
     nested = getattr(torch._C, "_cuda_memoryStats", None)
     if nested is None:
@@ -190,12 +191,12 @@ def _cuda_allocator(torch: Any, index: int) -> Allocator:
     )
 
 
-def _fraction(module: Any, index: int) -> Callable[[], float] | None:
+def _fraction(module: ModuleType, index: int) -> Callable[[], float] | None:
     ask = getattr(module, "get_per_process_memory_fraction", None)  # older torch only sets it
     return None if ask is None else functools.partial(ask, index)
 
 
-def _segments(module: Any) -> Callable[[], Sequence[Nested]] | None:
+def _segments(module: ModuleType) -> Callable[[], Sequence[Nested]] | None:
     ask = getattr(module, "memory_snapshot", None)
     if ask is not None and "include_traces" in inspect.signature(ask).parameters:
         return functools.partial(ask, include_traces=False)
@@ -216,7 +217,7 @@ def _cuda_history() -> History:
     )
 
 
-def _mps_allocator(torch: Any) -> Allocator:
+def _mps_allocator(torch: ModuleType) -> Allocator:
     def stats() -> Nested:
         return {
             "allocated_bytes": {"all": {"current": torch.mps.current_allocated_memory()}},
@@ -239,7 +240,7 @@ def _mps_allocator(torch: Any) -> Allocator:
     )
 
 
-def _other_allocator(torch: Any, kind: str, index: int) -> Allocator:
+def _other_allocator(torch: ModuleType, kind: str, index: int) -> Allocator:
     module = getattr(torch, kind)
     general = torch.accelerator
     nested = getattr(module, "memory_stats_as_nested_dict", None)
@@ -270,7 +271,7 @@ def _other_allocator(torch: Any, kind: str, index: int) -> Allocator:
     )
 
 
-def _device(torch: Any, kind: str, index: int) -> Device:
+def _device(torch: ModuleType, kind: str, index: int) -> Device:
     label = f"{kind}:{index}"
     find = getattr(getattr(torch, kind), "get_device_properties", None)
     if find is None:
@@ -285,12 +286,12 @@ def _device(torch: Any, kind: str, index: int) -> Device:
     )
 
 
-def _late(module: Any) -> Callable[[], object]:
+def _late(module: ModuleType) -> Callable[[], object]:
     """Its `empty_cache`, looked up at the call: it may be wrapped by then."""
     return functools.partial(operator.methodcaller("empty_cache"), module)
 
 
-def _nested_of_flat(flat: Callable[[int], Mapping[str, Any]], index: int) -> Nested:
+def _nested_of_flat(flat: Callable[[int], Mapping[str, int]], index: int) -> Nested:
     nested: dict[str, Any] = {}
     for name, number in flat(index).items():
         *groups, last = name.split(".")

@@ -5,13 +5,18 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar, cast
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, cast
 
 from forgather_mem.telemetry.guard import FailureGuard
 
 F = TypeVar("F")
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+T = TypeVar("T")
 Around = Callable[[], AbstractContextManager[object]]
 
 _FENCE = FailureGuard()
@@ -65,13 +70,15 @@ class _Fenced:
         context.__enter__()
         return context
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._context is not None:
-            _FENCE.call("what we do after a call", self._context.__exit__, *error)
+            _FENCE.call("what we do after a call", self._context.__exit__, kind, error, trace)
 
 
-def _function(function: Callable[..., Any], around: Around) -> Callable[..., Any]:
-    def call(*arguments: Any, **keywords: Any) -> Any:
+def _function(function: Callable[P, R], around: Around) -> Callable[P, R]:
+    def call(*arguments: P.args, **keywords: P.kwargs) -> R:
         if _in_compiled_code():
             return function(*arguments, **keywords)
         with _Fenced(around):
@@ -86,25 +93,25 @@ def _in_compiled_code() -> bool:
     return torch is not None and bool(torch.compiler.is_compiling())
 
 
-def _coroutine(function: Callable[..., Any], around: Around) -> Callable[..., Any]:
-    async def call(*arguments: object, **keywords: object) -> object:
+def _coroutine(function: Callable[P, Awaitable[R]], around: Around) -> Callable[P, Awaitable[R]]:
+    async def call(*arguments: P.args, **keywords: P.kwargs) -> R:
         with _Fenced(around):
             return await function(*arguments, **keywords)
 
     return call
 
 
-def _generator(function: Callable[..., Any], around: Around) -> Callable[..., Any]:
-    def call(*arguments: object, **keywords: object) -> Generator[object, object, object]:
+def _generator(function: Callable[P, Generator[T, S, R]], around: Around) -> Callable[P, Generator[T, S, R]]:
+    def call(*arguments: P.args, **keywords: P.kwargs) -> Generator[T, S, R]:
         with _Fenced(around):
             return (yield from function(*arguments, **keywords))
 
     return call
 
 
-def _async_generator(function: Callable[..., Any], around: Around) -> Callable[..., Any]:
+def _async_generator(function: Callable[P, AsyncGenerator[T, S]], around: Around) -> Callable[P, AsyncGenerator[T, S]]:
     # Async generators have no `yield from`: what the consumer sends and throws is passed on explicitly.
-    async def call(*arguments: object, **keywords: object) -> AsyncGenerator[object, object]:
+    async def call(*arguments: P.args, **keywords: P.kwargs) -> AsyncGenerator[T, S]:
         with _Fenced(around):
             items = function(*arguments, **keywords)
             coming = items.__anext__()

@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 from forgather_mem.system.cgroups import memory_groups
 from forgather_mem.system.procfs import KernelFile, kib_fields
@@ -127,6 +127,22 @@ class MemoryLimit:
         for limit in self._limits:
             limit.usage.close()
             limit.stat.close()
+
+
+class LimitFacts(TypedDict, total=False):
+    """The limit that applies and its source, as they stand in the files of a run; empty without /proc."""
+
+    limit_bytes: int
+    limit_kind: str
+
+
+def limit_facts() -> LimitFacts:
+    """The limit that applies now."""
+    with contextlib.suppress(OSError, KeyError):
+        limit = MemoryLimit()
+        limit.close()
+        return {"limit_bytes": limit.limit_bytes, "limit_kind": limit.kind}
+    return {}
 
 
 def _limits(proc_root: str, cgroup_root: str) -> list[_Limit]:

@@ -15,11 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from forgather_mem.system.forks import FORKS
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 ANSWER_S = 0.5  # an answer takes 0.1 ms in one machine
 _RETRY_S = 60.0
@@ -27,7 +28,21 @@ _IDLE_S = 1.0
 _PREFIX = "forgather_mem/"
 
 
-def default_store() -> Any | None:
+class Store(Protocol):
+    """What is used of a store of torch.distributed."""
+
+    def set(self, key: str, value: str | bytes, /) -> None: ...
+
+    def add(self, key: str, amount: int, /) -> int: ...
+
+    def get(self, key: str, /) -> bytes: ...
+
+    def check(self, keys: list[str], /) -> bool: ...
+
+    def wait(self, keys: list[str], timeout: timedelta, /) -> None: ...
+
+
+def default_store() -> Store | None:
     """The store of the process group; None if torch.distributed is not initialised or not imported."""
     if "torch.distributed" not in sys.modules:
         return None
@@ -40,7 +55,7 @@ def default_store() -> Any | None:
     return get_store() if get_store is not None else None
 
 
-class _Question:
+class _Question(Generic[T]):
     """Something that is asked of the store.
 
     Attributes:
@@ -48,15 +63,16 @@ class _Question:
         answer: What came of it; None before it is `done`, and when it `failed`.
     """
 
-    def __init__(self, ask: Callable[[Any], Any], store: Any) -> None:
+    def __init__(self, ask: Callable[[Store], T], store: Store) -> None:
         self._ask = ask
-        self.store = store
-        self.answer: Any = None
+        self.store: Store | None = store
+        self.answer: T | None = None
         self.failed = False
         self.done = threading.Event()
 
     def put(self) -> float:
         """Ask; the seconds that it took."""
+        assert self.store is not None, "it is asked once"
         began_s = time.monotonic()
         try:
             self.answer = self._ask(self.store)
@@ -75,13 +91,13 @@ class _Asker:
         self._forks = FORKS.number
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._questions: queue.SimpleQueue[_Question] = queue.SimpleQueue()
-        self._open: dict[str, _Question] = {}  # those whose answer nobody has taken
+        self._questions: queue.SimpleQueue[_Question[Any]] = queue.SimpleQueue()
+        self._open: dict[str, _Question[Any]] = {}  # those whose answer nobody has taken
         self._slow = False  # the last answer came late, or has not come
         self._gone = (0, 0.0)  # the store that has failed last, and when it is asked again
         self._told = False
 
-    def ask(self, key: str, ask: Callable[[Any], Any], *, anew: bool, wait_s: float = ANSWER_S) -> _Question | None:
+    def ask(self, key: str, ask: Callable[[Store], T], *, anew: bool, wait_s: float = ANSWER_S) -> _Question[T] | None:
         """The question, `done` or still under way; None without a store.
 
         Args:
@@ -110,7 +126,7 @@ class _Asker:
             self._slow = True
         return question
 
-    def _hand_over(self, question: _Question) -> None:
+    def _hand_over(self, question: _Question[T]) -> None:
         with self._lock:
             self._questions.put(question)
             if self._thread is None:
@@ -155,7 +171,7 @@ _ASKER = _Asker()
 def put(key: str, value: str | bytes) -> bool:
     """Write a value for the other ranks; whether it is on its way. False without a store, or when it is gone."""
 
-    def write(store: Any) -> None:
+    def write(store: Store) -> None:
         store.set(_PREFIX + key, value)
 
     question = _ASKER.ask(f"put {key}", write, anew=True)
@@ -165,7 +181,7 @@ def put(key: str, value: str | bytes) -> bool:
 def count(key: str) -> int | None:
     """How often this was asked before with this key, by any rank; None where the store does not answer in time."""
 
-    def add(store: Any) -> int:
+    def add(store: Store) -> int:
         return int(store.add(_PREFIX + key, 1)) - 1
 
     question = _ASKER.ask(f"count {key}", add, anew=True)
@@ -182,12 +198,11 @@ def get_all(keys: Sequence[str]) -> list[bytes] | None:
     """The same for several keys; None when one of them is missing."""
     full = [_PREFIX + key for key in keys]
 
-    def read(store: Any) -> list[bytes] | None:
+    def read(store: Store) -> list[bytes] | None:
         return [bytes(store.get(key)) for key in full] if store.check(full) else None
 
     question = _ASKER.ask(f"get {full}", read, anew=False)
-    answer: list[bytes] | None = question.answer if question is not None else None
-    return answer
+    return question.answer if question is not None else None
 
 
 def share_text(key: str, text: str, *, rank: int, wait_s: float = 5.0) -> str:
@@ -203,7 +218,7 @@ def share_text(key: str, text: str, *, rank: int, wait_s: float = 5.0) -> str:
         put(key, text)
         return text
 
-    def wait(store: Any) -> bytes | None:
+    def wait(store: Store) -> bytes | None:
         try:
             store.wait([_PREFIX + key], timedelta(seconds=wait_s))
         except RuntimeError:  # torch.distributed.DistStoreError: rank 0 did not get here in time

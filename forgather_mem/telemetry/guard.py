@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 logger = logging.getLogger(__name__)
 
 MAX_STRIKES = 3
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 
 class Part(Protocol):
@@ -46,7 +48,7 @@ class FailureGuard:
         self.failure: str | None = None
         self._logged: set[str] = set()
 
-    def call(self, name: str, function: Callable[..., Any] | None, *arguments: Any) -> Any:
+    def call(self, name: str, function: Callable[[*Ts], R] | None, *arguments: *Ts) -> R | None:
         """The function's result; None if there is no function or it failed."""
         if function is None:
             return None

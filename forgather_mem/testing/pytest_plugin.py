@@ -6,7 +6,7 @@ Nothing but pytest is imported until a test uses it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 
@@ -15,7 +15,7 @@ class NoGrowth(Protocol):
     """The type of the fixture."""
 
     def __call__(
-        self, call: Callable[[], Any], *, calls: int = 64, warm_up: int = 8, max_bytes: float = 1024.0
+        self, call: Callable[[], object], *, calls: int = 64, warm_up: int = 8, max_bytes: float = 1024.0
     ) -> None: ...
 
 
@@ -34,7 +34,7 @@ def assert_no_growth() -> NoGrowth:
         max_bytes: What a call may leave behind.
     """
 
-    def check(call: Callable[[], Any], *, calls: int = 64, warm_up: int = 8, max_bytes: float = 1024.0) -> None:
+    def check(call: Callable[[], object], *, calls: int = 64, warm_up: int = 8, max_bytes: float = 1024.0) -> None:
         from forgather_mem.diagnose.leaks.repeated import growth_of_calls
 
         __tracebackhide__ = True

@@ -10,7 +10,6 @@ import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from forgather_mem.telemetry.plain_numbers import plain_numbers
 from forgather_mem.telemetry.protocols import Sink
@@ -50,7 +49,7 @@ def check_sink(make_sink: Callable[[], Sink], *, folder: Path | None = None) -> 
     require(found is None, f"{type(sink).__name__} {found}")
 
 
-def _check_members(sink: Any) -> None:
+def _check_members(sink: object) -> None:
     name = type(sink).__name__
     if isinstance(sink, type):
         raise AssertionError(f"make_sink() gave the class {sink.__name__}: return {sink.__name__}()")
@@ -88,7 +87,7 @@ class _After:
 
 
 def _train(
-    sink: Any, folder: Path | None, where: str, *, rank: int = 0, forks: bool = False, restarts: bool = False
+    sink: Sink, folder: Path | None, where: str, *, rank: int = 0, forks: bool = False, restarts: bool = False
 ) -> None:
     name, before = type(sink).__name__, _Before()
     small = SmallRun(folder, [readings], [before, sink, _After(name, before)], rank=rank)
@@ -116,7 +115,7 @@ def _train(
         other.drop()
 
 
-def _check_answers(sink: Any, small: SmallRun) -> None:
+def _check_answers(sink: object, small: SmallRun) -> None:
     name, small.event = type(sink).__name__, "log_values"
     answer = getattr(sink, "log_values", dict)(*[small.state.global_step] * hasattr(sink, "log_values"))
     require(
@@ -130,7 +129,7 @@ def _check_answers(sink: Any, small: SmallRun) -> None:
     )
 
 
-def _fork(sink: Any, small: SmallRun, folder: Path) -> None:
+def _fork(sink: object, small: SmallRun, folder: Path) -> None:
     """A data worker is forked, lives as long as it likes and ends: the files are the parent's."""
     small.event = "a fork"
     before = files_below(folder)
@@ -154,7 +153,7 @@ def _with_a_full_disk(make_sink: Callable[[], Sink], folder: Path, wrote: bool) 
     """What is wrong on a disk that takes nothing; in a child, since the limit is the process's."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    sink: Any = make_sink()
+    sink = make_sink()
     small = SmallRun(folder / "full", [readings], [sink])
     try:
         small.begin()

@@ -52,7 +52,7 @@ def check_work(make_work: Callable[[], Work], *, objects: Objects | None = None)
         )
 
 
-def _check_members(work: Any) -> None:
+def _check_members(work: object) -> None:
     name = type(work).__name__
     if isinstance(work, type):
         raise AssertionError(f"make_work() gave the class {work.__name__}: return {work.__name__}()")
@@ -93,9 +93,9 @@ def _checked(work: Work, small: SmallRun) -> Work:
 class _Part:
     """The work as the engine sees it: all of its members, its calls checked."""
 
-    def __init__(self, work: Any) -> None:
+    def __init__(self, work: Work) -> None:
         self._work = work
-        self.call: Work = work
+        self.call = work
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         return self.call(moment, sample)
@@ -105,7 +105,7 @@ class _Part:
 
 
 def _train(
-    work: Any,
+    work: Work,
     folder: Path | None,
     objects: Objects | None,
     where: str,

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import TypeVar, overload
 
 from forgather_mem.sinks.console import print_line
 from forgather_mem.system.call_wrapping import around_calls
@@ -165,7 +165,9 @@ def monitor_memory(
 ) -> Callable[[F], F]: ...
 @overload
 def monitor_memory(label: F) -> F: ...
-def monitor_memory(label: Any = None, *, enabled: bool = True, reset_peaks: bool = True, say: Say = print_line) -> Any:
+def monitor_memory(
+    label: object = None, *, enabled: bool = True, reset_peaks: bool = True, say: Say = print_line
+) -> object:
     """Prints the memory of each call of a function; see `track_memory`.
 
     Supports functions, methods, coroutines, generators and asynchronous generators. A generator is measured from its
@@ -188,7 +190,7 @@ def monitor_memory(label: Any = None, *, enabled: bool = True, reset_peaks: bool
     (499500, True)
     """
 
-    def decorate(function: Any) -> Any:
+    def decorate(function: F) -> F:
         name = label if isinstance(label, str) else getattr(function, "__qualname__", type(function).__qualname__)
         return track_memory(name, enabled=enabled, reset_peaks=reset_peaks, say=say)(function)
 

@@ -10,21 +10,9 @@ from typing import Any
 
 from forgather_mem.sinks.console import print_line
 from forgather_mem.system.usage import UsageWindow, usage_now
-from forgather_mem.trackers.blocks import Say, TrackedBlock, monitor_memory, switched_on, track_memory
-from forgather_mem.trackers.records import BatchMemoryProfiler, MemoryRecord, MemoryTracker
+from forgather_mem.trackers.blocks import Say, switched_on
 from forgather_mem.trackers.text import batch_line, epoch_line, usage_text
 from forgather_mem.units import MIB
-
-__all__ = [
-    "BatchMemoryProfiler",
-    "EpochMemoryMonitor",
-    "MemoryMonitor",
-    "MemoryRecord",
-    "MemoryTracker",
-    "TrackedBlock",
-    "monitor_memory",
-    "track_memory",
-]
 
 
 class MemoryMonitor:
@@ -126,7 +114,7 @@ class EpochMemoryMonitor:
         self._window = None
         self.say(epoch_line(window.close()))
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_window": None}
 
 

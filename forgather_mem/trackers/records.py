@@ -175,7 +175,7 @@ class _Relay:
         window, self._window = self._window, UsageWindow.open(reset_peaks=self._reset_peaks)
         return (self._window.span(), True) if window is None else (window.close(), False)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _Relay, (self._reset_peaks,)
 
 

@@ -19,9 +19,8 @@ from transformers import Trainer, TrainerCallback
 
 from forgather_mem import TrainingLoop, attach
 from forgather_mem.callbacks import OOMReporter
-from forgather_mem.diagnose.oom import allocator_snapshot
-from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
 from forgather_mem.units import MIB
+from tests.diagnose.oom.test_allocator_snapshot import Recorder
 from tests.reporting.report_fixtures import built, text_of
 from tests.simulated_device import TOTAL_MIB, simulated_device
 from tests.training import fingerprint, make_trainer, tiny_model
@@ -411,46 +410,9 @@ def test_free_blocks_of_private_pools_were_not_free_for_it(tmp_path: Path, monke
     assert on_device(tmp_path / "with", monkeypatch, with_graphs)["oom"]["free_bytes"] == without - 600 * MIB
 
 
-class Recorder:
-    """torch's recording of allocations, as far as it is asked here."""
-
-    def __init__(self, size: int) -> None:
-        self.size, self.on, self.calls = size, False, []  # type: ignore[var-annotated]
-
-    def patch(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: self.on, raising=False)
-        patch.setattr(torch.cuda.memory, "_record_memory_history", self.record)
-        patch.setattr(torch.cuda.memory, "_snapshot", lambda: {"segments": [b"x" * 1000] * self.size})
-
-    def record(self, enabled: str | None = "all", **settings: Any) -> None:
-        self.on = enabled is not None
-        self.calls.append((enabled, settings))
-
-
 def test_a_snapshot_is_recorded_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(3)
     report = on_device(tmp_path, monkeypatch, recorder.patch, snapshot=True)
     with open(report["oom"]["snapshot"], "rb") as file:
         assert pickle.load(file) == {"segments": [b"x" * 1000] * 3}
     assert recorder.calls == [("all", {"max_entries": 100_000, "stacks": "python"}), (None, {})]
-
-
-def test_a_snapshot_that_is_too_large_or_slow_is_not_left_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with simulated_device(monkeypatch):
-        recorder = Recorder(1)
-        recorder.patch(monkeypatch)
-        monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: [bytes([n % 256]) * 70_000 for n in range(100)])
-        for bounds in ({"max_mb": 1}, {"max_s": 0.0}):
-            one = Snapshot(**bounds)  # type: ignore[arg-type]
-            one.start()
-            assert one.write(tmp_path, 0) is None
-            one.stop()
-            assert not list(tmp_path.iterdir())
-        recorder.on, recorder.calls = True, []
-        theirs = Snapshot()
-        theirs.start()
-        theirs.stop()
-        assert recorder.calls == [], "somebody else's recording goes on"
-    assert allocator_snapshot.current_allocator() is None

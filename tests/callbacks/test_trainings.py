@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import os
-import pickle
 import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import Trainer, TrainerCallback
 
 from forgather_mem.callbacks import (
     ClearCacheCallback,
     CudaGarbageCollector,
-    JsonMemoryLogger,
     MemoryCallback,
     PeakMemory,
     SimpleGarbageCollector,
@@ -28,20 +22,9 @@ from forgather_mem.callbacks import (
 from forgather_mem.engine.run_of import run_of
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.rule import Rule
-from forgather_mem.telemetry.triggers import AtEvent, Every
+from forgather_mem.telemetry.triggers import Every
+from tests.callbacks.common import Steps, all_callbacks, read_events
 from tests.training import fingerprint, make_trainer
-
-
-def all_callbacks() -> list[TrainerCallback]:
-    return [
-        SimpleGarbageCollector(verbose=True),
-        CudaGarbageCollector(collect_freq_step=2, verbose=True),
-        ClearCacheCallback("step", 2, garbage_collection=True),
-        TBMemoryLogger(metrics=["host", "device", "phases", "gc", "workers", "tensors"]),
-        JsonMemoryLogger(),
-        PeakMemory(),
-        MemoryCallback(),
-    ]
 
 
 class Watcher(TrainerCallback):
@@ -52,22 +35,6 @@ class Watcher(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.controls.append(repr(control))
-
-
-def captured(rules: list[Rule], **options: Any) -> tuple[MemoryCallback, Capture]:
-    capture = Capture()
-    return MemoryCallback(rules, [capture], **options), capture
-
-
-class Steps:
-    """A work that notes when it was called."""
-
-    def __init__(self) -> None:
-        self.steps: list[int] = []
-
-    def __call__(self, moment: Any, sample: Any) -> dict[str, float]:
-        self.steps.append(moment.step)
-        return {}
 
 
 def test_training_is_bit_identical_with_and_without_us(tmp_path: Path) -> None:
@@ -150,151 +117,12 @@ def test_nothing_is_left_behind_however_a_training_ends(tmp_path: Path, way: str
     assert run.summary.facts.end == {"normal": "finished", "interrupt": "interrupted"}.get(ending, "exception")
 
 
-def test_a_collector_follows_the_epochs_of_a_real_training(tmp_path: Path) -> None:
-    callback, capture = captured([])
-    collector = SimpleGarbageCollector(collect_freq_epoch=2)
-    make_trainer(tmp_path, [callback, collector], max_steps=-1, num_train_epochs=5, rows=8).train()
-    assert [row["calls"] for row in collector.summary.ledger] == [2]  # after epochs 2 and 4
-    assert [(s.event, s.epoch) for s in capture.samples if "collect/objects" in s.values] == [
-        ("epoch_end", 2.0),
-        ("epoch_end", 4.0),
-    ]
-
-
-@pytest.mark.filterwarnings("ignore:Environment variable TORCH_FORCE:UserWarning")
-def test_a_resumed_training_keeps_the_rhythm_of_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(
-        "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1"
-    )  # transformers 4.46 reads its checkpoints in no other way
-    settings = {"max_steps": -1, "num_train_epochs": 4, "rows": 16, "save_strategy": "steps", "save_steps": 6}
-    make_trainer(tmp_path, **settings).train()  # 4 steps an epoch; a checkpoint in the middle of epoch 2
-    callback, capture = captured([])
-    trainer = make_trainer(tmp_path, [callback, SimpleGarbageCollector(collect_freq_epoch=2)], **settings)
-    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
-    assert [(s.step, s.epoch) for s in capture.samples if "collect/objects" in s.values] == [(8, 2.0), (16, 4.0)]
-
-
 def test_a_clear_counts_optimizer_steps_not_micro_batches(tmp_path: Path) -> None:
     steps = Steps()
     every = MemoryCallback([Rule(Every(steps=2), [steps])])
     make_trainer(tmp_path, [every], gradient_accumulation_steps=4, max_steps=5, rows=128).train()
     assert steps.steps == [2, 4]
     assert ClearCacheCallback("step", 2).rules[0].when == Every(steps=2)
-
-
-def test_collecting_by_step_collects_at_those_steps(tmp_path: Path) -> None:
-    callback, capture = captured([])
-    make_trainer(tmp_path, [callback, SimpleGarbageCollector(collect_freq_step=2)], max_steps=5).train()
-    assert [s.step for s in capture.samples if "collect/objects" in s.values] == [2, 4]
-
-
-def test_garbage_in_a_cycle_is_gone_after_a_collection(tmp_path: Path) -> None:
-    import weakref
-
-    class Node:
-        pass
-
-    node = Node()
-    node.self = node  # type: ignore[attr-defined]
-    alive = weakref.ref(node)
-    gc.disable()
-    try:
-        del node
-        assert alive() is not None
-        make_trainer(tmp_path, [SimpleGarbageCollector(collect_freq_step=1)], max_steps=1).train()
-        assert alive() is None
-    finally:
-        gc.enable()
-
-
-def test_the_documents_plain_call_collects_after_every_nth_epoch_counted_from_one(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    collector = SimpleGarbageCollector(collect_freq_epoch=5, verbose=True)
-    for epoch in range(10):
-        collector.on_epoch_end(epoch, {"loss": 1.0})
-    said = capsys.readouterr()
-    text = said.out + said.err
-    assert text.count("Running garbage collection at end of epoch") == 2
-    assert "end of epoch 5..." in text
-    assert "end of epoch 10..." in text
-    collector.on_epoch_end(epoch=4, logs=None)
-    collector.on_epoch_end(np.int64(4), {})
-    assert capsys.readouterr().err.count("end of epoch 5...") == 2
-
-
-def test_verbose_collectors_say_what_they_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_trainer(tmp_path, [CudaGarbageCollector(collect_freq_step=3, verbose=True)], max_steps=6).train()
-    said = capsys.readouterr()
-    text = said.out + said.err
-    assert text.count("Running garbage collection at end of step") == 2
-    assert text.count("Garbage collection finished in") == 2
-    assert "freed" in text
-    if not torch.accelerator.is_available():
-        assert text.count("there is no accelerator") == 1
-
-
-def test_callbacks_can_be_added_and_taken_out_by_class_and_by_instance(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path)
-    trainer.add_callback(SimpleGarbageCollector)
-    mine = ClearCacheCallback()
-    trainer.add_callback(mine)
-    assert trainer.pop_callback(mine) is mine
-    assert isinstance(trainer.pop_callback(SimpleGarbageCollector), SimpleGarbageCollector)
-    trainer.add_callback(TBMemoryLogger)
-    trainer.add_callback(MemoryCallback)
-    trainer.remove_callback(TBMemoryLogger)
-    assert [type(c) for c in trainer.callback_handler.callbacks if type(c).__module__.startswith("forgather_mem")] == [
-        MemoryCallback
-    ]
-    trainer.remove_callback(MemoryCallback)
-    trainer.train()
-
-
-def test_taking_out_one_class_leaves_the_others(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, all_callbacks())
-    for callback in all_callbacks():
-        assert type(trainer.pop_callback(type(callback))) is type(callback)
-
-
-def test_the_training_loop_is_unwrapped_when_ours_are_gone(tmp_path: Path) -> None:
-    class OwnLoop(Trainer):
-        def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
-            return super()._inner_training_loop(*args, **kwargs)
-
-    trainer = make_trainer(tmp_path, [SimpleGarbageCollector()], trainer_class=OwnLoop)
-    assert "_inner_training_loop" in vars(trainer)
-    trainer.remove_callback(SimpleGarbageCollector)
-    trainer.train()
-    assert "_inner_training_loop" not in vars(trainer)
-
-
-def test_one_callback_serves_several_trainings(tmp_path: Path) -> None:
-    callback, capture = captured([Rule(Every(steps=1), [Steps()]), Rule(AtEvent("train_end"), [Steps()])])
-    logger = TBMemoryLogger()
-    for name in ("a", "b"):
-        make_trainer(tmp_path / name, [callback, logger], max_steps=3).train()
-    trainer = make_trainer(tmp_path / "c", [callback, logger], max_steps=3)
-    trainer.train()
-    trainer.train()
-    assert logger.summary is not None
-    assert logger.summary.steps == 3
-    assert [s.step for s in capture.samples if "host/rss_bytes" in s.values] == [1, 2, 3]  # of the last run
-    for name in ("a", "b"):
-        assert read_events(tmp_path / name, "mem_host/rss_gib") == [1, 2, 3]
-
-
-def read_events(folder: Path, tag: str) -> list[int]:
-    steps = []
-    for directory in sorted({path.parent for path in folder.rglob("*tfevents*")}):
-        accumulator = EventAccumulator(str(directory), size_guidance={"scalars": 0, "tensors": 0})
-        accumulator.Reload()
-        tags = accumulator.Tags()
-        if tag in tags["scalars"]:
-            steps += [event.step for event in accumulator.Scalars(tag)]
-        elif tag in tags["tensors"]:
-            steps += [event.step for event in accumulator.Tensors(tag)]
-    return steps
 
 
 def test_loss_and_memory_stand_in_one_tensorboard_run(tmp_path: Path) -> None:
@@ -318,124 +146,6 @@ def test_a_clear_stands_in_the_record_of_the_logger_whatever_the_order(tmp_path:
         ]
 
 
-class RunsOutOfMemoryOnce(Trainer):
-    failed = False
-
-    def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        if not self.failed and self.state.global_step == 2:
-            self.failed = True
-            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return super().training_step(*args, **kwargs)
-
-
-def test_a_restart_with_a_smaller_batch_begins_a_new_run(tmp_path: Path) -> None:
-    callback, capture = captured([Rule(Every(steps=1), [lambda m, s: {"mine/count": 1.0}])])
-    trainer = make_trainer(
-        tmp_path, [callback], trainer_class=RunsOutOfMemoryOnce, auto_find_batch_size=True, max_steps=4
-    )
-    before = list(gc.callbacks)
-    trainer.train()
-    assert [s.step for s in capture.samples] == [1, 2, 3, 4]  # of the second run
-    assert callback.summary is not None
-    assert callback.summary.steps == 4
-    assert callback.summary.facts.end == "finished"
-    assert gc.callbacks == before
-
-
-def test_a_callback_added_in_the_middle_of_a_training_joins_in(tmp_path: Path) -> None:
-    callback, capture = captured([Rule(Every(steps=1), [lambda m, s: {"mine/count": 1.0}])])
-
-    class Adds(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == 3:
-                trainer.add_callback(callback)
-
-    trainer = make_trainer(tmp_path, [Adds()])
-    trainer.train()
-    assert [s.step for s in capture.samples] in ([3, 4, 5, 6], [4, 5, 6])
-    assert callback.summary.facts.end == "finished"
-
-
-def test_a_callback_taken_out_in_the_middle_leaves_the_others_working(tmp_path: Path) -> None:
-    first, capture = captured([Rule(Every(steps=1), [lambda m, s: {"mine/first": 1.0}])])
-    last = MemoryCallback([Rule(Every(steps=1), [lambda m, s: {"mine/last": 1.0}])])
-
-    class Removes(TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == 3:
-                trainer.callback_handler.callbacks.remove(last)
-
-    trainer = make_trainer(tmp_path, [Removes(), first, last])
-    trainer.train()
-    assert [s.step for s in capture.samples if "mine/first" in s.values] == [1, 2, 3, 4, 5, 6]
-    assert [s.step for s in capture.samples if "mine/last" in s.values] == [1, 2, 3]
-    assert first.summary.facts.end == "finished"
-
-
-def test_switched_off_by_the_environment_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORGATHER_MEM", "0")
-    trainer = make_trainer(tmp_path, all_callbacks())
-    trainer.train()
-    assert not list(tmp_path.rglob("*tfevents*"))
-    assert run_of(trainer.state) is None
-    assert "_inner_training_loop" not in vars(trainer)
-
-
-def test_disabled_callbacks_do_nothing(tmp_path: Path) -> None:
-    steps = Steps()
-    trainer = make_trainer(tmp_path, [MemoryCallback([Rule(Every(steps=1), [steps])], enabled=False)])
-    trainer.train()
-    assert steps.steps == []
-    assert run_of(trainer.state) is None
-
-
-@pytest.mark.parametrize("make_copy", [copy.deepcopy, lambda callback: pickle.loads(pickle.dumps(callback))])
-def test_callbacks_can_be_copied_and_pickled_before_and_after_a_training(tmp_path: Path, make_copy: Any) -> None:
-    ours = all_callbacks()
-    ours = [make_copy(callback) for callback in ours]
-    make_trainer(tmp_path / "a", ours).train()
-    again = [make_copy(callback) for callback in ours]
-    make_trainer(tmp_path / "b", again).train()
-    assert read_events(tmp_path / "b", "mem_host/rss_gib") == [1, 2, 3, 4, 5, 6]
-
-
-def test_a_trainer_with_a_wrapped_method_can_be_copied(tmp_path: Path) -> None:
-    callback, _ = captured([Rule(Every(steps=1), [Steps()])])
-    trainer = make_trainer(tmp_path, [callback], max_steps=2)
-    twin = copy.deepcopy(trainer)
-    twin.train()
-    assert (twin.state.global_step, trainer.state.global_step) == (2, 0)
-    trainer.train()
-    assert trainer.state.global_step == 2
-
-
-def test_a_trainer_is_freed_without_a_collection_as_soon_as_without_us(tmp_path: Path) -> None:
-    import weakref
-
-    def alive_after(callbacks: list[TrainerCallback]) -> bool:
-        trainer = make_trainer(tmp_path, callbacks)
-        trainer.train()
-        reference = weakref.ref(trainer)
-        gc.disable()
-        try:
-            del trainer
-            return reference() is not None
-        finally:
-            gc.enable()
-
-    assert alive_after([SimpleGarbageCollector(), MemoryCallback()]) == alive_after([])
-
-
-def test_evaluate_and_predict_work_outside_a_training(tmp_path: Path) -> None:
-    ours = all_callbacks()
-    trainer = make_trainer(tmp_path, ours)
-    trainer.evaluate()
-    trainer.train()
-    metrics = trainer.evaluate()
-    assert not any(key.startswith("mem") for key in metrics)
-    trainer.predict(trainer.eval_dataset)
-
-
 def test_our_numbers_stand_in_the_trainers_log_but_not_in_an_evaluations_metrics(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, [PeakMemory()], eval_strategy="steps", eval_steps=3)
     trainer.train()
@@ -446,45 +156,6 @@ def test_our_numbers_stand_in_the_trainers_log_but_not_in_an_evaluations_metrics
         assert ours
         assert all(type(value) in (int, float) for value in ours.values())
     assert not any(key.startswith("mem_") for key in trainer.evaluate())
-
-
-def test_the_names_that_the_link_wraps_exist(tmp_path: Path) -> None:
-    from forgather_mem.callbacks.trainer.phases import PHASE_OF_METHOD
-
-    trainer = make_trainer(tmp_path)
-    for name in (*PHASE_OF_METHOD, "log", "train"):
-        assert callable(getattr(Trainer, name)), name
-    assert callable(trainer.accelerator.backward)
-    assert callable(trainer.callback_handler.on_pre_optimizer_step)
-    assert callable(trainer.callback_handler.on_optimizer_step)
-
-
-def test_the_phases_of_a_step_come_in_their_order(tmp_path: Path) -> None:
-    seen: list[str] = []
-
-    class Phases:
-        def begin(self, run: Any) -> None:
-            run.watch_phases(self)
-
-        def phase_begin(self, phase: str) -> None:
-            seen.append(phase)
-
-        def phase_end(self, phase: str) -> None:
-            pass
-
-        def __call__(self, moment: Any, sample: Any) -> dict[str, float]:
-            seen.append(f"step {moment.step}")
-            return {}
-
-    settings = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
-    callback = MemoryCallback([Rule(Every(steps=1), [Phases()])])
-    make_trainer(tmp_path, [callback], max_steps=2, gradient_accumulation_steps=2, **settings).train()
-    micro = ["forward", "backward"] * 2
-    assert seen == [
-        "startup",
-        *["data", *micro, "optimizer", "step 1"],
-        *["data", *micro, "optimizer", "step 2", "evaluate", "save"],
-    ]
 
 
 @pytest.mark.parametrize(
@@ -518,9 +189,3 @@ def test_the_phases_of_a_step_come_in_their_order(tmp_path: Path) -> None:
 def test_wrong_values_are_refused_when_a_callback_is_built(build: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
-
-
-def test_giving_a_step_period_makes_the_epoch_period_none() -> None:
-    collector = SimpleGarbageCollector(collect_freq_step=5)
-    assert (collector.collect_freq_epoch, collector.collect_freq_step) == (None, 5)
-    assert SimpleGarbageCollector().collect_freq_epoch == 1

@@ -2,7 +2,7 @@
 
 import time
 
-from forgather_mem.config.check import problems
+from forgather_mem.config.check import problems, refused
 from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.policy.policy import Policy
 
@@ -68,3 +68,11 @@ def test_a_document_without_its_only_colon_has_no_targets(tmp_path):
     assert found(tmp_path, t="lr 3\n") == [("template", 1, "is a ':' missing after 'lr'?")]
     for text in ("'lr 3'", "just some words", "one", "- lr 3", "|\n  lr 3\n", "a: lr 3"):
         assert found(tmp_path, t=text) == []
+
+
+def test_an_address_that_a_template_computes_is_among_what_can_be_allowed(tmp_path):
+    text = "x: !singleton:forgather_mem.callbacks:TBLogger\n    logging_dir: !singleton:getitem [[s3://bucket/x], 0]\n"
+    (tmp_path / "t.yaml").write_text(text)
+    environment = ConfigEnvironment([tmp_path])
+    (problem,) = refused(environment, environment.load("t.yaml"))
+    assert problem.entries == ("s3://bucket/",)

@@ -16,12 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forgather_mem.actions import Collect
 from forgather_mem.engine.run import Run
 from forgather_mem.sinks import Capture, ConsoleSink
 from forgather_mem.telemetry.records import Moment, Sample
 from forgather_mem.telemetry.rule import Rule
-from forgather_mem.telemetry.triggers import Above, AtEvent, Every, Trigger
+from forgather_mem.telemetry.triggers import Above, AtEvent, Every
 
 
 class Loop:
@@ -282,38 +281,6 @@ def test_a_sample_can_be_kept_and_pickled_after_the_run() -> None:
     loop.step()
     loop.run.close()
     assert pickle.loads(pickle.dumps(capture.samples[0])).values["host/rss_bytes"] == 3.0
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: Every(steps=0), r"Every\(steps=0\): a period is 1 step or more"),
-        (lambda: Every(steps=1.5), r"Every\(steps=1.5\): a period is a whole number of steps"),
-        (lambda: Every(), r"give either steps or epochs"),
-        (lambda: Every(steps=1, epochs=1), r"give either steps or epochs"),
-        (lambda: Every(epochs=1, at="evaluate"), r"epochs are counted at epoch_end"),
-        (lambda: Every(steps=1, at="step_finish"), r"there is no event 'step_finish'; the events are: init_end"),
-        (lambda: AtEvent(), r"name one event or more"),
-        (lambda: Above("device/reservd_frac", 0.9), r"did you mean 'device/reserved_frac'\?"),
-        (lambda: Above("host/rss_bytes", "2GB"), r"write 2GiB"),
-        (lambda: Above("host/rss_bytes", "2GiB", rearm="3GiB"), r"rearm must not be above the limit"),
-        (lambda: Above("host/rss_bytes", float("nan")), r"must be finite"),
-        (lambda: Above("device/reserved_frac", 92), r"limit 92 of .*a share is 1 at most; write 0.92 or '92%'"),
-        (lambda: Above("device/reserved_frac", "92"), r"limit '92' of .*a share is 1 at most"),
-        (lambda: Rule(Every(steps=1), []), r"name one probe or action, or more"),
-        (lambda: Rule(Every(steps=1), ["collect"]), r"'collect'.*can't be"),
-        (lambda: Rule(Every(steps=1), [Collect]), r"Collect \.\.\.\]\): this is a class; write Collect\(\)"),
-        (lambda: Rule("step_end", [print]), r"give a trigger"),
-    ],
-)
-def test_a_wrong_rule_says_what_is_wrong_when_it_is_built(build: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build()
-
-
-@pytest.mark.parametrize("trigger", [Every(steps=3), Every(epochs=2), AtEvent("save"), Above("host/rss_bytes", "1GiB")])
-def test_triggers_are_values(trigger: Trigger) -> None:
-    assert pickle.loads(pickle.dumps(trigger)) == trigger
 
 
 def test_a_console_that_a_user_brings_takes_the_place_of_ours() -> None:

@@ -16,7 +16,7 @@ from forgather_mem.sinks import Capture
 from forgather_mem.system.peak_windows import host_peaks
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.rule import Rule
-from forgather_mem.telemetry.triggers import AtEvent, Every
+from forgather_mem.telemetry.triggers import Every
 from forgather_mem.units import MIB
 
 
@@ -113,17 +113,3 @@ def test_a_peak_stands_in_the_record_of_its_own_step_however_rare_the_readings_a
     other_window.close()
     assert read == [48, 64, 70, 80, 96]
     assert run.summary.spans["host/rss_peak_bytes"].step == 70
-
-
-@pytest.mark.parametrize(
-    ("when", "budget_frac", "message"),
-    [
-        (Every(steps=1), 0, "give a share above 0"),
-        (Every(steps=1), 1.5, "give a share above 0"),
-        (AtEvent("save"), 0.01, "a budget stretches Every"),
-        (Every(epochs=1), 0.01, "a budget stretches Every"),
-    ],
-)
-def test_a_budget_is_a_share_and_belongs_to_steps(when: Any, budget_frac: float, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Rule(when=when, do=[nothing], budget_frac=budget_frac)

@@ -6,19 +6,15 @@ import functools
 import gc
 import linecache
 import sys
-from collections import deque
 from typing import Any
 
 import pytest
 import torch
 
 from forgather_mem.callbacks import MemoryCallback
-from forgather_mem.diagnose.leaks.grouping import merge_similar
-from forgather_mem.diagnose.leaks.library_growth import LibraryContainers
 from forgather_mem.diagnose.leaks.native_lines import NativeLines
-from forgather_mem.diagnose.leaks.snapshot import chains, grown, length_of, look
+from forgather_mem.diagnose.leaks.snapshot import chains, grown, look
 from forgather_mem.diagnose.leaks.suspects import Suspect, suspect_of
-from forgather_mem.heap.garbage import Mark, garbage_among
 from forgather_mem.heap.object_size import deep_bytes
 from forgather_mem.heap.reachable import ReachableGraph
 
@@ -202,70 +198,11 @@ def test_exceptions_name_the_cure_for_their_frames() -> None:
     assert top.bytes_per_step == pytest.approx(16_000, rel=0.25)
 
 
-def test_what_differs_by_a_key_is_told_as_one() -> None:
-    holder = Holder()
-    for name in "abcdefghij":
-        holder.by_name[name] = []
-
-    def grow(step: int) -> None:
-        for rows in holder.by_name.values():
-            rows.append(bytes(1000))
-
-    walk = ReachableGraph.walk(budget_s=10.0)
-    before = look(walk, 0)
-    walk.forget()
-    for step in range(10):
-        grow(step)
-    walk = ReachableGraph.walk(budget_s=10.0)
-    (one, *_) = merge_similar(grown(before, walk, 10), walk)
-    assert one.name == "Holder.by_name[...]"
-    assert one.count_per_step == 11
-    assert one.bytes_per_step == pytest.approx(11_000, rel=0.1)
-
-
-def test_a_signature_tells_nothing_of_sizes_keys_or_places_in_a_run() -> None:
-    holder = Holder()
-
-    def keep(name: str, size: int) -> Suspect:
-        holder.by_name[name] = []
-
-        def grow(step: int) -> None:
-            holder.by_name[name].append(torch.zeros(size))
-
-        (top, *_) = suspects_after(grow)
-        return top
-
-    first, second = keep("run 1", 5000), keep("run 2", 7000)
-    assert first.each != second.each
-    assert first.held_by != second.held_by
-    assert first.reported().signature == second.reported().signature
-    assert "Holder.by_name[...]" in first.reported().signature
-
-
-def test_what_a_librarys_module_holds_is_found_and_called_the_librarys() -> None:
-    import shlex
-
-    shlex.cache = {"kept": b""}  # type: ignore[attr-defined]
-    try:
-        look_far = LibraryContainers(set())
-        for number in range(10):
-            shlex.cache[number] = bytes(5000)  # type: ignore[attr-defined]
-        (top,) = [one for one in look_far.grown(set(), 10) if one.bytes_per_step > 2000]
-    finally:
-        del shlex.cache  # type: ignore[attr-defined]
-    assert (top.held_by, top.whose, top.count) == ("shlex.cache", "library", 11)
-    assert top.bytes_per_step == pytest.approx(5000, rel=0.1)
-
-
 def test_storages_that_pieces_share_count_once() -> None:
     base = torch.zeros(1000)
     counted: set[tuple[object, int]] = set()
     sizes = [deep_bytes(base[number:], set(), counted) for number in range(3)]
     assert sum(sizes) == pytest.approx(4000, abs=1000)
-
-
-def test_lengths_are_of_containers_only() -> None:
-    assert [length_of(thing) for thing in ([1, 2], {1: 2}, deque([1]), "text", 5)] == [2, 1, 1, None, None]
 
 
 # ---- native memory ----
@@ -304,40 +241,3 @@ def test_the_line_that_takes_native_memory_is_told_from_lines_that_give_it_back(
     code, line = found
     assert code.co_name in ("leaks", "take")
     assert "leaks" not in code.co_name or "stays" in linecache.getline(__file__, line)
-
-
-# ---- garbage ----
-
-
-class Node:
-    def __init__(self) -> None:
-        self.me: object = None
-
-
-def test_cycles_that_wait_for_a_collection_are_told_from_what_lives() -> None:
-    gc.collect()
-    gc.disable()
-    try:
-        mark = Mark()
-        alive = [Node() for _ in range(5)]
-        for _ in range(7):
-            node = Node()
-            node.me = node
-        del node
-        young = mark.younger()
-        assert young is not None
-        garbage = garbage_among(young)
-        assert sum(type(thing) is Node for thing in garbage) == 7
-        assert len(alive) == 5
-        mark.drop()
-        del young, garbage
-        assert gc.collect() >= 7, "looking has kept nothing"
-    finally:
-        gc.enable()
-
-
-def test_after_a_full_collection_nothing_is_claimed() -> None:
-    mark = Mark()
-    gc.collect()
-    assert mark.younger() is None
-    mark.drop()

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
 import gc
-import os
 import pickle
-import sys
 from collections.abc import Callable, Iterator
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +10,7 @@ import torch
 
 from forgather_mem.engine.run import Run
 from forgather_mem.probes import DeviceProbe, PhaseProbe, device
-from forgather_mem.system import allocator, nvml, peak_windows
+from forgather_mem.system import allocator, peak_windows
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.units import GIB, MIB
 from tests.simulated_device import TOTAL_MIB, simulated_device
@@ -196,38 +193,6 @@ def test_flat_statistics_of_other_backends_become_nested_again() -> None:
     assert nested == {"allocated_bytes": {"all": {"current": 5, "peak": 7}}, "num_ooms": 1}
     assert allocator.gauge(nested, "allocated_bytes", "peak") == 7
     assert allocator.gauge(nested, "reserved_bytes") is None
-
-
-class PaperNvml(ModuleType):
-    """NVML as pynvml shows it, with the processes a test writes down."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, processes: dict[int, int | None]) -> None:
-        super().__init__("pynvml")
-        self._processes = processes
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: object) -> list[SimpleNamespace]:
-        return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in self._processes.items()]
-
-
-@pytest.mark.parametrize(
-    ("processes", "expected"),
-    [
-        ({"me": 3 * GIB, 1: GIB, 2: 2 * GIB}, 3 * GIB),
-        ({"me": 3 * GIB}, 0),
-        ({1: GIB}, None),  # our number means another process there: ours can't be told from theirs
-        ({"me": GIB, 1: None}, None),  # a driver that does not tell
-    ],
-)
-def test_what_other_processes_hold_is_what_nvml_says_without_us(
-    monkeypatch: pytest.MonkeyPatch, processes: dict[Any, int | None], expected: int | None
-) -> None:
-    paper = {os.getpid() if pid == "me" else pid: size for pid, size in processes.items()}
-    monkeypatch.setitem(sys.modules, "pynvml", PaperNvml(paper))
-    monkeypatch.setattr(nvml, "_handle", lambda index: object())
-    assert nvml.other_processes_bytes(PaperDevice().allocator()) == expected
 
 
 def test_it_pickles_during_a_run(paper: PaperDevice, begin: Callable[..., DeviceProbe], read: Read) -> None:

@@ -21,7 +21,6 @@ from forgather_mem.engine.schedule import MAX_STRETCH
 from forgather_mem.formats.jsonl import header_line, log_files, sample_line
 from forgather_mem.reporting.run_dir import NoRun, find_run, read_run
 from forgather_mem.sinks import BlackBoxSink, JsonlSink
-from forgather_mem.system.process_start import is_running, process_start
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.units import GIB, MIB
 from tests.json_schema import assert_fits
@@ -218,24 +217,6 @@ def test_ranks_on_machines_of_their_own_have_no_sum(tmp_path: Path) -> None:
 def test_a_log_of_another_machine_does_not_say_how_it_ended(tmp_path: Path) -> None:
     log_of(tmp_path, host="elsewhere")
     assert read_run(tmp_path)["run"]["end"] is None
-
-
-def test_a_process_number_that_was_given_out_again_is_another_process() -> None:
-    host, start = socket.gethostname(), process_start()
-    boot, space, ticks = start.split()
-    assert is_running(os.getpid(), host, start) is True
-    assert is_running(os.getpid(), host, f"{boot} {space} {int(ticks) - 1}") is False
-    assert is_running(os.getpid(), host, f"another {space} {ticks}") is False, "the machine was started anew"
-    assert is_running(os.getpid(), host, f"{boot} pid:[1] {ticks}") is None, "a number of another container"
-    assert is_running(os.getpid(), host, "") is None
-    assert is_running(2**22 + 5, host, "") is False
-
-
-def test_a_process_that_has_ended_and_was_not_waited_for_is_gone() -> None:
-    child = os.posix_spawn("/bin/true", ["true"], {})
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    assert is_running(child, socket.gethostname(), process_start(child)) is False
-    os.waitpid(child, 0)
 
 
 @pytest.mark.parametrize("hours", [-30, 1, 24 * 365])

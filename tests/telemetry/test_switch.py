@@ -19,28 +19,13 @@ from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.loops.training_loop import TrainingLoop
 from forgather_mem.notebook import run_magic
 from forgather_mem.telemetry import switch
-from forgather_mem.telemetry.run_session import is_off
 from forgather_mem.trackers import BatchMemoryProfiler, EpochMemoryMonitor, MemoryMonitor, MemoryTracker, track_memory
 from tests.training import fingerprint, make_trainer, tiny_model
-
-OFF = ["0", "off", "OFF", "false", "False", "no", "No", " 0 "]
-ON = ["", "1", "on", "True", "YES"]
 
 
 def insides(trainer: Any) -> list[dict[str, Any]]:
     owners = (trainer, trainer.callback_handler, trainer.accelerator, trainer.state, trainer.control)
     return [dict(vars(owner)) for owner in owners] + [{"callbacks": list(trainer.callback_handler.callbacks)}]
-
-
-@pytest.mark.parametrize("value", OFF)
-def test_each_of_these_values_switches_off(value: str) -> None:
-    assert is_off({"FORGATHER_MEM": value})
-
-
-@pytest.mark.parametrize("value", [*ON, "maybe", "2"])
-def test_all_others_leave_it_on(value: str) -> None:
-    assert not is_off({"FORGATHER_MEM": value})
-    assert not is_off({})
 
 
 def test_the_scripts_of_the_readme_go_on_and_nothing_is_wrapped(

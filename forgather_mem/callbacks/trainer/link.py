@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
-from forgather_mem.callbacks.trainer.method_patches import Around, MethodPatch, MethodPatches
+from forgather_mem.callbacks.trainer.method_patches import Arguments, Around, Call, Keywords, MethodPatch, MethodPatches
 from forgather_mem.callbacks.trainer.phases import wrap_phases
 from forgather_mem.diagnose.oom.failing import close_failed
 from forgather_mem.engine.run import Run
@@ -45,7 +45,7 @@ class Link:
 
     stays_behind = True  # a copied trainer is one without us
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: object) -> None:
         self._trainer = weakref.ref(trainer)
         self._run: Run | None = None
         self._inside = False  # whether the current training went through our wrapper
@@ -54,7 +54,7 @@ class Link:
         self._lasting = MethodPatches()  # until no callback needs the link
         self._of_one_training = False  # whether there will be another `on_init_end` before the next one
         self.handles: dict[str, object] = {}  # handles returned by `attach`, by template
-        self.users: weakref.WeakSet[Any] = weakref.WeakSet()  # callbacks that need the link between trainings
+        self.users: weakref.WeakSet[object] = weakref.WeakSet()  # callbacks that need the link between trainings
 
     @staticmethod
     def find(user: object) -> Link | None:
@@ -63,7 +63,7 @@ class Link:
         return Link.of(trainer, user) if trainer is not None else None
 
     @staticmethod
-    def of(trainer: Any, user: object) -> Link:
+    def of(trainer: object, user: object) -> Link:
         """The trainer's link, created if missing."""
         link = LINKS.of(trainer)
         if link is None:
@@ -73,7 +73,7 @@ class Link:
         return link
 
     @staticmethod
-    def handles_of(trainer: Any) -> dict[str, object]:
+    def handles_of(trainer: object) -> dict[str, object]:
         """The handles of the trainer's link; empty if it has no link of its own."""
         link = LINKS.of(trainer)
         return link.handles if link is not None else {}
@@ -180,7 +180,7 @@ class Link:
         """The training is over."""
         self._run = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(None), ()  # also where a trainer copies itself in a way of its own
 
     # ---- inside ----
@@ -194,7 +194,7 @@ class Link:
         if trainer is not None:
             LINKS.forget(trainer, self)
 
-    def _tell_before_the_optimizer(self, trainer: Any, run: Run) -> None:
+    def _tell_before_the_optimizer(self, trainer: object, run: Run) -> None:
         """Fire `pre_optimizer_step` from the optimizer, since Forgather's trainer has no such event."""
         optimizer: Any = getattr(trainer, "optimizer", None)
         if hasattr(trainer, "callback_handler") or not hasattr(optimizer, "register_step_pre_hook"):
@@ -207,7 +207,7 @@ class Link:
                 if callback in self.users:
                     callback.on_pre_optimizer_step(owner.args, owner.state, getattr(owner, "control", None), **objects)
 
-        def tell(*_: Any) -> None:
+        def tell(*_: object) -> None:
             run.fence.call("link", tell_all)
 
         run.at_close(optimizer.register_step_pre_hook(tell).remove)
@@ -249,7 +249,7 @@ class _Links:
 LINKS = _Links()
 
 
-def _training(link: Link, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+def _training(link: Link, call: Call, arguments: Arguments, keywords: Keywords) -> object:
     link._inside = True
     fence = link._lasting.fence or FailureGuard()
     try:
@@ -265,7 +265,7 @@ def _training(link: Link, call: Callable[..., Any], arguments: tuple[Any, ...], 
         fence.call("the end of a training", link.settle)
 
 
-def _whole(link: Link, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+def _whole(link: Link, call: Call, arguments: Arguments, keywords: Keywords) -> object:
     try:
         return call(*arguments, **keywords)
     except BaseException as error:
@@ -292,21 +292,21 @@ def _runs_in_parts(trainer: object) -> bool:
     return getattr(loop, "__module__", "") == "transformers.trainer" and hasattr(trainer, _PARTS[0][1])
 
 
-def _log(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+def _log(run: Run, call: Call, arguments: Arguments, keywords: Keywords) -> object:
     """Logs with our numbers in a copy of the dict: the caller's own (an evaluation's metrics) is unchanged."""
     ours = run.fence.call("log values", run.log_values)
     if ours and arguments and isinstance(arguments[0], dict):
         arguments = ({**arguments[0], **ours}, *arguments[1:])
-    elif ours and isinstance(keywords.get("logs"), dict):
-        keywords = {**keywords, "logs": {**keywords["logs"], **ours}}
+    elif ours and isinstance(logs := keywords.get("logs"), dict):
+        keywords = {**keywords, "logs": {**logs, **ours}}
     return call(*arguments, **keywords)
 
 
-def _skip(call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+def _skip(call: Call, arguments: Arguments, keywords: Keywords) -> None:
     return None
 
 
-def _callbacks_of(trainer: Any) -> list[Any]:
+def _callbacks_of(trainer: object) -> list[Any]:
     """The trainer's callbacks: transformers keeps them in a handler, Forgather in the trainer itself."""
     owner = getattr(trainer, "callback_handler", trainer)
     return list(getattr(owner, "callbacks", ()))

@@ -15,8 +15,11 @@ from forgather_mem.telemetry.guard import FailureGuard
 # What `copy` and `pickle` ask an object for.
 _STATE = "__getstate__"
 _HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-# Called with the wrapped method, and the arguments and keywords of the call.
-Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+# What stands around a method: called with it, and with the arguments and keywords of the call.
+Call = Callable[..., object]
+Arguments = tuple[object, ...]
+Keywords = dict[str, object]
+Around = Callable[[Call, Arguments, Keywords], object]
 
 
 class MethodPatches:
@@ -30,12 +33,12 @@ class MethodPatches:
 
     def __init__(self, fence: FailureGuard | None = None) -> None:
         self.fence = fence
-        self._entries: list[tuple[weakref.ref[Any], str, MethodPatch]] = []
+        self._entries: list[tuple[weakref.ref[object], str, MethodPatch]] = []
 
     def __bool__(self) -> bool:
         return bool(self._entries)
 
-    def wrap(self, owner: Any, name: str, around: Any, kind: type[MethodPatch] | None = None) -> None:
+    def wrap(self, owner: object, name: str, around: object, kind: type[MethodPatch] | None = None) -> None:
         """Call `around` in the place of this object's method; nothing happens where there is no such method.
 
         Args:
@@ -58,7 +61,7 @@ class MethodPatches:
         """Unwrap everything; what others have replaced since is theirs and stays."""
         self._take_away(list(self._entries))
 
-    def _take_away(self, entries: list[tuple[weakref.ref[Any], str, MethodPatch]]) -> None:
+    def _take_away(self, entries: list[tuple[weakref.ref[object], str, MethodPatch]]) -> None:
         for entry in reversed(entries):
             reference, name, wrapper = entry
             owner = reference()
@@ -83,18 +86,18 @@ class MethodPatch:
 
     stays_behind = True
 
-    def __init__(self, owner: Any, name: str, method: Any, around: Any, fence: FailureGuard | None = None) -> None:
+    def __init__(self, owner: object, name: str, method: Any, around: Any, fence: FailureGuard | None = None) -> None:
         functools.update_wrapper(self, method)
         del self.__dict__["__wrapped__"]  # it would keep the owner alive
-        self.around: Any = around
+        self.around = around
         self.fence = fence
         self.name = f"what we do around {name}"
         bound_here = isinstance(method, MethodType) and method.__self__ is owner
         self._owner = weakref.ref(owner) if bound_here else None
-        self._function: Any = method.__func__ if bound_here else method
+        self._function: Callable[..., object] = method.__func__ if bound_here else method
         self.replaced = name in owner.__dict__
 
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+    def __call__(self, *arguments: object, **keywords: object) -> object:
         # Like `original`, inlined: after a pass, with cold caches, each call costs some 3 us
         owner = self._owner() if self._owner is not None else None
         call = _Call(self._function if owner is None else MethodType(self._function, owner))
@@ -120,7 +123,7 @@ class MethodPatch:
     def __signature__(self) -> inspect.Signature:
         return inspect.signature(self.original())
 
-    def original(self) -> Any:
+    def original(self) -> Callable[..., object]:
         """The underlying bound method, or what the user had put in its place."""
         if self._owner is None:
             return self._function
@@ -128,20 +131,20 @@ class MethodPatch:
         assert owner is not None, "only the owner's own methods call these, so it is alive"
         return MethodType(self._function, owner)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         if self._owner is not None:  # a copy gets the plain method, bound to the copied owner
             return MethodType, (self._function, self._owner())
         return _same, (self._function,)
 
 
-def _put_back(wrapper: MethodPatch, owner: Any, name: str) -> None:
+def _put_back(wrapper: MethodPatch, owner: object, name: str) -> None:
     if wrapper.replaced:
         owner.__dict__[name] = wrapper.original()
     else:
         del owner.__dict__[name]
 
 
-def _keep_copies_plain(owner: Any, fence: FailureGuard | None) -> None:
+def _keep_copies_plain(owner: object, fence: FailureGuard | None) -> None:
     """The object's state is asked for through us exactly as long as a wrapper of ours is part of it."""
     names = owner.__dict__
     ours = [name for name, value in names.items() if isinstance(value, MethodPatch)]
@@ -152,7 +155,7 @@ def _keep_copies_plain(owner: Any, fence: FailureGuard | None) -> None:
         names[_STATE] = MethodPatch(owner, _STATE, get_state, _plain_state, fence)
 
 
-def _plain_state(call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+def _plain_state(call: Call, arguments: Arguments, keywords: Keywords) -> object:
     state = call(*arguments, **keywords)
     if not isinstance(state, dict):
         return state
@@ -175,13 +178,13 @@ class _Call:
 
     __slots__ = ("done", "error", "method", "result")
 
-    def __init__(self, method: Callable[..., Any]) -> None:
+    def __init__(self, method: Callable[..., object]) -> None:
         self.method = method
         self.error: BaseException | None = None
         self.done = False
-        self.result: Any = None
+        self.result: object = None
 
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+    def __call__(self, *arguments: object, **keywords: object) -> object:
         try:
             self.result = self.method(*arguments, **keywords)
         except BaseException as error:
@@ -192,7 +195,7 @@ class _Call:
         return self.result
 
     @property
-    def __self__(self) -> Any:
+    def __self__(self) -> object:
         return getattr(self.method, "__self__", None)
 
 
@@ -204,5 +207,5 @@ def without_ours(trace: TracebackType | None) -> TracebackType | None:
     return rest or trace
 
 
-def _same(value: Any) -> Any:
+def _same(value: object) -> object:
     return value

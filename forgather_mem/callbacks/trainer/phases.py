@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from forgather_mem.callbacks.trainer.method_patches import MethodPatch, MethodPatches, without_ours
+from forgather_mem.callbacks.trainer.method_patches import (
+    Arguments,
+    Call,
+    Keywords,
+    MethodPatch,
+    MethodPatches,
+    without_ours,
+)
 from forgather_mem.engine.run import Run
 
 # Methods of a `transformers.Trainer` whose time is a phase; the accelerator's and the optimizer's come in addition.
@@ -22,7 +29,7 @@ PHASE_OF_FORGATHERS = {"_forward_backward_step": "forward", "_backward": "backwa
 _END = object()
 
 
-def wrap_phases(wrapped: MethodPatches, trainer: Any, run: Run) -> None:
+def wrap_phases(wrapped: MethodPatches, trainer: object, run: Run) -> None:
     """Report this trainer's phases to the run, as long as the methods stay wrapped."""
     run.phases.enter("startup")
     for name, phase in (PHASE_OF_METHOD | PHASE_OF_FORGATHERS).items():
@@ -36,17 +43,17 @@ def wrap_phases(wrapped: MethodPatches, trainer: Any, run: Run) -> None:
     wrapped.wrap(handler, "on_optimizer_step", functools.partial(_optimizer_ends, run))
 
 
-def _wrap_forgathers(wrapped: MethodPatches, trainer: Any, run: Run) -> None:
+def _wrap_forgathers(wrapped: MethodPatches, trainer: object, run: Run) -> None:
     wrapped.wrap(trainer, "_dataloader_iter", functools.partial(_batches, run))
     manager = getattr(trainer, "checkpoint_manager", None)
     wrapped.wrap(manager, "save_checkpoint", (run, "save"), PhaseWrapper)
     optimizer: Any = getattr(trainer, "optimizer", None)
     if hasattr(optimizer, "register_step_pre_hook"):  # no event marks the start of its step
 
-        def begins(*_: Any) -> None:
+        def begins(*_: object) -> None:
             run.fence.call("phases", run.phases.enter, "optimizer")
 
-        def ends(*_: Any) -> None:
+        def ends(*_: object) -> None:
             run.fence.call("phases", run.phases.leave, "optimizer")
 
         hooks = optimizer.register_step_pre_hook(begins), optimizer.register_step_post_hook(ends)
@@ -60,7 +67,7 @@ class PhaseWrapper(MethodPatch):
     It calls the method by itself and has the fence inside: five of them in a step are to cost no call more than needed.
     """
 
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+    def __call__(self, *arguments: object, **keywords: object) -> object:
         run, phase = self.around
         entered = False
         try:
@@ -89,14 +96,16 @@ class PhaseWrapper(MethodPatch):
                         raise
 
 
-def _tell_of_batch(run: Run, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+def _tell_of_batch(run: Run, arguments: Arguments, keywords: Keywords) -> None:
     began_s = time.perf_counter()
     for see in run.phases.on_batch:
         run.fence.call("batch", see, arguments, keywords)
     run.phases.watched_s += time.perf_counter() - began_s
 
 
-def _batches(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Any]:
+def _batches(
+    run: Run, call: Callable[..., Iterable[object]], arguments: Arguments, keywords: Keywords
+) -> Iterator[object]:
     """Yields what the method yields; each wait for the next item is the phase "data"."""
     fence, phases = run.fence, run.phases
     batches = iter(call(*arguments, **keywords))
@@ -113,12 +122,12 @@ def _batches(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], key
         del batch
 
 
-def _optimizer_begins(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+def _optimizer_begins(run: Run, call: Call, arguments: Arguments, keywords: Keywords) -> object:
     result = call(*arguments, **keywords)
     run.phases.enter("optimizer")
     return result
 
 
-def _optimizer_ends(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+def _optimizer_ends(run: Run, call: Call, arguments: Arguments, keywords: Keywords) -> object:
     run.phases.leave("optimizer")
     return call(*arguments, **keywords)

@@ -116,7 +116,7 @@ def _training(moment: Moment) -> Facts:
 
 def _data(name: str, loader: object) -> Facts:
     facts = {}
-    rows, batches = _length(getattr(loader, "dataset", None)), _length(loader)
+    rows, batches = num_items(getattr(loader, "dataset", None)), num_items(loader)
     if rows is not None:
         facts[f"{name} rows"] = f"{rows:,}"
     elif loader is not None:
@@ -128,10 +128,11 @@ def _data(name: str, loader: object) -> Facts:
     return facts
 
 
-def _length(sized: Any) -> int | None:
+def num_items(sized: Any) -> int | None:
+    """How many items it has; None for a stream."""
     try:
         return len(sized)
-    except (TypeError, NotImplementedError, AttributeError):  # a stream
+    except (TypeError, NotImplementedError, AttributeError):
         return None
 
 
@@ -152,7 +153,7 @@ def markdown(sections: Mapping[str, Mapping[str, str]]) -> str:
     for title, facts in sections.items():
         rows = [f"| {name} | {_cell(value)} |" for name, value in facts.items() if "\n" not in value]
         parts.append("\n".join([f"### {title}", "", "| | |", "|---|---|", *rows] if rows else [f"### {title}"]))
-        parts += [f"#### {name}\n\n{_block(value)}" for name, value in facts.items() if "\n" in value]
+        parts += [f"#### {name}\n\n{verbatim(value)}" for name, value in facts.items() if "\n" in value]
     return "\n\n".join(parts)
 
 
@@ -160,6 +161,6 @@ def _cell(value: str) -> str:
     return value.replace("\\", "\\\\").replace("|", "\\|")
 
 
-def _block(text: str) -> str:
+def verbatim(text: str) -> str:
     """Indented, so that nothing in it is interpreted as Markdown."""
     return "\n".join(f"    {line}" for line in text.splitlines())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, ClassVar, TextIO
+from typing import Any, ClassVar, Never, TextIO
 
 from tqdm.auto import tqdm
 from transformers.trainer_callback import PrinterCallback
@@ -13,6 +13,7 @@ from transformers.trainer_callback import ProgressCallback as TransformersBar
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.trainer.link import Link, fellow_callbacks
+from forgather_mem.callbacks.training.facts import num_items
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Moment, Sample
 from forgather_mem.telemetry.rule import Rule
@@ -84,8 +85,8 @@ class _Bars:
     silent: bool | None
     _training: bool
     _shown: dict[str, object]
-    _train_bar: tqdm[object] | None
-    _eval_bar: tqdm[object] | None
+    _train_bar: tqdm[Never] | None
+    _eval_bar: tqdm[Never] | None
 
     def __init__(self, use_tqdm: bool | None, output_stream: str | TextIO | None) -> None:
         self._use_tqdm = use_tqdm
@@ -132,7 +133,7 @@ class _Bars:
         if not self._as_bars(moment):
             return
         if self._eval_bar is None:
-            self._eval_bar = self._bar("eval", _length(moment.objects.get("eval_dataloader")), leave=False)
+            self._eval_bar = self._bar("eval", num_items(moment.objects.get("eval_dataloader")), leave=False)
         self._eval_bar.update(1)
 
     def _evaluate(self, moment: Moment) -> None:
@@ -147,7 +148,7 @@ class _Bars:
     def _train_end(self, moment: Moment) -> None:
         self._close()
 
-    def _bar(self, what: str, total: int | None, *, leave: bool, initial: int = 0) -> tqdm[Any]:
+    def _bar(self, what: str, total: int | None, *, leave: bool, initial: int = 0) -> tqdm[Never]:
         return tqdm(
             desc=what, total=total, initial=initial, leave=leave, dynamic_ncols=True, file=self._out(), unit="step"
         )
@@ -242,10 +243,3 @@ def _metrics(logs: Mapping[str, object]) -> str:
 
 def _value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _length(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError, AttributeError):  # a stream
-        return None

@@ -11,6 +11,7 @@ from typing import Any
 from transformers import GenerationConfig
 
 from forgather_mem.callbacks.base import RuleCallback
+from forgather_mem.callbacks.training.facts import verbatim
 from forgather_mem.callbacks.training.generation import Generated, config_for, generate
 from forgather_mem.callbacks.training.output_paths import EventTarget
 from forgather_mem.callbacks.training.sharding import sharded_by
@@ -209,13 +210,8 @@ def _markdown(texts: Sequence[Generated], num_tokens: int, took_s: float, memory
     parts = [head]
     for text in texts:
         end = "" if text.ended else " ..."
-        parts.append(_block(f"{text.prompt}[START]{text.text}{end}"))
+        parts.append(verbatim(f"{text.prompt}[START]{text.text}{end}"))
     return "\n\n---\n\n".join(parts)
-
-
-def _block(text: str) -> str:
-    """Indented, so that nothing in it is interpreted as Markdown."""
-    return "\n".join(f"    {line}" for line in text.splitlines())
 
 
 def _checked_prompts(prompts: Sequence[str] | str | None) -> tuple[str, ...]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import collections
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from typing import Any
+from typing import Any, TypeVar
 
 from forgather_mem.config.clock import CpuClock
 from forgather_mem.config.graph.hash_flooding import MAX_COLLIDING, too_many
 from forgather_mem.config.limits import Limits
+
+T = TypeVar("T")
 
 LIMIT = 500_000
 _UNTIMED = 1_000  # items that are handled in no time
@@ -38,7 +40,7 @@ class Values:
         self._limit = limit
         self._left = limit
         self._clock = clock or CpuClock(Limits().render_cpu_s)
-        self._special: dict[str, Callable[..., Any]] = {
+        self._special: dict[str, Callable[..., object]] = {
             "collections.OrderedDict": self._ordered,
             "collections:OrderedDict": self._ordered,
             "dict": self._dict,
@@ -77,8 +79,8 @@ class Values:
             return function
         return self._charging(function, name in _SHALLOW)
 
-    def _charging(self, function: Callable[..., Any], is_shallow: bool) -> Callable[..., object]:
-        def charged(*args: Any, **kwargs: Any) -> object:
+    def _charging(self, function: Callable[..., object], is_shallow: bool) -> Callable[..., object]:
+        def charged(*args: object, **kwargs: object) -> object:
             left = self._left
             if is_shallow and not (function == self._dict and args):  # all keys of pairs are hashed
                 self._charge_outermost((*args, *kwargs.values()))
@@ -125,7 +127,7 @@ class Values:
     def _refuse(self) -> None:
         raise LimitExceeded(f"the built-ins of one construction handle {self._limit:,} items at most")
 
-    def _taken(self, items: Iterable[Any]) -> Iterable[Any]:
+    def _taken(self, items: Iterable[T]) -> Iterable[T]:
         """The items, if they are not too many; containers were charged as arguments."""
         if isinstance(items, list | tuple | dict | set | frozenset):
             return items
@@ -138,8 +140,8 @@ class Values:
         self._charge(taken)
         return taken
 
-    def _collect(self, kind: type[Any]) -> Callable[..., Any]:
-        def collect(items: Iterable[Any] = (), /) -> Any:
+    def _collect(self, kind: Callable[[Iterable[object]], object]) -> Callable[..., object]:
+        def collect(items: Iterable[object] = (), /) -> object:
             taken = self._taken(items)
             if kind in (set, frozenset):
                 _check_keys(taken)
@@ -148,10 +150,10 @@ class Values:
         collect.__name__ = kind.__name__
         return collect
 
-    def _dict(self, items: Any = (), /, **kwargs: Any) -> dict[Any, Any]:
+    def _dict(self, items: Any = (), /, **kwargs: object) -> dict[object, object]:
         return dict(self._entries(items), **kwargs)
 
-    def _ordered(self, items: Any = (), /, **kwargs: Any) -> dict[Any, Any]:
+    def _ordered(self, items: Any = (), /, **kwargs: object) -> dict[object, object]:
         return collections.OrderedDict(self._entries(items), **kwargs)
 
     def _entries(self, items: Any) -> Any:
@@ -170,31 +172,31 @@ class Values:
     def _sorted(self, items: Iterable[Any], /, *, reverse: bool = False) -> list[Any]:
         return sorted(self._taken(items), reverse=reverse)
 
-    def _sum(self, items: Iterable[Any], /, start: Any = 0) -> Any:
+    def _sum(self, items: Iterable[Any], /, start: Any = 0) -> object:
         if isinstance(start, Sequence):
             raise TypeError(f"sum adds numbers; start={start!r:.80} is of type {type(start).__name__}")
         return sum(self._taken(items), start)
 
-    def _extreme(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def extreme(first: Any, /, *others: Any) -> Any:
+    def _extreme(self, function: Callable[..., object]) -> Callable[..., object]:
+        def extreme(first: Any, /, *others: object) -> object:
             return function(first, *others) if others else function(self._taken(first))
 
         extreme.__name__ = function.__name__
         return extreme
 
 
-def _check_keys(keys: Iterable[Any]) -> None:
+def _check_keys(keys: Iterable[object]) -> None:
     if too_many(keys):
         raise LimitExceeded(f"more than {MAX_COLLIDING} keys are chosen so that Python finds them in one place")
 
 
-def _round(number: Any, ndigits: int | None = None) -> Any:
+def _round(number: Any, ndigits: int | None = None) -> object:
     if ndigits is not None and abs(ndigits) > MAX_DIGITS:
         raise ValueError(f"round(..., {ndigits}): {MAX_DIGITS} digits at most")
     return round(number, ndigits)
 
 
-def _call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def _call(function: Callable[..., object], /, *args: object, **kwargs: object) -> object:
     return function(*args, **kwargs)
 
 
@@ -203,7 +205,7 @@ _SHALLOW = frozenset(
      "reversed", "zip", "bool", "slice")
 )  # fmt: skip
 
-_PLAIN: dict[str, Callable[..., Any]] = {
+_PLAIN: dict[str, Callable[..., object]] = {
     "abs": abs, "bool": bool, "complex": complex, "enumerate": enumerate, "float": float, "int": int,
     "len": len, "reversed": reversed, "slice": slice, "str": str, "zip": zip,
 }  # fmt: skip

@@ -7,8 +7,8 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import yaml
 
@@ -98,12 +98,12 @@ def _node(node: Node, anchor: str | None) -> list[Value]:
     if isinstance(node, ListNode):
         return _sequence(node.items, anchor, tag)
     if isinstance(node, DictNode):
-        return _mapping(_pairs(node.entries), anchor, tag)
+        return _mapping(_pairs(node.entries.items()), anchor, tag)
     if isinstance(node, VarNode):
         default = {} if node.default is NO_DEFAULT else {"default": node.default}
-        return _mapping(_pairs({"name": node.variable, **default}), anchor, tag)
+        return _mapping(_pairs({"name": node.variable, **default}.items()), anchor, tag)
     assert isinstance(node, CallNode)
-    named = _pairs(node.kwargs)
+    named = _pairs(node.kwargs.items())
     if node.latent is not None:
         named += [_scalar("latent_args"), node.latent]
     if node.searchpath:
@@ -116,8 +116,8 @@ def _node(node: Node, anchor: str | None) -> list[Value]:
     return _mapping([*args, _scalar("kwargs"), *_mapping(named, None, None)], anchor, tag)
 
 
-def _pairs(entries: Mapping[Any, Value]) -> list[Value]:
-    return [part for key, value in entries.items() for part in (_scalar(key), value)]
+def _pairs(entries: Iterable[tuple[object, Value]]) -> list[Value]:
+    return [part for key, value in entries for part in (_scalar(key), value)]
 
 
 def _mapping(parts: Sequence[Value], anchor: str | None, tag: str | None) -> list[Value]:

@@ -11,7 +11,7 @@ import itertools
 import sys
 from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, KeysView, Sized, ValuesView
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from jinja2 import Undefined
 from jinja2.exceptions import TemplateRuntimeError
@@ -239,7 +239,7 @@ class RenderBudget:
         if too_many(keys):
             raise BudgetExceeded(f"more than {MAX_COLLIDING} keys are chosen so that Python finds them in one place")
 
-    def small(self, number: Any, limit: int = 10_000) -> Any:
+    def small(self, number: Value, limit: int = 10_000) -> Value:
         """A width, count or precision given by a template, refused if it is absurd."""
         if isinstance(number, int | float) and not -limit <= number <= limit:
             raise BudgetExceeded(f"{number:.3g} is too large here; the limit is {limit:,}")

@@ -11,7 +11,6 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from jinja2 import Template, TemplateNotFound, TemplateSyntaxError, Undefined, nodes
 from jinja2.environment import Template as CompiledTemplate
@@ -188,7 +187,7 @@ class Compiler(Sandbox):
     """
 
     job: Job
-    variables: Mapping[str, Any]
+    variables: Mapping[str, object]
 
     def __init__(self, marks: TaintTokens, *, paste_values: bool, origins: bool = False) -> None:
         super().__init__(marks, paste_values=paste_values)
@@ -201,7 +200,7 @@ class Compiler(Sandbox):
         """Drop the compiled form of a template that is no longer used."""
         self._compiled.pop(source.key, None)
 
-    def begin(self, job: Job, variables: Mapping[str, Any]) -> None:
+    def begin(self, job: Job, variables: Mapping[str, object]) -> None:
         """Make a job the one in progress."""
         self.job = job
         self.variables = variables
@@ -219,7 +218,7 @@ class Compiler(Sandbox):
         known = self._compiled.get(source.key)
         return known.outline if known is not None else Outline()
 
-    def find(self, name: Any, key: str, used: str, line: int) -> str:
+    def find(self, name: object, key: str, used: str, line: int) -> str:
         """The template that a name refers to in the template `key`; for a list, the first that exists."""
         by = self._compiled[key].source
         if isinstance(name, Undefined):
@@ -267,7 +266,7 @@ class Compiler(Sandbox):
                 self.job.use(Load(source, used, by, line))
                 self.compiled(source)
 
-    def get_template(self, name: Any, parent: str | None = None, globals: Any = None) -> CompiledTemplate:  # noqa: A002
+    def get_template(self, name: object, parent: str | None = None, globals: object = None) -> CompiledTemplate:  # noqa: A002
         """Called by generated code with the result of `find`."""
         if not isinstance(name, _Key):
             raise TypeError(f"{name!r} is not a template")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 import json.encoder
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from jinja2 import Undefined
 from jinja2.environment import TemplateModule
@@ -21,17 +21,17 @@ from jinja2.utils import Cycler, Joiner, Namespace
 from forgather_mem.config.rendering.budget import RenderBudget
 from forgather_mem.config.rendering.taint import TaintedStr
 
-Rule: TypeAlias = Callable[[RenderBudget, Any, Sequence[Any]], None]
+Rule: TypeAlias = Callable[[RenderBudget, object, Sequence[object]], None]
 
 _MAX_MARKED = 100_000
 _MAX_WIDTH = 10_000
 
 
-def free(meter: RenderBudget, value: Any, args: Sequence[Any]) -> None:
+def free(meter: RenderBudget, value: object, args: Sequence[object]) -> None:
     """It looks at one field, or at a number that is small anyway."""
 
 
-def shallow(meter: RenderBudget, value: Any, args: Sequence[Any]) -> None:
+def shallow(meter: RenderBudget, value: object, args: Sequence[object]) -> None:
     """It goes through the value once, and not into its items."""
     if isinstance(value, TaintedStr):
         meter.small(len(value), _MAX_MARKED)  # it may be split into characters
@@ -40,19 +40,19 @@ def shallow(meter: RenderBudget, value: Any, args: Sequence[Any]) -> None:
         meter.work(len(value) >> 3)
 
 
-def listed(meter: RenderBudget, value: Any, args: Sequence[Any]) -> None:
+def listed(meter: RenderBudget, value: object, args: Sequence[object]) -> None:
     """As `shallow`, and each item becomes an object of its own."""
     shallow(meter, value, args)
     if isinstance(value, Sized):
         meter.holds_items(value)
 
 
-def deep(meter: RenderBudget, value: Any, args: Sequence[Any]) -> None:
+def deep(meter: RenderBudget, value: object, args: Sequence[object]) -> None:
     """It compares or hashes the value, and all that is in it, once."""
     meter.weigh(value, *args)
 
 
-def sorts(meter: RenderBudget, value: Any, args: Sequence[Any]) -> None:
+def sorts(meter: RenderBudget, value: object, args: Sequence[object]) -> None:
     """It compares the items with each other, and may make small letters of all texts first."""
     weight = meter.weigh(value, *args)
     rounds = max(len(value) if isinstance(value, Sized) else weight.items, 1).bit_length()
@@ -60,35 +60,35 @@ def sorts(meter: RenderBudget, value: Any, args: Sequence[Any]) -> None:
     meter.hold(4 * weight.chars + 16 * weight.items)
 
 
-def hashes(meter: RenderBudget, value: Any, args: Sequence[Any]) -> None:
+def hashes(meter: RenderBudget, value: object, args: Sequence[object]) -> None:
     """It makes keys of the items."""
     sorts(meter, value, args)
     if isinstance(value, list | tuple | range):
         meter.check_keys(value)
 
 
-def prints(meter: RenderBudget, value: Any, args: Sequence[Any]) -> None:
+def prints(meter: RenderBudget, value: object, args: Sequence[object]) -> None:
     """It makes a text of the value, and changes it in one pass."""
     weight = meter.weigh(value, *args)
     meter.will_print(value, *args)
     meter.work((weight.chars >> 4) + 2 * weight.items)
 
 
-def prints_slowly(meter: RenderBudget, value: Any, args: Sequence[Any]) -> None:
+def prints_slowly(meter: RenderBudget, value: object, args: Sequence[object]) -> None:
     """As `prints`, with some steps of Python for each character."""
     prints(meter, value, args)
     weight = meter.weigh(value, *args)
     meter.work(weight.chars >> 2)
 
 
-def pretty(meter: RenderBudget, value: Any, args: Sequence[Any]) -> None:
+def pretty(meter: RenderBudget, value: object, args: Sequence[object]) -> None:
     """`pprint` prints each value once for each level that it is nested in."""
     weight = meter.weigh(value, *args)
     meter.will_print(value)
     meter.work((8 * weight.items + weight.chars) * (weight.depth + 1))
 
 
-def as_json(meter: RenderBudget, value: Any, args: Sequence[Any]) -> None:
+def as_json(meter: RenderBudget, value: object, args: Sequence[object]) -> None:
     weight = meter.weigh(value)
     indent = next((arg for arg in args if isinstance(arg, int)), 0)
     meter.small(indent, 100)
@@ -101,14 +101,14 @@ def _json_len(text: str) -> int:
     return len(json.encoder.encode_basestring_ascii(str(text)))
 
 
-def widths(meter: RenderBudget, value: Any, args: Sequence[Any]) -> None:
+def widths(meter: RenderBudget, value: object, args: Sequence[object]) -> None:
     """Its numbers are widths or counts."""
     for number in args:
         meter.small(number, _MAX_WIDTH)
     prints(meter, value, args)
 
 
-def columns(meter: RenderBudget, value: Any, args: Sequence[Any]) -> None:
+def columns(meter: RenderBudget, value: object, args: Sequence[object]) -> None:
     """It makes lists, as many or as long as its number says."""
     shallow(meter, value, args)
     for number in args:
@@ -118,7 +118,7 @@ def columns(meter: RenderBudget, value: Any, args: Sequence[Any]) -> None:
         meter.hold(80 * len(value))
 
 
-def digits(meter: RenderBudget, value: Any, args: Sequence[Any]) -> None:
+def digits(meter: RenderBudget, value: object, args: Sequence[object]) -> None:
     """`round`: its number is one of digits."""
     for number in args:
         meter.small(number, 300)
@@ -203,7 +203,7 @@ CALLED_BY_JINJA: Final[Mapping[type, Rule]] = {
 """What Jinja itself calls: macros and blocks count as they run, makers by their arguments."""
 
 
-def check(meter: RenderBudget, rule: Rule, value: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def check(meter: RenderBudget, rule: Rule, value: object, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
     """Count a call before it is made."""
     if isinstance(value, Iterator | Undefined):  # counted as it comes; the call raises its own error
         value = ()

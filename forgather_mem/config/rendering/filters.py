@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from jinja2 import Undefined, pass_context, pass_environment
 from jinja2.exceptions import FilterArgumentError
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 _WHOLE = ("center", "filesizeformat", "float", "int", "pprint", "title", "truncate", "urlencode", "wordcount")
 _ABSENT: Final = object()
-_JINJA_FILTERS: Final = cast(dict[str, Callable[..., Any]], JINJA_FILTERS)
-_JINJA_TESTS: Final = cast(dict[str, Callable[..., Any]], JINJA_TESTS)
+_JINJA_FILTERS: Final = cast(dict[str, Callable[..., object]], JINJA_FILTERS)
+_JINJA_TESTS: Final = cast(dict[str, Callable[..., object]], JINJA_TESTS)
 
 
-def _metered(function: Callable[..., Any], rule: costs.Rule, *, whole: bool = False) -> Callable[..., Any]:
+def _metered(function: Callable[..., object], rule: costs.Rule, *, whole: bool = False) -> Callable[..., object]:
     """A filter or test that is metered by its rule.
 
     Args:
@@ -45,7 +45,7 @@ def _metered(function: Callable[..., Any], rule: costs.Rule, *, whole: bool = Fa
     passed = getattr(getattr(function, "jinja_pass_arg", None), "name", "")
 
     @pass_context
-    def run(context: Context, value: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(context: Context, value: object, *args: object, **kwargs: object) -> object:
         sandbox: Sandbox = context.environment  # type: ignore[assignment]
         meter = sandbox.meter
         meter.call()
@@ -66,17 +66,19 @@ def _metered(function: Callable[..., Any], rule: costs.Rule, *, whole: bool = Fa
     return run
 
 
-def mark_all(result: Any, marks: TaintTokens) -> Any:
+def mark_all(result: object, marks: TaintTokens) -> object:
     """Taint all strings in a result that was made from a tainted value."""
     if isinstance(result, str):
         return marks.mark(str(result))
-    if type(result) in (list, tuple):
-        return type(result)(mark_all(item, marks) for item in result)
+    if type(result) is list:
+        return [mark_all(item, marks) for item in result]
+    if type(result) is tuple:
+        return tuple(mark_all(item, marks) for item in result)
     return result
 
 
 @pass_environment
-def _indent(sandbox: Sandbox, value: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> Any:
+def _indent(sandbox: Sandbox, value: object, width: int | str = 4, first: bool = False, blank: bool = False) -> object:
     if not isinstance(value, str):
         return _JINJA_FILTERS["indent"](value, width, first, blank)
     indent = width if isinstance(width, str) else " " * width
@@ -87,14 +89,14 @@ def _indent(sandbox: Sandbox, value: Any, width: int | str = 4, first: bool = Fa
 
 
 @pass_environment
-def _replace(sandbox: Sandbox, value: Any, old: Any, new: Any, count: int | None = None) -> Any:
+def _replace(sandbox: Sandbox, value: object, old: object, new: object, count: int | None = None) -> object:
     text, old, new = _text(value), _text(old), _text(new)
     formatting.check_method(text, "replace", (old, new), sandbox.meter)
     return _lifted(text, sandbox.marks).replace(old, new, -1 if count is None else count)
 
 
 @pass_environment
-def _join(sandbox: Sandbox, value: Any, d: str = "", attribute: str | int | None = None) -> Any:
+def _join(sandbox: Sandbox, value: Iterable[object], d: str = "", attribute: str | int | None = None) -> object:
     if attribute is not None:
         value = map(make_attrgetter(sandbox, attribute), value)
     parts = []
@@ -108,20 +110,20 @@ def _join(sandbox: Sandbox, value: Any, d: str = "", attribute: str | int | None
 
 
 @pass_environment
-def _format(sandbox: Sandbox, value: Any, *args: Any, **kwargs: Any) -> Any:
+def _format(sandbox: Sandbox, value: object, *args: object, **kwargs: object) -> object:
     if args and kwargs:
         raise FilterArgumentError("can't handle positional and keyword arguments at the same time")
     return formatting.percent(_text(value), kwargs or args, sandbox.meter, sandbox.marks)
 
 
 @pass_environment
-def _trim(sandbox: Sandbox, value: Any, chars: Any = None) -> Any:
+def _trim(sandbox: Sandbox, value: object, chars: str | None = None) -> object:
     text = _text(value)
     formatting.check_method(text, "strip", (chars,), sandbox.meter)
     return text.strip(chars)
 
 
-def _to_json(value: Any, indent: int | None = None) -> Any:
+def _to_json(value: object, indent: int | None = None) -> object:
     text = json.dumps(_carried(value), sort_keys=True, indent=indent)
     for char in TOKEN_OPEN, TOKEN_CLOSE:
         text = text.replace(f"\\u{ord(char):04x}", char)
@@ -130,7 +132,7 @@ def _to_json(value: Any, indent: int | None = None) -> Any:
     return text
 
 
-def _carried(value: Any) -> Any:
+def _carried(value: object) -> object:
     """Tainted strings as text with tokens, for code that looks at characters itself."""
     if isinstance(value, TaintedStr):
         return str(value)
@@ -140,7 +142,7 @@ def _carried(value: Any) -> Any:
 
 
 @pass_environment
-def _to_yaml(sandbox: Sandbox, value: Any, default: Any = _ABSENT) -> Any:
+def _to_yaml(sandbox: Sandbox, value: object, default: object = _ABSENT) -> object:
     if isinstance(value, Undefined):
         if default is _ABSENT:
             str(value)  # raises an error of its own, which names it
@@ -149,30 +151,30 @@ def _to_yaml(sandbox: Sandbox, value: Any, default: Any = _ABSENT) -> Any:
 
 
 @pass_environment
-def _list(sandbox: Sandbox, value: Any) -> list[Any]:
+def _list(sandbox: Sandbox, value: Iterable[object]) -> list[object]:
     return list(value if isinstance(value, GeneratorType) else sandbox.meter.items(value))
 
 
 @pass_environment
-def _random(sandbox: Sandbox, value: Any) -> Any:
+def _random(sandbox: Sandbox, value: Iterable[object]) -> object:
     items = list(value)
     sandbox.random = sandbox.random or random.Random(0)
     return sandbox.random.choice(items) if items else sandbox.undefined("no random item, the sequence was empty")
 
 
 @pass_context
-def _sum(context: Context, value: Any, attribute: str | int | None = None, start: float = 0) -> Any:
+def _sum(context: Context, value: object, attribute: str | int | None = None, start: float = 0) -> object:
     if not isinstance(start, int | float):
         raise FilterArgumentError("sum adds numbers: start must be one; use join for strings")
     return _JINJA_FILTERS["sum"](context.environment, value, attribute=attribute, start=start)
 
 
 @pass_environment
-def _attr(sandbox: Sandbox, value: Any, name: Any) -> Any:
+def _attr(sandbox: Sandbox, value: object, name: object) -> object:
     return _JINJA_FILTERS["attr"](sandbox, value, text_of(name))
 
 
-def _escape(value: Any) -> Any:
+def _escape(value: object) -> object:
     text = _text(value)
     for char, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("'", "&#39;"), ('"', "&#34;")):
         text = text.replace(char, entity)
@@ -180,7 +182,7 @@ def _escape(value: Any) -> Any:
 
 
 @pass_environment
-def _concat(sandbox: Sandbox, parts: list[Any]) -> Any:
+def _concat(sandbox: Sandbox, parts: list[object]) -> object:
     """`a ~ b`"""
     sandbox.meter.weigh(parts)
     sandbox.meter.will_print(*parts)
@@ -196,33 +198,33 @@ def _line(sandbox: Sandbox, text: str) -> str:
 
 
 @pass_environment
-def _slice(sandbox: Sandbox, value: Any, *bounds: int | None) -> Any:
+def _slice(sandbox: Sandbox, value: Sequence[object], *bounds: int | None) -> object:
     """`a[1:2]`"""
     return sandbox.made(value[slice(*bounds)])
 
 
 @pass_environment
-def _mapping(sandbox: Sandbox, pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+def _mapping(sandbox: Sandbox, pairs: list[tuple[object, object]]) -> dict[object, object]:
     """`{key: value}`"""
     sandbox.meter.check_keys([key for key, _ in pairs])
     return dict(pairs)
 
 
 @pass_environment
-def _weighed(sandbox: Sandbox, value: Any) -> Any:
+def _weighed(sandbox: Sandbox, value: object) -> object:
     """A value that is compared or becomes a key, counted."""
     sandbox.meter.weigh(value)
     return value
 
 
 @pass_environment
-def _haystack(sandbox: Sandbox, value: Any) -> Any:
+def _haystack(sandbox: Sandbox, value: object) -> object:
     """The right operand of `in`, counted."""
     sandbox.meter.weigh(value)
     return _lifted(value, sandbox.marks) if type(value) is str else value
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else str(value)
 
 
@@ -231,7 +233,7 @@ def _lifted(text: str, marks: TaintTokens) -> str:
     return text if isinstance(text, TaintedStr) else TaintedStr([(text, False, "")], marks)
 
 
-_OWN: dict[str, Callable[..., Any]] = {
+_OWN: dict[str, Callable[..., object]] = {
     "attr": _attr,
     "e": _escape,
     "escape": _escape,
@@ -248,7 +250,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     "toyaml": _to_yaml,
     "trim": _trim,
 }
-FILTERS: Final[dict[str, Callable[..., Any]]] = {
+FILTERS: Final[dict[str, Callable[..., object]]] = {
     **{
         name: _metered(_OWN.get(name) or _JINJA_FILTERS[name], rule, whole=name in _WHOLE)
         for name, rule in costs.FILTERS.items()
@@ -265,7 +267,7 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     " weighed": _weighed,
     " haystack": _haystack,
 }
-TESTS: Final[dict[str, Callable[..., Any]]] = {
+TESTS: Final[dict[str, Callable[..., object]]] = {
     name: _JINJA_TESTS[name] if rule is costs.free else _metered(_JINJA_TESTS[name], rule, whole=True)
     for name, rule in costs.TESTS.items()
 }

@@ -19,7 +19,7 @@ _WIDTH = r"[#0\- +]*(\*|\d*)(?:\.(\*|\d*))?(a?)"
 _PERCENT = re.compile("%" + _WIDTH)
 _PERCENT_NAMED = re.compile("[%)]" + _WIDTH)  # matching the text between "%(" and ")" would take quadratic time
 _BACKWARD = frozenset(("rfind", "rindex", "rpartition", "rsplit", "strip", "lstrip", "rstrip"))
-_KEYWORDS: Mapping[str, Mapping[str, Any]] = {
+_KEYWORDS: Mapping[str, Mapping[str, object]] = {
     "split": {"sep": None, "maxsplit": -1}, "rsplit": {"sep": None, "maxsplit": -1},
     "splitlines": {"keepends": False}, "expandtabs": {"tabsize": 8},
 }  # fmt: skip
@@ -27,7 +27,7 @@ _COMPARED_PER_WORK = 4_096
 _DIGITS = re.compile(r"\d+")
 
 
-def percent(template: str, arguments: Any, meter: RenderBudget, marks: TaintTokens) -> str:
+def percent(template: str, arguments: object, meter: RenderBudget, marks: TaintTokens) -> str:
     """`template % arguments`, refused if a width or the result is too large."""
     text = text_of(template)
     meter.weigh(text, arguments)
@@ -51,7 +51,7 @@ def percent(template: str, arguments: Any, meter: RenderBudget, marks: TaintToke
     return str(text % arguments)
 
 
-def positional(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+def positional(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Sequence[object]:
     """The arguments of a string's method by position, those that were given by keyword too."""
     if not kwargs:
         return args
@@ -64,7 +64,7 @@ def positional(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Seq
     return bound
 
 
-def check_method(owner: str, name: str, args: Sequence[Any], meter: RenderBudget) -> None:
+def check_method(owner: str, name: str, args: Sequence[object], meter: RenderBudget) -> None:
     """Refuse a method call on `owner` before it makes a string that is too large."""
     if name in _BACKWARD and args and isinstance(args[0], str):
         meter.work(len(owner) * len(args[0]) // _COMPARED_PER_WORK)  # an upper bound of their comparisons
@@ -105,12 +105,12 @@ class Format:
         self._template = template
         self._is_map = name == "format_map"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> str:
+    def __call__(self, *args: Any, **kwargs: object) -> str:
         if self._is_map and (kwargs or len(args) != 1):
             raise TypeError("format_map takes exactly one argument, a mapping")
         return self._made((), args[0]) if self._is_map else self._made(args, kwargs)
 
-    def _made(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    def _made(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
         formatter = _Formatter(self._sandbox)
         template = self._template
         if is_tainted(template):
@@ -126,18 +126,18 @@ class _Formatter(SandboxedFormatter):
         self._marks = sandbox.marks
         self._length = 0
 
-    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def get_value(self, key: int | str, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
         self._meter.work(1)
         return super().get_value(key, args, kwargs)
 
-    def convert_field(self, value: Any, conversion: str | None) -> Any:
+    def convert_field(self, value: object, conversion: str | None) -> object:
         self._meter.weigh(value)
         self._meter.will_print([value] if conversion in ("r", "a") else value)
         if conversion == "a" and is_tainted(value):
             return self._marks.mark(ascii(untaint(value)))
         return super().convert_field(value, conversion)
 
-    def format_field(self, value: Any, format_spec: str) -> Any:
+    def format_field(self, value: object, format_spec: str) -> object:
         for digits in _DIGITS.findall(text_of(format_spec)):
             self._meter.small(int(digits[:9]))
         self._meter.weigh(value)
@@ -148,7 +148,7 @@ class _Formatter(SandboxedFormatter):
         return made
 
 
-def _largest(value: Any, meter: RenderBudget) -> int:
+def _largest(value: object, meter: RenderBudget) -> int:
     """Roughly how many characters the largest of some arguments prints as."""
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else (value,)
     return max((meter.printed_length(part) for part in parts), default=0)

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 _FILE_TIME = "%Y-%m-%dT%H-%M-%S"
 _MAC_SUPPORT = "Library/Application Support"
@@ -99,7 +99,7 @@ def _folder(variable: str, linux: str, mac: str, appname: str | None, version: s
     return os.path.join(folder, *([appname, *([version] if version else [])] if appname else []))
 
 
-FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
+FUNCTIONS: Final[Mapping[str, Callable[..., object]]] = MappingProxyType(
     {
         "joinpath": os.path.join,
         "normpath": os.path.normpath,

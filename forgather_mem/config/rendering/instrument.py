@@ -25,6 +25,7 @@ _TAG = re.compile(r"\s*\{%(?:(?!%\}).)*%\}\s*")
 _MAX_TAG = 1_000
 _LIGHT = 32  # bodies below this many nodes are not counted each time: their call already counts
 _SILENT = (nodes.Assign, nodes.AssignBlock, nodes.Macro, nodes.Import, nodes.FromImport, nodes.ExprStmt)
+_USED = {nodes.Extends: "extended", nodes.Import: "imported", nodes.FromImport: "imported", nodes.Include: "included"}
 AnyNode = TypeVar("AnyNode", bound=nodes.Node)
 
 
@@ -153,22 +154,12 @@ class Instrument(NodeTransformer):
         self.generic_visit(node)
         return [_work(1, node.lineno), node]  # assignments have no line in the generated code
 
-    def visit_Extends(self, node: nodes.Extends) -> nodes.Node:
+    def visit_Extends(self, node: nodes.Extends | nodes.Import | nodes.FromImport | nodes.Include) -> nodes.Node:
         self.generic_visit(node)
-        node.template = self._found(node.template, "extended", node.lineno)
+        node.template = self._found(node.template, _USED[type(node)], node.lineno)
         return node
 
-    def visit_Import(self, node: nodes.Import) -> nodes.Node:
-        self.generic_visit(node)
-        node.template = self._found(node.template, "imported", node.lineno)
-        return node
-
-    visit_FromImport = visit_Import
-
-    def visit_Include(self, node: nodes.Include) -> nodes.Node:
-        self.generic_visit(node)
-        node.template = self._found(node.template, "included", node.lineno)
-        return node
+    visit_Import = visit_FromImport = visit_Include = visit_Extends
 
     def _found(self, name: nodes.Expr, used: str, line: int) -> nodes.Expr:
         for const in name.items if isinstance(name, nodes.List | nodes.Tuple) else [name]:

@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from forgather_mem.config.clock import CpuClock
 from forgather_mem.config.limits import Limits
@@ -48,7 +47,7 @@ class Renderer:
         self,
         searcher: Searcher,
         budgets: Limits | None = None,
-        global_vars: Mapping[str, Any] | None = None,
+        global_vars: Mapping[str, object] | None = None,
         paste_values: bool = False,
     ) -> None:
         self._budgets = budgets or Limits()
@@ -63,7 +62,7 @@ class Renderer:
         self._lock = threading.RLock()
 
     def render(
-        self, name: str | os.PathLike[str], variables: Mapping[str, Any] | None = None, clock: CpuClock | None = None
+        self, name: str | os.PathLike[str], variables: Mapping[str, object] | None = None, clock: CpuClock | None = None
     ) -> Rendered:
         """Render a template by its name.
 
@@ -73,7 +72,7 @@ class Renderer:
         return self._render(self._source(os.fspath(name)), variables or {}, clock)
 
     def render_string(
-        self, text: str, variables: Mapping[str, Any] | None = None, clock: CpuClock | None = None
+        self, text: str, variables: Mapping[str, object] | None = None, clock: CpuClock | None = None
     ) -> Rendered:
         """Render a template given as text.
 
@@ -82,12 +81,14 @@ class Renderer:
         """
         return self._render(self._string(text), variables or {}, clock)
 
-    def referenced(self, name: str | os.PathLike[str], variables: Mapping[str, Any] | None = None) -> list[Reference]:
+    def referenced(
+        self, name: str | os.PathLike[str], variables: Mapping[str, object] | None = None
+    ) -> list[Reference]:
         """The templates that a template uses, as `references` finds them."""
         return self.references(name, variables)[0]
 
     def references(
-        self, name: str | os.PathLike[str], variables: Mapping[str, Any] | None = None
+        self, name: str | os.PathLike[str], variables: Mapping[str, object] | None = None
     ) -> tuple[list[Reference], TemplateError | None]:
         """The templates that a template uses: level, name and file of each, itself first; and what stopped the render.
 
@@ -126,7 +127,7 @@ class Renderer:
             known = self._strings[text] = self._sources.from_text(text)
         return known
 
-    def _render(self, source: Source, variables: Mapping[str, Any], clock: CpuClock | None) -> Rendered:
+    def _render(self, source: Source, variables: Mapping[str, object], clock: CpuClock | None) -> Rendered:
         clock = clock or CpuClock(self._budgets.render_cpu_s)
         with self._lock, clock:
             self._marks.reset()
@@ -152,7 +153,9 @@ class Renderer:
             self._warned.add(place)
             _log.warning("%s; %s", place, error.hint)
 
-    def _run(self, compiler: Compiler, job: Job, source: Source, wrapped: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    def _run(
+        self, compiler: Compiler, job: Job, source: Source, wrapped: dict[str, object]
+    ) -> tuple[str, dict[str, str]]:
         """Render: the text, and the values in it."""
         compiler.begin(job, wrapped)
         try:
@@ -170,7 +173,7 @@ class Renderer:
             raise explain(error, compiler) from error
 
     def _trace(
-        self, job: Job, source: Source, wrapped: dict[str, Any], text: str, values: Mapping[str, str]
+        self, job: Job, source: Source, wrapped: dict[str, object], text: str, values: Mapping[str, str]
     ) -> Origins | Source | None:
         """The source map; the source itself where rendering changed nothing.
 
@@ -192,7 +195,7 @@ class Renderer:
         origins = Origins(text, values, *marked, compiler.numbered, again)
         return origins if origins.is_exact else None
 
-    def _wrapped(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+    def _wrapped(self, variables: Mapping[str, object]) -> dict[str, object]:
         return dict(variables) if self._paste_values else wrap(variables, self._marks, self._budgets)
 
     def _new_compiler(self, *, origins: bool) -> Compiler:

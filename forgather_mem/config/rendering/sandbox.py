@@ -58,7 +58,7 @@ class _Missing(StrictUndefined):
     __slots__ = ()
 
     def __init__(
-        self, hint: str | None = None, obj: Any = missing, name: Any = None, exc: Any = UndefinedError
+        self, hint: str | None = None, obj: object = missing, name: Any = None, exc: object = UndefinedError
     ) -> None:
         if name is not None and not isinstance(name, str | int):
             name = type(name).__name__  # the message would print the object
@@ -108,7 +108,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._own = {id(self.globals[name]): rule for name, rule in costs.FUNCTIONS.items()}
         self.yaml = YamlWriter(lambda amount: self.meter.work(amount))
 
-    def _timed(self, name: str) -> Callable[[], Any]:
+    def _timed(self, name: str) -> Callable[[], object]:
         return lambda: getattr(self.clock, name)()
 
     def make_range(self, *bounds: int) -> range:
@@ -118,14 +118,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
         except OverflowError:
             raise BudgetExceeded(f"range{bounds} is too long") from None
 
-    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+    def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
         if attr.startswith("_") or self.paste_values:
             return self.paste_values and super().is_safe_attribute(obj, attr, value)
         if isinstance(obj, _OPEN_TYPES):
             return True
         return any(attr in costs.METHODS[cls] for cls in type(obj).__mro__ if cls in costs.METHODS)
 
-    def is_safe_callable(self, obj: Any) -> bool:
+    def is_safe_callable(self, obj: object) -> bool:
         if isinstance(obj, _CALLABLE_TYPES) or id(obj) in _MAKERS or id(obj) in self._own:
             return True
         if self.paste_values:  # then variables may be functions, as in Forgather
@@ -138,13 +138,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
         is_format = isinstance(value, BuiltinMethodType) and value.__name__ in ("format", "format_map")
         return formatting.Format(self, value.__self__, value.__name__) if is_format else None
 
-    def getitem(self, obj: Any, argument: Any) -> Any:
+    def getitem(self, obj: object, argument: object) -> object:
         self.meter.work(1)  # filters with an attribute come here for each of its parts, of each item
         if type(argument) is tuple or (isinstance(argument, str) and len(argument) > _SHORT):
             self.meter.weigh(argument)
         return super().getitem(obj, argument)
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: object) -> object:
         self, obj = __self, __obj
         if isinstance(obj, Undefined) or not self.is_safe_callable(obj):
             if isinstance(obj, Undefined):
@@ -172,7 +172,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             return self._call_own(obj, args, kwargs)
         return self._call_method(obj, args, kwargs)
 
-    def _make(self, context: Context, maker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _make(self, context: Context, maker: Any, args: tuple[Any, ...], kwargs: dict[str, object]) -> object:
         """`dict(...)`, `namespace(...)`, `cycler(...)`, `joiner(...)`"""
         if maker in (dict, Namespace) and args and not isinstance(args[0], Mapping):
             args = (self._pairs(args[0]), *args[1:])
@@ -181,7 +181,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         made = context.call(maker, *args, **kwargs)
         return self.meter.made(made) if maker is dict else made
 
-    def _pairs(self, pairs: Any) -> list[tuple[Any, ...]]:
+    def _pairs(self, pairs: Iterable[Iterable[object]]) -> list[tuple[object, ...]]:
         """The pairs that `dict` was given instead of a mapping."""
         listed = [tuple(islice(pair, 3)) for pair in self.meter.items(pairs)]
         keys = [pair[0] for pair in listed if pair]
@@ -190,7 +190,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.meter.holds_items(listed, 2 * PART_BYTES)
         return listed
 
-    def _call_own(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_own(self, function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if function is repr:
             self.meter.will_print([*args])
             return self.made(repr(*args, **kwargs))
@@ -199,7 +199,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             result = filters.mark_all(result, self.marks)
         return self.made(result)
 
-    def _call_method(self, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_method(self, method: Any, args: tuple[Any, ...], kwargs: dict[str, object]) -> object:
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         costs.check(self.meter, self._rule(owner, name), owner, args, kwargs)
         if isinstance(owner, str):
@@ -215,20 +215,20 @@ class Sandbox(ImmutableSandboxedEnvironment):
             return self.made(self.marks.mark(text) if is_tainted(args) else text)
         return self.made(method(*args, **kwargs))
 
-    def _rule(self, owner: Any, name: str) -> costs.Rule:
+    def _rule(self, owner: object, name: str) -> costs.Rule:
         """What a method costs; without the policy there are methods that nobody has weighed."""
         for cls in type(owner).__mro__:
             if name in costs.METHODS.get(cls, ()):
                 return costs.METHODS[cls][name]
         return costs.deep
 
-    def made(self, value: Any) -> Any:
+    def made(self, value: object) -> object:
         """A value made by an expression, with its tokens read and its size checked."""
         if type(value) is str:
             value = self.marks.read(value)
         return self.meter.made(value)
 
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> object:
         self.meter.work(1)
         if operator in _OPERATORS:
             if operator == "+" and isinstance(left, str) and isinstance(right, str):
@@ -254,7 +254,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return self.marks.read("".join(parts))
 
 
-def _print(context: Context, value: Any) -> Any:
+def _print(context: Context, value: object) -> object:
     """The output of `{{ value }}`."""
     if isinstance(value, str | int):
         return value

@@ -21,7 +21,7 @@ def _changed(name: str) -> Callable[..., str]:
     """A method that changes a string in a way that can't be tracked: the whole result is tainted."""
     method = getattr(str, name)
 
-    def changed(self: TaintedStr, *args: Any) -> str:
+    def changed(self: TaintedStr, *args: object) -> str:
         return self.whole(method(self.real, *untaint(args)), *args)
 
     changed.__name__ = name  # the sandbox checks it
@@ -32,7 +32,7 @@ def _asked(name: str) -> Callable[..., Any]:
     """A method that queries a string."""
     method = getattr(str, name)
 
-    def asked(self: TaintedStr, *args: Any) -> Any:
+    def asked(self: TaintedStr, *args: object) -> Any:
         return method(self.real, *untaint(args))
 
     asked.__name__ = name
@@ -263,12 +263,12 @@ class TaintedStr(str):
     isupper = _asked("isupper")
 
 
-def text_of(value: Any) -> Any:
+def text_of(value: object) -> Any:
     """The real string of a tainted one; any other value unchanged."""
     return value.real if isinstance(value, TaintedStr) else value
 
 
-def untaint(value: Any) -> Any:
+def untaint(value: object) -> Any:
     """The value with every tainted string in it, also inside lists and dicts, replaced by its real string."""
     if isinstance(value, TaintedStr):
         return value.real
@@ -279,7 +279,7 @@ def untaint(value: Any) -> Any:
     return value
 
 
-def is_tainted(value: Any) -> bool:
+def is_tainted(value: object) -> bool:
     """Whether a value contains characters from outside, also deep inside lists and dicts."""
     if isinstance(value, TaintedStr):
         return any(piece[1] for piece in value.pieces)

@@ -13,7 +13,6 @@ import numbers
 import os
 import traceback
 from collections.abc import Mapping
-from typing import Any
 
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.rendering.taint_tokens import TaintTokens
@@ -26,21 +25,21 @@ _TIME = ("hour", "minute", "second", "microsecond", "fold")
 _TIMEDELTA = ("days", "seconds", "microseconds")
 
 
-class OutsideList(list[Any]):
+class OutsideList(list[object]):
     """A list from outside: prints as YAML, which for plain values is also Python's notation."""
 
     def __str__(self) -> str:
         return f"[{', '.join(map(_flow, self))}]"
 
 
-class OutsideDict(dict[Any, Any]):
+class OutsideDict(dict[object, object]):
     """A mapping from outside: prints as YAML."""
 
     def __str__(self) -> str:
         return f"{{{', '.join(f'{_flow(key)}: {_flow(value)}' for key, value in self.items())}}}"
 
 
-def _flow(value: Any) -> str:
+def _flow(value: object) -> str:
     if isinstance(value, str):
         return f"'{value}'"
     if isinstance(value, datetime.time | datetime.timedelta):
@@ -50,7 +49,7 @@ def _flow(value: Any) -> str:
     return YamlWriter().write(value)
 
 
-def wrap(variables: Mapping[str, Any], marks: TaintTokens, budgets: Limits) -> dict[str, Any]:
+def wrap(variables: Mapping[str, object], marks: TaintTokens, budgets: Limits) -> dict[str, object]:
     """The template's view of each variable.
 
     Raises:
@@ -93,7 +92,7 @@ class _Wrapper:
         self._budgets = budgets
         self._items = 0
 
-    def wrapped(self, value: Any) -> Any:
+    def wrapped(self, value: object) -> object:
         """What a template sees for this value, whatever its methods do."""
         try:
             return self.wrap(value, 0)
@@ -103,7 +102,7 @@ class _Wrapper:
             said = "".join(traceback.format_exception_only(error)).strip()  # also when its __str__ raises
             raise self._refuse(f"can't be read: {said[:300]}") from error
 
-    def wrap(self, value: Any, depth: int) -> Any:
+    def wrap(self, value: object, depth: int) -> object:
         if isinstance(value, enum.Enum) and not isinstance(value, str | int):
             value = value.value
         if isinstance(value, str):
@@ -137,7 +136,7 @@ class _Wrapper:
             "None, dates, paths, and lists and dicts of these)"
         )
 
-    def _key(self, key: Any, depth: int) -> Any:
+    def _key(self, key: object, depth: int) -> object:
         wrapped = self.wrap(key, depth)
         if isinstance(wrapped, list | dict):
             raise self._refuse(f"has a key of type {type(key).__name__}: a key is a string, a number or a date")

@@ -17,7 +17,7 @@ _MAX_KEPT_CHARS = 100  # longer keys are written with "? "
 class _Flow(yaml.SafeDumper):
     """Writes shared lists out each time: an anchor could clash with another in the template."""
 
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: object) -> bool:
         return True
 
 
@@ -38,7 +38,7 @@ class YamlWriter:
         self._alone: dict[str | float, str] = {}
         self._nested: dict[str | float, str] = {}
 
-    def write(self, value: Any) -> str:
+    def write(self, value: object) -> str:
         """The text of a value.
 
         Raises:
@@ -46,7 +46,7 @@ class YamlWriter:
         """
         if isinstance(value, int):
             return str(value)
-        if type(value) in (str, float):
+        if type(value) is str or type(value) is float:
             return self._kept(self._alone, value)
         return self._flow(value)
 
@@ -67,7 +67,7 @@ class YamlWriter:
             return f"{{{', '.join(f'{self._flow(key)}: {self._flow(value[key])}' for key in sorted(value))}}}"
         return self._dumped(value)
 
-    def _kept(self, texts: dict[str | float, str], value: Any) -> str:
+    def _kept(self, texts: dict[str | float, str], value: str | float) -> str:
         text = texts.get(value)
         if text is None:
             text = self._dumped(value) if texts is self._alone else self._dumped([value])[1:-1]
@@ -75,14 +75,14 @@ class YamlWriter:
                 texts[value] = text
         return text
 
-    def _dumped(self, value: Any) -> str:
+    def _dumped(self, value: object) -> str:
         plain = _plain(value)
         self._work(_DUMP_WORK + (len(plain) if isinstance(plain, str) else 0))
         text: str = yaml.dump(plain, Dumper=_Flow, default_flow_style=True, allow_unicode=True, width=float("inf"))
         return text.strip().removesuffix("...").removesuffix("\n")
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, TaintedStr):
         return str(value)
     if isinstance(value, dict):

@@ -14,7 +14,6 @@ _KEEPS = re.compile(
     r"(?P<holder>\b(?:self\.)?\w+)(?:\[[^\]]*\])*"
     r"(?:\.(?:append|extend|add|setdefault|insert|appendleft|update)\s*\(|\[[^\]]+\]\s*=[^=]|\s*\+=)"
 )
-_RUN_IN_WORKERS = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__")
 
 
 def worker_suspects(loader: Any, bytes_per_step: float) -> list[Suspect]:

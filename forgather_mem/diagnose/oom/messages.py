@@ -1,7 +1,7 @@
 """The messages with which libraries report that memory ran out, and where the numbers are in them.
 
 Everything known is in these tables: a new form of message is a new row. Every row is tested with messages that people
-posted (tests/diagnose/oom/oom_messages.py).
+posted (tests/diagnose/oom/oom_messages.py), or with one that is about something else.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ NUMBERS = {
         rf"Out of memory allocating {_SIZE}",
         rf"out of memory to allocate {_SIZE}",
         rf"PT_DEVMEM Allocation failed for size::{_BYTES}",
-        rf"malloc of size {_BYTES}",
+        rf"(?:m|re)alloc of size {_BYTES}",
         rf"shared memory segment \S+ \(size {_BYTES}\)",
         rf"failed to extend \S+ to {_BYTES}",
         rf"Failed to CUDA (?:calloc(?: async)?|malloc|host alloc) {_BYTES}",
@@ -198,8 +198,9 @@ NUMBERS = {
         rf"MPS allocated: {_SIZE}",
     ),
     "other_bytes": _numbers(rf"other allocations: {_SIZE}"),
-    "reserved_bytes": _numbers(rf"{_SIZE} reserved in total by PyTorch", rf"{_SIZE} cached\)"),
-    "reserved_unused_bytes": _numbers(rf"{_SIZE} is reserved by PyTorch but unallocated"),
+    "reserved_bytes": _numbers(rf"{_SIZE} reserved in total by PyTorch"),
+    # Until torch 1.3 "cached" was without what is allocated
+    "reserved_unused_bytes": _numbers(rf"{_SIZE} is reserved by PyTorch but unallocated", rf"{_SIZE} cached\)"),
 }
 # A process by its number on the machine. In a container one's own has another one there, so it isn't "this process".
 PROCESSES = re.compile(rf"Process \d+ has {_SIZE} memory in use")

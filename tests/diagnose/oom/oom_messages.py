@@ -359,6 +359,48 @@ OUT_OF_MEMORY = [
         {"kind": "CuPy", "where": "device", "requested_bytes": 25_600_000},
     ),
     OutOfMemoryCase(
+        "CuPy, until 6",
+        "cupy/cupy#1912",
+        type("OutOfMemoryError", (MemoryError,), {"__module__": "cupy.cuda.memory"})(
+            "out of memory to allocate 1073741824 bytes (total 12373894656 bytes)"
+        ),
+        {"kind": "CuPy", "where": "device", "requested_bytes": 2**30},
+    ),
+    OutOfMemoryCase(
+        "CUDA, until torch 1.3",
+        "Tramac/awesome-semantic-segmentation-pytorch#188",
+        RuntimeError(
+            "CUDA out of memory. Tried to allocate 74.00 MiB (GPU 0; 1.96 GiB total capacity; 1.46 GiB already allocated; "
+            "71.50 MiB free; 38.53 MiB cached)"
+        ),
+        {"kind": "CUDA allocator", "device": 0, "requested_bytes": 74 * MIB, "reserved_unused_bytes": _mib(38.53)},
+    ),
+    OutOfMemoryCase(
+        "cuFFT", "pytorch/pytorch#6511", RuntimeError("cuFFT error: CUFFT_ALLOC_FAILED"), {"kind": "CUDA library"}
+    ),
+    OutOfMemoryCase(
+        "driver, from numba",
+        "rapidsai/dask-cuda#225",
+        RuntimeError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY"),
+        {"kind": "driver", "where": "device"},
+    ),
+    OutOfMemoryCase(
+        "killed worker of joblib",
+        "joblib/joblib#812",
+        RuntimeError(
+            "A worker process managed by the executor was unexpectedly terminated. This could be caused by a segmentation "
+            "fault while calling the function or by an excessive memory usage causing the Operating System to kill the "
+            "worker. The exit codes of the workers are {SIGKILL(-9)}"
+        ),
+        {"kind": "killed worker", "where": "host"},
+    ),
+    OutOfMemoryCase(
+        "Arrow",
+        "rom1504/img2dataset#443",
+        type("ArrowMemoryError", (MemoryError,), {"__module__": "pyarrow.lib"})("realloc of size 2172846080 failed"),
+        {"kind": "MemoryError", "where": "host", "requested_bytes": 2172846080},
+    ),
+    OutOfMemoryCase(
         "raised from another error",
         "this Python",
         raised(_from_a_cause),

@@ -39,6 +39,7 @@ def _others() -> Iterator[BaseException]:
         "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a non-contiguous input."
     )
     yield RuntimeError("cuDNN error: CUDNN_STATUS_BAD_PARAM")
+    yield RuntimeError("GET was unable to find an engine to execute this computation")
     yield RuntimeError("Triton Error [CUDA]: device kernel image is invalid")
     yield RuntimeError(
         "out of resource: shared memory, Required: 98304, Hardware limit: 65536. Reducing block sizes ..."

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from forgather_mem.diagnose.oom.advice import Advice, advise, room
-from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse, settings_of
-from forgather_mem.diagnose.oom.fit import fit_phase, fits_of
+from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import GIB, MIB
 
@@ -110,53 +107,6 @@ def texts(advice: Advice) -> list[str]:
     return [change.text for change in advice.changes]
 
 
-# ---- the fit ----
-
-
-@pytest.mark.parametrize("square", [0.0, 40.0])
-def test_a_fit_finds_what_a_batch_takes_far_beyond_those_it_saw(square: float) -> None:
-    rng = random.Random(3)
-
-    def size(rows: int, length: int) -> float:
-        return 5e9 + 9e5 * rows * length + square * rows * length**2
-
-    points = []
-    for _ in range(200):
-        length = rng.randint(100, 1500)
-        spike = 3e9 if rng.random() < 0.005 else 0.0
-        points.append((8, length, size(8, length) + rng.gauss(0, 3e7) + spike))
-    fit = fit_phase("forward", points)
-    assert fit is not None
-    assert (fit.per_square_bytes > 0) == bool(square)
-    for rows, length in ((8, 4096), (4, 4096), (16, 1000)):
-        assert fit.at(rows, length).bytes == pytest.approx(size(rows, length), rel=0.03)
-        assert fit.at(rows, length).low < size(rows, length) < fit.at(rows, length).high
-
-
-@pytest.mark.parametrize(
-    "points",
-    [
-        [(8, 512, 1e9)] * 50,  # one shape
-        [(8, 500 + step % 3, 1e9 + step) for step in range(50)],  # shapes too much alike
-        [(8, length, 1e9) for length in (100, 500)],  # too few
-        [(8, 100 * step, 1e9 * (1 + step * 7 % 5)) for step in range(1, 20)],  # no line
-    ],
-)
-def test_too_little_data_gives_no_fit(points: list[tuple[int, int | None, float]]) -> None:
-    fit = fit_phase("forward", points)
-    assert fit is None or fit.per_token_bytes == 0
-
-
-def test_resident_memory_that_stays_is_fitted_to_the_batches_that_made_it_grow() -> None:
-    rng, highest, uses = random.Random(5), 0, []
-    for step in range(1, 300):
-        length = rng.randint(50, 1000)
-        highest = max(highest, int(1e9 + 1e5 * 8 * length))
-        uses.append(StepUse(step=step, rows=8, length=length, phases={"forward": highest}))
-    fit = fits_of(uses, retains=True)["forward"]
-    assert fit.at(8, 2000).bytes == pytest.approx(1e9 + 1e5 * 8 * 2000, rel=0.02)
-
-
 # ---- advice that works ----
 
 
@@ -244,7 +194,7 @@ def test_what_is_on_already_and_what_the_model_has_not_are_no_help() -> None:
     assert "gradient_checkpointing (this model has none)" in without.no_help
 
 
-# ---- by phase ----
+# ---- by what failed ----
 
 
 def failed(phase: str, where: Any = "host", **known: Any) -> FailureContext:
@@ -271,75 +221,6 @@ def test_one_sample_that_is_far_too_long_is_cut_and_a_small_state_is_not_made_sm
 def test_of_a_loop_that_nobody_watched_an_eighth_is_guessed() -> None:
     failure = replace(failed("forward", rows=80_000), step=0)
     assert first(failure, RunSettings()) == {"per_device_train_batch_size": 10_000, "gradient_accumulation_steps": 8}
-
-
-def test_what_passes_keep_has_no_part_in_a_batch_that_could_not_be_made() -> None:
-    changes = advise(failed("data", requested_bytes=3 * GIB), settings()).changes
-    assert [dict(change.set) for change in changes] == [
-        {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}
-    ]
-
-
-def test_the_first_optimizer_step_gets_an_optimizer_whose_state_fits() -> None:
-    parts = {"parameters": 2 * GIB, "gradients": 2 * GIB, "optimizer": 3 * GIB}
-    failure = failed("optimizer", parts=parts, first_optimizer_step=True)
-    advice = advise(failure, settings())
-    change = advice.changes[0]
-    assert change.set == {"optim": "adafactor"}
-    numbers = MODEL_BYTES // 4
-    assert change.predicted_bytes == 9 * GIB - 3 * GIB + MODEL_BYTES // 100 + 28 * (numbers // 50)
-    assert advice.no_help is not None
-    assert advice.no_help.startswith("a smaller batch (its memory is free by then)")
-    assert first(failed("optimizer", parts=parts), settings(optim="adafactor")) == {"optim": "sgd"}
-
-
-def test_evaluations_that_keep_all_predictions_and_those_whose_batch_is_too_large_differ() -> None:
-    metrics = RunSettings(arguments={"per_device_eval_batch_size": 16}, has_metrics=True)
-    assert first(failed("evaluate", "device", predictions=7), metrics) == {"eval_accumulation_steps": 1}
-    assert first(failed("evaluate", predictions=7), metrics) == {"prediction_loss_only": True}
-    assert first(failed("evaluate", predictions=0), metrics) == {"per_device_eval_batch_size": 4}
-    assert first(failed("evaluate"), settings(per_device_eval_batch_size=64)) == {"per_device_eval_batch_size": 16}
-
-
-@pytest.mark.parametrize(
-    ("failure", "arguments", "change"),
-    [
-        (failed("data", workers_bytes=None), {"dataloader_num_workers": 4}, {"dataloader_num_workers": 0}),
-        (
-            failed("data", workers_bytes=8 * GIB, requested_bytes=2 * GIB),
-            {"dataloader_num_workers": 8},
-            {"dataloader_num_workers": 6},
-        ),
-        (
-            failed("data", rows=8, length=40, requested_bytes=3 * GIB),  # the shape of the batch before it
-            {},
-            {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8},
-        ),
-        (failed("save", frames=("_save_checkpoint",)), {}, {"save_strategy": "no"}),
-        (failed("save", frames=("_save_optimizer_and_scheduler",)), {}, {"save_only_model": True}),
-        (failed("save", frames=("save_pretrained",)), {"save_safetensors": True}, {"save_safetensors": False}),
-        (failed("resume", frames=("_load_optimizer_and_scheduler",)), {}, {}),  # a file is moved away
-        (failed("resume"), {}, {"resume_from_checkpoint": False}),
-        (failed("startup", frames=("from_pretrained",)), {}, {"dtype": "bfloat16"}),
-        (failed("startup", where="host", frames=("main", "Module.__init__")), {}, {"dtype": "bfloat16"}),
-        (
-            failed("generate"),
-            {"predict_with_generate": True, "per_device_eval_batch_size": 8},
-            {"per_device_eval_batch_size": 2},
-        ),
-        (failed("generate", rows=16), {}, {"rows": 4}),
-    ],
-)
-def test_each_phase_has_its_own_first_change(
-    failure: FailureContext, arguments: dict[str, Any], change: dict[str, Any]
-) -> None:
-    assert first(failure, settings(**arguments)) == change
-
-
-def test_data_that_do_not_fit_at_the_start_are_mapped() -> None:
-    advice = advise(failed("startup", frames=("read_csv",)), settings())
-    assert texts(advice)[0].startswith("map the data instead of loading it")
-    assert advice.fit == "not measured"
 
 
 def test_a_leak_comes_before_all_else_and_fragmentation_only_where_it_gives_something() -> None:
@@ -388,17 +269,3 @@ def test_room_is_silent_when_there_is_none_and_does_not_look_farther_than_four_t
     far = room(chosen, uses, int(6000 * GIB))
     assert far is not None
     assert far.text == "batch 32 or more would still fit (now 8), limited by the backward pass"
-
-
-# ---- settings ----
-
-
-def test_settings_are_plain_and_know_the_models_tensors() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(100, 50), torch.nn.Linear(50, 10))
-    model[1].weight.requires_grad_(False)
-    args = SimpleNamespace(per_device_train_batch_size=4, optim=SimpleNamespace(value="adamw_torch"), other=object())
-    found = settings_of(args, model, SimpleNamespace(compute_metrics=print, preprocess_logits_for_metrics=None))
-    assert found.arguments == {"per_device_train_batch_size": 4, "optim": "adamw_torch"}
-    assert (found.trained_numbers, found.trained_bytes, found.largest_trained) == (5060, 4 * 5060, 5000)
-    assert found.adafactor_bytes == 4 * (100 + 50) + 4 * 50 + 4 * 10
-    assert (found.has_metrics, found.filters_logits, found.can_checkpoint) == (True, False, False)

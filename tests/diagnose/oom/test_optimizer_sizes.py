@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
 import torch
 from transformers.optimization import Adafactor
 
 from forgather_mem.diagnose.oom.advice import advise
-from forgather_mem.diagnose.oom.batches import Batches
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, settings_of
-from forgather_mem.diagnose.oom.optimizer_sizes import Trained, family_of, passing_bytes, states_of
+from forgather_mem.diagnose.oom.optimizer_sizes import Trained, passing_bytes, states_of
 from forgather_mem.units import GIB
 
 
@@ -56,14 +54,6 @@ def test_eight_and_four_bits_are_not_taken_for_full_adam() -> None:
     assert eight == 2 * (104_192 + 104_192 // 256 * 4) + 2 * 4 * 128
     assert four == 2 * (104_192 // 2 + 104_192 // 128 * 4) + 2 * 4 * 128
     assert found.state_of("adamw_bnb_8bit") == 2 * 4 * (32_000 + 128) + 2 * (72_192 + 72_192 // 256 * 4)
-
-
-@pytest.mark.parametrize("optim", ["adamw_torch_8bit", "adamw_torch_4bit", "adamw_bnb_8bit"])
-def test_what_is_still_to_come_is_the_state_of_the_configured_optimizer(optim: str) -> None:
-    states = {"torch_8bit": 2 * GIB, "torch_4bit": GIB, "bnb_8bit": 3 * GIB, "adamw": 8 * GIB}
-    settings = RunSettings(arguments={"optim": optim}, trained_bytes=4 * GIB, state_bytes=states)
-    failure = FailureContext(where="device", phase="forward", step=1, rows=8)
-    assert Batches(failure, settings, ())._optimizer_bytes == states[family_of(optim) or ""]
 
 
 def test_only_smaller_states_are_advised() -> None:

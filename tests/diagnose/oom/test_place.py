@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from forgather_mem.diagnose.oom.batch_uses import Batch, BatchFinder, batch_of
+from forgather_mem.diagnose.oom.batch_uses import Batch
 from forgather_mem.diagnose.oom.place import Place, batch_on_the_way, place_of, trained_by
 
 
@@ -116,16 +116,3 @@ def test_model_optimizer_and_batch_of_a_plain_script_are_found() -> None:
     assert type(optimizer) is torch.optim.SGD
     assert batch_on_the_way(error) == Batch(6, None)
     assert batch_on_the_way(caught(full)) is None
-
-
-def test_batches_are_known_by_their_tokens() -> None:
-    ids = torch.zeros(3, 5, dtype=torch.long)
-    assert batch_of([object(), {"labels": None, "x": {"input_ids": ids}}], {}) == Batch(3, 5)
-    assert batch_of([torch.zeros(7, 3, 32, 32)], {}) == Batch(7, None)
-    assert batch_of([1, "a"], {"scale": torch.tensor(2.0)}) is None
-    find = BatchFinder()
-    for shape in ((3, 5), (3, 5), (2, 9), (3, 5)):
-        inputs = {"weights": torch.zeros(shape[0]), "input_ids": torch.zeros(shape, dtype=torch.long)}
-        assert find([None, inputs], {}) == Batch(*shape)
-    assert find([None, {"pixels": torch.zeros(2, 3, 4)}], {}) == Batch(2, None)
-    assert find([], {"input_ids": ids}) == Batch(3, 5)

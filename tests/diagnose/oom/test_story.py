@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forgather_mem.diagnose.leaks.suspects import Suspect
-from forgather_mem.diagnose.oom.batch_uses import MAX_STEPS, Batch, BatchUses
+from forgather_mem.diagnose.oom.batch_uses import Batch
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.diagnose.oom.story import Story, oom_of
@@ -95,21 +95,3 @@ def test_what_it_was_not() -> None:
 def test_free_memory_is_not_told_when_it_came_free_with_the_error() -> None:
     assert told()["free_bytes"] == GIB // 2
     assert told(memory=replace(MEMORY, free_bytes=3 * GIB, freed_bytes=2 * GIB))["free_bytes"] is None
-
-
-def test_uses_are_bounded_and_keep_the_largest() -> None:
-    uses = BatchUses()
-    for step in range(1, 5 * MAX_STEPS):
-        uses.reading = True
-        uses.see(Batch(4, 1000 if step == 7 else step % 90), step - 1)
-        for phase in ("data", "forward", "backward"):
-            uses.phase_ended(phase)
-        uses.step_ended(step, {})
-    uses.close()
-    assert len(uses.uses) < MAX_STEPS
-    assert max(use.length or 0 for use in uses.uses) == 1000
-    assert uses.largest == Batch(4, 1000)
-    assert uses.peak_of(Batch(4, 1000)) == max(next(use for use in uses.uses if use.step == 7).phases.values())
-    assert set(uses.uses[0].phases) == {"forward", "backward"}
-    assert uses.ended["data"] == 5 * MAX_STEPS - 1
-    assert uses.uses[-1].step > 4 * MAX_STEPS, "the end of the run is there as well"

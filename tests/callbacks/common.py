@@ -1,0 +1,62 @@
+"""What tests of callbacks share: all of ours, a work that notes its steps, and what was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from transformers import TrainerCallback
+
+from forgather_mem.callbacks import (
+    ClearCacheCallback,
+    CudaGarbageCollector,
+    JsonMemoryLogger,
+    MemoryCallback,
+    PeakMemory,
+    SimpleGarbageCollector,
+    TBMemoryLogger,
+)
+from forgather_mem.sinks import Capture
+from forgather_mem.telemetry.rule import Rule
+
+
+def all_callbacks() -> list[TrainerCallback]:
+    return [
+        SimpleGarbageCollector(verbose=True),
+        CudaGarbageCollector(collect_freq_step=2, verbose=True),
+        ClearCacheCallback("step", 2, garbage_collection=True),
+        TBMemoryLogger(metrics=["host", "device", "phases", "gc", "workers", "tensors"]),
+        JsonMemoryLogger(),
+        PeakMemory(),
+        MemoryCallback(),
+    ]
+
+
+def captured(rules: list[Rule], **options: Any) -> tuple[MemoryCallback, Capture]:
+    capture = Capture()
+    return MemoryCallback(rules, [capture], **options), capture
+
+
+class Steps:
+    """A work that notes when it was called."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def __call__(self, moment: Any, sample: Any) -> dict[str, float]:
+        self.steps.append(moment.step)
+        return {}
+
+
+def read_events(folder: Path, tag: str) -> list[int]:
+    steps = []
+    for directory in sorted({path.parent for path in folder.rglob("*tfevents*")}):
+        accumulator = EventAccumulator(str(directory), size_guidance={"scalars": 0, "tensors": 0})
+        accumulator.Reload()
+        tags = accumulator.Tags()
+        if tag in tags["scalars"]:
+            steps += [event.step for event in accumulator.Scalars(tag)]
+        elif tag in tags["tensors"]:
+            steps += [event.step for event in accumulator.Tensors(tag)]
+    return steps

@@ -1,0 +1,153 @@
+"""What all our callbacks do alike: they join trainings and leave them, are copied, and are switched off."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import Trainer, TrainerCallback
+
+from forgather_mem.callbacks import (
+    ClearCacheCallback,
+    MemoryCallback,
+    SimpleGarbageCollector,
+    TBMemoryLogger,
+)
+from forgather_mem.engine.run_of import run_of
+from forgather_mem.telemetry.rule import Rule
+from forgather_mem.telemetry.triggers import AtEvent, Every
+from tests.callbacks.common import Steps, all_callbacks, captured, read_events
+from tests.training import make_trainer
+
+
+def test_callbacks_can_be_added_and_taken_out_by_class_and_by_instance(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    trainer.add_callback(SimpleGarbageCollector)
+    mine = ClearCacheCallback()
+    trainer.add_callback(mine)
+    assert trainer.pop_callback(mine) is mine
+    assert isinstance(trainer.pop_callback(SimpleGarbageCollector), SimpleGarbageCollector)
+    trainer.add_callback(TBMemoryLogger)
+    trainer.add_callback(MemoryCallback)
+    trainer.remove_callback(TBMemoryLogger)
+    assert [type(c) for c in trainer.callback_handler.callbacks if type(c).__module__.startswith("forgather_mem")] == [
+        MemoryCallback
+    ]
+    trainer.remove_callback(MemoryCallback)
+    trainer.train()
+
+
+def test_taking_out_one_class_leaves_the_others(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, all_callbacks())
+    for callback in all_callbacks():
+        assert type(trainer.pop_callback(type(callback))) is type(callback)
+
+
+def test_one_callback_serves_several_trainings(tmp_path: Path) -> None:
+    callback, capture = captured([Rule(Every(steps=1), [Steps()]), Rule(AtEvent("train_end"), [Steps()])])
+    logger = TBMemoryLogger()
+    for name in ("a", "b"):
+        make_trainer(tmp_path / name, [callback, logger], max_steps=3).train()
+    trainer = make_trainer(tmp_path / "c", [callback, logger], max_steps=3)
+    trainer.train()
+    trainer.train()
+    assert logger.summary is not None
+    assert logger.summary.steps == 3
+    assert [s.step for s in capture.samples if "host/rss_bytes" in s.values] == [1, 2, 3]  # of the last run
+    for name in ("a", "b"):
+        assert read_events(tmp_path / name, "mem_host/rss_gib") == [1, 2, 3]
+
+
+class RunsOutOfMemoryOnce(Trainer):
+    failed = False
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.failed and self.state.global_step == 2:
+            self.failed = True
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return super().training_step(*args, **kwargs)
+
+
+def test_a_restart_with_a_smaller_batch_begins_a_new_run(tmp_path: Path) -> None:
+    callback, capture = captured([Rule(Every(steps=1), [lambda m, s: {"mine/count": 1.0}])])
+    trainer = make_trainer(
+        tmp_path, [callback], trainer_class=RunsOutOfMemoryOnce, auto_find_batch_size=True, max_steps=4
+    )
+    before = list(gc.callbacks)
+    trainer.train()
+    assert [s.step for s in capture.samples] == [1, 2, 3, 4]  # of the second run
+    assert callback.summary is not None
+    assert callback.summary.steps == 4
+    assert callback.summary.facts.end == "finished"
+    assert gc.callbacks == before
+
+
+def test_a_callback_added_in_the_middle_of_a_training_joins_in(tmp_path: Path) -> None:
+    callback, capture = captured([Rule(Every(steps=1), [lambda m, s: {"mine/count": 1.0}])])
+
+    class Adds(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 3:
+                trainer.add_callback(callback)
+
+    trainer = make_trainer(tmp_path, [Adds()])
+    trainer.train()
+    assert [s.step for s in capture.samples] in ([3, 4, 5, 6], [4, 5, 6])
+    assert callback.summary.facts.end == "finished"
+
+
+def test_a_callback_taken_out_in_the_middle_leaves_the_others_working(tmp_path: Path) -> None:
+    first, capture = captured([Rule(Every(steps=1), [lambda m, s: {"mine/first": 1.0}])])
+    last = MemoryCallback([Rule(Every(steps=1), [lambda m, s: {"mine/last": 1.0}])])
+
+    class Removes(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 3:
+                trainer.callback_handler.callbacks.remove(last)
+
+    trainer = make_trainer(tmp_path, [Removes(), first, last])
+    trainer.train()
+    assert [s.step for s in capture.samples if "mine/first" in s.values] == [1, 2, 3, 4, 5, 6]
+    assert [s.step for s in capture.samples if "mine/last" in s.values] == [1, 2, 3]
+    assert first.summary.facts.end == "finished"
+
+
+def test_switched_off_by_the_environment_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORGATHER_MEM", "0")
+    trainer = make_trainer(tmp_path, all_callbacks())
+    trainer.train()
+    assert not list(tmp_path.rglob("*tfevents*"))
+    assert run_of(trainer.state) is None
+    assert "_inner_training_loop" not in vars(trainer)
+
+
+def test_disabled_callbacks_do_nothing(tmp_path: Path) -> None:
+    steps = Steps()
+    trainer = make_trainer(tmp_path, [MemoryCallback([Rule(Every(steps=1), [steps])], enabled=False)])
+    trainer.train()
+    assert steps.steps == []
+    assert run_of(trainer.state) is None
+
+
+@pytest.mark.parametrize("make_copy", [copy.deepcopy, lambda callback: pickle.loads(pickle.dumps(callback))])
+def test_callbacks_can_be_copied_and_pickled_before_and_after_a_training(tmp_path: Path, make_copy: Any) -> None:
+    ours = all_callbacks()
+    ours = [make_copy(callback) for callback in ours]
+    make_trainer(tmp_path / "a", ours).train()
+    again = [make_copy(callback) for callback in ours]
+    make_trainer(tmp_path / "b", again).train()
+    assert read_events(tmp_path / "b", "mem_host/rss_gib") == [1, 2, 3, 4, 5, 6]
+
+
+def test_evaluate_and_predict_work_outside_a_training(tmp_path: Path) -> None:
+    ours = all_callbacks()
+    trainer = make_trainer(tmp_path, ours)
+    trainer.evaluate()
+    trainer.train()
+    metrics = trainer.evaluate()
+    assert not any(key.startswith("mem") for key in metrics)
+    trainer.predict(trainer.eval_dataset)

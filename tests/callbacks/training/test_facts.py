@@ -1,0 +1,97 @@
+"""Facts before the first step, of models and data whose numbers are known; what is printed is in `test_info`."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from forgather_mem.callbacks.training.facts import arguments, format_count, markdown, settings, training_facts
+from forgather_mem.telemetry.records import Moment
+
+
+def moment(args: Any = None, state: Any = None, world_size: int = 1, **objects: Any) -> Moment:
+    run: Any = SimpleNamespace(world_size=world_size)
+    return Moment("train_begin", 0, None, args, state, None, objects, run)
+
+
+def test_parameters_are_counted_by_dtype_trained_or_frozen() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(10, 5), torch.nn.Linear(5, 3).to(torch.float16))
+    model[0].weight.requires_grad_(False)
+    facts = training_facts(moment(model=model))
+    assert facts["model"] == {
+        "class": "Sequential",
+        "parameters": "73 (73)",
+        "trainable": "23 (float16 18, float32 5)",
+        "frozen": "50 (float32 50)",
+    }
+    assert facts["memory"]["parameters"] == "256 B"  # 4 x 55 + 2 x 18
+    assert facts["memory"]["optimizer"] == "not known before the first step"
+
+
+def test_a_parameter_that_zero_3_keeps_elsewhere_counts_with_its_whole_size() -> None:
+    model = torch.nn.Linear(1, 1, bias=False)
+    model.weight.ds_numel = 7_000_000  # as DeepSpeed marks it
+    assert training_facts(moment(model=model))["model"]["parameters"] == "7,000,000 (7 M)"
+
+
+def test_the_rows_of_a_step_are_those_of_all_ranks_and_micro_batches() -> None:
+    args = SimpleNamespace(per_device_train_batch_size=4, gradient_accumulation_steps=3, learning_rate=1e-4)
+    state = SimpleNamespace(max_steps=1000, global_step=200, train_batch_size=2)
+    facts = training_facts(moment(args, state, world_size=8))["training"]
+    assert facts["rows a step"] == "48 (2 x 3 micro-batches x 8 ranks)", "the trainer has made the batch smaller"
+    assert (facts["max_steps"], facts["resumed at step"], facts["learning_rate"]) == ("1,000", "200", "0.0001")
+
+
+def test_a_stream_has_no_length() -> None:
+    class Stream(IterableDataset):
+        def __iter__(self) -> Any:
+            return iter(range(3))
+
+    rows, stream = DataLoader(torch.zeros(10, 2), batch_size=4), DataLoader(Stream())
+    facts = training_facts(moment(train_dataloader=stream, eval_dataloader=rows))
+    assert facts["data"] == {
+        "train rows": "a stream of unknown length",
+        "train workers": "0",
+        "eval rows": "10",
+        "eval batches": "3",
+        "eval workers": "0",
+    }
+
+
+def test_what_a_trainer_does_not_have_is_left_out() -> None:
+    assert set(training_facts(moment())) == {"devices"}
+    assert settings(None) == {}
+    assert arguments(None) == {}
+
+
+def test_settings_are_plain_values() -> None:
+    args = SimpleNamespace(optim=SimpleNamespace(value="adamw_torch"), bf16=True, seed=7, warmup_steps=[1], other=3)
+    assert settings(args) == {"optim": "adamw_torch", "bf16": True, "seed": 7}
+
+
+def test_arguments_are_those_that_the_trainer_shows() -> None:
+    class Args:
+        token = "secret"
+
+        def to_dict(self) -> dict[str, object]:
+            return {"token": "<TOKEN>"}
+
+    assert arguments(Args()) == {"token": "<TOKEN>"}
+    assert arguments(SimpleNamespace(seed=7, _private=3)) == {"seed": 7}
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0"), (999, "999"), (1000, "1 k"), (123_456, "123 k"), (7_241_732_096, "7.24 G")]
+)
+def test_counts_are_short(count: int, text: str) -> None:
+    assert format_count(count) == text
+
+
+def test_nothing_in_a_value_is_taken_for_markdown() -> None:
+    assert markdown({"model": {"class": "A|B\\", "text": "# no head\n| no table |"}}) == (
+        "### model\n\n| | |\n|---|---|\n| class | A\\|B\\\\ |\n\n#### text\n\n    # no head\n    | no table |"
+    )

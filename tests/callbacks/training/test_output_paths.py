@@ -1,0 +1,91 @@
+"""One folder for the pages of all callbacks of a training, and a page of its own for each callback."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch.utils.tensorboard import SummaryWriter
+
+from forgather_mem.callbacks.training.output_paths import EventTarget, event_folder
+from forgather_mem.telemetry.records import Moment
+from tests.events import scalars
+
+
+@pytest.fixture(autouse=True)
+def _no_folder_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
+
+
+def moment(output_dir: Path, state: Any = None, **arguments: Any) -> Moment:
+    run: Any = SimpleNamespace(output_dir=output_dir)
+    return Moment("log", 1, None, SimpleNamespace(**arguments), state or SimpleNamespace(), None, {}, run)
+
+
+def test_the_first_that_asks_decides_for_all_who_name_no_folder(tmp_path: Path) -> None:
+    state = SimpleNamespace()
+    first = event_folder(moment(tmp_path, state), tmp_path / "mine", 0.0)
+    assert first == str(tmp_path / "mine")
+    assert event_folder(moment(tmp_path, state), None, 0.0) == first
+    assert event_folder(moment(tmp_path, state), tmp_path / "other", 0.0) == str(tmp_path / "other")
+    assert event_folder(moment(tmp_path, state), None, 0.0) == first
+    elsewhere = event_folder(moment(tmp_path), None, 0.0)
+    assert Path(elsewhere).parent == tmp_path / "runs", "another training has a folder of its own"
+
+
+def test_the_trainers_folder_is_taken_where_no_file_of_it_is_there_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_trainer = tmp_path / "logs"
+    assert event_folder(moment(tmp_path, logging_dir=of_trainer), None, 0.0) == str(of_trainer)
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "of the environment"))
+    assert event_folder(moment(tmp_path, logging_dir=of_trainer), None, 0.0) == str(tmp_path / "of the environment")
+
+
+def test_a_home_folder_and_a_remote_address_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert event_folder(moment(tmp_path), "~/runs", 0.0) == str(tmp_path / "runs")
+    assert event_folder(moment(tmp_path), "gs://bucket/runs", 0.0) == "gs://bucket/runs"
+
+
+def test_each_training_has_a_page_of_its_own_which_is_closed_at_its_end(tmp_path: Path) -> None:
+    target = EventTarget(None, tmp_path)
+    pages = []
+    for value in (1.0, 2.0):
+        target.begin()
+        pages.append(target.page(moment(tmp_path)))
+        assert target.page(moment(tmp_path)) is pages[-1]
+        pages[-1].scalars({"mine/value": value}, 1)
+        target.end()
+    target.end()
+    assert pages[0] is not pages[1]
+    assert [value for _, value in scalars(tmp_path)["mine/value"]] == [1.0, 2.0]
+    assert len(list(tmp_path.rglob("*tfevents*"))) == 2
+
+
+def test_a_writer_of_the_user_is_written_to_and_stays_open(tmp_path: Path) -> None:
+    with SummaryWriter(str(tmp_path / "theirs")) as writer:
+        target = EventTarget(writer, None)
+        target.begin()
+        target.page(moment(tmp_path)).scalars({"mine/value": 1.0}, 1)
+        target.end()
+        writer.add_scalar("mine/value", 2.0, 2)
+    assert list(scalars(tmp_path)["mine/value"]) == [(1, 1.0), (2, 2.0)]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_copy_has_no_page_of_the_original(tmp_path: Path) -> None:
+    target = EventTarget(None, tmp_path)
+    target.begin()
+    target.page(moment(tmp_path)).scalars({"mine/value": 1.0}, 1)
+    copy = pickle.loads(pickle.dumps(target))
+    copy.end()  # the original's page is not the copy's to close
+    target.page(moment(tmp_path)).scalars({"mine/value": 2.0}, 2)
+    copy.page(moment(tmp_path / "copy")).scalars({"mine/value": 3.0}, 3)
+    for one in (target, copy):
+        one.end()
+    assert len(list(tmp_path.rglob("*tfevents*"))) == 2
+    assert list(scalars(tmp_path)["mine/value"]) == [(1, 1.0), (2, 2.0), (3, 3.0)]

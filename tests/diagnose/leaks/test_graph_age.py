@@ -1,0 +1,48 @@
+"""Graphs that reach back over steps are told from those of one step."""
+
+from __future__ import annotations
+
+import torch
+
+from forgather_mem.diagnose.leaks.graph_age import number_of, reaches_back
+
+
+def now(weight: torch.Tensor) -> int:
+    """The number of an operation that has just run."""
+    number = number_of((weight * 2).grad_fn)
+    assert number is not None
+    return number
+
+
+def test_operations_are_numbered_in_the_order_in_which_they_ran() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    first, second = weight * 2, weight * 3
+    numbers = number_of(first.grad_fn), number_of(second.grad_fn)
+    assert numbers[0] is not None
+    assert numbers[1] is not None
+    assert numbers[0] < numbers[1]
+    leaf = first.grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+    assert number_of(leaf) is None, "where gradients are added up there is no such order"
+    assert number_of(None) is None
+
+
+def test_a_sum_of_losses_reaches_back_and_the_loss_of_one_step_does_not() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    total = weight.sum()
+    looked = now(weight)
+    for _ in range(5):
+        total = total + (weight * 2).sum()
+    assert reaches_back(total.grad_fn, looked, set())
+    assert not reaches_back((weight * 2).exp().sum().grad_fn, looked, set())
+    assert not reaches_back(total.grad_fn, now(weight), set()), "it has not grown since"
+    assert not reaches_back(None, looked, set())
+
+
+def test_what_was_visited_for_another_tensor_is_not_visited_again() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    old = weight.sum()
+    looked = now(weight)
+    grown = old + weight.sum()
+    seen: set[object] = set()
+    assert reaches_back(grown.grad_fn, looked, seen)
+    assert not reaches_back(grown.grad_fn, looked, seen)

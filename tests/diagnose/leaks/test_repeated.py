@@ -1,0 +1,35 @@
+"""Calls that leave something behind are told with what holds it; the fixture around this is in `test_pytest_plugin`."""
+
+from __future__ import annotations
+
+import pytest
+
+from forgather_mem.diagnose.leaks.repeated import growth_of_calls
+from forgather_mem.units import KIB
+
+KEPT: list[bytearray] = []
+
+
+def keeps() -> None:
+    KEPT.append(bytearray(100 * KIB))
+
+
+def test_what_each_call_leaves_is_told_with_its_holder() -> None:
+    try:
+        text = growth_of_calls(keeps, calls=32, warm_up=3, max_bytes=1000.0)
+        number = len(KEPT)
+    finally:
+        KEPT.clear()
+    assert number == 35
+    assert text is not None
+    first, holder, *_ = text.splitlines()
+    assert first.startswith("each call leaves 100.")
+    assert holder.startswith(f"held by {__name__}.KEPT, added at test_repeated.py:")
+    assert holder.endswith("KEPT.append(bytearray(100 * KIB))")
+
+
+@pytest.mark.parametrize("wrong", [{"calls": 31}, {"warm_up": -1}, {"max_bytes": -1.0}])
+def test_calls_that_can_not_tell_anything_are_refused(wrong: dict[str, float]) -> None:
+    numbers: dict[str, float] = {"calls": 32, "warm_up": 0, "max_bytes": 0.0, **wrong}
+    with pytest.raises(ValueError, match="give 32 calls or more, and neither warm-up nor bytes below 0"):
+        growth_of_calls(KEPT.clear, **numbers)  # type: ignore[arg-type]

@@ -1,0 +1,90 @@
+"""The settings of a run as plain data; how large an optimizer's state is, is in `test_optimizer_sizes`."""
+
+from __future__ import annotations
+
+import gc
+import json
+import weakref
+from dataclasses import asdict
+from enum import Enum
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from forgather_mem.diagnose.oom.context import ALLOCATOR_VARIABLES, FailureContext, RunSettings, settings_of
+
+
+class Optim(Enum):
+    ADAMW = "adamw_torch"
+
+
+class Net(torch.nn.Module):
+    supports_gradient_checkpointing = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(10, 20, bias=False), torch.nn.Linear(20, 10, bias=False).half()
+        self.tied = torch.nn.Linear(10, 20, bias=False)
+        self.tied.weight = self.first.weight
+        self.second.weight.requires_grad_(False)
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ALLOCATOR_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_the_settings_are_plain_data_of_what_is_trained() -> None:
+    args = SimpleNamespace(optim=Optim.ADAMW, bf16=True, save_strategy=object(), learning_rate=0.1)
+    trainer = SimpleNamespace(compute_metrics=print, preprocess_logits_for_metrics=None)
+    settings = settings_of(args, Net(), trainer)
+    assert json.loads(json.dumps(asdict(settings))) == asdict(settings)
+    assert set(settings.arguments) == {"optim", "bf16", "save_strategy"}, "those that affect memory"
+    assert (settings.optim, settings.arguments["bf16"]) == ("adamw_torch", True)
+    assert (settings.has_metrics, settings.filters_logits, settings.can_checkpoint) == (True, False, True)
+    assert (settings.trained_numbers, settings.trained_bytes, settings.largest_trained) == (200, 800, 200)
+
+
+def test_nothing_of_the_training_is_kept() -> None:
+    model = Net()
+    watched = weakref.ref(model)
+    settings = settings_of(SimpleNamespace(), model)
+    del model
+    gc.collect()
+    assert watched() is None
+    assert settings.trained_numbers == 200
+
+
+def test_what_is_not_known_is_none() -> None:
+    settings = settings_of(None)
+    assert (settings.trained_numbers, settings.trained_bytes, settings.largest_trained) == (None, None, None)
+    assert (settings.optim, settings.state_of("adamw_torch"), settings.state_of("no such")) == ("", None, None)
+    failure = FailureContext(where="host", phase="forward", step=1, used_bytes=5)
+    assert failure.capacity_bytes is None
+    assert FailureContext(where="host", phase="forward", step=1, used_bytes=5, free_bytes=7).capacity_bytes == 12
+
+
+def test_the_first_variable_of_the_allocator_that_is_set_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in reversed(ALLOCATOR_VARIABLES):
+        monkeypatch.setenv(name, name.lower())
+        assert settings_of(None).allocator_conf == name.lower()
+
+
+def test_the_state_of_an_optimizer_is_that_of_its_kind() -> None:
+    settings = RunSettings(trained_bytes=100, adafactor_bytes=7, state_bytes={"adamw": 150})
+    assert settings.state_of("adamw_torch_fused") == 150
+    assert RunSettings(trained_bytes=100).state_of("adamw_torch") == 200
+    assert settings.state_of("adafactor") == 7
+
+
+def test_settings_are_plain_and_know_the_models_tensors() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(100, 50), torch.nn.Linear(50, 10))
+    model[1].weight.requires_grad_(False)
+    args = SimpleNamespace(per_device_train_batch_size=4, optim=SimpleNamespace(value="adamw_torch"), other=object())
+    found = settings_of(args, model, SimpleNamespace(compute_metrics=print, preprocess_logits_for_metrics=None))
+    assert found.arguments == {"per_device_train_batch_size": 4, "optim": "adamw_torch"}
+    assert (found.trained_numbers, found.trained_bytes, found.largest_trained) == (5060, 4 * 5060, 5000)
+    assert found.adafactor_bytes == 4 * (100 + 50) + 4 * 50 + 4 * 10
+    assert (found.has_metrics, found.filters_logits, found.can_checkpoint) == (True, False, False)

@@ -1,0 +1,72 @@
+"""An error becomes the report's account and its advice, in a script that nobody watched and in a training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from forgather_mem.diagnose.leaks.suspects import Suspect
+from forgather_mem.diagnose.oom.batch_uses import Batch
+from forgather_mem.diagnose.oom.context import RunSettings
+from forgather_mem.diagnose.oom.explanation import explained, story_outside
+from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
+from forgather_mem.diagnose.oom.recognition import OutOfMemory
+from forgather_mem.diagnose.oom.story import Story
+from forgather_mem.telemetry.report import LeakReport
+from forgather_mem.units import GIB, MIB
+
+FOUND = OutOfMemory(kind="CPU allocator", where="host", error_type="RuntimeError", message="", requested_bytes=GIB)
+MEMORY = MemoryThen(used_bytes=8 * GIB, free_bytes=GIB // 2, limit_bytes=9 * GIB, in_use={"activations": 8 * GIB})
+STORY = Story(found=FOUND, phase="forward", step=200, memory=MEMORY, batch=Batch(8, 512), in_training=True)
+SETTINGS = RunSettings(arguments={"per_device_train_batch_size": 8}, can_checkpoint=True)
+
+
+class TooLarge(torch.nn.Module):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.empty(2**50)
+
+
+def test_of_a_plain_script_the_place_the_batch_and_the_model_are_known() -> None:
+    def script() -> None:
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), TooLarge())
+        batch = torch.zeros(6, 4)
+        model(batch)
+
+    try:
+        script()
+    except RuntimeError as error:
+        story = story_outside(error, rank=3)
+    assert story is not None
+    assert (story.found.kind, story.found.requested_bytes) == ("CPU allocator", 2**52)
+    assert (story.phase, story.layer, story.batch, story.rank) == ("forward", "1 (TooLarge)", Batch(6, None), 3)
+    assert story.memory.in_use["parameters"] == 4 * (16 + 4)
+    oom, changes = explained(story)
+    assert (oom.phase, oom.requested_bytes, oom.rank) == ("forward", 2**52, 3)
+    assert oom.advice == tuple(change.text for change in changes)
+
+
+def test_another_error_has_no_story() -> None:
+    assert story_outside(ValueError("2.00 GiB")) is None
+
+
+def test_the_account_and_the_advice_belong_together() -> None:
+    oom, changes = explained(STORY, settings=SETTINGS)
+    assert (oom.where, oom.phase, oom.step, oom.in_use) == ("host", "forward", 200, {"activations": 8 * GIB})
+    assert oom.advice == tuple(change.text for change in changes)
+    assert "per_device_train_batch_size" in changes[0].set
+    assert oom.fit == "not measured"
+    assert "empty_cache" in (oom.no_help or "")
+
+
+def test_where_a_leak_has_filled_memory_its_cure_comes_first() -> None:
+    kept = Suspect(type="list", bytes_per_step=MIB, count_per_step=1.0, held_by="Trainer.kept", cure="detach it")
+    leak = LeakReport(verdict="leak", where="tensors", bytes_per_step=20.0 * MIB, since_step=100, judged=True)
+    for suspects, cure in (
+        ((kept.reported(),), "detach it"),
+        ((replace(kept, cure=None).reported(),), "keep less in Trainer.kept"),
+        ((), "find what grows at each step"),
+    ):
+        oom, changes = explained(STORY, replace(leak, suspects=suspects), SETTINGS)
+        assert (oom.why_now or "").startswith("a leak: 20.0 MiB a step since step 100")
+        assert cure in changes[0].text

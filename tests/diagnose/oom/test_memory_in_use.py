@@ -1,0 +1,88 @@
+"""What was in memory: the error's own numbers, torch's, the kernel's; libraries' messages are in other tests here."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from forgather_mem.diagnose.oom.memory_in_use import MemoryThen, memory_then
+from forgather_mem.diagnose.oom.recognition import OutOfMemory
+from forgather_mem.units import GIB, MIB
+from tests.memory import status_bytes
+from tests.simulated_device import TOTAL_MIB, simulated_device
+
+HOST = OutOfMemory(kind="CPU allocator", where="host", error_type="RuntimeError", message="")
+DEVICE = OutOfMemory(kind="CUDA allocator", where="device", error_type="OutOfMemoryError", message="", device=0)
+
+
+def test_on_the_host_the_parts_add_up_to_what_the_process_has() -> None:
+    model = torch.nn.Linear(1000, 1000)
+    optimizer = torch.optim.SGD(model.parameters())
+    then = memory_then(HOST, "forward", model, optimizer, before_bytes=50 * MIB)
+    anonymous = status_bytes("RssAnon")
+    assert then.in_use["parameters"] == 4 * (10**6 + 1000)
+    own = sum(size for part, size in then.in_use.items() if part != "mapped only")
+    assert own == pytest.approx(anonymous, abs=4 * MIB)
+    assert then.in_use["other"] == pytest.approx(50 * MIB - then.in_use["parameters"], abs=MIB)
+    assert then.in_use["activations"] == pytest.approx(anonymous - 50 * MIB, abs=4 * MIB)
+    assert then.limit_bytes is not None
+    assert then.free_bytes is not None
+    assert 0 < then.free_bytes < then.limit_bytes
+
+
+def test_what_came_free_with_the_error_was_there_before() -> None:
+    wanted = OutOfMemory(kind="MemoryError", where="host", error_type="", message="", requested_bytes=0)
+    for phase, part in (("data", "the batch"), ("save", "copies"), ("optimizer", "temporary")):
+        then = memory_then(wanted, phase)
+        assert then.freed_bytes == pytest.approx(then.free_bytes, rel=0.05)
+        assert then.in_use[part] == then.freed_bytes
+
+
+def test_data_workers_are_a_part_of_their_own() -> None:
+    then = memory_then(HOST, "forward", workers_bytes=123 * MIB)
+    assert then.in_use["data workers"] == 123 * MIB
+
+
+def test_a_full_dev_shm_is_told_as_such() -> None:
+    shm = os.statvfs("/dev/shm")
+    found = OutOfMemory(kind="shared memory", where="host", error_type="", message="")
+    then = memory_then(found, "data")
+    assert (then.limit, then.limit_bytes, then.used_bytes) == ("/dev/shm", shm.f_blocks * shm.f_frsize, None)
+    assert set(then.in_use) <= {"files in /dev/shm"}
+
+
+def test_a_devices_own_numbers_are_taken_where_the_error_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_device(monkeypatch) as device:
+        device.hold(3000)
+        device.hold(2500)
+        then = memory_then(DEVICE, "backward", between_bytes=1000 * MIB)
+    assert then == MemoryThen(
+        used_bytes=2500 * MIB,
+        free_bytes=(TOTAL_MIB - 2500) * MIB,
+        limit_bytes=TOTAL_MIB * MIB,
+        limit="GPU 0",
+        reserved_unused_bytes=500 * MIB,
+        in_use={"activations": 1500 * MIB, "other": 1000 * MIB, "kept by the allocator": 500 * MIB},
+    )
+
+
+def test_the_errors_own_numbers_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = OutOfMemory(
+        kind="CUDA allocator", where="device", error_type="", message="", device=1, allocated_bytes=10 * GIB,
+        free_bytes=GIB, total_bytes=16 * GIB, process_bytes=12 * GIB, reserved_unused_bytes=GIB,
+    )  # fmt: skip
+    with simulated_device(monkeypatch) as device:
+        device.hold(100)
+        then = memory_then(said, "optimizer")
+    assert (then.used_bytes, then.limit, then.limit_bytes) == (10 * GIB, "GPU 1", 16 * GIB)
+    assert then.free_bytes == 2 * GIB, "with what torch keeps unused"
+    assert then.others_bytes == 3 * GIB
+    assert then.in_use == {"other": 10 * GIB, "CUDA and libraries": GIB, "kept by the allocator": GIB}
+
+
+def test_tensors_on_the_host_are_no_part_of_a_devices_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_device(monkeypatch) as device:
+        device.hold(100)
+        assert "parameters" not in memory_then(DEVICE, "optimizer", torch.nn.Linear(10, 10)).in_use

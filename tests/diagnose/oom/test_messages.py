@@ -1,0 +1,49 @@
+"""The tables of messages: each row is of use for a message that somebody met."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from forgather_mem.diagnose.oom.messages import BESIDE_TORCH, NUMBERS, PINNED, SHAPES, SHM_KINDS, Shape
+from forgather_mem.heap.failed_frames import chain
+from tests.diagnose.oom.library_messages import LIBRARY_MESSAGES
+from tests.diagnose.oom.oom_messages import OUT_OF_MEMORY
+from tests.diagnose.oom.other_errors import OTHERS
+
+MET = [str(error) for case in (*OUT_OF_MEMORY, *LIBRARY_MESSAGES) for error in chain(case.error)]
+OF_OTHERS = [str(error) for error in OTHERS]
+# As a data worker tells its error, and as NCCL does; where these words count is in `test_recognition`.
+IN_OTHER_TESTS = ["numpy._core._exceptions._ArrayMemoryError: Unable to allocate 19.56 GiB for an array"]
+NCCL_WITHOUT_A_REASON = "Error while creating shared memory segment /dev/shm/nccl-Le (size 9637888)"
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.kind}-{shape.pattern.pattern[:30]}")
+def test_each_form_is_that_of_a_message_that_was_met(shape: Shape) -> None:
+    words = [*MET, *IN_OTHER_TESTS, NCCL_WITHOUT_A_REASON] + OF_OTHERS * shape.only_when_full
+    firsts = [next((one for one in SHAPES if one.pattern.search(said)), None) for said in words]
+    assert any(first is shape for first in firsts), (
+        "nobody has met it, or another row comes before it: add the message to oom_messages.py, with its source"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"), [(name, pattern) for name, patterns in NUMBERS.items() for pattern in patterns]
+)
+def test_each_number_stands_in_a_message_that_was_met(name: str, pattern: re.Pattern[str]) -> None:
+    found = [match for said in MET if (match := pattern.search(said))]
+    assert found
+    for number, unit in (match.groups() for match in found):
+        assert number.strip(".,").replace(".", "").replace(",", "").isdigit()
+        assert unit in ("", "bytes", "KB", "MB", "GB", "KiB", "MiB", "GiB", "TiB")
+
+
+def test_kinds_that_other_modules_name_are_in_the_table() -> None:
+    kinds = {shape.kind for shape in SHAPES}
+    assert {PINNED, *SHM_KINDS, *BESIDE_TORCH} <= kinds
+    assert {shape.where for shape in SHAPES if shape.kind in SHM_KINDS} == {"host"}
+
+
+def test_words_that_have_other_causes_have_one_condition() -> None:
+    assert [shape.kind for shape in SHAPES if shape.only_when_full and shape.unless_room_in] == []

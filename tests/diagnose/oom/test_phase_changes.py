@@ -1,0 +1,81 @@
+"""What helps outside the two passes: in the data, the optimizer, an evaluation, a checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from forgather_mem.diagnose.oom.advice import advise
+from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
+from forgather_mem.units import GIB
+from tests.diagnose.oom.test_advice import MODEL_BYTES, failed, first, settings, texts
+
+
+def test_what_passes_keep_has_no_part_in_a_batch_that_could_not_be_made() -> None:
+    changes = advise(failed("data", requested_bytes=3 * GIB), settings()).changes
+    assert [dict(change.set) for change in changes] == [
+        {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}
+    ]
+
+
+def test_the_first_optimizer_step_gets_an_optimizer_whose_state_fits() -> None:
+    parts = {"parameters": 2 * GIB, "gradients": 2 * GIB, "optimizer": 3 * GIB}
+    failure = failed("optimizer", parts=parts, first_optimizer_step=True)
+    advice = advise(failure, settings())
+    change = advice.changes[0]
+    assert change.set == {"optim": "adafactor"}
+    numbers = MODEL_BYTES // 4
+    assert change.predicted_bytes == 9 * GIB - 3 * GIB + MODEL_BYTES // 100 + 28 * (numbers // 50)
+    assert advice.no_help is not None
+    assert advice.no_help.startswith("a smaller batch (its memory is free by then)")
+    assert first(failed("optimizer", parts=parts), settings(optim="adafactor")) == {"optim": "sgd"}
+
+
+def test_evaluations_that_keep_all_predictions_and_those_whose_batch_is_too_large_differ() -> None:
+    metrics = RunSettings(arguments={"per_device_eval_batch_size": 16}, has_metrics=True)
+    assert first(failed("evaluate", "device", predictions=7), metrics) == {"eval_accumulation_steps": 1}
+    assert first(failed("evaluate", predictions=7), metrics) == {"prediction_loss_only": True}
+    assert first(failed("evaluate", predictions=0), metrics) == {"per_device_eval_batch_size": 4}
+    assert first(failed("evaluate"), settings(per_device_eval_batch_size=64)) == {"per_device_eval_batch_size": 16}
+
+
+@pytest.mark.parametrize(
+    ("failure", "arguments", "change"),
+    [
+        (failed("data", workers_bytes=None), {"dataloader_num_workers": 4}, {"dataloader_num_workers": 0}),
+        (
+            failed("data", workers_bytes=8 * GIB, requested_bytes=2 * GIB),
+            {"dataloader_num_workers": 8},
+            {"dataloader_num_workers": 6},
+        ),
+        (
+            failed("data", rows=8, length=40, requested_bytes=3 * GIB),  # the shape of the batch before it
+            {},
+            {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8},
+        ),
+        (failed("save", frames=("_save_checkpoint",)), {}, {"save_strategy": "no"}),
+        (failed("save", frames=("_save_optimizer_and_scheduler",)), {}, {"save_only_model": True}),
+        (failed("save", frames=("save_pretrained",)), {"save_safetensors": True}, {"save_safetensors": False}),
+        (failed("resume", frames=("_load_optimizer_and_scheduler",)), {}, {}),  # a file is moved away
+        (failed("resume"), {}, {"resume_from_checkpoint": False}),
+        (failed("startup", frames=("from_pretrained",)), {}, {"dtype": "bfloat16"}),
+        (failed("startup", where="host", frames=("main", "Module.__init__")), {}, {"dtype": "bfloat16"}),
+        (
+            failed("generate"),
+            {"predict_with_generate": True, "per_device_eval_batch_size": 8},
+            {"per_device_eval_batch_size": 2},
+        ),
+        (failed("generate", rows=16), {}, {"rows": 4}),
+    ],
+)
+def test_each_phase_has_its_own_first_change(
+    failure: FailureContext, arguments: dict[str, Any], change: dict[str, Any]
+) -> None:
+    assert first(failure, settings(**arguments)) == change
+
+
+def test_data_that_do_not_fit_at_the_start_are_mapped() -> None:
+    advice = advise(failed("startup", frames=("read_csv",)), settings())
+    assert texts(advice)[0].startswith("map the data instead of loading it")
+    assert advice.fit == "not measured"

@@ -1,0 +1,110 @@
+"""What is known of a training apart from its records, and the folder for its files; ranks are in `test_rank_store`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from forgather_mem.engine.facts import current_device, facts_of, finish_facts, run_folder, sizes_now, training_key
+from forgather_mem.engine.summary import RunFacts
+from forgather_mem.units import MIB
+from tests.memory import status_bytes
+from tests.simulated_device import TOTAL_MIB, simulated_device
+
+
+def test_the_facts_at_the_start_are_those_of_the_process_and_of_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "--steps", "5"])
+    before_s = time.time()
+    facts = facts_of(SimpleNamespace(process_index=2, world_size=4, gradient_accumulation_steps=3))
+    assert (facts.script, facts.argv) == ("train.py", ["--steps", "5"])
+    assert (facts.rank, facts.world_size, facts.micro_batches) == (2, 4, 3)
+    assert facts.host_name == os.uname().nodename
+    assert before_s <= facts.started_s <= time.time()
+    assert facts.versions["python"] == sys.version.split()[0]
+    assert facts.versions["torch"] == sys.modules["torch"].__version__
+    assert 0 < facts.host_limit_bytes <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_loop_without_arguments_has_the_launchers_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert (facts_of(None).rank, facts_of(None).world_size, facts_of(None).micro_batches) == (1, 2, 1)
+    monkeypatch.delenv("RANK")
+    monkeypatch.delenv("WORLD_SIZE")
+    assert (facts_of(None).rank, facts_of(None).world_size, facts_of(None).host_name) == (0, 1, None)
+
+
+def test_sizes_before_the_first_step_are_the_processs_and_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = sizes_now()
+    assert sizes["host/rss_bytes"] == pytest.approx(status_bytes("VmRSS"), abs=2 * MIB)
+    assert set(sizes) == {"host/rss_bytes", "host/anon_bytes"}
+    with simulated_device(monkeypatch) as device:
+        device.hold(100)
+        device.hold(70)
+        assert sizes_now()["device/allocated_bytes"] == 70 * MIB
+        assert sizes_now()["device/reserved_bytes"] == 100 * MIB
+        device.broken = "_cuda_memoryStats"
+        assert "host/rss_bytes" in sizes_now(), "a device that has failed takes no reading of the host with it"
+
+
+def test_at_the_end_the_devices_name_is_added_where_one_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = RunFacts()
+    finish_facts(facts, "finished", 0, 12.5, None)
+    assert (facts.end, facts.exit_code, facts.wall_s, facts.device_name) == ("finished", 0, 12.5, "")
+    with simulated_device(monkeypatch) as device:
+        device.initialised = False
+        assert current_device() is None, "it is not woken"
+        device.hold(1)
+        assert current_device() == 0
+        finish_facts(facts, "oom", None, 1.0, None)
+        assert facts.device_name == "", "the training did not use it"
+        finish_facts(facts, "oom", None, 1.0, 0)
+    assert (facts.end, facts.device_name, facts.device_total_bytes) == ("oom", "Simulated 8", TOTAL_MIB * MIB)
+
+
+def test_a_process_alone_asks_no_store_for_its_key() -> None:
+    assert training_key(0, 0, 1) == "0.0"
+    assert training_key(40, 0, 1) == "40.0"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_only_the_first_rank_makes_a_folder(tmp_path: Path, rank: int) -> None:
+    folder = run_folder(tmp_path, rank, "key")
+    assert folder is not None
+    assert folder.parent == tmp_path / "forgather_mem"
+    assert folder.is_dir() == (rank == 0)
+    assert time.strptime(folder.name[:15], "%Y%m%d-%H%M%S")
+
+
+def test_no_two_trainings_share_a_folder(tmp_path: Path) -> None:
+    assert len({run_folder(tmp_path, 0, str(number)) for number in range(4)}) == 4
+    assert len(list((tmp_path / "forgather_mem").iterdir())) == 4
+
+
+def test_the_environment_names_another_place_which_may_be_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("FORGATHER_MEM_DIR", raising=False)
+    assert run_folder(None, 0, "key") is None
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "forgather_mem").symlink_to(elsewhere)
+    assert run_folder(tmp_path, 0, "key") is None
+    assert "is a link, and nothing is written through it" in caplog.text
+    assert list(elsewhere.iterdir()) == []
+    monkeypatch.setenv("FORGATHER_MEM_DIR", str(tmp_path / "forgather_mem"))
+    folder = run_folder(None, 0, "key")
+    assert folder is not None
+    assert folder.parent == elsewhere, "resolved once, at the beginning"
+
+
+def test_a_folder_that_can_not_be_made_is_named_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "forgather_mem").write_text("a file is in the way")
+    folder = run_folder(tmp_path, 0, "key")
+    assert folder is not None
+    assert not folder.exists()

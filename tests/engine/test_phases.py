@@ -1,0 +1,152 @@
+"""The stack of phases: what is open, who hears of it, and what becomes of a watcher that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forgather_mem.engine.phases import PhaseStack
+from forgather_mem.telemetry.events import OPAQUE_PHASES, PHASES, STEP_PHASES
+from forgather_mem.telemetry.guard import MAX_STRIKES, FailureGuard
+
+
+class Watcher:
+    """Notes what it hears; fails in the phases of `fails_in`."""
+
+    def __init__(self, *, wants_begin: bool = True, wants_end: bool = True, fails_in: str = "") -> None:
+        self.wants_begin, self.wants_end, self.fails_in = wants_begin, wants_end, fails_in
+        self.heard: list[str] = []
+
+    def phase_begin(self, phase: str) -> None:
+        self.heard.append(f"+{phase}")
+        if phase == self.fails_in:
+            raise OSError(phase)
+
+    def phase_end(self, phase: str) -> None:
+        self.heard.append(f"-{phase}")
+
+
+def test_phases_nest_and_what_is_inside_an_opaque_one_belongs_to_it() -> None:
+    phases = PhaseStack()
+    assert phases.current == "other"
+    assert phases.enter("data")
+    assert phases.enter("forward")
+    assert phases.current == "forward"
+    phases.leave("forward")
+    assert phases.current == "data"
+    for opaque in OPAQUE_PHASES:
+        assert phases.enter(opaque)
+        assert not phases.enter("forward")
+        assert phases.current == opaque
+        phases.leave(opaque)
+    assert phases.current == "data"
+
+
+def test_the_first_phase_of_a_step_ends_the_startup() -> None:
+    phases, watcher = PhaseStack(), Watcher()
+    phases.watch(watcher)
+    phases.enter("startup")
+    assert phases.in_step is None, "nobody has told of a step yet"
+    phases.enter("data")
+    assert phases.in_step
+    assert watcher.heard == ["+startup", "-startup", "+data"]
+
+
+def test_what_was_left_open_inside_ends_with_the_outer_phase() -> None:
+    phases, watcher = PhaseStack(), Watcher()
+    phases.watch(watcher)
+    phases.enter("optimizer")
+    phases.enter("forward")
+    phases.leave("save")  # was never begun
+    phases.leave("optimizer")
+    assert watcher.heard == ["+optimizer", "+forward", "-forward", "-optimizer"]
+    assert phases.current == "other"
+
+
+def test_who_comes_late_hears_of_the_phases_that_are_open() -> None:
+    phases, watcher = PhaseStack(), Watcher()
+    phases.enter("data")
+    phases.enter("forward")
+    phases.watch(watcher)
+    phases.leave("data")
+    assert watcher.heard == ["+data", "+forward", "-forward", "-data"]
+
+
+def test_a_watcher_may_spare_itself_the_phases_of_a_step_but_hears_of_the_rare_ones() -> None:
+    phases = PhaseStack()
+    deaf, half = Watcher(wants_begin=False), Watcher(wants_end=False)
+    for watcher in (deaf, half):
+        phases.watch(watcher)
+    for phase in ("forward", "save"):
+        phases.enter(phase)
+        phases.leave(phase)
+    assert deaf.heard == ["+save", "-save"]
+    assert half.heard == ["+forward", "+save", "-save"]
+
+
+def test_a_watcher_that_fails_again_and_again_is_called_no_longer_and_the_others_are() -> None:
+    guard = FailureGuard()
+    phases, bad, good = PhaseStack(guard), Watcher(fails_in="forward"), Watcher()
+    phases.watch(bad)
+    phases.watch(good)
+    for _ in range(MAX_STRIKES + 2):
+        phases.enter("forward")
+        phases.leave("forward")
+    assert bad.heard == ["+forward"] * MAX_STRIKES
+    assert good.heard == ["+forward", "-forward"] * (MAX_STRIKES + 2)
+    assert guard.switched_off[0].startswith("Watcher's phases: switched off after 3 failures in a row")
+    strict = PhaseStack(FailureGuard(strict=True))
+    strict.watch(Watcher(fails_in="forward"))
+    with pytest.raises(OSError, match="forward"):
+        strict.enter("forward")
+
+
+def test_the_phase_that_failed_first_is_remembered_until_another_begins() -> None:
+    phases = PhaseStack()
+    phases.enter("data")
+    phases.enter("forward")
+    phases.fail()
+    phases.leave("forward")
+    phases.fail()  # the error passes the outer one, too
+    assert phases.failed == "forward"
+    phases.enter("optimizer")
+    assert phases.failed is None
+
+
+def test_the_end_of_a_run_ends_all_phases_and_forgets_who_watched() -> None:
+    phases, watcher = PhaseStack(), Watcher()
+    phases.watch(watcher)
+    phases.enter("data")
+    phases.close()
+    phases.enter("save")
+    assert watcher.heard == ["+data", "-data"]
+    assert phases.current == "save"
+
+
+_moves = st.lists(st.tuples(st.booleans(), st.sampled_from(sorted(set(PHASES) - {"other"}))), max_size=40)
+
+
+@given(_moves)
+def test_whatever_is_begun_and_ended_begins_and_ends_come_in_pairs(moves: list[tuple[bool, str]]) -> None:
+    phases, watcher = PhaseStack(), Watcher()
+    phases.watch(watcher)
+    for begins, phase in moves:
+        phases.enter(phase) if begins else phases.leave(phase)
+    phases.close()
+    open_now: list[str] = []
+    for word in _pairs(watcher.heard, open_now):
+        assert word in STEP_PHASES or word in PHASES
+    assert open_now == []
+
+
+def _pairs(heard: list[str], open_now: list[str]) -> Iterator[str]:
+    """Each phase that has ended; the innermost ends first."""
+    for word in heard:
+        if word[0] == "+":
+            open_now.append(word[1:])
+        else:
+            assert open_now.pop() == word[1:]
+            yield word[1:]

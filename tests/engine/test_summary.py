@@ -1,0 +1,94 @@
+"""The running totals of a training, from records that are given; what a report makes of them is in `reporting`."""
+
+from __future__ import annotations
+
+from forgather_mem.engine.summary import MAX_FINDINGS, RunFacts, RunSummary
+from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.telemetry.report import Change, LeakReport, OomReport
+from forgather_mem.telemetry.report_schema import to_dict
+
+
+def sample(step: int, event: str = "step_end", device: int | None = None, **values: float) -> Sample:
+    readings = {name.replace("__", "/"): value for name, value in values.items()}
+    return Sample(event, step, None, 0.0, readings, device)
+
+
+def test_a_gauge_is_known_by_its_first_last_and_highest_value() -> None:
+    summary = RunSummary()
+    for step, size in enumerate([5.0, 9.0, 7.0], 1):
+        summary.add(sample(step, host__rss_bytes=size, mine__queue_len=size))
+    span = summary.spans["host/rss_bytes"]
+    assert (span.first, span.last, span.highest, span.step) == (5.0, 7.0, 9.0, 2)
+    assert summary.highest("host/rss_bytes") == 9.0
+    assert summary.highest("mine/queue_len") is None, "no report asks for it"
+    assert summary.latest == {"host/rss_bytes": 7.0, "mine/queue_len": 7.0}
+
+
+def test_a_small_rise_behind_steps_without_a_record_is_given_to_none_of_them() -> None:
+    summary = RunSummary()
+    for step, size in ((1, 100.0), (10, 100.5), (11, 100.9), (30, 101.2), (60, 150.0)):
+        summary.add(sample(step, host__rss_peak_bytes=size))
+        span = summary.spans["host/rss_peak_bytes"]
+        assert span.highest == size
+        assert span.step == {1: 1, 10: 1, 11: 11, 30: 11, 60: 60}[step]
+
+
+def test_steps_are_counted_from_where_the_run_began() -> None:
+    summary = RunSummary()
+    assert summary.steps == 0
+    summary.begin(40, {"host/rss_bytes": 1.0})
+    for step in (41, 43, 43):
+        summary.add(sample(step, host__rss_bytes=1.0, device=2))
+    assert (summary.steps, summary.last_step, summary.device) == (3, 43, 2)
+    late = RunSummary()  # read back from a log that has lost its beginning
+    late.add(sample(41, host__rss_bytes=1.0))
+    assert late.steps == 1
+
+
+def test_the_rise_of_a_phase_is_above_what_the_step_has_kept() -> None:
+    summary = RunSummary()
+    for step, (rss, peak) in enumerate([(10.0, 15.0), (20.0, 40.0), (30.0, 45.0)], 1):
+        summary.add(sample(step, host__rss_bytes=rss, phase__host__forward_peak_bytes=peak))
+    assert summary.rises == {("host", "forward"): 20.0}
+
+
+def test_the_least_anonymous_memory_is_that_at_the_end_of_a_step() -> None:
+    summary = RunSummary()
+    assert summary.least_anon_bytes is None
+    summary.add(sample(1, host__anon_bytes=9.0))
+    summary.add(sample(1, "save", host__anon_bytes=2.0))
+    summary.add(sample(2, host__anon_bytes=7.0))
+    assert summary.least_anon_bytes == 7.0
+
+
+LEAK = LeakReport(verdict="leak", where="tensors", bytes_per_step=5.0, judged=True)
+OOM = OomReport(where="host", step=3, phase="forward", rank=0)
+
+
+def test_a_finding_becomes_its_part_of_the_report_and_others_are_kept() -> None:
+    summary = RunSummary(RunFacts(rank=1))
+    summary.tell(Finding(kind="leak", step=3, text="", data=to_dict(LEAK)))
+    summary.tell(Finding(kind="oom", step=3, text="", data=to_dict(OOM)))
+    summary.tell(Finding(kind="advice", step=3, text="", data={"advice": [to_dict(Change(text="less"))]}))
+    assert (summary.told.leak, summary.told.oom) == (LEAK, OOM)
+    assert [change.text for change in summary.told.advice] == ["less"]
+    assert summary.oom == to_dict(OOM)
+    assert summary.findings == []
+    summary.tell(Finding(kind="vanishing", step=5, text="gradients vanish", data={"what": "b", "layers": [1] * 10_000}))
+    (kept,) = summary.findings
+    assert (kept.text, kept.data) == ("gradients vanish", {"what": "b"}), "a few hundred bytes, however long the run is"
+
+
+def test_a_part_that_is_not_as_it_should_be_is_not_believed() -> None:
+    summary = RunSummary()
+    for kind in ("leak", "oom", "advice", "cleanup_calls"):
+        summary.tell(Finding(kind=kind, step=3, text=kind, data={"verdict": "perhaps", "advice": 3, "calls": "all"}))
+    assert (summary.told.oom, summary.told.advice, summary.told.leak.verdict) == (None, (), "not enough data")
+    assert len(summary.findings) == 4
+
+
+def test_a_run_that_finds_something_at_each_step_stays_small() -> None:
+    summary = RunSummary()
+    for step in range(2 * MAX_FINDINGS):
+        summary.tell(Finding(kind="mine", step=step, text="again"))
+    assert [finding.step for finding in summary.findings] == list(range(MAX_FINDINGS))

@@ -1,0 +1,94 @@
+"""What is freed with an object, against sizes that are known beforehand."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from forgather_mem.heap.object_size import (
+    Sorts,
+    array_bytes,
+    big_bytes,
+    deep_bytes,
+    has_graph,
+    inside,
+    keeps_frames,
+    largest,
+)
+
+MIB = 2**20
+
+
+def size(thing: object, known: set[int] | None = None) -> float:
+    return deep_bytes(thing, known or set(), set())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: bytes(MIB),
+        lambda: {"a": [bytes(MIB // 2), (bytes(MIB // 2),)]},
+        lambda: collections.deque([torch.zeros(MIB // 4)]),
+        lambda: np.zeros(MIB, dtype=np.uint8)[5:9],  # keeps its base
+        lambda: functools.partial(print, bytes(MIB)),
+        lambda text=bytes(MIB): text,  # in its default arguments
+    ],
+    ids=["bytes", "nested", "tensor", "a view of an array", "partial", "function"],
+)
+def test_what_leads_to_one_mib_frees_one_mib(make: object) -> None:
+    thing = make() if make.__defaults__ is None else make  # type: ignore[attr-defined, operator]
+    assert size(thing) == pytest.approx(MIB, abs=4000)
+
+
+def test_a_closure_frees_what_it_has_captured_but_not_its_module() -> None:
+    captured = bytes(MIB)
+    assert size(lambda: captured) == pytest.approx(MIB, abs=4000)
+
+
+def test_what_was_there_before_and_what_everybody_shares_does_not_count() -> None:
+    shared = bytes(MIB)
+    assert size([shared], {id(shared)}) < 1000
+    assert size([np, int, None, 5]) < 1000, "modules and classes stay"
+    cycle: list[object] = [bytes(MIB)]
+    cycle.append(cycle)
+    assert size(cycle) == pytest.approx(MIB, abs=1000)
+
+
+def test_a_storage_counts_once_over_many_pieces() -> None:
+    counted: set[tuple[object, int]] = set()
+    base = torch.zeros(MIB // 4)
+    sizes = [deep_bytes(piece, set(), counted) for piece in (base, base[3:], base.view(2, -1))]
+    assert sizes[0] == pytest.approx(MIB, abs=1000)
+    assert sum(sizes[1:]) < 1000
+
+
+def test_what_an_object_holds_directly_is_told_by_its_sort() -> None:
+    sorts = Sorts()
+    row = [torch.zeros(1000), np.zeros(100), "x" * 500, [bytes(MIB)], 5]
+    assert sorts.own_bytes(row) == 4000 + 800 + sys.getsizeof("x" * 500)
+    assert largest(row) == [row[0]]
+    assert [big_bytes(thing) for thing in (torch.zeros(10), np.zeros(10), b"", 5, [bytes(9)])] == [
+        40, 80, sys.getsizeof(b""), 0, 0,
+    ]  # fmt: skip
+    assert array_bytes(np.zeros(100)[:1]) == 800
+    assert array_bytes("text") == 0
+
+
+def test_graphs_and_frames_are_found_inside_of_pieces() -> None:
+    loss = torch.ones(3, requires_grad=True).sum()
+    assert has_graph([{"loss": loss}])
+    assert not has_graph([{"loss": loss.detach()}])
+    with pytest.raises(ValueError, match="kept") as caught:
+        raise ValueError("kept")
+    assert keeps_frames([(1, caught.value)])
+    assert not keeps_frames([caught.value.with_traceback(None)])
+
+
+def test_of_a_large_piece_a_hundred_objects_are_looked_at() -> None:
+    wide = [[[[0] * 20 for _ in range(20)] for _ in range(20)] for _ in range(20)]
+    assert 50 < len(list(inside(wide))) < 200  # type: ignore[arg-type]

@@ -1,0 +1,125 @@
+"""The path from one object to another reads as a programmer would write it, and leads there when it is code."""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import functools
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from forgather_mem.heap.owner_paths import MAX_KEY_CHARS, attributes_of, place_of, write_path
+
+
+class Trainer:
+    shared: Any = None
+
+
+class Slotted:
+    __slots__ = ("kept",)
+
+
+def by_attribute(thing: object) -> tuple[list[Any], str]:
+    trainer = Trainer()
+    trainer.kept = thing  # type: ignore[attr-defined]
+    return [trainer, vars(trainer), thing], ".kept"
+
+
+def by_index(thing: object) -> tuple[list[Any], str]:
+    rows = (0, collections.deque([1, thing]))
+    return [rows, rows[1], thing], "[1][1]"
+
+
+def by_key(thing: object) -> tuple[list[Any], str]:
+    tables = {5: {"a": thing}}
+    return [tables, tables[5], thing], "[5]['a']"
+
+
+def by_slot(thing: object) -> tuple[list[Any], str]:
+    slotted = Slotted()
+    slotted.kept = thing
+    return [slotted, thing], ".kept"
+
+
+def by_class(thing: object) -> tuple[list[Any], str]:
+    kind = type("Kind", (), {"shared": thing})
+    return [kind, thing], ".shared"
+
+
+def by_partial(thing: object) -> tuple[list[Any], str]:
+    call = functools.partial(print, end=thing)
+    return [call, call.keywords, thing], ".keywords['end']"
+
+
+def by_module(thing: object) -> tuple[list[Any], str]:
+    inner = torch.nn.ReLU()
+    inner.thing = thing  # type: ignore[assignment]
+    model = torch.nn.Sequential(torch.nn.ReLU(), inner)
+    return [model, vars(model), model._modules, inner, vars(inner), thing], "[1].thing"
+
+
+@pytest.mark.parametrize("way", [by_attribute, by_index, by_key, by_slot, by_class, by_partial, by_module])
+def test_a_path_is_code_that_leads_to_the_object(way: Any) -> None:
+    thing = Trainer()
+    nodes, expected = way(thing)
+    path = write_path(nodes)
+    assert path == expected
+    assert eval(f"start{path}", {"start": nodes[0]}) is thing
+
+
+def test_where_no_code_leads_there_it_is_said_in_words() -> None:
+    thing = Trainer()
+
+    def captures() -> object:
+        return thing
+
+    def has_a_default(first: int, kept: object = thing) -> None: ...
+
+    def numbers() -> Iterator[int]:
+        inside = thing
+        yield 1
+        assert inside
+
+    cell = captures.__closure__[0]  # type: ignore[index]
+    assert write_path([captures, captures.__closure__, cell, thing]) == ", variable 'thing' of captures"
+    defaults = has_a_default.__defaults__
+    assert write_path([has_a_default, defaults, thing]) == ", default of 'kept' in has_a_default"
+    assert write_path([{thing}, thing]) == "{...}"
+    assert write_path([{thing: 1}, thing]) == " (as a key)"
+    generator = numbers()
+    next(generator)
+    assert write_path([generator, thing]).startswith(", local 'inside' of numbers (test_owner_paths.py:")
+    here = sys._getframe()
+    assert write_path([here, thing]) == f", local 'thing' of {place_of(here)}"
+
+
+def test_the_names_of_a_module_are_attributes_and_a_long_key_is_cut() -> None:
+    space = {"kept": Trainer(), "x" * 100: Trainer()}
+    assert write_path([space, space["kept"]], begins_with_namespace=True) == ".kept"
+    path = write_path([space, space["x" * 100]])
+    assert path.startswith("['xxxx")
+    assert path.endswith("x...]")
+    assert len(path) <= MAX_KEY_CHARS + 2
+    assert write_path([{Trainer: space}, space]) == "[<type>]"
+
+
+def test_a_context_variable_is_passed_through() -> None:
+    thing = [Trainer()]
+    variable = contextvars.ContextVar("variable", default=thing)
+    assert write_path([variable, thing, thing[0]]) == "[0]"
+
+
+def test_attributes_are_read_without_the_code_of_the_class() -> None:
+    class Loud:
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+    loud = Loud()
+    object.__getattribute__(loud, "__dict__")["kept"] = 5
+    assert attributes_of(loud) == {"kept": 5}
+    assert attributes_of(Slotted()) is None
+    assert attributes_of(5) is None

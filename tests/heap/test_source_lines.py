@@ -1,0 +1,73 @@
+"""The user's code is told from libraries' and from ours; which line adds to a holder is in `test_holder_kinds`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import forgather_mem
+from forgather_mem.callbacks import MemoryCallback
+from forgather_mem.heap.source_lines import (
+    is_our_class,
+    is_user_class,
+    is_user_file,
+    is_user_module,
+    place,
+    place_of_code,
+    source_line,
+    user_modules,
+)
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A module of a user, imported from a file."""
+    (tmp_path / "mine_of_a_user.py").write_text("class Mine:\n    def keep(self):\n        return [1]\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import mine_of_a_user  # type: ignore[import-not-found]
+
+    yield mine_of_a_user
+    del sys.modules["mine_of_a_user"]
+
+
+def test_files_of_python_of_libraries_and_of_ours_are_not_the_users() -> None:
+    for file in (
+        os.__file__,
+        torch.__file__,
+        forgather_mem.__file__,
+        json.__file__,
+        "<frozen importlib._bootstrap>",
+        "",
+    ):
+        assert not is_user_file(file), file
+    for file in ("/home/me/train.py", "train.py", "/tmp/ipykernel_5/37.py", "<ipython-input-3>"):
+        assert is_user_file(file), file
+
+
+def test_a_module_and_a_class_are_the_users_by_their_file(mine: ModuleType) -> None:
+    assert [is_user_module(module) for module in (mine, os, torch, forgather_mem, "no module")] == [True] + [False] * 4
+    assert [is_user_class(cls) for cls in (mine.Mine, Path, torch.nn.Linear, MemoryCallback)] == [True] + [False] * 3
+    assert [is_our_class(cls) for cls in (MemoryCallback, mine.Mine, torch.nn.Linear)] == [True, False, False]
+    assert "mine_of_a_user" in user_modules(len(sys.modules))
+    assert "json" not in user_modules(len(sys.modules))
+
+
+def test_the_script_is_the_users_though_it_has_no_file() -> None:
+    script = ModuleType("__main__")
+    assert is_user_module(script)
+    assert is_user_class(type("Mine", (), {"__module__": "__main__"}))
+
+
+def test_where_the_user_wrote_a_function_is_told_and_where_a_library_did_is_not(mine: ModuleType) -> None:
+    assert place_of_code(mine.Mine.keep.__code__) == (mine.__file__, 2)
+    assert place_of_code(json.dumps.__code__) is None
+    assert source_line(str(mine.__file__), 3) == "return [1]"
+    assert source_line("/no/such/file.py", 3) == ""
+    assert place("/home/me/train.py", 41) == "train.py:41"

@@ -1,0 +1,143 @@
+"""A context around each call: where it begins and ends for each kind of function, and what becomes of its failures.
+
+What memory such a call takes is in `tests/trackers/test_blocks.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from typing import Any
+
+import pytest
+
+from forgather_mem.system.call_wrapping import around_calls
+
+happened: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_has_happened() -> None:
+    happened.clear()
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[None]:
+    """Notes when it begins, and how it ends."""
+    happened.append("begin")
+    try:
+        yield
+    except BaseException as error:
+        happened.append(type(error).__name__)
+        raise
+    happened.append("end")
+
+
+def function(number: int) -> int:
+    happened.append("inside")
+    return 6 // number
+
+
+async def coroutine(number: int) -> int:
+    await asyncio.sleep(0)
+    return function(number)
+
+
+def generator(number: int) -> Iterator[int]:
+    yield function(number)
+
+
+async def async_generator(number: int) -> AsyncIterator[int]:
+    yield function(number)
+
+
+async def sum_of(items: AsyncIterator[int]) -> int:
+    return sum([item async for item in items])
+
+
+CALLS: dict[Callable[..., Any], Callable[[Any], int]] = {
+    function: lambda result: result,
+    coroutine: asyncio.run,
+    generator: sum,
+    async_generator: lambda items: asyncio.run(sum_of(items)),
+}
+
+
+@pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)
+def test_each_call_is_inside_a_context_of_its_own_and_stays_of_its_kind(kind: Callable[..., Any]) -> None:
+    wrapped, result_of = around_calls(kind, noted), CALLS[kind]
+    assert (wrapped.__name__, inspect.signature(wrapped)) == (kind.__name__, inspect.signature(kind))
+    for is_kind in (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction):
+        assert is_kind(wrapped) is is_kind(kind)
+    assert result_of(wrapped(2)) == result_of(wrapped(number=2)) == 3
+    assert happened == ["begin", "inside", "end"] * 2
+    happened.clear()
+    with pytest.raises(ZeroDivisionError):
+        result_of(wrapped(0))
+    assert happened == ["begin", "inside", "ZeroDivisionError"]
+
+
+def test_a_generator_passes_on_what_is_sent_and_returned() -> None:
+    def asks() -> Generator[str, int, str]:
+        answer = yield "how many?"
+        return f"{answer}!"
+
+    running = around_calls(asks, noted)()
+    assert next(running) == "how many?"
+    with pytest.raises(StopIteration) as stop:
+        running.send(7)
+    assert (stop.value.value, happened) == ("7!", ["begin", "end"])
+
+
+def test_a_generator_is_inside_from_its_first_item_to_its_end() -> None:
+    items = around_calls(generator, noted)(2)
+    assert happened == []
+    assert next(items) == 3
+    assert happened == ["begin", "inside"]
+    items.close()  # type: ignore[attr-defined]
+    assert happened == ["begin", "inside", "GeneratorExit"]
+
+
+def test_methods_of_a_class_keep_what_they_belong_to() -> None:
+    class Loader:
+        @classmethod
+        def make(cls) -> type[Loader]:
+            return cls
+
+        @staticmethod
+        def half(number: int) -> int:
+            return number // 2
+
+        make_wrapped = around_calls(make, noted)
+        half_wrapped = around_calls(half, noted)
+
+    assert Loader.make_wrapped() is Loader().make_wrapped() is Loader
+    assert (Loader.half_wrapped(4), Loader().half_wrapped(6)) == (2, 3)
+    assert happened == ["begin", "end"] * 4
+
+
+@pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("fails_at", ["__enter__", "__exit__"])
+def test_a_context_that_fails_is_no_failure_of_the_call(kind: Callable[..., Any], fails_at: str) -> None:
+    class Fails(contextlib.AbstractContextManager[None]):
+        def __enter__(self) -> None:
+            self.fail("__enter__")
+
+        def __exit__(self, *error: object) -> None:
+            self.fail("__exit__")
+
+        def fail(self, where: str) -> None:
+            happened.append(where)
+            if where == fails_at:
+                raise RuntimeError("ours")
+
+    assert CALLS[kind](around_calls(kind, Fails)(2)) == 3
+    assert happened == ["__enter__", "inside"] + ["__exit__"] * (fails_at == "__exit__")
+
+
+@pytest.mark.parametrize("thing", [int, "text", None])
+def test_what_is_no_function_is_refused(thing: object) -> None:
+    with pytest.raises(ValueError, match="is no function: decorate a function or a method"):
+        around_calls(thing, noted)

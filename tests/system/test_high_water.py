@@ -1,0 +1,70 @@
+"""High-water marks, against the kernel and an allocator on paper; how windows share one is in `test_peak_windows`."""
+
+from __future__ import annotations
+
+import pytest
+
+from forgather_mem.system.high_water import DeviceMark, HostMark
+from forgather_mem.units import GIB, MIB
+from tests.memory import open_descriptors, reset_kernel_mark, spike, status_bytes, touched
+from tests.system.allocator_stats import PaperDevice
+
+
+def test_the_hosts_mark_is_the_kernels() -> None:
+    mark = HostMark()
+    reset_kernel_mark()
+    spike(64)
+    current, peak = mark.read()
+    assert current == pytest.approx(status_bytes("VmRSS"), abs=mark.slack_bytes)
+    assert peak == pytest.approx(status_bytes("VmHWM"), abs=mark.slack_bytes)
+    assert peak - current >= 63 * MIB
+    mark.rest()
+
+
+def test_a_reset_forgets_what_was_before_and_keeps_what_is_held() -> None:
+    mark = HostMark()
+    assert mark.resettable
+    spike(64)
+    block = touched(16)
+    mark.reset(mark.read()[0])
+    current, peak = mark.read()
+    assert peak - current <= mark.slack_bytes
+    block.close()
+    current, peak = mark.read()
+    assert peak - current == pytest.approx(16 * MIB, abs=mark.slack_bytes)
+    mark.rest()
+
+
+def test_a_peak_is_never_below_what_is_held() -> None:
+    mark = HostMark()
+    assert mark.peak_bytes(2**50) == 2**50
+    mark.rest()
+
+
+def test_a_mark_that_rests_keeps_no_file_open_and_can_be_read_again() -> None:
+    before = open_descriptors()
+    mark = HostMark()
+    assert open_descriptors() == before
+    assert mark.read()[0] > MIB
+    assert len(open_descriptors()) > len(before)
+    mark.rest()
+    assert open_descriptors() == before
+
+
+def test_a_devices_mark_is_its_allocators() -> None:
+    paper = PaperDevice()
+    mark = DeviceMark(paper.allocator())
+    assert mark.resettable
+    paper.hold(5 * GIB)
+    paper.hold(3 * GIB)
+    assert mark.read() == (3 * GIB, 5 * GIB)
+    mark.reset(3 * GIB)
+    assert mark.read() == (3 * GIB, 3 * GIB)
+    assert paper.resets == 1
+
+
+def test_an_allocator_that_keeps_no_peaks_is_not_reset() -> None:
+    paper = PaperDevice()
+    mark = DeviceMark(paper.allocator(with_peaks=False))
+    mark.reset(0)
+    assert (mark.resettable, paper.resets) == (False, 0)

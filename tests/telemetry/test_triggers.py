@@ -1,0 +1,62 @@
+"""Triggers are values that refuse what can't be meant when they are built."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from forgather_mem.telemetry.triggers import Above, AtEvent, Every, Trigger, check_period
+from forgather_mem.units import GIB
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Every(steps=0), r"Every\(steps=0\): a period is 1 step or more"),
+        (lambda: Every(steps=1.5), r"Every\(steps=1.5\): a period is a whole number of steps"),
+        (lambda: Every(), r"give either steps or epochs"),
+        (lambda: Every(steps=1, epochs=1), r"give either steps or epochs"),
+        (lambda: Every(epochs=1, at="evaluate"), r"epochs are counted at epoch_end"),
+        (lambda: Every(steps=1, at="step_finish"), r"there is no event 'step_finish'; the events are: init_end"),
+        (lambda: AtEvent(), r"name one event or more"),
+        (lambda: Above("device/reservd_frac", 0.9), r"did you mean 'device/reserved_frac'\?"),
+        (lambda: Above("host/rss_bytes", "2GB"), r"write 2GiB"),
+        (lambda: Above("host/rss_bytes", "2GiB", rearm="3GiB"), r"rearm must not be above the limit"),
+        (lambda: Above("host/rss_bytes", float("nan")), r"must be finite"),
+        (lambda: Above("device/reserved_frac", 92), r"limit 92 of .*a share is 1 at most; write 0.92 or '92%'"),
+        (lambda: Above("device/reserved_frac", "92"), r"limit '92' of .*a share is 1 at most"),
+    ],
+)
+def test_a_wrong_trigger_says_what_is_wrong_when_it_is_built(build: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize("trigger", [Every(steps=3), Every(epochs=2), AtEvent("save"), Above("host/rss_bytes", "1GiB")])
+def test_triggers_are_values(trigger: Trigger) -> None:
+    assert pickle.loads(pickle.dumps(trigger)) == trigger
+
+
+def test_a_trigger_says_when_it_is_to_be_checked() -> None:
+    def fields(trigger: Trigger) -> tuple[object, ...]:
+        return trigger.events, trigger.every_steps, trigger.every_epochs, trigger.limit
+
+    assert fields(Every(steps=3, at="on_optimizer_step")) == (("optimizer_step",), 3, 0, None)
+    assert fields(Every(epochs=2)) == (("epoch_end",), 1, 2, None)
+    assert fields(AtEvent("on_save", "evaluate")) == (("save", "evaluate"), 1, 0, None)
+    above = Above("host/rss_bytes", "2GiB", at="save")
+    assert (above.events, above.every_steps, above.every_epochs) == (("save",), 1, 0)
+    assert above.limit.name == "host/rss_bytes"
+    assert above.limit == Above("host/rss_bytes", 2 * GIB).limit != Above("host/rss_bytes", GIB).limit
+    assert above.limit.rearm == pytest.approx(0.95 * 2 * GIB)
+    assert Above("device/reserved_frac", "92%", rearm="80%").limit.rearm == 0.8
+
+
+def test_a_period_that_may_be_left_out_is_refused_only_where_it_is_needed() -> None:
+    check_period("Clear", "epochs", "epoch", None)
+    check_period("Clear", "epochs", "epoch", 1)
+    for period in (None, True, 0, "3"):
+        with pytest.raises(ValueError, match=rf"Clear\(epochs={period!r}\): a period is "):
+            check_period("Clear", "epochs", "epoch", period, needed=True)  # type: ignore[arg-type]
