@@ -49,12 +49,15 @@ def test_it_keeps_the_first_the_last_and_the_highest_size(tmp_path: Path) -> Non
         assert process.stdin is not None
         assert process.stdout is not None
         sampler = Sampler(str(tmp_path), process.pid, Command(["grows.py", "-x"], "grows.py", ["-x"]))
+        firsts = []
         for _ in range(3):
             assert process.stdout.readline() == "\n"
             sampler.look()
+            firsts.append(sampler.first_bytes)
             process.stdin.write("\n")
             process.stdin.flush()
     sampler.look()  # it is gone
+    assert len(set(firsts)) == 1
     assert abs(sampler.last_bytes - sampler.first_bytes) < 2**23
     sampler.end(Ended(0, 1.0, 0))
     ring = read_ring(tmp_path / run_session.WAITING_RING)
