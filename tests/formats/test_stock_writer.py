@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.tensorboard import SummaryWriter
 
 from forgather_mem.sinks import TensorBoardSink
 from forgather_mem.telemetry.records import Finding
@@ -44,32 +41,6 @@ def test_a_writer_without_events_gets_its_numbers_one_by_one() -> None:
         ("mem_gc/collections", 2.0, 1, 1e9 + 1),
     ]
     assert writer.calls[2][:3] == ("mem_report/verdict", "    all well", 1)
-
-
-def test_a_writer_that_refuses_records_is_counted_not_raised(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    writer = SummaryWriter(str(tmp_path))
-    writer.file_writer.event_writer.close()  # from now on it raises OSError
-    sink = TensorBoardSink(writer, layout=False)
-    with caplog.at_level(logging.WARNING):
-        for step in range(3):
-            sink.write(sample(step, host__rss_bytes=GIB))
-    assert sink.problems() == "TensorBoard: 3 of 3 records dropped by the writer (Writer is closed)"
-    assert len(caplog.records) == 1
-
-
-def test_a_writer_of_torch_does_not_hang_a_forked_child(tmp_path: Path) -> None:
-    with SummaryWriter(str(tmp_path), max_queue=1) as writer:
-        sink = TensorBoardSink(writer, layout=False)
-        sink.write(sample(1, host__rss_bytes=GIB))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads
-            child = os.fork()
-        if not child:
-            for step in range(100, 130):  # more than its queue takes
-                sink.write(sample(step, host__rss_bytes=GIB))
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-    assert scalars(tmp_path) == {"mem_host/rss_gib": [(1, 1.0)]}
 
 
 def test_without_a_c_checksum_the_stock_writer_is_used(tmp_path: Path) -> None:

@@ -206,6 +206,3 @@ def test_a_misspelt_folder_is_answered_with_its_neighbour(tmp_path: Path) -> Non
     log_of(tmp_path / "training")
     with pytest.raises(NoRun, match="did you mean 'training'"):
         read_run(tmp_path / "trainig")
-
-
-# ---- several ranks ----

@@ -205,7 +205,7 @@ def test_a_wrong_argument_of_a_partial_is_an_error_of_ours(parts):
     assert "unknown argument 'x'" in refused("p: !partial:parts_of_test:Strict {x: 1}").message
 
 
-# Meta and the special keywords
+# Files
 
 
 def test_a_file_is_imported_when_its_call_comes(parts, tmp_path):
