@@ -12,6 +12,7 @@ import pytest
 import forgather_mem
 
 ROOT = Path(forgather_mem.__file__).parent
+TESTS = Path(__file__).parent
 FILES = sorted(path for path in ROOT.rglob("*.py") if "templates" not in path.relative_to(ROOT).parts)
 MODULES = {".".join(("forgather_mem", *path.relative_to(ROOT).with_suffix("").parts)): path for path in FILES}
 
@@ -70,6 +71,13 @@ def test_a_public_class_or_function_has_a_name_of_its_own() -> None:
                 places[node.name].append(name)
     twice = {name for name, modules in places.items() if len(modules) > 1}
     assert len(twice) <= 20, sorted(twice)
+
+
+def test_who_changes_a_module_finds_its_tests_in_the_file_of_its_name() -> None:
+    modules = [path.relative_to(ROOT) for path in FILES if path.name != "__init__.py"]
+    tests = [module.with_name(f"test_{module.stem.strip('_')}.py") for module in modules]
+    without = [str(module) for module, test in zip(modules, tests, strict=True) if not (TESTS / test).exists()]
+    assert len(without) <= 14, without
 
 
 def test_docstrings_of_modules_are_statements() -> None:

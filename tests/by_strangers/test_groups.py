@@ -9,21 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch import test_signals
 from tests.launch.commands import RUN, python
+from tests.launch.processes import COUNTS, Counting
 
 BEGINS = {
     "a group": "import os\nif os.getpgrp() != os.getpid(): os.setpgrp()\n",
     "a session": "import os\nif os.getsid(0) != os.getpid(): os.setsid()\n",
 }
-Script = test_signals.Counting
 
 
-def to_the_group(script: Script) -> None:
+def to_the_group(script: Counting) -> None:
     os.killpg(script.process.pid, signal.SIGTERM)
 
 
-def to_the_process(script: Script) -> None:
+def to_the_process(script: Counting) -> None:
     os.kill(script.process.pid, signal.SIGTERM)
 
 
@@ -31,9 +30,8 @@ def to_the_process(script: Script) -> None:
 @pytest.mark.parametrize("words", [python(), RUN], ids=["alone", "watched"])
 @pytest.mark.parametrize("begins", BEGINS)
 def test_a_signal_reaches_it_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins: str, words: list[str], send: Callable[[Script], None]
+    tmp_path: Path, begins: str, words: list[str], send: Callable[[Counting], None]
 ) -> None:
-    monkeypatch.setattr(test_signals, "COUNTS", BEGINS[begins] + test_signals.COUNTS)
-    script = Script(tmp_path, words)
+    script = Counting(tmp_path, words, BEGINS[begins] + COUNTS)
     send(script)
     assert script.counts() == {int(signal.SIGTERM): 1}

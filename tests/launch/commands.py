@@ -65,3 +65,7 @@ def taken_apart(result: Result) -> Watched:
     head, found, tail = rest.partition(REPORT)
     assert found, result.err
     return Watched(Result(result.code, result.out, head), begin, found + tail)
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob("*")}

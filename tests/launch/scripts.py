@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 TEXTS = {
     "ends well": """
 import os, sys
@@ -66,3 +68,9 @@ BROKEN_TRANSFORMERS = {
     "transformers/__init__.py": "",
     "transformers/trainer.py": "def needs():\n    import no_such_module_at_all\n\nneeds()\n",
 }
+
+
+def script(folder: Path, name: str) -> str:
+    path = folder / f"{name.replace(' ', '_')}.py"
+    path.write_text(TEXTS[name])
+    return path.name

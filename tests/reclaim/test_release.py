@@ -17,6 +17,7 @@ from accelerate.utils import release_memory as accelerates_release_memory
 from forgather_mem.reclaim.release import cleanup, cleanup_after, release_memory
 from forgather_mem.units import MIB
 from tests.memory import status_bytes
+from tests.reclaim.things import Thing, a_cycle
 from tests.simulated_device import simulated_device
 
 KEPT: dict[str, Any] = {}
@@ -26,16 +27,6 @@ KEPT: dict[str, Any] = {}
 def _nothing_is_kept() -> Iterator[None]:
     yield
     KEPT.clear()
-
-
-class Thing:
-    """Something with a name, that can be watched."""
-
-
-def a_cycle() -> weakref.ref[Thing]:
-    thing = Thing()
-    thing.itself = thing  # type: ignore[attr-defined]
-    return weakref.ref(thing)
 
 
 # ---- release_memory ----
@@ -231,45 +222,6 @@ def test_the_report_has_memory_at_the_start_the_end_and_after(capsys: pytest.Cap
     assert job.report.kept_bytes == MIB
     assert "left behind: 1.0 MiB in tensors" in text
     assert "Tensor [262144] float32, 1.0 MiB, held by local 'blocks' of test_the_report_has_memory" in text
-
-
-def test_garbage_in_cycles_is_collected_and_tensors_from_before_are_no_leftover() -> None:
-    kept = torch.ones(MIB)
-    gc.disable()
-    try:
-        with cleanup(report=False) as job:
-            cycle = a_cycle()
-            assert cycle() is not None
-    finally:
-        gc.enable()
-    assert cycle() is None
-    assert job.report is not None
-    assert job.report.num_objects >= 1
-    assert (job.report.kept_bytes, job.report.kept) == (0, ())
-    assert kept.numel() == MIB
-
-
-def test_what_a_job_made_is_gone_when_the_host_is_trimmed() -> None:
-    with cleanup(report=False) as job:
-        model = torch.nn.Linear(2048, 2048)
-        watched = weakref.ref(model.weight)
-        model.owner = [model]
-        del model
-    assert watched() is None
-    assert job.report is not None
-    assert job.report.end.host_bytes - job.report.after.host_bytes > 12 * MIB
-
-
-def test_the_devices_cache_is_emptied_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    with simulated_device(monkeypatch) as device:
-        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: setattr(device, "reserved", device.allocated))
-        device.hold(100)
-        with cleanup(report=False) as job:
-            device.spike(400)
-    assert job.report is not None
-    steps = [step.device_bytes for step in (job.report.start, job.report.end, job.report.after)]
-    assert steps == [100 * MIB, 500 * MIB, 100 * MIB]
-    assert "GPU 0 reserved 100.0 MiB -> 500.0 MiB -> 100.0 MiB" in str(job.report)
 
 
 def test_a_rank_other_than_the_first_prints_nothing(

@@ -15,11 +15,12 @@ import pytest
 
 from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.reporting.build import Report, build_report, verdict, write_report
-from forgather_mem.telemetry.records import Finding, Sample
-from forgather_mem.telemetry.report import Collector, LedgerRow
+from forgather_mem.telemetry.records import Sample
+from forgather_mem.telemetry.report import Collector
 from forgather_mem.telemetry.run_session import FOLDER, PRINTED, make_notes, noted
 from forgather_mem.units import GIB, MIB
 from tests.reporting.report_fixtures import all_well, built, text_of, written
+from tests.reporting.summaries import cpu_run, gpu_run, read
 
 NUMBER = (int, float)
 # Written from the schema as promised, not from the code.
@@ -89,76 +90,6 @@ SCHEMA_1: dict[str, Any] = {
 }
 
 
-def read(
-    summary: RunSummary, step: int, values: dict[str, float], *, event: str = "step_end", device: int | None = None
-) -> None:
-    summary.add(Sample(event=event, step=step, epoch=None, time_s=0.0, values=values, device=device))
-
-
-def gpu_run() -> RunSummary:
-    facts = RunFacts(
-        script="/home/me/train.py",
-        argv=["--lr", "1e-4"],
-        wall_s=1860.0,
-        end="finished",
-        exit_code=0,
-        host_limit_bytes=64 * GIB,
-        host_limit_kind="cgroup",
-        device_name="NVIDIA H100 80GB HBM3",
-        device_total_bytes=int(79.6 * GIB),
-        event_folder="out",
-    )
-    summary = RunSummary(facts)
-    summary.begin(0)
-    device = {"device/allocated_bytes": 9.1 * GIB, "device/reserved_bytes": 9.4 * GIB}
-    read(summary, 0, {"host/rss_bytes": 6.2 * GIB, **device}, event="train_begin", device=0)
-    read(summary, 500, {"host/rss_bytes": 6.3 * GIB, "host/rss_peak_bytes": 8.8 * GIB})
-    read(summary, 500, {"phase/host/save_peak_bytes": 8.8 * GIB}, event="save")
-    read(
-        summary,
-        1998,
-        {
-            "device/allocated_bytes": 15.0 * GIB,
-            "device/reserved_bytes": 52.0 * GIB,
-            "device/step_peak_bytes": 41.3 * GIB,
-            "phase/device/forward_peak_bytes": 40.0 * GIB,
-            "phase/device/backward_peak_bytes": 41.3 * GIB,
-            "tensors/parameters_bytes": 5.0 * GIB,
-            "tensors/gradients_bytes": 5.0 * GIB,
-            "tensors/optimizer_bytes": 10.0 * GIB,
-        },
-        device=0,
-    )
-    end = {"gc/pause_max_s": 0.4, "gc/pause_total_s": 7.1, "gc/collections": 20.0, "host/rss_bytes": 6.3 * GIB}
-    read(summary, 2000, end, device=0)
-    summary.self_s = 5.6
-    row = LedgerRow(what="clear", calls=20, time_s=0.4, freed_bytes=3 * GIB)
-    summary.told = replace(summary.told, ledger=(row,))
-    return summary
-
-
-def cpu_run(end: str | None = "finished") -> RunSummary:
-    facts = RunFacts(
-        script="train.py", wall_s=21.0, end=end, host_limit_bytes=16 * GIB, started_s=1.0, event_folder="out/runs/a"
-    )
-    summary = RunSummary(facts)
-    summary.begin(100)
-    read(summary, 100, {"host/rss_bytes": 600 * MIB}, event="train_begin")
-    values: dict[str, float] = {
-        "host/rss_bytes": 620 * MIB,
-        "host/rss_peak_bytes": 800 * MIB,
-        "phase/host/forward_peak_bytes": 770 * MIB,
-        "phase/host/backward_peak_bytes": 800 * MIB,
-        "tensors/parameters_bytes": 10 * MIB,
-        "tensors/gradients_bytes": 10 * MIB,
-        "tensors/optimizer_bytes": 20 * MIB,
-    }
-    read(summary, 112, values)
-    read(summary, 160, {"host/rss_bytes": 610 * MIB})
-    summary.self_s = 0.01
-    return summary
-
-
 FINISHED_ON_A_GPU = """\
 == forgather-mem == train.py == 2,000 steps, 31 min, exit 0 ====================
 MEMORY, GiB      start   end  peak  at                     limit
@@ -204,37 +135,6 @@ OWN COST  0.0 % of the run (0.0 ms)
 
 def test_a_finished_run_on_a_gpu_reads_like_this() -> None:
     assert text_of(built(gpu_run())) == FINISHED_ON_A_GPU
-
-
-OVER_THE_BUDGET = """\
-OWN COST  1.3 % of the run (25.0 s, 400.0 ms of it to free memory); readings
-          take 1.2 % of a step: below 0.5 % when read every 3rd step
-          sampled less often to stay within budget: PSS, phases, tracked objects
-"""
-
-
-def test_readings_that_were_too_dear_are_named_with_what_was_done_about_it() -> None:
-    summary = gpu_run()
-    summary.self_s, summary.steady_self_s, summary.steady_s = 25.0, 22.4, 1800.0
-    told = [
-        {"what": "PSS", "text": "PSS: read every 50.0 s instead of every 10.0 s; the slowest reading took 50.0 ms"},
-        {"what": "phases", "text": "phases: missing in 400 of 2,000 readings; measuring them takes 43 us"},
-        {"what": "tracked objects", "text": "tracked objects: read every 30.0 s"},
-        {"what": "PSS", "text": "PSS: not read at 7.0 GiB resident; that would have taken more than 50.0 ms"},
-    ]
-    for entry in told:
-        summary.tell(Finding(kind="backed_off", step=2000, text=entry["text"], data={"what": entry["what"]}))
-    report = built(summary)
-    assert report["overhead"]["backed_off"] == told
-    assert OVER_THE_BUDGET in text_of(report)
-    report["leak"].update(verdict="no leak", bytes_per_step_high=4096.0)
-    assert "Own cost 1.3 %, 3 readings sampled less often." in " ".join(text_of(report).split())
-
-
-def test_what_is_done_once_is_no_reason_to_read_more_rarely() -> None:
-    summary = gpu_run()
-    summary.self_s, summary.steady_self_s, summary.steady_s = 25.0, 4.4, 1800.0
-    assert "OWN COST  1.3 % of the run (25.0 s, 400.0 ms of it to free memory)\n" in text_of(built(summary))
 
 
 def test_an_interrupted_run_says_so_and_how_far_it_came() -> None:
@@ -511,19 +411,6 @@ def test_a_peak_is_told_at_the_step_that_is_known_to_have_it(steps: tuple[int, .
         summary.add(Sample("step_end", step, 0.1, 0.0, {"host/rss_peak_bytes": size * MIB}))
     peak = built(summary)["peaks"][0]
     assert (peak["bytes"], peak["step"]) == (1670 * MIB, told)
-
-
-def test_of_a_short_run_the_cost_of_the_start_is_told_apart_from_what_a_step_costs() -> None:
-    summary = cpu_run()
-    summary.facts.wall_s = 1.2
-    summary.self_s, summary.steady_self_s, summary.steady_s = 0.3, 0.01, 1.0
-    report = built(summary)
-    assert "OWN COST  1.0 % of a step, 300.0 ms including the start\n" in text_of(report)
-    report["leak"].update(verdict="no leak", bytes_per_step_high=4096.0)
-    assert "Own cost 1.0 % of a step, 300.0 ms including the start" in " ".join(text_of(report).split())
-    assert "OWN COST  25.0 % of the run (300.0 ms" in text_of(
-        {**report, "overhead": {**report["overhead"], "share_of_step": 0.2}, "leak": built(cpu_run())["leak"]}
-    )
 
 
 def test_only_the_final_report_counts_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from forgather_mem.reporting.text import MAX_LINES
-from forgather_mem.units import MIB
-from tests.reporting.report_fixtures import all_well, gib, killed, killed_by, leaking, out_of_memory, report_of, text_of
+from tests.reporting.report_fixtures import all_well, killed, killed_by, leaking, out_of_memory, report_of, text_of
 
 ALL_WELL = """\
 == forgather-mem == train.py == 2,000 steps, 31 min, exit 0 ====================
@@ -19,7 +18,6 @@ step 1,998, backward; host 8.8 of 64.0 GiB (container) at step 500, save. Room:
 batch 15 would still fit (now 8), limited by the backward pass. Own cost 0.3 %.
 forgather-mem report out/forgather_mem | tensorboard --logdir out
 ================================================================================"""
-
 A_LEAK = """\
 == forgather-mem == train.py == 2,000 steps, 31 min, exit 0 ====================
 LEAK   GPU 0 grows 3.1 MiB a step (3.0 to 3.2), since step 60. Confidence: high.
@@ -94,41 +92,6 @@ def test_colour_changes_no_word(make: Make, text: str) -> None:
     assert coloured.replace("\x1b[1m", "").replace("\x1b[0m", "") == text
 
 
-@pytest.mark.parametrize(
-    ("change", "first"),
-    [
-        ({"oom_kill_after": 0}, "KILLED BY SIGKILL, but not for memory: the kernel counted no out-of-memory kill"),
-        ({"oom_kill_after": None}, "KILLED BY SIGKILL, most likely by the kernel: the container's memory limit"),
-        ({"oom_kill_after": None, "used_bytes": gib(20)}, "KILLED BY SIGKILL; the sender is not known."),
-        ({"signal": 11, "oom_kill_after": 0}, "ENDED BY SIGSEGV."),
-        ({"signal": None, "oom_kill_after": 0}, "ENDED UNEXPECTEDLY: killed, crashed"),
-        ({"signal": None}, "MOST LIKELY KILLED BY THE KERNEL for memory (oom_kill 0 -> 1)"),
-    ],
-)
-def test_a_kill_is_laid_at_the_kernels_door_only_as_far_as_its_counter_says_so(
-    change: dict[str, Any], first: str
-) -> None:
-    report = killed()
-    report["killed"].update(change)
-    lines = text_of(report).splitlines()
-    assert first in " ".join(line.strip() for line in lines[1:4])
-    assert ("SIG" in lines[0]) == (report["killed"]["signal"] is not None)
-
-
-def test_the_machines_memory_is_not_called_a_containers_limit() -> None:
-    report = killed()
-    report["host"]["limit_kind"] = "host"
-    assert "the machine's memory, 64.0 GiB, was reached" in text_of(report)
-
-
-def test_a_parent_adds_the_signal_that_the_run_could_not_write() -> None:
-    report = killed_by(report_of("train.py", 12, 3.0, None), signal=9)
-    assert (report["run"]["end"], report["run"]["exit_code"], report["killed"]["signal"]) == ("killed", 137, 9)
-    text = text_of(report)
-    assert text.startswith("== forgather-mem == train.py == killed (SIGKILL) after 12 steps, 3.0 s ==")
-    assert "Last sign of life: step 12." in text
-
-
 def test_a_script_that_does_not_train_has_no_steps_to_speak_of() -> None:
     report = killed_by(report_of("embed.py", 0, 3.0, None), signal=11)
     text = text_of(report)
@@ -144,70 +107,10 @@ def test_a_script_that_exits_in_the_middle_shows_its_code() -> None:
     assert text.startswith("== forgather-mem == train.py == interrupted after 4 steps, 3.0 s ==")
 
 
-def test_growth_is_not_claimed_where_nothing_grew() -> None:
-    report = killed()
-    report["killed"]["workers_bytes_per_step"] = 0.0
-    text = text_of(report)
-    assert "No growth from step to step (workers and this process flat)" in text
-    assert "a step since" not in text
-
-
 def test_room_is_spoken_of_only_when_the_advice_does() -> None:
     report = all_well()
     report["advice"] = []
     assert "Room" not in text_of(report)
-
-
-def test_workers_that_grow_without_a_leak_get_a_cause_and_a_cure() -> None:
-    report = killed()
-    report["leak"] = {"verdict": "no leak", "suspects": []}
-    text = " ".join(text_of(report).split())
-    assert "Cause: the workers keep what they load, or touch Python objects" in text
-    assert "Try: rows as one array or Arrow table" in text
-
-
-def test_a_leak_in_a_library_says_that_it_is_not_the_users() -> None:
-    report = leaking()
-    report["leak"]["suspects"][0].update(whose="library", allocated_at="trl/trainer/grpo_trainer.py:88")
-    report["leak"]["suspects"] *= 3
-    text = text_of(report)
-    assert "made at   trl/trainer/grpo_trainer.py:88 (library code, not yours)" in text
-    assert "also: 2 more, see the report" in text
-    whole = text_of(report, every_suspect=True)
-    assert "also:" not in whole
-    assert whole.count("held by") == 3
-    assert whole.splitlines()[-3:] == text.splitlines()[-3:], "what stands below is not cut off for it"
-
-
-def test_what_grows_but_may_stop_is_named_where_nobody_can_tell() -> None:
-    report = leaking()
-    why = "it grows, but Cache.rows holds 500 at most"
-    report["leak"] |= {"verdict": "not enough data", "judged": True, "why": why}
-    assert "It grows, but Cache.rows holds 500 at most." in text_of(report)
-
-
-@pytest.mark.parametrize(
-    ("undecided", "why"),
-    [
-        ("unexplained", "12.0 MiB grew that we can't attribute, in 300 steps: 12.0 MiB in /dev/shm"),
-        ("slowing", "grows, slowing down: host memory 80.0 KiB a step in the first third, 40.0 KiB in the last"),
-    ],
-)
-def test_growth_that_is_no_verdict_is_not_called_too_early(undecided: str, why: str) -> None:
-    report = all_well()
-    report["leak"] = {"verdict": "not enough data", "judged": True, "undecided": undecided, "why": why}
-    text = " ".join(text_of(report).split())
-    assert f"{why[0].upper()}{why[1:]}." in text
-    assert "Too early" not in text
-    assert "No leak" not in text
-
-
-@pytest.mark.parametrize("verdict", ["no leak", "not enough data"])
-def test_what_was_said_while_it_ran_is_taken_back_by_name(verdict: str) -> None:
-    report = all_well()
-    said = "host memory grows 62.9 KiB a step (step 96): it has not grown since step 116"
-    report["leak"] |= {"verdict": verdict, "judged": True, "taken_back": [said]}
-    assert f"Taken back: {said}." in " ".join(text_of(report).split())
 
 
 def test_when_the_memory_will_be_full_and_how_sure_that_is() -> None:
@@ -216,26 +119,6 @@ def test_when_the_memory_will_be_full_and_how_sure_that_is() -> None:
     text = " ".join(text_of(report).split())
     assert "LEAK GPU 0 grows 3.1 MiB a step, since step 60, full near step 14,600. Confidence: not yet" in text
     assert "not yet (only 2,000 steps seen)." in text
-
-
-def test_dear_clean_up_calls_stand_in_the_short_text_too() -> None:
-    report = all_well()
-    report["cleanup_calls"] = [call("transformers/trainer.py", 30.0, whose="library", freed_bytes=MIB)]
-    assert (
-        "CLEAN-UP  gc.collect() at transformers/trainer.py:9 (a library): 5 calls, 30.0 s\n"
-        "          (1.6 % of the run), freed 1.0 MiB.\n" in text_of(report)
-    )
-
-
-def test_calls_that_cost_little_and_our_own_are_not_told() -> None:
-    report = all_well()
-    report["cleanup_calls"] = [call("train.py", 18.0), call("forgather_mem/actions/collect.py", 99.0, whose="us")]
-    assert text_of(report) == ALL_WELL
-
-
-def call(file: str, seconds: float, whose: str = "user", freed_bytes: int = 0) -> dict[str, Any]:
-    row = {"what": "gc.collect", "file": file, "line": 9, "calls": 5, "seconds": seconds}
-    return {**row, "freed_bytes": freed_bytes, "whose": whose}
 
 
 def lengthened(report: dict[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.launch.commands import RUN, environment, python
-from tests.launch.test_signals import APART_S, ONCE_EACH, SENT, WAYS, Counting
+from tests.launch.processes import APART_S, ONCE_EACH, SENT, Counting
 from tests.launch.test_trainings import TORCHRUN, Killed
+from tests.launch.test_waiting import WAYS
 
 pytestmark = pytest.mark.soak
 NUM_KILLS, AT_ONCE = 50, 4

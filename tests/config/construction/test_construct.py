@@ -1,12 +1,9 @@
 """Graph to objects: what is built, when, how often, and what a mistake is answered with."""
 
-import copy
 import gc
 import inspect
 import json
 import pickle
-import sys
-import textwrap
 import weakref
 
 import pytest
@@ -15,114 +12,12 @@ from hypothesis import strategies as st
 
 from forgather_mem.config.construction.construct import Construction
 from forgather_mem.config.construction.resolve import Resolver
-from forgather_mem.config.graph.nodes import CallNode
 from forgather_mem.config.graph.parse import parse
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.policy.policy import Policy
 from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.errors import TemplateError
-
-PARTS = '''
-import functools
-
-made = []
-
-class Part:
-    """Remembers that and how it was made."""
-    def __init__(self, *args, **kwargs):
-        self.args, self.kwargs = args, kwargs
-        made.append((args, kwargs))
-    def __eq__(self, other):
-        return type(other) is Part and (self.args, self.kwargs) == (other.args, other.kwargs)
-    __hash__ = None
-
-class Strict:
-    def __init__(self, lr, momentum=0, *, nesterov=False):
-        self.lr = lr
-        made.append("strict")
-
-class Inner:
-    class Deep:
-        @classmethod
-        def make(cls):
-            return "deep"
-
-def wrapped(function):
-    @functools.wraps(function)
-    def wrapper(*args, old=None, **kwargs):
-        return function(*args, **kwargs)
-    return wrapper
-
-@wrapped
-def tolerant(lr):
-    return lr
-
-def nothing(*args):
-    made.append("nothing")
-
-def zero():
-    made.append("zero")
-    return 0
-
-def fail(error="ValueError", *args):
-    raise errors[error]
-
-class Unprintable(Exception):
-    def __str__(self):
-        raise RuntimeError("not even this")
-
-errors = {
-    "ValueError": ValueError("no good"), "exit": SystemExit(3), "ctrl-c": KeyboardInterrupt(), "stop": StopIteration(),
-    "memory": MemoryError(), "key": KeyError("k"), "bad": Unprintable(),
-}
-
-def recurse():
-    return recurse()
-
-def takes_type(x):
-    return len(x)
-
-def positional(a, b, /, c):
-    return a, b, c
-
-def nodes(*args, **kwargs):
-    return args, kwargs
-'''
-
-
-@pytest.fixture
-def parts(tmp_path, monkeypatch):
-    (tmp_path / "parts_of_test.py").write_text(PARTS)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    import parts_of_test
-
-    yield parts_of_test
-    del sys.modules["parts_of_test"]
-
-
-OURS = Policy(allow=["parts_of_test", "getattr", "call"])
-
-
-def construction(text, policy=OURS, budgets=None, **variables):
-    text = textwrap.dedent(text)
-    graph = parse(Rendered.as_is(text, "t.yaml"), budgets)
-    return graph, Construction(Resolver(graph, policy, variables, budgets=budgets))
-
-
-def build(text, policy=OURS, budgets=None, **variables):
-    """The targets of a template, in one construction."""
-    graph, built = construction(text, policy, budgets, **variables)
-    if not graph.targets:
-        return built.build([graph.root])[0]
-    return dict(zip(graph.targets, built.build([graph.target(name) for name in graph.targets]), strict=True))
-
-
-def refused(text, policy=OURS, budgets=None, **variables):
-    with pytest.raises(TemplateError) as caught:
-        build(text, policy, budgets, **variables)
-    return caught.value
-
+from tests.config.construction.parts import build, construction, refused
 
 # What is built
 
@@ -131,32 +26,6 @@ def test_plain_data_is_itself():
     assert build("a: [1, {b: ~}, 'c']") == {"a": [1, {"b": None}, "c"]}
     assert build("5") == 5
     assert build("") is None
-
-
-def test_lists_tuples_dicts_and_dlists():
-    text = "a: !list [1]\nb: !tuple [1, 2]\nc: !dict {1: x}\nd: !dlist {a: 1, b: ~, c: 3}\n"
-    text += "e: !tuple\nf: !list\ng: !dict\nh: !dlist"
-    expected = {"a": [1], "b": (1, 2), "c": {1: "x"}, "d": [1, 3], "e": (), "f": [], "g": {}, "h": []}
-    assert build(text) == expected
-
-
-def test_a_dlist_overrides_in_place_and_erases():
-    assert build("x: !dlist {foo: 1, bar: 2, baz: 3, bax: 4, bar: ~, foo: 3}") == {"x": [3, 3, 4]}
-    assert build("x: !dlist {null: ~}") == {"x": []}
-
-
-def test_a_variable_that_is_null_stays_in_a_dlist():
-    assert build("x: !dlist {a: !var v}", v=None) == {"x": [None]}
-
-
-def test_arguments_by_position_and_by_name(parts):
-    made = build("x: !singleton:parts_of_test:Part {arg1: 1, a: [2], arg0: {b: 0}}")["x"]
-    assert (made.args, made.kwargs) == (({"b": 0}, 1), {"a": [2]})
-
-
-def test_a_scalar_argument_is_one_argument(parts):
-    assert build("x: !singleton:parts_of_test:Part hello")["x"].args == ("hello",)
-    assert build("x: !call:len hello") == {"x": 5}
 
 
 def test_value_built_ins_need_no_leave(parts):
@@ -278,18 +147,6 @@ def test_a_variable_comes_from_outside_else_from_its_default():
     assert build(text, x=None, y=0) == {"a": None, "b": 0, "c": {"d": 1}}
 
 
-def test_a_default_that_is_not_used_is_neither_refused_nor_built(parts):
-    assert build("a: !var {name: x, default: !singleton:nowhere:at_all []}", x=3) == {"a": 3}
-
-
-def test_an_unbound_variable_is_an_error_before_anything_is_built(parts):
-    error = refused("a: !singleton:parts_of_test:Part\nb: !var summary_writr\nc: !var other", summary_writer=1)
-    assert "the variable 'summary_writr' has no value and no default; neither have 'other'" in error.message
-    assert error.hint.startswith("did you mean 'summary_writer'?")
-    assert (error.line, error.path) == (2, "$.b")
-    assert parts.made == []
-
-
 # Partials
 
 
@@ -299,70 +156,11 @@ def test_a_partial_appends_positions_and_merges_names(parts):
     assert made() is not made()
 
 
-def test_a_partial_builds_its_own_arguments_when_it_is_called(parts):
-    text = """
-        once: &once !singleton:parts_of_test:Part [once]
-        p: !partial:parts_of_test:Part
-            - *once
-            - !factory:parts_of_test:Part [each]
-            - [list]
-            - &named !list [named]
-            - !singleton:parts_of_test:Part [late]
-    """
-    made = build(text)
-    assert [args[0] for args, _ in parts.made] == ["once"]
-    first, second = made["p"](), made["p"]()
-    assert first.args[0] is second.args[0] is made["once"]
-    assert first.args[1] is not second.args[1]
-    assert first.args[2] is not second.args[2]
-    assert first.args[3] is second.args[3]
-    assert first.args[4] is second.args[4]
-
-
-def test_two_partials_and_a_later_target_share_a_singleton(parts):
-    text = """
-        a: !partial:parts_of_test:Part [&s !singleton:parts_of_test:zero []]
-        b: !partial:parts_of_test:Part [*s]
-        c: [*s]
-    """
-    graph, built = construction(text)
-    a, b = built.build([graph.target("a"), graph.target("b")])
-    assert (a().args, b().args) == ((0,), (0,))
-    assert built.build([graph.target("c")]) == [[0]]
-    assert parts.made.count("zero") == 1
-
-
-def test_a_partial_may_be_called_while_the_rest_is_built(parts):
-    made = build("""
-        s: &s !singleton:parts_of_test:zero
-        now: !singleton:call [!partial:parts_of_test:Part [*s, !partial:parts_of_test:Part [*s]]]
-    """)
-    assert made["now"].args[1]().args == (0,)
-    assert parts.made.count("zero") == 1
-
-
 def test_a_partial_inside_a_partial_is_passed_on_uncalled(parts):
     outer = build("p: !partial:parts_of_test:Part [!partial:parts_of_test:zero []]")["p"]
     inner = outer().args[0]
     assert parts.made.count("zero") == 0
     assert inner() == 0
-
-
-def test_a_partial_keeps_alive_only_what_its_arguments_name(parts):
-    class Big:
-        pass
-
-    big = Big()
-    graph, built = construction(
-        "m: &m !singleton:parts_of_test:Part [!var big]\np: !partial:parts_of_test:Part [!var small]", big=big, small=1
-    )
-    model, partial = built.build([graph.target("m"), graph.target("p")])
-    gone = weakref.ref(big)
-    del built, big, model
-    parts.made.clear()
-    gc.collect()
-    assert gone() is None
-    assert partial().args == (1,)
 
 
 def test_an_object_that_holds_a_partial_is_freed_without_the_collector(parts):
@@ -380,16 +178,6 @@ def test_an_object_that_holds_a_partial_is_freed_without_the_collector(parts):
         assert gone() is None
     finally:
         gc.enable()
-
-
-def test_a_partial_can_be_pickled_and_copied_with_its_singletons(parts):
-    text = "p: !partial:parts_of_test:Part [&s !singleton:dict {a: 1}, *s, !var v]\nother: *s"
-    made = build(text, v=(1, 2), unused=lambda: None)
-    for twin in (pickle.loads(pickle.dumps(made["p"])), copy.deepcopy(made["p"]), copy.copy(made["p"])):
-        args = twin(7).args
-        assert args == ({"a": 1}, {"a": 1}, (1, 2), 7)
-        assert args[0] is args[1] is twin().args[0]
-    assert copy.copy(made["p"])().args[0] is made["other"]
 
 
 def test_a_partial_says_what_may_still_be_given(parts):
@@ -417,63 +205,7 @@ def test_a_wrong_argument_of_a_partial_is_an_error_of_ours(parts):
     assert "unknown argument 'x'" in refused("p: !partial:parts_of_test:Strict {x: 1}").message
 
 
-# Meta and the special keywords
-
-
-def test_a_meta_call_gets_its_arguments_as_nodes(parts):
-    args, kwargs = build("x: !meta:parts_of_test:nodes {arg0: !singleton:.not.a:name [], k: [!var unbound]}")["x"]
-    assert isinstance(args[0], CallNode)
-    assert args[0].constructor == ".not.a:name"
-    assert kwargs["k"][0].variable == "unbound"
-    assert build("x: !meta:parts_of_test:nodes {a: 1, latent_args: !var unbound}")["x"] == ((), {"a": 1})
-
-
-def test_a_meta_call_gets_plain_lists_and_mappings_with_nodes_in_them(parts):
-    text = """
-        x: !meta:parts_of_test:nodes
-            arg0: &shared [1, !call:len [[]], [2, {a: !tuple [3, !var v]}]]
-            named: !list:@some [*shared, !dlist {a: 1, b: ~, c: !var w}, !dict {}, !list '']
-            again: *shared
-    """
-    ((first,), kwargs) = build(textwrap.dedent(text))["x"]
-    assert (type(first), len(first), first[0]) == (list, 3, 1)
-    assert isinstance(first[1], CallNode)
-    assert first[2][0] == 2
-    assert type(first[2][1]["a"]) is tuple
-    assert first[2][1]["a"][1].variable == "v"
-    assert kwargs["again"] is first is kwargs["named"][0]  # as an alias is one object in each of its places
-    assert (kwargs["named"][1][0], kwargs["named"][1][1].variable) == (1, "w")
-    assert kwargs["named"][2:] == [{}, []]
-
-
-def test_a_meta_call_goes_through_a_long_chain_of_aliases(parts):
-    chain = "".join(f".a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 5_000))
-    ((last,), _) = build(f".a0: &a0 [1]\n{chain}x: !meta:parts_of_test:nodes [*a4999]\n")["x"]
-    depth = 0
-    while isinstance(last, list):
-        (last,) = last
-        depth += 1
-    assert (depth, last) == (5_000, 1)
-
-
-def test_an_empty_text_after_a_list_or_mapping_is_nothing():
-    assert build("a: !list ''\nb: !tuple ''\nc: !dict ''\nd: !dlist \"\"") == {"a": [], "b": (), "c": {}, "d": []}
-    assert build("a: !call:str ''") == {"a": ""}
-
-
-def test_a_call_that_fails_with_a_text_like_a_key_asks_for_the_colon(parts):
-    assert build("x: !singleton:parts_of_test:Strict\n    nesterov true")["x"].lr == "nesterov true"  # it may be meant
-    error = refused("x: !singleton:forgather_mem:Every\n    at step_end")
-    assert error.hint == "is a ':' missing after 'at'?"
-
-
-def test_latent_args_are_built_last_and_merged_over_the_others(parts):
-    text = "x: !singleton:parts_of_test:Part {a: 1, b: 2, latent_args: !var {name: more, default: &d {b: 3}}}"
-    assert build(text)["x"].kwargs == {"a": 1, "b": 3}
-    assert build(text, more={"c": 4})["x"].kwargs == {"a": 1, "b": 2, "c": 4}
-    error = refused(text, more=[1])
-    assert "latent_args of parts_of_test:Part is a mapping; here it is of type list" in error.message
-    assert error.column == 47
+# Files
 
 
 def test_a_file_is_imported_when_its_call_comes(parts, tmp_path):
@@ -487,48 +219,6 @@ def test_a_file_is_imported_when_its_call_comes(parts, tmp_path):
 
 
 # Mistakes
-
-
-def test_an_unknown_argument_is_named_with_its_place_and_the_nearest_one(parts):
-    error = refused("""\
-        first: !singleton:parts_of_test:Part
-        cb: !dlist
-          opt: !singleton:parts_of_test:Strict
-            lr: 1
-            momentun: 2
-        """)
-    assert str(error) == (
-        "t.yaml:5:5: unknown argument 'momentun' of parts_of_test:Strict\n"
-        "   5 |     momentun: 2\n"
-        "     |     ^\n"
-        "  at $.cb.opt\n"
-        "  did you mean 'momentum'?"
-    )
-    assert parts.made == []  # nothing is built when something can't fit
-
-
-@pytest.mark.parametrize(
-    ("call", "said", "hint"),
-    [
-        ("Strict {}", "missing argument 'lr'", "it takes lr, momentum, nesterov"),
-        ("Strict [1, 2, 3]", "too many positional arguments (3, at most 2)", None),
-        ("Strict {arg0: 1, lr: 2}", "argument 'lr' is given twice, by position 0 and by name", None),
-        ("Strict {lr: 1, zzz: 2}", "unknown argument 'zzz'", "it takes lr, momentum, nesterov"),
-        ("positional {a: 1, b: 2, c: 3}", "argument 'a' is taken by position only", "write arg0"),
-        ("positional [1]", "missing arguments 'b', 'c'", "it takes a, b, c"),
-        ("zero [1]", "too many positional arguments (1, at most 0)", None),
-        ("zero {x: 1}", "unknown argument 'x'", "it takes no arguments"),
-        ("tolerant {lt: 1}", "unknown argument 'lt'", "it takes lr"),
-    ],
-)
-def test_arguments_that_do_not_fit(parts, call, said, hint):
-    error = refused(f"x: !singleton:parts_of_test:{call}")
-    assert said in error.message
-    assert error.hint == hint
-
-
-def test_what_python_accepts_is_never_refused(parts):
-    assert build("x: !singleton:parts_of_test:tolerant {lr: 1, old: 2}") == {"x": 1}
 
 
 def test_an_exception_of_a_constructor_is_the_cause_of_ours(parts):
@@ -566,27 +256,6 @@ def test_a_module_that_raises_while_it_is_imported_is_an_error_of_ours(parts, tm
     assert error.path == "$.x"
 
 
-def test_a_name_that_does_not_exist_is_answered_with_the_nearest(parts):
-    error = refused("x: [!singleton:parts_of_test:Strickt []]")
-    assert error.hint == "did you mean 'Strict'?"
-    assert (error.path, error.line) == ("$.x[0]", 1)
-    assert refused("x: !singleton:parts_of_tset:Strict", Policy(allow=["parts_of_tset"])).path == "$.x"
-
-
-def test_all_refused_names_are_listed_before_anything_is_imported_or_built(parts):
-    text = """\
-        a: !singleton:parts_of_test:zero
-        b: !partial:nowhere.one:f [!singleton:two:g []]
-        c: !meta:parts_of_test:nodes [!call:three:h []]
-    """
-    error = refused(text)
-    assert "nowhere.one:f" in error.message
-    assert "two:g" in error.message
-    assert "three" not in error.message
-    assert error.path == "$.b"
-    assert parts.made == []
-
-
 def test_errors_can_be_pickled(parts):
     error = refused("x: !singleton:parts_of_test:Strict {lr: 1, zzz: 2}")
     twin = pickle.loads(pickle.dumps(error))
@@ -613,11 +282,3 @@ def test_an_error_at_the_end_of_a_chain_of_2000_has_its_path(parts):
     error = refused(text, budgets=Limits(depth=5000))
     assert error.path == "$.x" + "[0]" * 2000
     assert len(str(error)) < 2_000
-
-
-def test_factories_that_multiply_are_stopped():
-    lines = ["l0: &l0 !factory:dict {}"] + [f"l{i}: &l{i} !factory:list [[*l{i - 1}, *l{i - 1}]]" for i in range(1, 18)]
-    text = "\n".join(lines)
-    graph = parse(Rendered.as_is(text))
-    with pytest.raises(TemplateError, match="more than 10,000 objects are built"):
-        Construction(Resolver(graph, Policy(), {}, budgets=Limits(expanded_nodes=10_000))).build([graph.target("l17")])

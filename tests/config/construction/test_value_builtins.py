@@ -8,10 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forgather_mem.config.construction.value_builtins import LimitExceeded, Values
-from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.policy.allowlist import BUILTINS, VALUE_FUNCTIONS
-from forgather_mem.config.policy.policy import Policy
-from forgather_mem.errors import TemplateError
 
 numbers = st.lists(st.integers(-100, 100), min_size=1, max_size=20)
 
@@ -106,35 +103,3 @@ def test_a_round_to_very_many_digits_is_refused():
     with pytest.raises(ValueError, match="400 digits at most"):
         Values().function("round")(5, -(10**9))
     assert Values().function("round")(2.567, 1) == 2.6
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        "collections:OrderedDict [[[*u, 1]]]", "forgather_mem:Every { steps: *u }", "list [*u]", "getitem [{}, *u]",
-        "pathlib:Path [*u]", "datetime:timedelta [*u]",
-    ],
-)  # fmt: skip
-def test_aliases_do_not_multiply_what_a_range_gives(call):
-    text = f".t: &t !call:tuple [!call:range [400000]]\n.u: &u !tuple [{'*t, ' * 20_000}1]\na: !call:{call}\n"
-    config = ConfigEnvironment(policy=Policy()).load_from_string(text)
-    begin = time.process_time()
-    with pytest.raises(TemplateError, match="more than 1,000,000 items"):
-        config.construct()
-    assert time.process_time() - begin < 5
-
-
-def test_the_items_of_a_range_count_in_targets_that_are_asked_for_one_after_the_other():
-    text = f"t: &t !call:tuple [!call:range [400000]]\nu: !tuple [{'*t, ' * 5}1]\nf: !factory:list [[1]]\n"
-    config = ConfigEnvironment(policy=Policy()).load_from_string(text)
-    assert len(config["t"]) == 400_000
-    with pytest.raises(TemplateError, match="more than 1,000,000 items"):
-        config["u"]
-    assert config["f"] == [1]
-
-
-def test_variables_do_not_multiply_a_long_text():
-    text = f"u: &u [{'!var pp_config, ' * 50_000}1]\na: !call:forgather_mem:Every {{ steps: *u }}\n"
-    config = ConfigEnvironment(policy=Policy()).load_from_string(text)
-    with pytest.raises(TemplateError, match="more than 1,000,000 items"):
-        config.construct()

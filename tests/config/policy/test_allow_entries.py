@@ -190,3 +190,19 @@ def test_a_link_to_itself_is_a_sentence(tmp_path):
     (tmp_path / "pyproject.toml").symlink_to("pyproject.toml")
     with pytest.raises(ValueError, match="is a link to"):
         add_entries(tmp_path, ["my_module"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[tool.forgather_mem]\nallow = 'x'", "[tool.forgather_mem]\nallow = [1]", "[tool.forgather_mem\n"],
+)
+def test_a_broken_pyproject_is_named(tmp_path, text):
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(ValueError, match=r"pyproject\.toml"):
+        entries_of_folder(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[tool.other]\nallow = ['os']", "[project]\nname = 'forgather_mem'", "tool = 3"])
+def test_other_pyprojects_open_nothing(tmp_path, text):
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert entries_of_folder(tmp_path) == []

@@ -163,3 +163,38 @@ def test_the_entry_that_a_refusal_names_opens_just_that(address):
 def test_an_entry_that_is_no_address_is_a_value_error(entry):
     with pytest.raises(ValueError, match="an address has the form scheme://host/folder/"):
         Policy([entry])
+
+
+def guard(policy, name, kwargs):
+    """Look at the arguments of a call as a construction does, without importing what it names."""
+    graph = ConfigEnvironment(policy=policy).load_from_string(f"a: !call:{name} []").graph
+    callee = Callee(dict, is_guarded=policy.guards(name))
+    resolver = Resolver(graph, policy, {})
+    resolver.guard(graph.target("a"), callee, [], kwargs, ArgumentCheck(resolver.allows_address))
+
+
+def test_a_class_of_transformers_takes_no_argument_that_leads_to_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil").mkdir()
+    config = "transformers:DetrConfig"
+    for kwargs in (
+        {"trust_remote_code": True},
+        {"auto_map": {"AutoModel": "evil--modeling.Evil"}},
+        {"text_config": {"deeper": [{"trust_remote_code": 1}]}},
+        {"backbone_kwargs": {"trust_remote_code": True}},
+        {"backbone": "./evil"}, {"backbone": "evil"}, {"backbone": "hf-hub:a/b"}, {"backbone": "owner/model"},
+        {"attn_implementation": "owner/kernel"}, {"_attn_implementation": "paged|owner/kernel@v1"},
+        {"attn_implementation": {"text_config": "owner/kernel"}},
+        {"_attn_implementation_internal": "owner/kernel"}, {"__dict__": {"x": 1}},
+        {"attribute_map": {"x": "auto_map"}}, {"text_config": {"attribute_map": {"x": "auto_map"}}},
+        {"architecture": "local-dir:evil"}, {"model_args": {"checkpoint_path": "evil.pth"}},
+        {"checkpoint_path": "evil.pth"}, {"pretrained_cfg": {"file": "evil.pth"}},
+    ):  # fmt: skip
+        with pytest.raises(TemplateError, match="run code from elsewhere"):
+            guard(Policy(), config, kwargs)
+        with pytest.raises(TemplateError, match="run code from elsewhere"):
+            guard(Policy(allow=["transformers"]), config, kwargs)
+        guard(Policy(allow=["transformers:DetrConfig"]), config, kwargs)
+    harmless = {"attn_implementation": "sdpa", "backbone": "resnet50", "trust_remote_code": False, "auto_map": None}
+    guard(Policy(), config, harmless)
+    guard(Policy(), "forgather_mem:Rule", {"trust_remote_code": True})

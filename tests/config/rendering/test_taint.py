@@ -1,12 +1,11 @@
 """Strings with marks behave as the string that is meant, and never lose a mark: compared with plain strings."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2.filters import do_indent
 
 from forgather_mem.config.rendering.taint import TaintedStr, is_tainted, text_of, untaint
-from forgather_mem.config.rendering.taint_tokens import Mangled, TaintTokens
+from forgather_mem.config.rendering.taint_tokens import TaintTokens
 
 PIECES = st.lists(st.tuples(st.text("aB \n,\u00df", max_size=4), st.booleans()), min_size=1, max_size=5)
 TEXTS = st.text("aB \n,\u00df", max_size=3)
@@ -138,25 +137,3 @@ def test_an_empty_value_from_outside_is_still_a_value():
     assert is_tainted([{"a": marks.mark("")}])
     assert marks.mark("") + "a" == "a"
     assert marks.used(str("a" + marks.mark("")))
-
-
-def test_what_is_left_of_a_token_is_noticed():
-    marks = TaintTokens()
-    token = str(marks.mark("value"))
-    assert marks.used(f"a: {token}") == {token: "value"}
-    for mangled in (token[:-1], token[1:], token.replace("_", ""), token.upper(), token[::-1]):
-        if mangled != token:
-            with pytest.raises(Mangled):
-                marks.used(f"a: {mangled}")
-
-
-def test_tokens_of_the_last_render_are_forgotten_but_those_of_global_variables_are_kept():
-    marks = TaintTokens()
-    kept = str(marks.mark("global"))
-    marks.keep()
-    local = str(marks.mark("local"))
-    marks.reset()
-    assert marks.used(kept) == {kept: "global"}
-    with pytest.raises(Mangled):
-        marks.used(local)
-    assert str(marks.mark("other")) not in (kept, local)

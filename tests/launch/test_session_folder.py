@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from forgather_mem.launch.session_folder import SessionFolder
-from tests.launch.commands import BEGIN, JUDGED, ROOT, RUN, Result, python, run, taken_apart
+from tests.launch.commands import JUDGED, ROOT, RUN, files, run, taken_apart
 
 TRAIN = str(ROOT / "tests/launch/train.py")
 THE_USERS = ("trainings", "ring.rank0", "report.json", "report.rank1.json", "report.csv", "oom.rank0.json", "oom.txt")
@@ -28,10 +28,6 @@ def contents(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.iterdir() if path.name in THE_USERS}
 
 
-def files(folder: Path) -> set[str]:
-    return {path.name for path in folder.rglob("*")}
-
-
 def nowhere(folder: Path) -> dict[str, str]:
     """Neither the current folder nor the one for temporary files takes a folder of ours."""
     (folder / "forgather_mem").write_text("in the way")
@@ -45,9 +41,6 @@ def without_privileges() -> list[str]:
     if shutil.which("setpriv") is None:
         pytest.skip("root, and no setpriv")
     return ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]
-
-
-# ---- the session's folder ----
 
 
 def test_without_a_place_the_command_runs_and_nothing_is_written(tmp_path: Path) -> None:
@@ -135,75 +128,3 @@ def test_only_what_the_run_wrote_is_cleared(tmp_path: Path, monkeypatch: pytest.
     fourth = SessionFolder("x" * 500)
     fourth.remove()
     assert files(tmp_path / "a") == {"b"}, "the user's, although it is empty"
-
-
-# ---- what leaves nothing ----
-
-USAGE = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr')\nparser.parse_args()\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "words", "code"),
-    [
-        (USAGE, ["--help"], 0),
-        (USAGE, ["-h"], 0),
-        (USAGE, ["--learning"], 2),
-        ("import no_such_module_at_all\n", [], 1),
-        ("print('x'\n", [], 1),
-        ("import torch\n" + USAGE, ["--help"], 0),
-        ("import torch\n" + USAGE, ["--learning"], 2),
-    ],
-    ids=[
-        "help",
-        "short help",
-        "a wrong option",
-        "an import",
-        "no Python",
-        "help with torch",
-        "a wrong option with torch",
-    ],
-)
-def test_usage_texts_and_first_lines_leave_nothing(tmp_path: Path, text: str, words: list[str], code: int) -> None:
-    (tmp_path / "a.py").write_text(text)
-    plain = run(python("a.py", *words), tmp_path)
-    with_us = run([*RUN, "a.py", *words], tmp_path)
-    assert plain.code == code
-    begin = "" if code == 0 else f"{BEGIN}a.py; your run is not changed. Report at the end.\n"
-    assert with_us == Result(plain.code, plain.out, begin + plain.err)
-    assert files(tmp_path) == {"a.py"}
-
-
-def test_a_short_script_without_torch_leaves_nothing_and_is_told_why(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("print('hello')")
-    (tmp_path / "forgather_mem").mkdir()
-    result = run([*RUN, "a.py"], tmp_path)
-    assert (result.code, result.out) == (0, "hello\n")
-    begin, end = result.err.splitlines()
-    assert begin.startswith(BEGIN)
-    assert end.startswith("forgather-mem: no report: a.py took 0.")
-    assert files(tmp_path) == {"a.py", "forgather_mem"}
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["import torch\nraise ValueError\n", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"],
-    ids=["an error with torch", "killed"],
-)
-def test_a_short_script_that_fails_otherwise_has_a_report(tmp_path: Path, text: str) -> None:
-    (tmp_path / "a.py").write_text(text)
-    taken_apart(run([*RUN, "a.py"], tmp_path))
-    assert list(tmp_path.glob("forgather_mem/*/report.json"))
-
-
-def test_a_process_below_a_shell_that_is_killed_has_a_report(tmp_path: Path) -> None:
-    (tmp_path / "start.sh").write_text("#!/bin/sh\nsh -c 'kill -KILL $$'\n")
-    (tmp_path / "start.sh").chmod(0o755)
-    assert taken_apart(run([*RUN, "./start.sh"], tmp_path)).plain.code == 137
-
-
-def test_where_the_wanted_file_cannot_be_written_the_report_comes_all_the_same(tmp_path: Path) -> None:
-    (tmp_path / "to").mkdir()
-    (tmp_path / "a.py").write_text("import os; os.rmdir('to')")
-    result = taken_apart(run([*RUN, "--report", "to/report.json", "a.py"], tmp_path))
-    assert result.plain.code == 0
-    assert f"can't write --report {tmp_path}/to/report.json: No such file or directory" in result.report

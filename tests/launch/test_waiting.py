@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import pty
 import shutil
@@ -11,70 +10,13 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.launch.commands import RUN, environment, python
+from tests.launch.processes import APART_S, COUNTS, ONCE_EACH, SENT, Counting, children, counted
 
-SENT = (
-    signal.SIGUSR1, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM,
-    signal.SIGRTMIN + 3,
-)  # fmt: skip
-COUNTS = f"""
-import collections, signal, sys
-counts = collections.Counter()
-for number in {[int(number) for number in SENT]}:
-    signal.signal(number, lambda number, frame: counts.update([number]))
-print("ready", flush=True)
-sys.stdin.readline()
-open("counts.txt", "w").write(str(dict(counts)))
-"""
 UNTIL_A_SIGNAL = "import time; [time.sleep(0.05) for _ in range(1200) if not counts]; time.sleep(0.3)"
-ONCE_EACH = dict.fromkeys(map(int, SENT), 1)
-APART_S = 0.05  # two signals this far apart are two to any process
-
-
-def counted(folder: Path) -> dict[int, int]:
-    found = ast.literal_eval((folder / "counts.txt").read_text())
-    assert isinstance(found, dict)
-    return found
-
-
-class Counting:
-    """The script that counts signals, plain or watched."""
-
-    def __init__(self, folder: Path, words: Sequence[str], *, is_job: bool = False) -> None:
-        self.folder = folder
-        # A job of a shell has a group of its own in the shell's session; the default action of a SIGTSTP needs that
-        place: dict[str, Any] = {"process_group": 0} if is_job else {"start_new_session": True}
-        (folder / "counts.py").write_text(COUNTS)
-        self.process = subprocess.Popen(
-            [*words, str(folder / "counts.py")], cwd=folder, env=environment(), text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **place,
-        )  # fmt: skip
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "ready\n"
-
-    def all_processes(self) -> list[int]:
-        return [self.process.pid, *children(self.process.pid)]
-
-    def counts(self) -> dict[int, int]:
-        time.sleep(0.2)  # a second one would come later than the first
-        self.process.communicate("\n", timeout=60)
-        assert self.process.returncode == 0
-        return counted(self.folder)
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def to_the_group(script: Counting, number: int) -> None:
@@ -219,11 +161,10 @@ def test_stopping_and_continuing_reaches_the_parent_and_the_script(
 @pytest.mark.parametrize("words", [python(), RUN], ids=["alone", "watched"])
 @pytest.mark.parametrize("send", WAYS)
 def test_a_script_that_handles_stopping_itself_gets_each_once_and_goes_on(
-    tmp_path: Path, words: list[str], send: Callable[[Counting, int], None], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, words: list[str], send: Callable[[Counting, int], None]
 ) -> None:
     handled = [*SENT, signal.SIGTSTP, signal.SIGCONT]
-    monkeypatch.setitem(globals(), "COUNTS", COUNTS.replace(str([*map(int, SENT)]), str([*map(int, handled)])))
-    script = Counting(tmp_path, words)
+    script = Counting(tmp_path, words, COUNTS.replace(str([*map(int, SENT)]), str([*map(int, handled)])))
     for number in (signal.SIGTSTP, signal.SIGCONT, signal.SIGTSTP):
         send(script, number)
         time.sleep(APART_S)
@@ -240,48 +181,6 @@ def test_a_script_that_is_stopped_alone_stops_nobody_else(tmp_path: Path) -> Non
     assert state_of(script.process.pid) != "T"
     os.kill(child, signal.SIGCONT)
     assert script.counts() == {}
-
-
-# ---- the third process ----
-
-
-def test_the_witness_holds_nothing_and_ends_with_the_parent(tmp_path: Path) -> None:
-    script = Counting(tmp_path, RUN)
-    _, witness = children(script.process.pid)
-    files = [os.readlink(f"/proc/{witness}/fd/{name}") for name in os.listdir(f"/proc/{witness}/fd")]
-    assert len(files) == 2
-    assert all(file.startswith("pipe:") for file in files)
-    assert script.counts() == {}
-    assert not is_running(witness)
-
-
-def test_when_the_parent_is_killed_the_witness_goes_too(tmp_path: Path) -> None:
-    script = Counting(tmp_path, RUN)
-    _, witness = children(script.process.pid)
-    script.process.kill()
-    script.process.communicate()
-    deadline = time.monotonic() + 60
-    while is_running(witness):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_without_the_witness_a_signal_to_the_parent_arrives(tmp_path: Path) -> None:
-    script = Counting(tmp_path, RUN)
-    os.kill(children(script.process.pid)[1], signal.SIGKILL)
-    for number in SENT:
-        os.kill(script.process.pid, number)
-        time.sleep(APART_S)
-    assert script.counts() == ONCE_EACH
-
-
-def test_a_witness_that_was_stopped_answers(tmp_path: Path) -> None:
-    script = Counting(tmp_path, RUN)
-    os.kill(children(script.process.pid)[1], signal.SIGSTOP)
-    os.killpg(script.process.pid, signal.SIGUSR1)
-    time.sleep(APART_S)
-    os.kill(script.process.pid, signal.SIGUSR2)
-    assert script.counts() == {signal.SIGUSR1: 1, signal.SIGUSR2: 1}
 
 
 def test_what_is_blocked_for_the_parent_is_not_for_the_script(tmp_path: Path) -> None:

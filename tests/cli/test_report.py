@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.reporting.logs import log_of
 from tests.reporting.report_fixtures import all_well, text_of, written
-from tests.reporting.test_run_dir import log_of
 
 
 def report(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

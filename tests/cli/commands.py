@@ -1,0 +1,49 @@
+"""Templates that the commands are tried on, and a command in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+BASE = """\
+# What all runs share
+[head]
+lr: {{ lr | default(1e-3) }}
+[callbacks]
+trainer_callbacks: &trainer_callbacks !list:@trainer_callbacks
+    - !singleton:collections:OrderedDict [[[a, 1]]]
+"""
+TRAIN = """\
+# A run
+-- extends 'base.yaml'
+[callbacks]
+    == super()
+    - !singleton:my_own.callbacks:Mine
+        save_dir: out
+        metric: !var metric
+"""
+MINE = """\
+from json import JSONDecoder
+open("imported", "w").close()
+class Mine:
+    def __init__(self, save_dir, metric=None):
+        raise AssertionError("check builds nothing")
+"""
+
+
+def in_a_process(*argv, cwd=None, **kwargs):
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root, "COLUMNS": "80", "NO_COLOR": ""}
+    del environment["NO_COLOR"]
+    command = [sys.executable, "-m", "forgather_mem", *map(str, argv)]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, **kwargs)
+
+
+def findings(cli, *argv):
+    code, out, _ = cli("check", *argv, "--json")
+    found = json.loads(out)
+    assert found["ok"] == (code == 0)
+    return code, [(finding["kind"], finding["line"], finding["message"]) for finding in found["findings"]], found

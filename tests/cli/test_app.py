@@ -1,0 +1,113 @@
+"""The commands as a person types them: help, and one message for a mistake, with its exit code."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from forgather_mem.cli.app import COMMANDS, TEMPLATES
+
+TEMPLATE_COMMANDS = [name for name, panel in COMMANDS.items() if panel == TEMPLATES]
+
+
+# help
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["pp", "--help"], ["check", "-h"], ["allow", "--help"], ["--version"]])
+def test_help_loads_nothing_that_takes_time(argv, tmp_path):
+    code = f"""
+        import sys
+        from forgather_mem.cli.app import dispatch
+        code = dispatch({argv!r})
+        slow = ("torch", "transformers", "yaml", "jinja2", "numpy", "tensorboard", "psutil", "accelerate")
+        print(code, [name for name in slow if name in sys.modules])
+    """
+    root = str(Path(__file__).parents[2])
+    out = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, cwd=tmp_path, check=True,
+        env={**os.environ, "PYTHONPATH": root},
+    )  # fmt: skip
+    assert out.stdout.splitlines()[-1] == "0 []"
+
+
+def test_help_has_two_groups(cli):
+    code, out, _ = cli("--help")
+    assert code == 0
+    runs, templates = out.index("Runs"), out.index("Templates")
+    assert runs < out.index(" demo ") < templates
+    assert all(templates < out.index(f" {name} ", templates) for name in TEMPLATE_COMMANDS)
+
+
+@pytest.mark.parametrize("argv", [["--help"], *([name, "--help"] for name in TEMPLATE_COMMANDS)])
+def test_help_fits_into_80_columns(cli, argv):
+    code, out, _ = cli(*argv)
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_the_version_is_the_packages(cli):
+    from forgather_mem import __version__
+
+    assert cli("--version") == (0, f"{__version__}\n", "")
+
+
+# mistakes
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["chek", "x"], "did you mean 'check'?"),
+        (["rendr", "x"], "did you mean 'render'?"),
+        (["zzzzzz"], "forgather-mem --help"),
+        (["pp"], "Missing argument 'TEMPLATE'"),
+        (["pp", "base.yaml", "--sett", "a=1"], "--set"),
+        (["graph", "base.yaml", "--format", "png"], "'tree', 'yaml'"),
+        (["pp", "-p", "nowhere", "x"], "there is no folder 'nowhere'"),
+        (["ls", "-p", "nowhere"], "there is no folder 'nowhere'"),
+        (["pp", "base.yaml", "--set", "lr"], "KEY=VALUE"),
+        (["pp", "base.yaml", "--set", "l-r=1"], "KEY=VALUE"),
+        (["pp", "base.yaml", "--set", "=1"], "KEY=VALUE"),
+        (["pp", "base.yaml", "--set", "a=[1"], "not plain YAML"),
+        (["pp", "base.yaml", "--set", "a=!call:os:system [x]"], "tags mean nothing here"),
+        (["pp", "base.yaml", "--set", "a=1", "--set", "a.b=1"], "plain value"),
+        (["check", "base.yaml", "--allow", "os.*"], "no wild cards"),
+        (["check", "base.yaml", "--allow", "a b"], "no namespace, name or file"),
+        (["check", "base.yaml", "--allow-file", "mine.py"], "there is no file 'mine.py'"),
+    ],
+)
+def test_wrong_usage_is_one_message_and_ends_with_2(cli, argv, said):
+    code, out, err = cli(*argv)
+    assert (code, out) == (2, "")
+    assert said in " ".join(re.sub("[│╭╮╰╯─]", " ", err).split())
+    assert max(map(len, err.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: {{ missing }}", "broken.yaml:1:"),
+        ("a: [1", "broken.yaml:1:"),
+        ("a: !singelton:x:y", "did you mean '!singleton'?"),
+        ("-- extends 'bse.yaml'", "did you mean 'base.yaml'?"),
+        ("-- extends 'base.yaml'\n[calbacks]\nx: 1", "did you mean 'callbacks'?"),
+    ],
+)
+def test_a_broken_template_is_one_message_with_its_place_and_ends_with_1(cli, here, text, said):
+    (here / "broken.yaml").write_text(text)
+    for command in ("graph", "targets", "check"):
+        code, out, err = cli(command, "broken.yaml")
+        assert code == 1
+        assert said in (out if command == "check" else err)
+
+
+def test_a_template_that_is_not_there(cli):
+    code, out, err = cli("pp", "trian.yaml")
+    assert (code, out) == (1, "")
+    assert err.startswith("forgather-mem: template 'trian.yaml' not found\n  did you mean 'train.yaml'?")

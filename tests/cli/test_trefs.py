@@ -1,0 +1,18 @@
+"""`forgather-mem trefs`: the templates that a template uses."""
+
+from __future__ import annotations
+
+
+def test_trefs_is_a_tree_of_files(cli, here):
+    code, out, _ = cli("trefs", "train.yaml")
+    assert code == 0
+    assert [line.split() for line in out.splitlines()] == [["train.yaml", "train.yaml"], ["base.yaml", "base.yaml"]]
+    assert out.splitlines()[1].startswith("    base.yaml")
+
+
+def test_trefs_says_which_template_is_missing(cli, here):
+    (here / "child.yaml").write_text('-- extends "bse.yaml"\n-- include "base.yaml"\n')
+    code, out, err = cli("trefs", "child.yaml")
+    assert code == 1
+    assert [line.split()[0] for line in out.splitlines()] == ["child.yaml", "base.yaml"]
+    assert "child.yaml:1:1: template 'bse.yaml' not found" in err

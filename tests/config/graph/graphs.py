@@ -1,0 +1,58 @@
+"""Graphs of templates, and the errors about them, for the tests of this folder."""
+
+import pytest
+
+from forgather_mem.config.graph.nodes import DictNode, ListNode
+from forgather_mem.config.graph.parse import parse
+from forgather_mem.config.limits import Limits
+from forgather_mem.config.source.rendered import Rendered
+from forgather_mem.config.source.tokens import TOKEN_CLOSE, TOKEN_OPEN
+from forgather_mem.errors import TemplateError
+
+TOKEN = f"{TOKEN_OPEN}7{TOKEN_CLOSE}"
+MERGES = """
+a: &a {x: 1, y: 2}
+b: &b {y: 3, z: 4}
+one: {<<: *a, y: 5}
+after: {y: 5, <<: *a, w: 0}
+many: {q: 0, <<: [*a, *b], z: 9}
+twice: {<<: *a, <<: *b}
+inline: {<<: {x: 7}, <<: [{x: 8}, *a]}
+chained: &c {<<: *a, v: 1}
+deep: {<<: *c}
+quoted: {"<<": 1}
+value: [<<]
+"""
+
+
+def graph(text, **budgets):
+    return parse(Rendered.as_is(text, "t.yaml"), Limits(**budgets))
+
+
+def node(text):
+    """The node of a document `x: ...`."""
+    return graph(f"x: {text}").target("x")
+
+
+def refused(text, **budgets):
+    with pytest.raises(TemplateError) as caught:
+        graph(text, **budgets)
+    return caught.value
+
+
+def plain(value):
+    """The graph as plain data, which PyYAML's safe loader would give for a document without tags of ours."""
+    if isinstance(value, ListNode):
+        return [plain(item) for item in value.items]
+    if isinstance(value, DictNode):
+        return {key: plain(item) for key, item in value.entries.items()}
+    return value
+
+
+def root(text, **budgets):
+    return graph(text, **budgets).root
+
+
+def with_value(text, value):
+    """The graph of a text in which TOKEN stands for a value from outside."""
+    return parse(Rendered(name="t.yaml", text=text, values={TOKEN: value}, locate=Rendered.as_is(text).locate))

@@ -1,0 +1,53 @@
+"""Formatting in templates: what Python gives, as long as no width is absurd."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.config.rendering.folders import TEXT, error, parsed, text
+
+FIELDS = st.sampled_from(["{}", "{0}", "{0!r}", "{x}", "{0:>9}", "{0:<3}|", "{x:^12}", "{{}}", "a", " ", "%", "{0[0]}"])
+PERCENTS = st.sampled_from(["%s", "%r", "%9s", "%-4s|", "%.2s", "%%", "a", " ", "{}"])
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(FIELDS, max_size=6).map("".join), TEXT.filter(bool))
+def test_format_gives_what_python_gives(template, value):
+    try:
+        expected = template.format(value, x=value)
+    except (ValueError, IndexError):  # "{}" beside "{0}", or twice
+        return
+    assert parsed("a: [{{ t.format(v, x=v) }}]", t=template, v=value) == {"a": [expected]}
+    if "!r" not in template:  # of a value from outside that is quotes around it
+        assert parsed(f"a: [{{{{ {template!r}.format(v, x=v)|toyaml }}}}]", v=value) == {"a": [expected]}
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(PERCENTS, max_size=6), TEXT)
+def test_percent_gives_what_python_gives(pieces, value):
+    arguments = [value] * sum(piece.startswith("%") and piece != "%%" for piece in pieces)
+    expected = "".join(pieces) % tuple(arguments)
+    found = parsed("a: [{{ t|format(*v) }}]", t="".join(pieces), v=arguments)
+    assert found == {"a": [expected]}
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["'%20000d' % 1", "'%.20000f' % 1", "'%*d' % (20000, 1)", "'{:20000}'.format(1)", "'{:{}}'.format(1, 20000)",
+     "'a'.center(20000)", "'1'.zfill(20000)", "('\\t' * 200).expandtabs(tabsize=9000)"],
+)  # fmt: skip
+def test_a_width_that_is_absurd_is_refused(expression):
+    message = error(f"{{{{ {expression} }}}}").message
+    assert re.search("the limit is 10,000|a string has more than", message)
+
+
+def test_fields_reach_no_further_than_templates_do():
+    assert text("{{ '{0.year} {1[a]}'.format(now(), {'a': 2}) }}").endswith(" 2")
+    assert "unsafe" in error("{{ '{0.__class__}'.format('') }}").message
+
+
+def test_keyword_arguments_of_methods_are_those_of_python():
+    assert text("{{ 'a,b,c'.split(sep=',', maxsplit=1)|join(';') }}") == "a;b,c"
+    assert "takes no keyword argument 'by'" in error("{{ 'a'.split(by=',') }}").message

@@ -1,0 +1,90 @@
+"""Scripts that wait or count signals, plain or watched, and what comes of them."""
+
+from __future__ import annotations
+
+import ast
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.launch.commands import Result, environment
+from tests.launch.scripts import script
+
+SENT = (
+    signal.SIGUSR1, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM,
+    signal.SIGRTMIN + 3,
+)  # fmt: skip
+COUNTS = f"""
+import collections, signal, sys
+counts = collections.Counter()
+for number in {[int(number) for number in SENT]}:
+    signal.signal(number, lambda number, frame: counts.update([number]))
+print("ready", flush=True)
+sys.stdin.readline()
+open("counts.txt", "w").write(str(dict(counts)))
+"""
+ONCE_EACH = dict.fromkeys(map(int, SENT), 1)
+APART_S = 0.05  # two signals this far apart are two to any process
+
+
+class Waiting:
+    """The script that waits, plain or watched, and what comes of it."""
+
+    def __init__(self, folder: Path, words: list[str]) -> None:
+        self.process = subprocess.Popen(
+            [*words, script(folder, "waits")],
+            cwd=folder,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+    def child(self) -> int:
+        script, _ = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return int(script)
+
+    def result(self) -> Result:
+        out, err = self.process.communicate(timeout=60)
+        return Result(self.process.returncode, out, err)
+
+
+def counted(folder: Path) -> dict[int, int]:
+    found = ast.literal_eval((folder / "counts.txt").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+class Counting:
+    """The script that counts signals, plain or watched."""
+
+    def __init__(self, folder: Path, words: Sequence[str], text: str = COUNTS, *, is_job: bool = False) -> None:
+        self.folder = folder
+        # A job of a shell has a group of its own in the shell's session; the default action of a SIGTSTP needs that
+        place: dict[str, Any] = {"process_group": 0} if is_job else {"start_new_session": True}
+        (folder / "counts.py").write_text(text)
+        self.process = subprocess.Popen(
+            [*words, str(folder / "counts.py")], cwd=folder, env=environment(), text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **place,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+    def all_processes(self) -> list[int]:
+        return [self.process.pid, *children(self.process.pid)]
+
+    def counts(self) -> dict[int, int]:
+        time.sleep(0.2)  # a second one would come later than the first
+        self.process.communicate("\n", timeout=60)
+        assert self.process.returncode == 0
+        return counted(self.folder)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

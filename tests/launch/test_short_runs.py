@@ -1,0 +1,70 @@
+"""Which commands leave a report, and which leave nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.launch.commands import BEGIN, RUN, Result, files, python, run, taken_apart
+
+USAGE = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr')\nparser.parse_args()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "code"),
+    [
+        (USAGE, ["--help"], 0),
+        (USAGE, ["-h"], 0),
+        (USAGE, ["--learning"], 2),
+        ("import no_such_module_at_all\n", [], 1),
+        ("print('x'\n", [], 1),
+        ("import torch\n" + USAGE, ["--help"], 0),
+        ("import torch\n" + USAGE, ["--learning"], 2),
+    ],
+    ids=[
+        "help",
+        "short help",
+        "a wrong option",
+        "an import",
+        "no Python",
+        "help with torch",
+        "a wrong option with torch",
+    ],
+)
+def test_usage_texts_and_first_lines_leave_nothing(tmp_path: Path, text: str, words: list[str], code: int) -> None:
+    (tmp_path / "a.py").write_text(text)
+    plain = run(python("a.py", *words), tmp_path)
+    with_us = run([*RUN, "a.py", *words], tmp_path)
+    assert plain.code == code
+    begin = "" if code == 0 else f"{BEGIN}a.py; your run is not changed. Report at the end.\n"
+    assert with_us == Result(plain.code, plain.out, begin + plain.err)
+    assert files(tmp_path) == {"a.py"}
+
+
+def test_a_short_script_without_torch_leaves_nothing_and_is_told_why(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("print('hello')")
+    (tmp_path / "forgather_mem").mkdir()
+    result = run([*RUN, "a.py"], tmp_path)
+    assert (result.code, result.out) == (0, "hello\n")
+    begin, end = result.err.splitlines()
+    assert begin.startswith(BEGIN)
+    assert end.startswith("forgather-mem: no report: a.py took 0.")
+    assert files(tmp_path) == {"a.py", "forgather_mem"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import torch\nraise ValueError\n", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"],
+    ids=["an error with torch", "killed"],
+)
+def test_a_short_script_that_fails_otherwise_has_a_report(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.py").write_text(text)
+    taken_apart(run([*RUN, "a.py"], tmp_path))
+    assert list(tmp_path.glob("forgather_mem/*/report.json"))
+
+
+def test_a_process_below_a_shell_that_is_killed_has_a_report(tmp_path: Path) -> None:
+    (tmp_path / "start.sh").write_text("#!/bin/sh\nsh -c 'kill -KILL $$'\n")
+    (tmp_path / "start.sh").chmod(0o755)
+    assert taken_apart(run([*RUN, "./start.sh"], tmp_path)).plain.code == 137

@@ -1,0 +1,57 @@
+"""The witness: tells a signal to the parent from one to its group, and holds nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from tests.launch.commands import RUN
+from tests.launch.processes import APART_S, ONCE_EACH, SENT, Counting, children
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_the_witness_holds_nothing_and_ends_with_the_parent(tmp_path: Path) -> None:
+    script = Counting(tmp_path, RUN)
+    _, witness = children(script.process.pid)
+    files = [os.readlink(f"/proc/{witness}/fd/{name}") for name in os.listdir(f"/proc/{witness}/fd")]
+    assert len(files) == 2
+    assert all(file.startswith("pipe:") for file in files)
+    assert script.counts() == {}
+    assert not is_running(witness)
+
+
+def test_when_the_parent_is_killed_the_witness_goes_too(tmp_path: Path) -> None:
+    script = Counting(tmp_path, RUN)
+    _, witness = children(script.process.pid)
+    script.process.kill()
+    script.process.communicate()
+    deadline = time.monotonic() + 60
+    while is_running(witness):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_without_the_witness_a_signal_to_the_parent_arrives(tmp_path: Path) -> None:
+    script = Counting(tmp_path, RUN)
+    os.kill(children(script.process.pid)[1], signal.SIGKILL)
+    for number in SENT:
+        os.kill(script.process.pid, number)
+        time.sleep(APART_S)
+    assert script.counts() == ONCE_EACH
+
+
+def test_a_witness_that_was_stopped_answers(tmp_path: Path) -> None:
+    script = Counting(tmp_path, RUN)
+    os.kill(children(script.process.pid)[1], signal.SIGSTOP)
+    os.killpg(script.process.pid, signal.SIGUSR1)
+    time.sleep(APART_S)
+    os.kill(script.process.pid, signal.SIGUSR2)
+    assert script.counts() == {signal.SIGUSR1: 1, signal.SIGUSR2: 1}

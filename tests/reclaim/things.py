@@ -1,0 +1,15 @@
+"""Objects that can be watched."""
+
+from __future__ import annotations
+
+import weakref
+
+
+class Thing:
+    """Something with a name, that can be watched."""
+
+
+def a_cycle() -> weakref.ref[Thing]:
+    thing = Thing()
+    thing.itself = thing  # type: ignore[attr-defined]
+    return weakref.ref(thing)

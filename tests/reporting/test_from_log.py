@@ -1,0 +1,97 @@
+"""A report from the log alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forgather_mem.reporting.run_dir import read_run
+from forgather_mem.units import GIB, MIB
+from tests.reporting.logs import log_of
+from tests.reporting.report_fixtures import text_of
+
+
+def test_a_log_whose_process_is_gone_was_killed_and_says_what_grew(tmp_path: Path) -> None:
+    log_of(tmp_path, steps=100)
+    report = read_run(tmp_path)
+    assert (report["run"]["end"], report["steps"], report["run"]["wall_s"]) == ("killed", 100, 100.0)
+    assert report["killed"]["process_bytes_per_step"] == pytest.approx(MIB)
+    assert report["killed"]["workers_bytes_per_step"] is None
+    assert "Growth: this process 1.0 MiB a step since step 1." in text_of(report)
+
+
+@pytest.mark.parametrize(
+    ("left", "used"),
+    [
+        ((7 / 8, GIB), 7 * GIB),
+        ((6 / 7, GIB), 6 * GIB),  # of memory.high, in the same group
+        ((63 / 64, GIB), None),  # of the machine, on which others have taken the rest
+    ],
+)
+def test_what_counts_against_another_limit_is_not_told_of_the_one_that_is_named(
+    tmp_path: Path, left: tuple[float, float], used: int | None
+) -> None:
+    log_of(tmp_path, left=left)
+    report = read_run(tmp_path)
+    assert report["host"]["limit_bytes"] == 8 * GIB
+    assert report["killed"]["used_bytes"] == (None if used is None else pytest.approx(used, abs=2))
+
+
+def test_the_ranks_of_one_machine_are_added_up(tmp_path: Path) -> None:
+    for rank, host in enumerate(("a", "a", "b")):
+        log_of(tmp_path, rank, world_size=3, host=host)
+    report = read_run(tmp_path)
+    total = (1024 + 40) * MIB + (1024 + 80) * MIB
+    assert report["spread"]["host_sum_bytes"] == total
+    assert f"on one host, all ranks together: at most {total / GIB:,.1f} of 8.0 GiB" in text_of(report)
+
+
+def test_ranks_on_machines_of_their_own_have_no_sum(tmp_path: Path) -> None:
+    for rank, host in enumerate("ab"):
+        log_of(tmp_path, rank, world_size=2, host=host)
+    assert "host_sum_bytes" not in read_run(tmp_path)["spread"]
+
+
+def test_a_log_of_another_machine_does_not_say_how_it_ended(tmp_path: Path) -> None:
+    log_of(tmp_path, host="elsewhere")
+    assert read_run(tmp_path)["run"]["end"] is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(cut=st.integers(0, 20_000), junk=st.binary(max_size=60))
+def test_a_log_that_was_cut_off_anywhere_is_read_as_far_as_it_goes(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, junk: bytes
+) -> None:
+    path = log_of(tmp_path_factory.getbasetemp() / "cut", steps=20)
+    whole = path.read_bytes()
+    cut = min(cut, len(whole))
+    path.write_bytes(whole[:cut] + junk)
+    report = read_run(path.parent)
+    num_whole = max(0, whole[:cut].count(b"\n") - 1)
+    assert num_whole <= report["steps"] <= num_whole + 1  # a line may lack its end only
+    assert text_of(report)
+
+
+def test_a_log_that_another_process_went_on_with_tells_of_that_one_only(tmp_path: Path) -> None:
+    path = log_of(tmp_path, steps=400)
+    first = path.read_bytes()
+    second = log_of(tmp_path, steps=30, pid=2**22 + 6).read_bytes()
+    path.write_bytes(first + second)
+    assert read_run(tmp_path)["steps"] == 30
+
+
+def test_a_log_that_was_begun_anew_for_its_size_is_one(tmp_path: Path) -> None:
+    lines = log_of(tmp_path, steps=40).read_bytes().splitlines(True)
+    (tmp_path / "memory.rank0.jsonl.1").write_bytes(b"".join(lines[:20]))
+    (tmp_path / "memory.rank0.jsonl").write_bytes(lines[0] + b"".join(lines[20:]))
+    assert read_run(tmp_path)["steps"] == 40
+
+
+def test_records_of_every_tenth_step_count_all_steps(tmp_path: Path) -> None:
+    path = log_of(tmp_path, steps=100)
+    lines = path.read_bytes().splitlines(True)
+    path.write_bytes(lines[0] + b"".join(lines[10::10]))
+    assert read_run(tmp_path)["steps"] == 100

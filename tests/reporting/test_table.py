@@ -1,0 +1,23 @@
+"""A report's sizes as a table."""
+
+from __future__ import annotations
+
+from forgather_mem.reporting.table import table_lines
+from tests.reporting.report_fixtures import all_well, gib, merged, parsed, report_of
+
+
+def test_with_several_ranks_the_fullest_device_is_shown() -> None:
+    reports = [all_well() for _ in range(2)]
+    for rank, report in enumerate(reports):
+        report["run"].update({"rank": rank, "world_size": 2})
+        report["device"][0]["index"] = rank
+    reports[1]["device"][0]["peak_allocated_bytes"] = gib(60)
+    fullest, *others = table_lines(parsed(merged(reports)))[1:]
+    assert fullest.split() == ["GPU", "1", "used", "9.1", "15.0", "60.0", "79.6"]
+    assert [line.split("  ")[1] for line in others] == ["GPU 1 reserved", "host"]
+
+
+def test_small_sizes_have_two_decimals_and_what_was_not_read_is_left_out() -> None:
+    report = report_of("train.py", 9, 1.0, "finished", host={"rss_start_bytes": gib(0.25), "rss_peak_bytes": gib(1.5)})
+    assert [line.split() for line in table_lines(parsed(report))[1:]] == [["host", "0.25", "0.00", "1.50"]]
+    assert table_lines(parsed(report_of("train.py", 0, 1.0, "finished"))) == ["MEMORY  nothing was measured"]
