@@ -6,6 +6,8 @@ READY := $(VENV)/.ready
 # Two threads on a busy two-core machine were ten times slower than one.
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
+# What one process has compiled, the others don't compile again.
+unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= 2
 
 .PHONY: demo test test-oldest lint types contracts pytest soak bench format clean

@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 
 from tests.fresh import IN_CHILD, FreshProcesses
+from tests.simulated_freezing import simulated_freezing
 
 # Programs that tests start, not tests
 collect_ignore = ["run_child.py", "launch/train.py", "launch/loop.py"]
@@ -30,6 +31,11 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    gc.disable()  # collections among imports and thousands of tests take a third of the time until the first test
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -97,15 +103,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def unfrozen() -> Iterator[None]:
-    """For a test of frozen heaps: nothing is frozen when it begins."""
+    """For a test of what freezing does to objects: nothing is frozen when it begins. Each full collection takes long."""
     gc.unfreeze()
     yield
     gc.freeze()
 
 
+@pytest.fixture
+def nothing_frozen() -> Iterator[None]:
+    """For a test of who freezes and unfreezes: to our code nothing is frozen when it begins."""
+    with simulated_freezing():
+        yield
+
+
 def pytest_sessionfinish() -> None:
-    if os.environ.get(IN_CHILD):
-        gc.freeze()  # pytest's last collections, of a process that ends
+    """Pytest's last collections look at what the last tests have left, not at all that was imported."""
+    if not os.environ.get(IN_CHILD):
+        gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:
