@@ -103,7 +103,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def unfrozen() -> Iterator[None]:
-    """For a test of what freezing does to objects: nothing is frozen when it begins. Each full collection takes long."""
+    """For a test of what freezing does to objects: nothing is frozen when it begins. Collections take long."""
     gc.unfreeze()
     yield
     gc.freeze()
