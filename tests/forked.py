@@ -7,10 +7,10 @@ program is launched, or the size of a process.
 from __future__ import annotations
 
 import atexit
-import gc
 import logging
 import os
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from tests.fresh import IN_CHILD
+
+SCRIPTS = Path(sys.executable).parent  # of the environment: forgather-mem, torchrun
 
 
 class Forked:
@@ -55,6 +57,24 @@ class Forked:
         return os.waitstatus_to_exitcode(status), out, err
 
 
+def on_ranks(
+    script: Path, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], num_ranks: int = 2
+) -> list[tuple[int, str, str]]:
+    """The script on so many ranks, as a launcher would have started it; what `wait` gives of each."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    sizes = {"WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
+    started = [
+        Forked(
+            script, arguments, folder, {**environment, **shared, **sizes, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        )
+        for rank in range(num_ranks)
+    ]
+    return [rank.wait() for rank in started]
+
+
 def _whole(file: tempfile._TemporaryFileWrapper[str]) -> str:
     with file:
         file.seek(0)
@@ -72,7 +92,6 @@ def _become(folder: Path, environment: Mapping[str, str], out: int, err: int) ->
     atexit._clear()
     warnings.simplefilter("ignore")
     logging.getLogger().handlers.clear()
-    gc.freeze()
 
 
 def _run(script: Path, arguments: Sequence[str]) -> int:
