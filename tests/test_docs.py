@@ -85,13 +85,8 @@ def run_console(body: str, folder: Path, where: str) -> None:
     environment = {**os.environ, "COLUMNS": "80", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for part in re.split(r"^\$ ", body, flags=re.M)[1:]:
         command, _, expected = part.partition("\n")
-        program, *words = command.split()
-        if (
-            program == "forgather-mem"
-            and words[0] != "run"
-            and not _SHELL.search(command)
-            and not where.startswith(REAL)
-        ):
+        if _FORKED.fullmatch(command) and not where.startswith(REAL):
+            program, *words = command.split()
             code, out, err = Forked(SCRIPTS / program, words, folder, environment).wait()
         else:
             done = subprocess.run(
