@@ -21,7 +21,8 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## train a tiny model, show where the memory went
 	$(BIN)/forgather-mem demo
 
-test: lint types contracts pytest  ## what CI runs
+test: $(READY)  ## what CI runs; the checks of the source beside the tests, of which some wait
+	$(MAKE) --no-print-directory --jobs=2 pytest lint types contracts
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
