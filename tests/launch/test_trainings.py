@@ -113,35 +113,37 @@ def test_what_is_printed_at_the_end_is_what_the_script_has_not(
     assert not [text for text in everything if text in said and not any(text in wanted for wanted in shown)]
 
 
-def test_a_template_of_the_users_acts_and_the_report_comes_all_the_same(tmp_path: Path) -> None:
+@pytest.mark.fresh
+def test_a_launcher_hands_the_watching_on_with_a_template_of_the_users(tmp_path: Path) -> None:
+    plain = alone("short", tmp_path / "plain")
+    assert plain.code == 0, plain.err
     (tmp_path / "mine.yaml").write_text(
         '-- extends "callbacks/memory.yaml"\n\n[callback_list]\n    == super()\n    mine: !singleton:rules:Mine []\n'
     )
     (tmp_path / "rules.py").write_text("from transformers import TrainerCallback\n\nclass Mine(TrainerCallback): ...\n")
-    words = ["--template", "mine.yaml", "--set", "every_steps=3", "--allow", "rules", str(SCRIPT), "short", "."]
-    result = taken_apart(run([*RUN, *words], tmp_path, PYTHONPATH=str(tmp_path)))
+    words = ["--template", "mine.yaml", "--set", "every_steps=3", "--allow", "rules", *ACCELERATE, str(SCRIPT), "short"]
+    result = taken_apart(run([*RUN, *words, "."], tmp_path, PYTHONPATH=str(tmp_path)))
     assert result.plain.code == 0, result.plain.err
-    assert result.plain.out == "['SimpleGarbageCollector', 'ClearCacheCallback', 'TBMemoryLogger', 'Mine']\n"
+    callbacks, weights = result.plain.out.splitlines()
+    assert callbacks == "['SimpleGarbageCollector', 'ClearCacheCallback', 'TBMemoryLogger', 'Mine']"
+    assert plain.out.splitlines() == ["[]", weights]
     (report,) = reports(tmp_path).values()
     assert (report["steps"], report["run"]["end"]) == (6, "finished")
     assert report["host"]["rss_end_bytes"] > 2**27
+    assert result.report.startswith("== forgather-mem == train.py == 6 steps, ")
 
 
 @pytest.mark.fresh
-@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
-def test_launchers_hand_the_watching_on(tmp_path: Path, launcher: str) -> None:
-    ranks = 2 if launcher == "torchrun" else 1
-    words = TORCHRUN if launcher == "torchrun" else ACCELERATE
+def test_torchrun_hands_the_watching_on_to_each_rank(tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
-    without_us = on_ranks(SCRIPT, ["ranks", "."], tmp_path / "plain", environment(), ranks)
-    assert [code for code, _, _ in without_us] == [0] * ranks, without_us
+    without_us = on_ranks(SCRIPT, ["ranks", "."], tmp_path / "plain", environment())
+    assert [code for code, _, _ in without_us] == [0, 0], without_us
     plain = Result(*without_us[0])
-    with_us = watched(words, "ranks", tmp_path / "watched")
+    with_us = watched(TORCHRUN, "ranks", tmp_path / "watched")
     assert (with_us.plain.code, with_us.plain.out) == (plain.code, plain.out)
-    assert plain.out.endswith(f" {ranks}\n")
+    assert plain.out.endswith(" 2\n")
     found = reports(tmp_path / "watched")
-    per_rank = {"out/report.rank0.json", "out/report.rank1.json"} if ranks == 2 else set()
-    assert set(found) == {"out/report.json", *per_rank}
+    assert set(found) == {"out/report.json", "out/report.rank0.json", "out/report.rank1.json"}
     assert {report["steps"] for report in found.values()} == {6}
     assert with_us.report.startswith("== forgather-mem == train.py == 6 steps, ")
 

@@ -97,6 +97,7 @@ def short() -> None:
     trainer.train()
     # Behind the one of transformers and the one that brings the others
     print([type(callback).__name__ for callback in trainer.callback_handler.callbacks][2:])
+    print(fingerprint(trainer)[0], trainer.args.world_size)
 
 
 def trl() -> None:
