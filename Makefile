@@ -6,6 +6,8 @@ READY := $(VENV)/.ready
 # Two threads on a busy two-core machine were ten times slower than one.
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
+# What one process has compiled, the others don't compile again.
+unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= 2
 
 .PHONY: demo test test-oldest lint types contracts pytest soak bench format clean
@@ -19,7 +21,8 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## train a tiny model, show where the memory went
 	$(BIN)/forgather-mem demo
 
-test: lint types contracts pytest  ## what CI runs
+test: $(READY)  ## what CI runs; the checks of the source beside the tests, of which some wait
+	$(MAKE) --no-print-directory --jobs=2 pytest lint types contracts
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

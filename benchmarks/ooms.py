@@ -110,8 +110,13 @@ def _run(words: list[str], folder: Path) -> tuple[int, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FORGATHER_MEM")}
     environment = {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
-    text = _SPEED.sub("", done.stderr).partition("== forgather-mem == ")[0]
-    return done.returncode, text[text.find("Traceback (most") :] if "Traceback (most" in text else ""
+    return done.returncode, traceback_in(done.stderr)
+
+
+def traceback_in(stderr: str) -> str:
+    """The traceback that a script has written, without ours and without bars."""
+    text = _SPEED.sub("", stderr).partition("== forgather-mem == ")[0]
+    return text[text.find("Traceback (most") :] if "Traceback (most" in text else ""
 
 
 # ---- recognition ----

@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 
 from tests.fresh import IN_CHILD, FreshProcesses
+from tests.simulated_freezing import simulated_freezing
 
 # Programs that tests start, not tests
 collect_ignore = ["run_child.py", "launch/train.py", "launch/loop.py"]
@@ -20,6 +21,16 @@ _PROCESSES = FreshProcesses()
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.register_profile("random", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+# CPU seconds of one test. None takes more than 12 on an idle machine; a busy one makes that up to twice as much. A
+# slower machine sets CPU_LIMIT_S.
+_LIMIT_S = float(os.environ.get("CPU_LIMIT_S", "20"))
+# These may take twice as much: they start real launchers, or several processes that import torch and transformers
+_DEAR = (
+    "tests/launch/test_trainings.py::test_torchrun_hands_the_watching_on_to_each_rank",
+    "tests/test_examples.py::test_two_ranks_under_torchrun",
+    "tests/test_docs.py::test_a_page_runs_as_it_stands[run.md]",
+    "tests/test_docs.py::test_a_page_runs_as_it_stands[README.md]",
+)
 _SHOWN = int(os.environ.get("SLOWEST", "15"))
 
 
@@ -30,6 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    gc.disable()  # collections among imports and thousands of tests take a third of the time until the first test
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -53,13 +69,21 @@ def _cpu_s() -> float:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """A test's CPU seconds, which a busy machine hardly changes, are noted, and bounded."""
+    """A test's CPU seconds are noted, and bounded."""
     before = _cpu_s()
     try:
         yield
     finally:
         used = _cpu_s() - before
         item.user_properties.append(("cpu_s", used))
+    limit = 2 * _LIMIT_S if item.nodeid in _DEAR else _LIMIT_S
+    if used > limit and item.get_closest_marker("soak") is None:
+        pytest.fail(
+            f"it took {used:.0f} CPU seconds, more than {limit:.0f}: share what it starts, use tests/forked.py where "
+            "the start of Python is not what is tested, move the wider part of it to `make soak`, or add it to _DEAR "
+            "in tests/conftest.py and say why",
+            pytrace=False,
+        )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -97,15 +121,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def unfrozen() -> Iterator[None]:
-    """For a test of frozen heaps: nothing is frozen when it begins."""
+    """For a test of what freezing does to objects: nothing is frozen when it begins. Collections take long."""
     gc.unfreeze()
     yield
     gc.freeze()
 
 
+@pytest.fixture
+def nothing_frozen() -> Iterator[None]:
+    """For a test of who freezes and unfreezes: to our code nothing is frozen when it begins."""
+    with simulated_freezing():
+        yield
+
+
 def pytest_sessionfinish() -> None:
-    if os.environ.get(IN_CHILD):
-        gc.freeze()  # pytest's last collections, of a process that ends
+    """Pytest's last collections look at what the last tests have left, not at all that was imported."""
+    if not os.environ.get(IN_CHILD):
+        gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:

@@ -35,7 +35,7 @@ ENGINE = (
 )  # fmt: skip
 
 
-pytestmark = pytest.mark.usefixtures("unfrozen")  # what is frozen at the end is looked at
+pytestmark = pytest.mark.usefixtures("nothing_frozen")  # what is frozen at the end is looked at
 
 
 @pytest.fixture(scope="module")

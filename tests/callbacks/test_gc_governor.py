@@ -20,7 +20,6 @@ from forgather_mem.callbacks import MemoryCallback, ScheduledGarbageCollector, g
 from forgather_mem.engine.run import Run
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.records import Moment
-from tests.callbacks.interruptions import assert_restored_after_interruption
 from tests.training import fingerprint, make_trainer
 
 TEMPLATE = "callbacks/gc_governor.yaml"
@@ -193,11 +192,6 @@ def test_thresholds_and_a_switched_off_collector_stay_as_the_user_left_them(tmp_
     finally:
         gc.set_threshold(*thresholds)
         gc.enable()
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_everything_is_restored_after_an_interruption(tmp_path: Path, seed: int) -> None:
-    assert_restored_after_interruption(seed, tmp_path)
 
 
 def test_two_trainings_that_overlap_restore_together(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_the_loggers_get_losses_rates_and_metrics(tmp_path: Path) -> None:
     assert re.search(r"step 6 +epoch 1.50 +loss \d", progress.getvalue())
 
 
-@pytest.mark.usefixtures("unfrozen")
+@pytest.mark.usefixtures("nothing_frozen")
 def test_our_callbacks_read_write_and_leave_nothing_behind(tmp_path: Path) -> None:
     capture = Capture()
     before = gc.isenabled(), gc.get_freeze_count(), list(gc.callbacks)
@@ -152,7 +152,7 @@ def test_our_callbacks_read_write_and_leave_nothing_behind(tmp_path: Path) -> No
     assert list(tmp_path.rglob("*tfevents*"))
 
 
-@pytest.mark.usefixtures("unfrozen")
+@pytest.mark.usefixtures("nothing_frozen")
 def test_an_exception_gives_everything_back(tmp_path: Path) -> None:
     before = gc.isenabled(), gc.get_freeze_count(), list(gc.callbacks)
     with pytest.raises(RuntimeError, match="in the step"):

@@ -84,7 +84,7 @@ class FailsInForward(Trainer):
         return super().compute_loss(*args, **kwargs)
 
 
-@pytest.mark.usefixtures("unfrozen")
+@pytest.mark.usefixtures("nothing_frozen")
 @pytest.mark.parametrize("way", ["constructor", "add_callback"])
 @pytest.mark.parametrize("ending", ["normal", "exception in a callback", "interrupt", "exception in forward"])
 def test_nothing_is_left_behind_however_a_training_ends(tmp_path: Path, way: str, ending: str) -> None:

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
+
 from tests.events import event_folders, scalars
+from tests.forked import on_ranks
 
-ROOT = Path(__file__).parent.parent.parent
 
-
+@pytest.mark.fresh
 def test_with_every_callback_rank_0_writes_and_prints_and_every_rank_has_its_own_lines(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    command += ["--redirects=3", f"--log-dir={tmp_path / 'logs'}", str(ROOT / "tests/callbacks/two_ranks.py")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "FORGATHER_MEM_STRICT": "1"}
-    done = subprocess.run(
-        [*command, str(tmp_path / "out")], env=environment, capture_output=True, text=True, timeout=240
-    )
-    said = {
-        rank: "".join(path.read_text() for path in (tmp_path / "logs").rglob(f"{rank}/std*.log")) for rank in (0, 1)
-    }
-    assert done.returncode == 0, done.stdout + done.stderr + said[0] + said[1]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "FORGATHER_MEM_STRICT": "1"}
+    ended = on_ranks(Path(__file__).parent / "two_ranks.py", [str(tmp_path / "out")], tmp_path, environment)
+    said = [out + err for _, out, err in ended]
+    assert [code for code, _, _ in ended] == [0, 0], said[0] + said[1]
     assert said[0].count("Garbage collection finished in") == 3
     assert "Garbage collection" not in said[1]
     for line in ("training starts", "step 2/6"):  # InfoCallback's and ProgressCallback's

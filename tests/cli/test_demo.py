@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.forked import SCRIPTS, Forked
+
 COMMAND = [sys.executable, "-m", "forgather_mem", "demo"]
 SMALL = ["--set", "hidden_size=32", "--set", "num_layers=1", "--set", "block_size=32", "--set", "batch_size=2"]
 
@@ -60,16 +62,18 @@ def test_the_demo_trains_and_shows_where_the_memory_went(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.fresh
 def test_a_template_of_callbacks_trains_the_demo_and_its_losses_and_memory_are_one_run(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
         '-- extends "callbacks/memory.yaml"\n\n[callback_list]\n    == super()\n    gc: null\n'
     )
-    done = demo(tmp_path, "--template", "mine.yaml", "--steps", "6", *SMALL)
-    assert done.returncode == 0, done.stderr
-    assert cell(done.stdout, "our collections") == "none"
-    folder = Path(cell(done.stdout, "events in"))
+    arguments = ["demo", "--template", "mine.yaml", "--steps", "6", *SMALL]
+    code, said, errors = Forked(SCRIPTS / "forgather-mem", arguments, tmp_path, environment()).wait()
+    assert code == 0, errors
+    assert cell(said, "our collections") == "none"
+    folder = Path(cell(said, "events in"))
     assert folder.parent == Path("out/demo/runs")
-    assert cell(done.stdout, "show them") == f"tensorboard --logdir {folder}"
+    assert cell(said, "show them") == f"tensorboard --logdir {folder}"
     events = EventAccumulator(str(tmp_path / folder)).Reload()
     expected = {"train/loss", "eval/loss", "mem_host/rss_gib", "mem_phase_host/backward_gib"}
     assert expected <= set(events.Tags()["scalars"])

@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,29 +18,29 @@ import pytest
 
 from forgather_mem.launch.outcome import print_reports
 from forgather_mem.reporting.run_dir import read_run
-from tests.launch.commands import BEGIN, REPORT, ROOT, RUN, Result, Watched, environment, python, run, taken_apart
+from tests.forked import SCRIPTS, Forked, on_ranks
+from tests.launch.commands import REPORT, ROOT, RUN, Result, Watched, environment, run, taken_apart
 from tests.reporting.report_fixtures import all_well, parsed
 
-SCRIPT = str(ROOT / "tests/launch/train.py")
+SCRIPT = ROOT / "tests/launch/train.py"
 LOOP = str(ROOT / "tests/launch/loop.py")
-BIN = Path(sys.executable).parent
-TORCHRUN = [str(BIN / "torchrun"), "--nproc_per_node=2", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0"]
+TORCHRUN = [str(SCRIPTS / "torchrun"), "--nproc_per_node=2", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0"]
 ACCELERATE = [
-    str(BIN / "accelerate"), "launch", "--num_processes=1", "--num_machines=1", "--mixed_precision=no",
+    str(SCRIPTS / "accelerate"), "launch", "--num_processes=1", "--num_machines=1", "--mixed_precision=no",
     "--dynamo_backend=no", "--cpu",
 ]  # fmt: skip
 
 
-def side_by_side(launcher: Sequence[str], mode: str, folder: Path) -> tuple[Result, Watched]:
-    """The same command alone and watched, at the same time."""
-    (folder / "plain").mkdir()
-    (folder / "watched").mkdir()
-    with ThreadPoolExecutor() as pool:
-        plain = pool.submit(run, [*launcher, SCRIPT, mode, "."], folder / "plain")
-        # The script alone is named to us as it would be to Python
-        words = [SCRIPT, mode, "."] if list(launcher) == python() else [*launcher, SCRIPT, mode, "."]
-        with_us = pool.submit(run, [*RUN, *words], folder / "watched")
-    return plain.result(), taken_apart(with_us.result())
+def alone(mode: str, folder: Path) -> Result:
+    """What the script gives without us."""
+    folder.mkdir()
+    return Result(*Forked(SCRIPT, [mode, "."], folder, environment()).wait())
+
+
+def watched(launcher: Sequence[str], mode: str, folder: Path) -> Watched:
+    """The script watched: alone it is named to us as it would be to Python, or with its launcher."""
+    folder.mkdir()
+    return taken_apart(run([*RUN, *launcher, str(SCRIPT), mode, "."], folder))
 
 
 def reports(folder: Path) -> dict[str, dict[str, Any]]:
@@ -52,8 +51,10 @@ def reports(folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
+@pytest.mark.fresh
 def test_trainings_one_after_the_other_and_an_error_in_the_last(tmp_path: Path) -> None:
-    plain, with_us = side_by_side(python(), "raises", tmp_path)
+    plain = alone("raises", tmp_path / "plain")
+    with_us = watched([], "raises", tmp_path / "watched")
     assert (with_us.plain.code, with_us.plain.out) == (plain.code, plain.out)
     assert plain.code == 1
     traces = [result.err[result.err.index("Traceback ") :] for result in (plain, with_us.plain)]
@@ -73,20 +74,17 @@ def test_trainings_one_after_the_other_and_an_error_in_the_last(tmp_path: Path) 
     assert not list((tmp_path / "plain").rglob("*forgather_mem*"))
 
 
-def test_a_script_that_watches_itself_is_watched_once(tmp_path: Path) -> None:
-    """What it prints is known; that a plain run prints the same, others of this file show."""
-    with_us = taken_apart(run([*RUN, SCRIPT, "own", "."], tmp_path))
-    assert with_us.plain == Result(0, "listed 1 0 6\nattached 1 1 6\n", "")
+def test_a_script_that_watches_itself_is_watched_once_and_has_no_report_twice(tmp_path: Path) -> None:
+    with_us = taken_apart(run([*RUN, str(SCRIPT), "own", "."], tmp_path))
+    assert (with_us.plain.code, with_us.plain.err) == (0, "")
+    told = [line for line in with_us.plain.out.splitlines() if line.startswith(("listed", "attached", "other"))]
+    assert told == ["attached 1 1 6", "other 1 1 6", "listed 1 0 6"]
     for name in ("listed", "attached"):
         (folder,) = (tmp_path / name / "forgather_mem").iterdir()
         assert {path.name for path in folder.iterdir()} == {"memory.rank0.jsonl", "report.json", "ring.rank0"}
-
-
-def test_a_script_that_prints_its_reports_has_them_once(tmp_path: Path) -> None:
-    result = run([*RUN, SCRIPT, "prints", "."], tmp_path)
-    assert result.code == 0, result.err
-    assert result.out.count(REPORT) == 2
-    assert result.err.splitlines() == [f"{BEGIN}train.py; your run is not changed. Report at the end."]
+    assert with_us.plain.out.count(REPORT) == 2
+    assert with_us.report.startswith(f"{REPORT}train.py == 6 steps, ")
+    assert "of 3 trainings" not in with_us.report, "the script has printed the one before the last"
     assert {report["run"]["exit_code"] for report in reports(tmp_path).values()} == {0}
 
 
@@ -115,31 +113,37 @@ def test_what_is_printed_at_the_end_is_what_the_script_has_not(
     assert not [text for text in everything if text in said and not any(text in wanted for wanted in shown)]
 
 
-def test_a_template_of_the_users_acts_and_the_report_comes_all_the_same(tmp_path: Path) -> None:
+@pytest.mark.fresh
+def test_a_launcher_hands_the_watching_on_with_a_template_of_the_users(tmp_path: Path) -> None:
+    plain = alone("short", tmp_path / "plain")
+    assert plain.code == 0, plain.err
     (tmp_path / "mine.yaml").write_text(
         '-- extends "callbacks/memory.yaml"\n\n[callback_list]\n    == super()\n    mine: !singleton:rules:Mine []\n'
     )
     (tmp_path / "rules.py").write_text("from transformers import TrainerCallback\n\nclass Mine(TrainerCallback): ...\n")
-    words = ["--template", "mine.yaml", "--set", "every_steps=3", "--allow", "rules", SCRIPT, "short", "."]
-    result = taken_apart(run([*RUN, *words], tmp_path, PYTHONPATH=str(tmp_path)))
+    words = ["--template", "mine.yaml", "--set", "every_steps=3", "--allow", "rules", *ACCELERATE, str(SCRIPT), "short"]
+    result = taken_apart(run([*RUN, *words, "."], tmp_path, PYTHONPATH=str(tmp_path)))
     assert result.plain.code == 0, result.plain.err
-    assert result.plain.out == "['SimpleGarbageCollector', 'ClearCacheCallback', 'TBMemoryLogger', 'Mine']\n"
+    callbacks, weights = result.plain.out.splitlines()
+    assert callbacks == "['SimpleGarbageCollector', 'ClearCacheCallback', 'TBMemoryLogger', 'Mine']"
+    assert plain.out.splitlines() == ["[]", weights]
     (report,) = reports(tmp_path).values()
     assert (report["steps"], report["run"]["end"]) == (6, "finished")
     assert report["host"]["rss_end_bytes"] > 2**27
+    assert result.report.startswith("== forgather-mem == train.py == 6 steps, ")
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
-def test_launchers_hand_the_watching_on(tmp_path: Path, launcher: str) -> None:
-    ranks = 2 if launcher == "torchrun" else 1
-    words = TORCHRUN if launcher == "torchrun" else ACCELERATE
-    plain, with_us = side_by_side(words, "ranks", tmp_path)
-    assert plain.code == 0, plain.err
+@pytest.mark.fresh
+def test_torchrun_hands_the_watching_on_to_each_rank(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    without_us = on_ranks(SCRIPT, ["ranks", "."], tmp_path / "plain", environment())
+    assert [code for code, _, _ in without_us] == [0, 0], without_us
+    plain = Result(*without_us[0])
+    with_us = watched(TORCHRUN, "ranks", tmp_path / "watched")
     assert (with_us.plain.code, with_us.plain.out) == (plain.code, plain.out)
-    assert plain.out.endswith(f" {ranks}\n")
+    assert plain.out.endswith(" 2\n")
     found = reports(tmp_path / "watched")
-    per_rank = {"out/report.rank0.json", "out/report.rank1.json"} if ranks == 2 else set()
-    assert set(found) == {"out/report.json", *per_rank}
+    assert set(found) == {"out/report.json", "out/report.rank0.json", "out/report.rank1.json"}
     assert {report["steps"] for report in found.values()} == {6}
     assert with_us.report.startswith("== forgather-mem == train.py == 6 steps, ")
 
@@ -158,8 +162,10 @@ def test_ranks_without_a_trainer_have_reports_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is not installed")
+@pytest.mark.fresh
 def test_a_trainer_of_trl_is_met(tmp_path: Path) -> None:
-    plain, with_us = side_by_side(python(), "trl", tmp_path)
+    plain = alone("trl", tmp_path / "plain")
+    with_us = watched([], "trl", tmp_path / "watched")
     assert (with_us.plain.code, with_us.plain.out) == (plain.code, plain.out)
     assert plain.code == 0, plain.err
     assert reports(tmp_path / "watched")["out/report.json"]["steps"] == 3
@@ -175,7 +181,7 @@ class Killed:
         self._output = folder / "stdout"
         with self._output.open("wb") as out, (folder / "stderr").open("wb") as err:
             self._process = subprocess.Popen(
-                [*RUN, SCRIPT, "long", "."],
+                [*RUN, str(SCRIPT), "long", "."],
                 cwd=folder,
                 env=environment(),
                 stdout=out,
@@ -217,8 +223,8 @@ class Killed:
 
 
 def test_killed_at_a_random_moment_the_last_step_is_known(tmp_path: Path) -> None:
-    """Five of them at once; of two the parent is killed with the script, and only the folder tells."""
-    trainings = [Killed(tmp_path / str(number), number >= 3, number) for number in range(5)]
+    """Two at once; of one the parent is killed with the script, and only the folder tells. `make soak` kills fifty."""
+    trainings = [Killed(tmp_path / str(number), number == 1, number) for number in range(2)]
     with ThreadPoolExecutor() as pool:
         list(pool.map(Killed.kill, trainings))
     for training in trainings:

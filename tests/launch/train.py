@@ -59,28 +59,20 @@ def trainings() -> None:
 
 
 def own() -> None:
-    """A script that watches itself, by a callback in its list and by `attach`."""
+    """A script that watches itself, by `attach`, which gives reports to print, and then by a callback in its list."""
     from forgather_mem import attach, load_callbacks
 
-    for name, callbacks in (("listed", load_callbacks("callbacks/watch.yaml")), ("attached", [])):
-        trainer = make_trainer(FOLDER / name, callbacks)
-        handles = [attach(trainer), attach(trainer)] if name == "attached" else []
+    for name, template in (("attached", "callbacks/watch.yaml"), ("other", "callbacks/memory.yaml"), ("listed", "")):
+        callbacks = [] if template else load_callbacks("callbacks/watch.yaml")
+        trainer = make_trainer(FOLDER / name, callbacks, logging_strategy="no")
+        handles = [attach(trainer, template), attach(trainer, template)] if template else []
         trainer.train()
         known = [type(callback).__name__ for callback in trainer.callback_handler.callbacks]
         print(name, known.count("MemoryCallback"), len(set(map(id, handles))), trainer.state.global_step)
-
-
-def prints() -> None:
-    """A script that watches itself and prints the report of each training."""
-    from forgather_mem import attach
-
-    for name, template in (("default", "callbacks/watch.yaml"), ("other", "callbacks/memory.yaml")):
-        trainer = make_trainer(FOLDER / name, logging_strategy="no")
-        watching = attach(trainer, template)
-        trainer.train()
-        os.chdir("..")  # scripts do
-        print(watching.report())
-        os.chdir(START)
+        if handles:
+            os.chdir("..")  # scripts do
+            print(handles[0].report())
+            os.chdir(START)
 
 
 def ranks() -> None:
@@ -105,6 +97,7 @@ def short() -> None:
     trainer.train()
     # Behind the one of transformers and the one that brings the others
     print([type(callback).__name__ for callback in trainer.callback_handler.callbacks][2:])
+    print(fingerprint(trainer)[0], trainer.args.world_size)
 
 
 def trl() -> None:
@@ -135,6 +128,4 @@ def trl() -> None:
 
 
 if __name__ == "__main__":
-    {"raises": trainings, "own": own, "prints": prints, "short": short, "ranks": ranks, "long": long, "trl": trl}[
-        MODE
-    ]()
+    {"raises": trainings, "own": own, "short": short, "ranks": ranks, "long": long, "trl": trl}[MODE]()

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
+
+import pytest
+
+from tests.forked import Forked
 
 ROOT = Path(__file__).parent.parent.parent
 
 
+@pytest.mark.fresh
 def test_some_of_the_zoo_are_judged_right(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     names = ["cycles_gc_off", "hooks", "lru_bounded", "user_collects"]
-    command = [sys.executable, "benchmarks/leaks.py", "--json", str(out), "--jobs", "1", "--only", *names]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
+    arguments = ["--json", str(out), "--jobs", "1", "--only", *names]
+    code, _, said = Forked(ROOT / "benchmarks/leaks.py", arguments, ROOT, os.environ).wait()
+    assert code == 0, said
     found = {(row["name"], row["kind"]): row["leak"] for row in json.loads(out.read_text())}
     assert {key: leak["verdict"] == "leak" for key, leak in found.items()} == {
         ("cycles_gc_off", "leaking"): True,

@@ -115,7 +115,7 @@ def test_the_order_of_events_is_the_trainers(tmp_path: Path, accumulation: int, 
     assert events == expected
 
 
-@pytest.mark.usefixtures("unfrozen")
+@pytest.mark.usefixtures("nothing_frozen")
 def test_our_callbacks_work_in_a_plain_loop(tmp_path: Path) -> None:
     capture = Capture()
     callbacks = [
@@ -155,7 +155,7 @@ def test_phases_are_known_from_hooks() -> None:
     assert seen == [*step, *step, "data", "evaluate"]
 
 
-@pytest.mark.usefixtures("unfrozen")
+@pytest.mark.usefixtures("nothing_frozen")
 @pytest.mark.parametrize("error", [RuntimeError("in the step"), KeyboardInterrupt()])
 def test_an_exception_passes_and_everything_is_given_back(error: BaseException) -> None:
     before = gc.isenabled(), gc.get_freeze_count(), list(gc.callbacks)

@@ -1,3 +1,3 @@
 """The scripts are run, not imported."""
 
-collect_ignore = ["scripts"]
+collect_ignore = ["scripts", "by_others"]

@@ -9,6 +9,9 @@ from types import ModuleType
 
 import pytest
 
+from tests.forked import Forked
+from tests.launch.commands import environment
+
 BENCHMARK = Path(__file__).parent.parent.parent / "benchmarks" / "ooms.py"
 
 
@@ -22,12 +25,14 @@ def ooms() -> ModuleType:
     return module
 
 
+@pytest.mark.fresh
 @pytest.mark.parametrize("name", ["data", "plain_loop"])
-def test_it_is_explained_and_ends_as_alone(ooms: ModuleType, name: str) -> None:
-    found = ooms.outcome_of(name, advice=False)
+def test_it_is_explained_and_ends_as_alone(ooms: ModuleType, name: str, tmp_path: Path) -> None:
+    code, _, said = Forked(ooms.SCRIPTS / f"{name}.py", [], tmp_path, environment()).wait()
+    found = ooms.outcome_of(name, plain=False, advice=False)
     assert found.told in found.phases
     assert found.requested_is_exact
-    assert found.plain == found.watched, "exit code and traceback"
+    assert (code, ooms.traceback_in(said)) == found.watched, "exit code and traceback"
     assert found.report["run"]["end"] == "oom"
     assert found.report["run"]["exit_code"] == 1
     assert found.report["advice"]

@@ -1,0 +1,124 @@
+"""A Python program as a fork of this process: torch and transformers are imported, so that it begins at once.
+
+For tests marked `fresh`, whose process has done nothing else. Not for what a test says about how Python starts, how a
+program is launched, or the size of a process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import types
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from tests.fresh import IN_CHILD
+
+SCRIPTS = Path(sys.executable).parent  # of the environment: forgather-mem, torchrun
+
+
+class Forked:
+    """`python SCRIPT ARGUMENTS...` in that folder, with nothing to read; it begins at once.
+
+    Its warnings are not shown; all else is as of a program that was started: its `__main__`, arguments, environment,
+    exit code, output, and the traceback of an error.
+    """
+
+    def __init__(self, script: Path, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+        assert os.environ.get(IN_CHILD), "a test that forks programs is marked `fresh`"
+        self._files = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._pid = os.fork()
+        if not self._pid:
+            try:
+                _become(folder, environment, *(file.fileno() for file in self._files))
+                _end(_run(script, arguments))
+            finally:
+                os._exit(70)
+
+    def wait(self, timeout_s: float = 240) -> tuple[int, str, str]:
+        """The exit code, as of `subprocess`, and what it wrote to stdout and stderr."""
+        deadline_s = time.monotonic() + timeout_s
+        ended, status = os.waitpid(self._pid, os.WNOHANG)
+        while not ended:
+            if time.monotonic() > deadline_s:
+                os.kill(self._pid, signal.SIGKILL)
+            time.sleep(0.02)
+            ended, status = os.waitpid(self._pid, os.WNOHANG)
+        out, err = (_whole(file) for file in self._files)
+        return os.waitstatus_to_exitcode(status), out, err
+
+
+def on_ranks(
+    script: Path, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], num_ranks: int = 2
+) -> list[tuple[int, str, str]]:
+    """The script on so many ranks, as a launcher would have started it; what `wait` gives of each."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    sizes = {"WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
+    started = [
+        Forked(
+            script, arguments, folder, {**environment, **shared, **sizes, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        )
+        for rank in range(num_ranks)
+    ]
+    return [rank.wait() for rank in started]
+
+
+def _whole(file: tempfile._TemporaryFileWrapper[str]) -> str:
+    with file:
+        file.seek(0)
+        return file.read()
+
+
+def _become(folder: Path, environment: Mapping[str, str], out: int, err: int) -> None:
+    """What a program finds: nothing of pytest's in its streams, its warnings and its log."""
+    for number, target in ((os.open(os.devnull, os.O_RDONLY), 0), (out, 1), (err, 2)):
+        os.dup2(number, target)
+    sys.stdin, sys.stdout, sys.stderr = (open(n, m, closefd=False) for n, m in ((0, "r"), (1, "w"), (2, "w")))  # noqa: SIM115
+    os.environ.clear()
+    os.environ.update({name: value for name, value in environment.items() if name != IN_CHILD})
+    os.chdir(folder)
+    atexit._clear()
+    warnings.simplefilter("ignore")
+    logging.getLogger().handlers.clear()
+
+
+def _run(script: Path, arguments: Sequence[str]) -> int:
+    code = compile(script.read_text(), str(script), "exec")
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__file__ = str(script)
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.parent))
+    try:
+        exec(code, vars(main))
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        print(error.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        place = error.__traceback__
+        while place is not None and place.tb_frame.f_code is not code:
+            place = place.tb_next
+        sys.excepthook(type(error), error.with_traceback(place), place)
+        return 1
+    return 0
+
+
+def _end(code: int) -> NoReturn:
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
