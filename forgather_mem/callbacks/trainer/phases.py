@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -90,10 +89,11 @@ class PhaseWrapper(MethodPatch):
 
 
 def _tell_of_batch(run: Run, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-    began_s = time.perf_counter()
+    own = run.phases.own
+    began = own.now()
     for see in run.phases.on_batch:
         run.fence.call("batch", see, arguments, keywords)
-    run.phases.watched_s += time.perf_counter() - began_s
+    own.add(began)
 
 
 def _batches(run: Run, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Any]:
