@@ -33,10 +33,10 @@ class TensorProbe:
     """Bytes of the model's parameters, gradients and buffers and of the optimizer's state.
 
     Each storage is counted once: tied weights don't count twice, and a storage in two groups counts in the first of
-    parameters, gradients, optimizer, buffers. Of a distributed tensor the part on this rank counts; a tensor on the
-    meta device holds nothing. Gradients are absent if there are none: read them at `pre_optimizer_step`. Walking 300
-    parameters and their state takes about 3 ms, so the reading is repeated at an event only while it stays within its
-    budget.
+    parameters, gradients, optimizer, buffers. Of a distributed tensor the part on this rank counts, and of a parameter
+    that DeepSpeed's ZeRO-3 has partitioned its shard; a tensor on the meta device holds nothing. Gradients are absent
+    if there are none: read them at `pre_optimizer_step`. Walking 300 parameters and their state takes about 3 ms, so
+    the reading is repeated at an event only while it stays within its budget.
 
     Args:
         budget_frac: That budget, as a fraction of the time.
@@ -76,7 +76,11 @@ def tensor_bytes(model: Any, optimizer: Any = None) -> dict[str, float]:
     values: dict[str, float] = {}
     if hasattr(model, "parameters") and hasattr(model, "buffers"):
         parameters = list(model.parameters())
-        values["tensors/parameters_bytes"] = _add_storages(parameters, seen)
+        size = _add_storages(
+            [*parameters, *(shard for one in parameters if (shard := shard_of(one)) is not None)], seen
+        )
+        if size or not any(hasattr(parameter, "ds_numel") for parameter in parameters):  # else ZeRO-3 has it elsewhere
+            values["tensors/parameters_bytes"] = size
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if gradients:
             values["tensors/gradients_bytes"] = _add_storages(gradients, seen)
@@ -85,6 +89,14 @@ def tensor_bytes(model: Any, optimizer: Any = None) -> dict[str, float]:
     if hasattr(model, "buffers"):
         values["tensors/buffers_bytes"] = _add_storages(model.buffers(), seen)
     return values
+
+
+def shard_of(parameter: torch.Tensor) -> torch.Tensor | None:
+    """This rank's part of a parameter that DeepSpeed's ZeRO-3 has partitioned; None for any other.
+
+    Outside the passes such a parameter is a placeholder of 0 elements; the part is padded to equal parts.
+    """
+    return getattr(parameter, "ds_tensor", None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,10 @@ def wrap_phases(wrapped: MethodPatches, trainer: Any, run: Run) -> None:
     if handler is None:
         _wrap_forgathers(wrapped, trainer, run)
         return
-    wrapped.wrap(getattr(trainer, "accelerator", None), "backward", (run, "backward"), PhaseWrapper)
+    accelerator = getattr(trainer, "accelerator", None)
+    wrapped.wrap(accelerator, "backward", (run, "backward"), PhaseWrapper)
+    engine = getattr(getattr(accelerator, "deepspeed_engine_wrapped", None), "engine", None)
+    wrapped.wrap(engine, "step", (run, "optimizer"), _EngineStep)
     wrapped.wrap(handler, "on_pre_optimizer_step", functools.partial(_optimizer_begins, run))
     wrapped.wrap(handler, "on_optimizer_step", functools.partial(_optimizer_ends, run))
 
@@ -86,6 +89,15 @@ class PhaseWrapper(MethodPatch):
                 except Exception as error:
                     if not run.fence.keeps(self.name, error):
                         raise
+
+
+class _EngineStep(PhaseWrapper):
+    """The optimizer step of DeepSpeed's engine, which accelerate calls inside its own `backward`."""
+
+    def __call__(self, *arguments: object, **keywords: object) -> object:
+        run, _ = self.around
+        run.fence.call(self.name, run.phases.leave, "backward")  # the pass itself is over
+        return super().__call__(*arguments, **keywords)
 
 
 def _tell_of_batch(run: Run, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:

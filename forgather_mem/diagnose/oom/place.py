@@ -23,7 +23,7 @@ _MODULE_FILE = "torch/nn/modules/module.py"
 _CALLS = ("_call_impl", "_wrapped_call_impl")
 
 # End of a file's path, function names in it, phase. The outermost function listed here decides: whatever runs inside an
-# evaluation is evaluation.
+# evaluation is evaluation. An optimizer's step is one also inside a backward pass: accelerate calls DeepSpeed's there.
 _PHASES: tuple[tuple[str, frozenset[str], str], ...] = tuple(
     (file, frozenset(names.split()), phase)
     for file, names, phase in (
@@ -49,6 +49,10 @@ _PHASES: tuple[tuple[str, frozenset[str], str], ...] = tuple(
         ("torch/optim/optimizer.py", "wrapper", "optimizer"),  # around each optimizer's step
         ("torch/optim/optimizer.py", "load_state_dict", "resume"),
         ("torch/_tensor.py", "backward", "backward"),
+        ("deepspeed/runtime/engine.py", "backward", "backward"),
+        ("deepspeed/runtime/engine.py", "step", "optimizer"),
+        ("deepspeed/runtime/engine.py", "save_checkpoint save_16bit_model", "save"),
+        ("deepspeed/runtime/engine.py", "load_checkpoint", "resume"),
         ("torch/autograd/__init__.py", "backward grad", "backward"),
         ("torch/serialization.py", "save", "save"),
         ("torch/serialization.py", "load", "resume"),
@@ -154,15 +158,24 @@ def _frames(error: BaseException) -> Iterator[FrameType]:
 
 def _phase(frames: list[FrameType]) -> str | None:
     for table in (_PHASES, _ELSE):
+        found: str | None = None
         for frame in frames:
-            code = frame.f_code
-            file, name = _file(frame), code.co_name
-            for end, names, phase in table:
-                if (name in names or not names) and file.endswith(end):
-                    return phase
-            if table is _PHASES and _function(frame) == MODULE_IS_MADE:
-                return "startup"
+            here = _phase_of(frame, table)
+            if here is not None and (found is None or here == "optimizer"):
+                found = here
+            if found not in (None, "backward"):
+                return found
+        if found is not None:
+            return found
     return None
+
+
+def _phase_of(frame: FrameType, table: Iterable[tuple[str, frozenset[str], str]]) -> str | None:
+    file, name = _file(frame), frame.f_code.co_name
+    for end, names, phase in table:
+        if (name in names or not names) and file.endswith(end):
+            return phase
+    return "startup" if table is _PHASES and _function(frame) == MODULE_IS_MADE else None
 
 
 def _layer(frames: list[FrameType], model: object) -> str | None:

@@ -214,8 +214,12 @@ def reserve() -> mmap.mmap:
 
 
 def _phase_of(place: Place, told: str) -> str:
-    """The reported phase is coarse between steps and at startup; the traceback is more precise there."""
-    return told if told in OPAQUE_PHASES or place.phase is None else place.phase
+    """The reported phase is coarse between steps and at startup; the traceback is more precise there.
+
+    But it does not show where accelerate's `backward` calls an engine's optimizer step.
+    """
+    in_engine = (told, place.phase) == ("optimizer", "backward")
+    return told if told in OPAQUE_PHASES or place.phase is None or in_engine else place.phase
 
 
 def _weakly(value: Any) -> Callable[[], Any]:
