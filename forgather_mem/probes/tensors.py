@@ -165,6 +165,11 @@ def storages_of(tensor: torch.Tensor) -> list[tuple[StorageKey, int]]:
     return [storage for part in parts for storage in storages_of(part)]
 
 
+def storages_in(value: object) -> dict[StorageKey, int]:
+    """The storages of all tensors in a module, an optimizer's state, or nested containers, with their sizes."""
+    return dict(storage for tensor in _tensors_in(value) for storage in storages_of(tensor))
+
+
 def _add_storages(tensors: Iterable[torch.Tensor], seen: set[StorageKey]) -> int:
     total = 0
     for tensor in tensors:
@@ -186,6 +191,10 @@ def _tensors_in(value: object) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _tensors_in(inner)
+    elif isinstance(value, torch.nn.Module):
+        yield from itertools.chain(value.parameters(), value.buffers())
+    elif isinstance(value, torch.optim.Optimizer):
+        yield from _tensors_in(list(value.state.values()))
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:

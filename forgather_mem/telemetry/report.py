@@ -226,6 +226,9 @@ class OomReport(Part):
     fit: str | None = field(default=None, metadata=ADDED)  # what the predicted sizes are based on
     no_help: str | None = field(default=None, metadata=ADDED)
     snapshot: str | None = field(default=None, metadata=ADDED)  # the file of the allocator's history
+    callback: str | None = field(default=None, metadata=RARE)  # whose event failed by itself: "KeepsCopies.on_save"
+    line: str | None = field(default=None, metadata=RARE)  # of it: "train.py:41"
+    copied_bytes: int | None = field(default=None, metadata=RARE)  # the tensors that it was copying
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches
 from forgather_mem.diagnose.oom.changes import changes_training, checkpointing_name, step_changes
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
 from forgather_mem.diagnose.oom.fit import PhaseFit, binding, fits_of, largest
-from forgather_mem.diagnose.oom.phase_changes import BY_PHASE
+from forgather_mem.diagnose.oom.phase_changes import BY_PHASE, callback_changes
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import format_bytes
@@ -69,7 +69,10 @@ def advise(failure: FailureContext, settings: RunSettings, uses: Sequence[StepUs
     if failure.phase == "data":  # the batch that could not be made is unknown
         failure, uses = replace(failure, rows=None, length=None), ()
     batches = Batches(failure, settings, uses)
-    changes = BY_PHASE.get(failure.phase, step_changes)(failure, settings, batches)
+    if failure.callback is not None:
+        changes = callback_changes(failure, failure.callback)
+    else:
+        changes = BY_PHASE.get(failure.phase, step_changes)(failure, settings, batches)
     changes[1:1] = allocator_changes(failure, settings)
     changes[:0] = pinned_changes(failure, settings)
     changes, too_large = _sifted(changes, failure)
@@ -177,7 +180,7 @@ def _sifted(changes: Sequence[Change], failure: FailureContext) -> tuple[list[Ch
 
 def _basis(failure: FailureContext, changes: Sequence[Change], batches: Batches) -> str:
     """What the numbers are based on."""
-    if failure.phase not in _NO_BATCH or failure.phase == "evaluate":
+    if failure.callback is None and (failure.phase not in _NO_BATCH or failure.phase == "evaluate"):
         return batches.basis()
     measured = any(change.predicted_bytes is not None for change in changes)
     return "from the sizes of its tensors; keeps 2 % free" if measured else "not measured"
@@ -199,7 +202,9 @@ def _lines_from_one_shape(uses: Sequence[StepUse], held_bytes: int | None) -> It
 
 
 def _no_help(failure: FailureContext, settings: RunSettings) -> Iterator[str]:
-    if failure.phase in _NO_BATCH:
+    if failure.callback is not None:
+        yield "a smaller batch (no pass is running)"
+    elif failure.phase in _NO_BATCH:
         yield _NO_BATCH[failure.phase]
     elif settings.arguments.get(checkpointing_name(settings)):
         yield f"{checkpointing_name(settings)} (it is on)"

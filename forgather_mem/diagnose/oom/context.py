@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from forgather_mem.diagnose.oom.optimizer_sizes import Trained, family_of, states_of
+from forgather_mem.heap.failed_callback import CallbackFailure
 from forgather_mem.probes.tensors import shard_of
 
 # The trainer's arguments that affect memory.
@@ -99,6 +100,7 @@ class FailureContext:
         rows, length: Shape of the current micro-batch.
         parts: Bytes in use by category, as in `oom.in_use`.
         frames: Names of the functions in the traceback, outermost first.
+        callback: The callback that failed by itself.
         predictions: Number of batches that this evaluation had finished.
         workers_bytes: Total memory of the data workers.
         heap_free_bytes: Freed host memory that the C library keeps.
@@ -118,6 +120,7 @@ class FailureContext:
     length: int | None = None
     parts: Mapping[str, int] = field(default_factory=dict)
     frames: Sequence[str] = ()
+    callback: CallbackFailure | None = None
     predictions: int | None = None
     workers_bytes: int | None = None
     heap_free_bytes: int | None = None

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from forgather_mem.diagnose.oom.batch_uses import Batch, batch_of
+from forgather_mem.heap.failed_callback import CallbackFailure, failed_callback
 from forgather_mem.heap.failed_frames import chain
 
 MAX_FRAMES = 2000
@@ -76,6 +77,8 @@ _ELSE = (
 _COMPILED = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "<eval_with_key>", "torch/fx/")
 # In `SourceLocation.functions`, stands for the `__init__` of a module.
 MODULE_IS_MADE = "Module.__init__"
+# What a callback does for itself: it copies, moves, writes or reads the state.
+_OF_CALLBACKS = (None, "save", "startup", "resume")
 _TRAINS = (".backward(", ".train(", ".fit(")
 
 
@@ -88,26 +91,30 @@ class Place:
         layer: The innermost module whose forward pass was running, by its name in `named_modules`; for the outermost
             one, its class. None outside modules, and where compiled code hides it.
         functions: The names of the functions, outermost first.
+        callback: The callback in whose event it was raised, if no pass or evaluation ran in that.
     """
 
     phase: str | None
     layer: str | None
     functions: tuple[str, ...]
+    callback: CallbackFailure | None = None
 
 
-def place_of(error: BaseException, model: object = None) -> Place:
+def place_of(error: BaseException, model: object = None, optimizer: object = None) -> Place:
     """Where this error occurred, as far as its tracebacks show. No reference to the error is kept.
 
     Args:
         error: The error, with its traceback.
         model: The model being trained, used to name layers; default: the outermost module in the traceback.
+        optimizer: The optimizer, used to name what a callback copies.
     """
     frames = list(_frames(error))
-    return Place(
-        phase=_phase(frames),
-        layer=_layer(frames, model),
-        functions=tuple(map(_function, frames)),
-    )
+    functions = tuple(map(_function, frames))
+    found = failed_callback(frames, model, optimizer)
+    inside = _phase(frames[found[1] :]) if found is not None else None
+    if found is not None and inside in _OF_CALLBACKS:
+        return Place(phase="save" if inside == "save" else None, layer=None, functions=functions, callback=found[0])
+    return Place(phase=_phase(frames), layer=_layer(frames, model), functions=functions)
 
 
 def is_before_any_training(error: BaseException) -> bool:

@@ -131,7 +131,7 @@ class OutOfMemoryWatch:
         if run is None or uses is None or found is None:
             return
         model = self._model()
-        place = place_of(error, model)
+        place = place_of(error, model, self._optimizer())
         told = run.failed_phase or run.phase
         phase = _phase_of(place, told)
         inside = phase in STEP_PHASES
@@ -154,6 +154,7 @@ class OutOfMemoryWatch:
             rank=run.rank,
             layer=place.layer,
             functions=place.functions,
+            callback=place.callback,
             memory=memory,
             batch=uses.batch if inside and phase != "data" else None,  # in the data phase it does not exist yet
             largest=uses.largest,
