@@ -25,6 +25,10 @@ _LIMITED_BY = {
 # A fitted line is not trusted beyond this multiple of the largest batch seen.
 _FARTHEST = 4
 _FEWEST_ALIKE = 5
+# The peak of a batch's memory: what it saves in the forward pass, and as much again while gradients pass through it. In
+# seven trainings what this predicts for four times the batch was 6 % too low to 7 % too high; with activation
+# checkpointing, where a layer is computed again, 19 % too low.
+_PEAK_OF_SAVED = 2
 _NO_BATCH = {
     "startup": "a smaller batch (there is no batch yet)",
     "resume": "a smaller batch (there is no batch yet)",
@@ -94,6 +98,7 @@ def room(
     uncounted_bytes: int = 0,
     least_bytes: int = 0,
     between_bytes: int | None = None,
+    saved_bytes: int | None = None,
     limit: str | None = None,
     retains: bool = False,
 ) -> Change | None:
@@ -113,6 +118,7 @@ def room(
         least_bytes: The reported peak: a larger batch takes no less.
         between_bytes: In use between two steps. With batches of one shape, what a step adds to it surely grows with the
             batch: what is predicted follows that, whether a batch fits is still judged by the assumption above.
+        saved_bytes: What a micro-batch saves for its backward pass, if known; that pass adds about as much at the peak.
         limit: What is full then, for people.
         retains: As for `fits_of`: whether freed memory still counts.
     """
@@ -144,7 +150,9 @@ def room(
     if one_shape and between_bytes is not None:
         highest = unseen_bytes + max(max(use.phases.values(), default=0) for use in training)
         least = min(likely, between_bytes + max(0, highest - between_bytes) * count / rows)
-        if retains:
+        if retains and saved_bytes is not None:
+            likely = min(likely, highest + _PEAK_OF_SAVED * saved_bytes * (count / rows - 1))
+        elif retains:
             # What is in use between two steps has been of batches, too, in part. The bounds of the growth are several
             # times apart: their geometric mean has the smallest worst error
             growth = math.sqrt(max(0, least - highest) * max(0, likely - highest))
