@@ -40,3 +40,18 @@ def test_tags_on_the_page_are_those_that_are_written() -> None:
     for name, tag in rows:
         phase = name.replace("{}", "forward")
         assert tag_of(metric_of(phase), device=3) == tag.replace("{i}", "3").replace("{}", "forward")
+
+
+@pytest.mark.parametrize(
+    ("name", "tag", "said"),
+    [
+        ("device/unused_frac", "gpu/unused_pct", "Not a measure of fragmentation"),
+        ("device/headroom_bytes", "gpu/headroom_gib", "An upper bound"),
+        ("cache/time_s", "cache/time_ms", "waits for the kernels"),
+        ("host/shm_bytes", "host/shm_gib", "of any user"),
+        ("trim/freed_bytes", "trim/freed_gib", "other threads"),
+    ],
+)
+def test_what_else_a_number_holds_is_said(name: str, tag: str, said: str) -> None:
+    metric = metric_of(name)
+    assert (metric.tag, said in metric.meaning) == (tag, True)

@@ -196,7 +196,7 @@ def test_a_failing_is_urgent_is_asked_three_times_and_the_reading_goes_on(tmp_pa
             for plans in run._members.values():
                 for plan in plans.values():
                     if state.global_step == 1:
-                        plan.keep_to_budget(1.0)
+                        plan.keep_to_budget(0.0, 1.0)
 
     assert str(loop_training([slow, Stretch()], tmp_path)) == expected
     assert part.calls == 3

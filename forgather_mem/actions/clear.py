@@ -13,9 +13,10 @@ from forgather_mem.telemetry.records import Moment, Sample
 class ClearCache:
     """Empties the cache of the device's allocator (CUDA, ROCm, XPU, MPS, ...).
 
-    Returns the seconds it took and the reserved bytes returned to the driver. Memory of live tensors stays. Its cost
-    shows mostly in the next steps, which have to reallocate. Without an accelerator, and before the training has used
-    it, nothing is done or returned.
+    Returns the seconds it took and the reserved bytes returned to the driver. Memory of live tensors stays. A clear
+    waits for the kernels that are queued, so its seconds hold the training's own work, too. Its cost shows mostly in
+    the next steps, which have to reallocate. Without an accelerator, and before the training has used it, nothing is
+    done or returned.
 
     Args:
         garbage_collection: Collect Python's garbage first, so that tensors in dropped cycles are freed too; its time is

@@ -6,6 +6,7 @@ import functools
 import gc
 import os
 import weakref
+from collections.abc import Callable
 
 from forgather_mem.actions.collect import collect
 
@@ -19,7 +20,11 @@ class HeapHold:
     The price: a frozen object dropped in a cycle stays until `renew` or `give_back`.
 
     Objects frozen by other code are respected: `gc.unfreeze()` is all or nothing, so then nothing is frozen or unfrozen
-    here. Forked children get automatic collection back. Of several overlapping holds, the last one restores it.
+    here. When other code calls `gc.freeze()` meanwhile, what we froze is given back and collected first, so that what
+    is frozen afterwards was alive at their call. A `freeze` that they imported by name is noticed only later: from
+    then on ours and theirs can't be told apart, and both stay frozen.
+
+    Forked children get automatic collection back. Of several overlapping holds, the last one restores it.
 
     Args:
         freeze: Whether to freeze; otherwise only automatic collection is off.
@@ -45,6 +50,7 @@ class HeapHold:
         self._was_enabled = gc.isenabled()
         _holding.add(self)
         _restore_in_children()
+        _FREEZES.watch()
         gc.disable()
 
     def renew(self, *, freeze_again: bool = True) -> dict[str, float]:
@@ -73,12 +79,21 @@ class HeapHold:
         if self._frozen and self._is_ours():
             self._unfreeze()
         _holding.discard(self)
+        if not _holding:
+            _FREEZES.rest()
         heir = next(iter(_holding), None)
         if heir is not None:
             heir._was_enabled |= self._was_enabled
         elif self._was_enabled:
             gc.enable()
         self._held = False  # last: after a Ctrl-C before this, the next call does the rest
+
+    def make_way(self) -> None:
+        """Other code is about to freeze: give back what we froze, and free what has died in it."""
+        if self._frozen and self._is_ours():
+            self._unfreeze()
+            gc.collect()
+        self.foreign = True
 
     def _is_ours(self) -> bool:
         """Whether we may freeze: it is requested, and no other code has frozen anything."""
@@ -92,12 +107,42 @@ class HeapHold:
 
     def _freeze_all(self) -> None:
         self._frozen, self._marker = True, None  # first: after a Ctrl-C in between, there is a record to undo
-        gc.freeze()
+        _FREEZES.original()
         self._marker = [object()]
 
     def _unfreeze(self) -> None:
         gc.unfreeze()
         self._frozen, self._marker = False, None
+
+
+class _Freezes:
+    """Stands in the place of `gc.freeze` while a hold is taken, so that a call of it is known to be others'.
+
+    Attributes:
+        original: Python's own.
+    """
+
+    def __init__(self) -> None:
+        self.original: Callable[[], None] = gc.freeze
+
+    def watch(self) -> None:
+        if gc.freeze != self.theirs:
+            self.original = gc.freeze
+            gc.freeze = self.theirs
+
+    def rest(self) -> None:
+        if gc.freeze == self.theirs:  # what others have replaced since is theirs
+            gc.freeze = self.original
+
+    def theirs(self) -> None:
+        """Freeze all live objects (`gc.freeze`)."""
+        for hold in tuple(_holding):
+            hold.make_way()
+        self.original()
+
+
+# A single instance, because there is one `gc.freeze`
+_FREEZES = _Freezes()
 
 
 @functools.cache
@@ -110,6 +155,7 @@ def _child_begins() -> None:
     if any(hold._was_enabled for hold in _holding):
         gc.enable()
     _holding.clear()
+    _FREEZES.rest()
 
 
 def frees_aged_cycles(generation: int) -> bool:

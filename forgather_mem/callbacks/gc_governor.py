@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 NOTHING: Mapping[str, float] = {}
-BOUNDARIES = ("evaluate", "save", "epoch_end", "train_end")
+BOUNDARIES = ("train_begin", "evaluate", "save", "epoch_end", "train_end")
 # A collection between boundaries that took this long has visited too much: its survivors are frozen too.
 LONG_PAUSE_S = 0.005
 
@@ -31,13 +31,14 @@ LONG_PAUSE_S = 0.005
 class ScheduledGarbageCollector(RuleCallback):
     """Collects garbage on its own schedule instead of CPython's: short pauses, nothing left behind.
 
-    Automatic collection is off. After the first `every_steps` steps everything alive is frozen, so that each later
+    Automatic collection is off. Before the first step everything alive is collected and frozen, so that each later
     collection, a full one every `every_steps` steps, visits only newer objects. At boundaries (evaluations, checkpoints
     and epoch ends), where a pause does not matter, everything is unfrozen, collected and frozen again, within 5 % of
     the time; without any of these this happens every `boundary_steps` steps or `boundary_s` seconds. The steps are the
     same on all ranks: rank 0 decides when a budget stretches the schedule.
 
-    Objects that you have frozen yourself stay frozen: then nothing is frozen or unfrozen here, which is reported once.
+    Objects that you freeze yourself, before or meanwhile, stay frozen: then nothing is frozen or unfrozen here, which
+    is reported once.
     Thresholds are never touched. The collector is restored after the training, however it ends.
 
     Args:
@@ -143,6 +144,8 @@ class _Governor:
             return collect()  # the rest is still frozen: the epoch's end has just collected it
         # An evaluation, a checkpoint and the end of an epoch may follow the same step: the first of them is enough.
         gap_steps = max(1, schedule.gap_steps)
+        if moment.event == "train_begin":
+            return NOTHING if self._started else self._at_boundary(hold, moment, schedule)
         if moment.event == "train_end" or (self._started and moment.step - self._boundary_step >= gap_steps):
             return self._at_boundary(hold, moment, schedule)
         return NOTHING
@@ -163,7 +166,7 @@ class _Governor:
         values = hold.renew(freeze_again=moment.event != "train_end")
         self._started = True
         self._boundary_step = moment.step
-        self._budget.renewed(moment.step, values["collect/time_s"])
+        self._budget.renewed(moment.step, values["collect/time_s"], at_start=moment.event == "train_begin")
         self._plan_ahead(schedule, moment.step)
         if hold.foreign and self._freeze and not self._told_foreign:
             self._told_foreign = True

@@ -88,9 +88,9 @@ class Budget:
         self._found = num_objects
         self._num_freezes += froze
 
-    def renewed(self, step: int, took_s: float) -> None:
-        """A boundary is over."""
-        self._last = (step, self._clock())
+    def renewed(self, step: int, took_s: float, *, at_start: bool = False) -> None:
+        """A boundary is over; `at_start`: the one before the first step."""
+        self._last = None if at_start else (step, self._clock())
         self._renew_s, self._renewed_step = took_s, step
         self._num_freezes = 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from forgather_mem.system.own_time import SHORT_S, OwnTime
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.protocols import PhaseWatcher, SeesBatch
@@ -18,7 +19,7 @@ class PhaseStack:
         in_step: Whether a step was begun that has not ended; None where nobody tells of a step's phases.
         on_batch: Called with the arguments and keywords of what trains on a micro-batch, before it begins.
         on_failure: Called with the error that ends the run, while its frames are alive; nothing of it is kept.
-        watched_s: Seconds that the watchers took so far.
+        own: Takes the seconds that the watchers take.
 
     >>> phases = PhaseStack()
     >>> phases.enter("evaluate"), phases.enter("forward"), phases.current
@@ -26,13 +27,13 @@ class PhaseStack:
     """
 
     __slots__ = (
-        "_fence", "_stack", "_told", "_watchers", "failed", "in_step", "on_batch", "on_failure", "watched_s",
+        "_fence", "_stack", "_told", "_watchers", "failed", "in_step", "on_batch", "on_failure", "own",
     )  # fmt: skip
 
     def __init__(self, fence: FailureGuard | None = None) -> None:
         self.failed: str | None = None
         self.in_step: bool | None = None
-        self.watched_s = 0.0
+        self.own = OwnTime()
         self.on_batch: list[SeesBatch] = []
         self.on_failure: list[Callable[[BaseException], object]] = []
         self._fence = fence or FailureGuard()
@@ -67,7 +68,7 @@ class PhaseStack:
         if self._watchers:
             began_s = time.perf_counter()
             told += self._begin(self._watchers, phase)
-            self.watched_s += time.perf_counter() - began_s
+            self._spent(time.perf_counter() - began_s)
         return True
 
     def leave(self, phase: str) -> None:
@@ -86,7 +87,12 @@ class PhaseStack:
                     except Exception as error:
                         if not self._fence.strike(watching, error):
                             raise
-                self.watched_s += time.perf_counter() - began_s
+                self._spent(time.perf_counter() - began_s)
+
+    def _spent(self, took_s: float) -> None:
+        short_s = min(took_s, SHORT_S)
+        self.own.spent_s += short_s
+        self.own.long_s += took_s - short_s
 
     def _begin(self, watchers: Sequence[_Watching], phase: str) -> list[_Watching]:
         """Tell these that a phase begins; those who are to hear of its end."""

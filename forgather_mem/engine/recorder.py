@@ -25,13 +25,14 @@ class Recorder:
         works: The works that have begun.
         members: The schedules of the callbacks that take part, by the callback's id.
         meter: Passes our share of the time on to rules with a budget; None while no rule has one.
-        self_s: Our own time since the last record, without that of phase watchers.
+        own: Our own time since the last record.
+        reads: Whether a rule with a budget has filled the open record.
         began_at: Performance counter at the start of the run.
     """
 
     __slots__ = (
         "_done", "_event", "_fence", "_ledger", "_phases", "_seen_plans", "_sinks", "_summary", "_written",
-        "_written_at", "began_at", "members", "meter", "record", "self_s", "works",
+        "_written_at", "began_at", "members", "meter", "own", "reads", "record", "works",
     )  # fmt: skip
 
     def __init__(
@@ -40,7 +41,8 @@ class Recorder:
         self.record = OpenRecord()
         self.members: dict[int, dict[str, EventSchedule]] = {}
         self.meter: OverheadMeter | None = None
-        self.self_s = 0.0
+        self.own = phases.own
+        self.reads = False
         self._fence = fence
         self._phases = phases
         self._ledger = ledger
@@ -66,6 +68,7 @@ class Recorder:
                 continue
             if rule.every_epochs and plan.epochs % rule.every_epochs:
                 continue
+            self.reads |= rule.budget_frac is not None
             try:
                 self._do(rule, moment)
             except Exception as error:
@@ -78,17 +81,18 @@ class Recorder:
         view = record.sample
         if view is not None and record.values and view.event == "step_end":
             self._fence.call("step times", self._add_times, view.step, time.perf_counter() if now is None else now)
+        self.reads = False
         sample = record.freeze()
         if sample is not None:
             self._fence.call("summary", self._summary.add, sample)
             self._sinks.write(sample)
 
-    def take_self_s(self) -> float:
-        """Our own seconds since the last call: in events, and in measuring phases."""
-        spent_s, self.self_s = self.self_s + self._phases.watched_s, 0.0
-        self._phases.watched_s = 0.0
+    def take_self_s(self) -> tuple[float, float]:
+        """Our own seconds since the last call: in events, and in measuring phases; then those of readings with a
+        budget."""
+        spent_s, reading_s = self.own.take()
         self._summary.self_s += spent_s
-        return spent_s
+        return spent_s, reading_s
 
     def forget(self) -> None:
         """This is a forked child: all of it is the parent's."""
@@ -103,10 +107,11 @@ class Recorder:
         self._written, self._written_at = step, now
         if steps > 0:
             values["step/time_s"] = all_s / steps
-        values["step/self_s"] = own_s = self.take_self_s()
-        self._summary.add_step_cost(own_s, all_s)
+        own_s, reading_s = self.take_self_s()
+        values["step/self_s"] = own_s
+        self._summary.add_step_cost(own_s, all_s, steps)
         if self.meter is not None:
-            self.meter.took(own_s, all_s, self.members.values())
+            self.meter.took(own_s, reading_s, all_s, self.members.values())
 
     def _do(self, rule: ArmedRule, moment: Moment) -> None:
         record = self.record

@@ -14,11 +14,13 @@ from forgather_mem.engine.facts import current_device, facts_of, finish_facts, r
 from forgather_mem.engine.ledger import Ledger
 from forgather_mem.engine.phases import PhaseStack
 from forgather_mem.engine.recorder import Recorder
-from forgather_mem.engine.schedule import EventSchedule, OverheadMeter, assign_writer, schedules_of
+from forgather_mem.engine.schedule import ArmedRule, EventSchedule, OverheadMeter, assign_writer, schedules_of
 from forgather_mem.engine.sink_set import SinkSet
 from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.system.forks import FORKS
+from forgather_mem.system.own_time import OwnTime
 from forgather_mem.system.process_end import PROCESS_END
+from forgather_mem.system.time_budget import backed_off
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.protocols import PhaseWatcher, SeesBatch, Sink
 from forgather_mem.telemetry.records import Finding, Moment, Objects, Outcome
@@ -70,7 +72,9 @@ class Run:
         self._recorder = Recorder(step, self.fence, self.phases, self.ledger, self.summary, self._sinks)
         self._record, self._works, self._members = self._recorder.record, self._recorder.works, self._recorder.members
         self._at_close: list[Callable[[], object]] = []
+        self._paced: list[ArmedRule] = []  # rules that keep to a budget
         self._end: tuple[str, int | None] | None = None  # how it ended, and the exit code
+        self._closes_since = 0.0, 0.0  # the clocks of our own time
         self._closing = Closing()
         self._forks = FORKS.number
 
@@ -82,11 +86,15 @@ class Run:
             args, state: The trainer's, read once and not kept.
             strict, verdict: As in the constructor.
         """
+        own = OwnTime()
+        began = own.now()
         output_dir = Path(args.output_dir) if getattr(args, "output_dir", None) else None
         facts, device = facts_of(args), current_device()
         run = cls(facts, state.global_step, output_dir=output_dir, device=device, strict=strict, verdict=verdict)
         run.summary.begin(run.step, sizes_now())
         PROCESS_END.ask(run._process_ends, run._forget)
+        run._recorder.own.add(began)
+        own.close()
         return run
 
     @property
@@ -178,15 +186,18 @@ class Run:
         Returns:
             One plan for each event that it handles.
         """
+        began = self._recorder.own.now()
         plans = schedules_of(rules, epoch, self._works.stand_in, self.fence)
         self._members[id(member)] = plans
-        if self._recorder.meter is None and any(plan.paced for plan in plans.values()):
+        self._paced += [rule for plan in plans.values() for rule in plan.paced]
+        if self._recorder.meter is None and self._paced:
             self._recorder.meter = OverheadMeter()
         for sink in sinks:
             self.fence.call(type(sink).__name__, self._sinks.add, sink, self)
         for rule in rules:
             self.fence.call(rule.name, self._works.begin, rule, self)
         assign_writer(plans, self._members.values())
+        self._recorder.own.add(began)
         return plans
 
     # ---- events ----
@@ -203,19 +214,19 @@ class Run:
         urgent = not due and bool(plan.urgent) and self._is_urgent(plan)
         if not (due or urgent) and not (plan.flushes and self._record.sample is not None) and not self.ledger.following:
             return
-        began = time.perf_counter()
+        recorder, own = self._recorder, self._recorder.own
+        began = own.now()
         if self.ledger.following:
-            self.fence.call("ledger", self.ledger.follow, plan.event, step, began)
-        recorder = self._recorder
+            self.fence.call("ledger", self.ledger.follow, plan.event, step, began[0])
         if self._record.sample is not None and not self._record.takes(plan.event, step):
             recorder.flush()
         if (due or urgent) and not (plan.event == "step_end" and plan.seen_step == step):
             recorder.do(plan, Moment(plan.event, step, state.epoch, args, state, control, objects, self), urgent)
-        now = time.perf_counter()
-        recorder.self_s += now - began
+        own.add(began, reading=bool(plan.paced))
         if plan.flushes and self._record.sample is not None:
-            recorder.flush(now)  # the cost of writing appears in the next record
-            recorder.self_s += time.perf_counter() - now
+            began, reads = own.now(), recorder.reads
+            recorder.flush(began[0])  # the cost of writing appears in the next record
+            own.add(began, reading=reads)
 
     def flush(self, now: float | None = None) -> None:
         """Write the open record, if any; `now` is the performance counter, if the caller has just read it."""
@@ -229,8 +240,10 @@ class Run:
         if self.closed:
             return
         if self._end is None:
+            self._closes_since = self._recorder.own.now()
             fenced = functools.partial(functools.partial, self.fence.call)
             self._closing.add(
+                fenced("what was read less often", self._tell_backed_off),
                 fenced("the last record", self.flush),
                 fenced("phases", self.phases.close),
                 *self._works.ends(self),
@@ -296,10 +309,16 @@ class Run:
         self._sinks.clear()
         self._at_close.clear()
 
+    def _tell_backed_off(self) -> None:
+        for rule in {id(rule): rule for rule in self._paced if rule.longest_stretch > 1}.values():
+            self.emit(backed_off(self, *rule.told_rarely()))
+
     def _conclude(self, end: str, exit_code: int | None) -> None:
         """What is known of the run when it is over goes into its summary."""
         fence, summary = self.fence, self.summary
+        self._recorder.own.add(self._closes_since)
         fence.call("own time", self._recorder.take_self_s)
+        self._recorder.own.close()
         fence.call("ledger", self.ledger.close)
         rows = fence.call("ledger", self.ledger.rows) or ()
         summary.told = replace(summary.told, ledger=tuple(rows))

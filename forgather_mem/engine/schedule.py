@@ -14,9 +14,12 @@ from forgather_mem.telemetry.records import Moment, Sample
 from forgather_mem.telemetry.report import Action
 from forgather_mem.telemetry.rule import Rule, name_of
 from forgather_mem.telemetry.triggers import Limit
+from forgather_mem.units import format_share
 
 MAX_STRETCH = 16
 SHARE_RECORDS = 8
+# Of the budget: more often again only with some room, or it would go to and fro.
+_COMES_BACK_FRAC = 0.75
 _NEVER = 2**62
 
 
@@ -51,6 +54,7 @@ class ArmedRule:
         "every_epochs",
         "every_steps",
         "limit",
+        "longest_stretch",
         "name",
         "off",
         "stretch",
@@ -64,6 +68,7 @@ class ArmedRule:
         self.every_epochs = rule.when.every_epochs
         self.budget_frac = rule.budget_frac
         self.stretch = 1  # only every `stretch`-th of its steps
+        self.longest_stretch = 1
         self.limit: Limit | None = rule.when.limit
         self.armed = True  # for a limit: the value has been below it since it last fired
         self.strikes = 0
@@ -72,15 +77,33 @@ class ArmedRule:
         alone = len(works) == 1
         self.works = [ArmedWork(work, self.name if alone else f"{self.name}, {name_of(work)}") for work in works]
 
-    def keep_to_budget(self, share: float) -> None:
-        """All of ours takes this share of the time: look more rarely, or more often again."""
+    def keep_to_budget(self, fixed_share: float, reading_share: float) -> None:
+        """Look as rarely as the budget demands, but at every `MAX_STRETCH`-th of its steps.
+
+        Args:
+            fixed_share: The fraction of the time that all of ours takes apart from such readings.
+            reading_share: The fraction that they take as rarely as they are taken now.
+        """
         assert self.budget_frac is not None
-        stretch = self.stretch
-        while share > self.budget_frac and stretch < MAX_STRETCH:
-            stretch, share = 2 * stretch, share / 2
-        if stretch == self.stretch > 1 and share < self.budget_frac / 4:
-            stretch //= 2
+        each_share, stretch = reading_share * self.stretch, 1
+        while stretch < MAX_STRETCH:
+            budget_frac = self.budget_frac * (1.0 if stretch >= self.stretch else _COMES_BACK_FRAC)
+            if fixed_share + each_share / stretch <= budget_frac:
+                break
+            stretch *= 2
         self.every_steps, self.stretch = self.every_steps // self.stretch * stretch, stretch
+        self.longest_stretch = max(self.longest_stretch, stretch)
+
+    def told_rarely(self) -> tuple[str, str]:
+        """What was read less often, in a few words; and the sentence about it."""
+        assert self.budget_frac is not None
+        what = f"{self.name} (every {self.longest_stretch}{'nd' if self.longest_stretch == 2 else 'th'} step)"
+        often = self.every_steps // self.stretch
+        usual = "every step" if often == 1 else f"every {often:,} steps"
+        if often != 1:
+            what = f"{self.name} (every {often * self.longest_stretch:,} steps)"
+        budget = format_share(self.budget_frac)
+        return what, f"{what}: instead of {usual}, at the rarest (budget {budget} of the time for all our own code)"
 
     def is_usual(self, step: int) -> bool:
         """Whether this would be one of its steps without the budget."""
@@ -127,10 +150,10 @@ class EventSchedule:
         self.epochs = int((epoch or 0.0) + 1e-6)
         self.seen_step = -1
 
-    def keep_to_budget(self, share: float) -> None:
-        """Adapt to the fraction of time that our code takes: check less often, or more often again."""
+    def keep_to_budget(self, fixed_share: float, reading_share: float) -> None:
+        """Adapt to the fractions of time that our code takes: check less often, or more often again."""
         for rule in self.paced:
-            rule.keep_to_budget(share)
+            rule.keep_to_budget(fixed_share, reading_share)
         stretched = [rule for rule in self.paced if rule.stretch > 1]
         self.urgent = [work for rule in stretched for work in rule.works if work.is_urgent is not None]
         if self.paced:
@@ -141,26 +164,31 @@ class EventSchedule:
 
 
 class OverheadMeter:
-    """The fraction of time that our code takes: updated every few records, passed on to rules with a budget."""
+    """The fraction of time that our code takes: updated every few readings, passed on to rules with a budget."""
 
-    __slots__ = ("_all_s", "_num_records", "_own_s")
+    __slots__ = ("_all_s", "_num_readings", "_own_s", "_reading_s")
 
     def __init__(self) -> None:
-        self._own_s = self._all_s = 0.0
-        self._num_records = -1  # one-off work at the start is not representative
+        self._own_s = self._reading_s = self._all_s = 0.0
+        self._num_readings = -1  # one-off work at the start is not representative
 
-    def took(self, own_s: float, all_s: float, members: Iterable[Mapping[str, EventSchedule]]) -> None:
-        """Add a record: our own time since the last one, and the total time."""
-        self._num_records += 1
-        if self._num_records:
-            self._own_s, self._all_s = self._own_s + own_s, self._all_s + all_s
-        if self._num_records < SHARE_RECORDS or not self._all_s:
+    def took(
+        self, own_s: float, reading_s: float, all_s: float, members: Iterable[Mapping[str, EventSchedule]]
+    ) -> None:
+        """Add a record: our own time since the last one, that of readings with a budget in it, and the total time."""
+        self._num_readings += reading_s > 0 or self._num_readings < 0
+        if self._num_readings:
+            self._own_s, self._reading_s, self._all_s = (
+                self._own_s + own_s, self._reading_s + reading_s, self._all_s + all_s,
+            )  # fmt: skip
+        if self._num_readings < SHARE_RECORDS or not self._all_s:
             return
-        share = self._own_s / self._all_s
-        self._num_records, self._own_s, self._all_s = 0, 0.0, 0.0
+        reading_share = self._reading_s / self._all_s
+        fixed_share = max(0.0, self._own_s / self._all_s - reading_share)
+        self._num_readings, self._own_s, self._reading_s, self._all_s = 0, 0.0, 0.0, 0.0
         for plans in members:
             for plan in plans.values():
-                plan.keep_to_budget(share)
+                plan.keep_to_budget(fixed_share, reading_share)
 
 
 def events_of(rules: Sequence[Rule]) -> frozenset[str]:

@@ -39,7 +39,7 @@ class Span:
     """A gauge over a run: first, last and highest value, and the step and phase of the highest.
 
     If a record follows steps without one, a rise of less than 1 % can't be assigned to one of them: the step remains
-    that of the last clear rise, to the value `placed`.
+    that of the last clear rise, to the value `placed`. `read` is the last step with a value.
     """
 
     first: float
@@ -48,6 +48,7 @@ class Span:
     step: int
     phase: str | None = None
     placed: float = 0.0
+    read: int = 0
 
     def rise(self, value: float, step: int, phase: str | None, certain: bool) -> None:
         """Record a value above all earlier ones."""
@@ -100,8 +101,8 @@ class RunSummary:
         least_anon_bytes: The least anonymous memory at a step's end; None before the first reading.
         latest: The last value of every name seen.
         self_s: Our own time so far.
-        steady_self_s, steady_s: Our own time in the steps after the first record, and the duration of these steps:
-            one-off work at the start is in neither.
+        steady_self_s, steady_s, steady_steps: Our own time in the steps after the first record, the duration of these
+            steps, and their number: one-off work at the start is in none.
         findings: The first `MAX_FINDINGS` findings that are no part of the report.
         told: What findings and the ledger have told: the report's `leak`, `oom`, `advice`, `cleanup_calls`, `ledger`.
         switched_off: Rules switched off by the failure guard, one sentence each; also what sinks had to drop.
@@ -120,6 +121,7 @@ class RunSummary:
         self.latest: dict[str, float] = {}
         self.self_s = 0.0
         self.steady_self_s = self.steady_s = 0.0
+        self.steady_steps = 0
         self._begun = False  # the first record has been written
         self.findings: list[Finding] = []
         self.told = RunReport()
@@ -162,7 +164,7 @@ class RunSummary:
         for name, span in self.spans.items():
             value = values.get(name)
             if value is not None:
-                span.last = value
+                span.last, span.read = value, step
                 if value > span.highest:
                     span.rise(value, step, phase, certain)
         anon_bytes = values.get("host/anon_bytes") if sample.event == "step_end" else None
@@ -179,17 +181,18 @@ class RunSummary:
             self.switched_off.append(str(problem))
         self.facts.event_folder = getattr(sink, "folder", None) or self.facts.event_folder
 
-    def add_step_cost(self, own_s: float, all_s: float) -> None:
-        """Add the steps of one record: our own time in them, and their duration."""
+    def add_step_cost(self, own_s: float, all_s: float, steps: int) -> None:
+        """Add the steps of one record: our own time in them, their duration, and how many they are."""
         if self._begun:
             self.steady_self_s += own_s
             self.steady_s += all_s
+            self.steady_steps += steps
         self._begun = True
 
     def _look_for_new(self, sample: Sample, phase: str | None) -> None:
         for name, value in sample.values.items():
             if name not in self.spans and (name in REPORTED or name.startswith("phase/")):
-                self.spans[name] = Span(value, value, value, sample.step, phase, value)
+                self.spans[name] = Span(value, value, value, sample.step, phase, value, sample.step)
                 for head, where in _PHASE_HEADS:
                     if name.startswith(head):
                         self._rising.append((name, _GROUND[where], (where, _phase_of(name, head))))
@@ -215,14 +218,14 @@ class RunSummary:
         return span.highest if span else None
 
     @property
-    def phase_peaks(self) -> dict[tuple[str, str], tuple[float, int]]:
-        """Peak bytes and their step by ("host" | "device", phase)."""
-        peaks = {}
-        for name, span in self.spans.items():
-            for head, where in _PHASE_HEADS:
-                if name.startswith(head):
-                    peaks[where, _phase_of(name, head)] = (span.highest, span.step)
-        return peaks
+    def phases(self) -> dict[tuple[str, str], Span]:
+        """The peaks of phases by ("host" | "device", phase)."""
+        return {
+            (where, _phase_of(name, head)): span
+            for name, span in self.spans.items()
+            for head, where in _PHASE_HEADS
+            if name.startswith(head)
+        }
 
 
 def _phase_of(name: str, head: str) -> str:

@@ -13,8 +13,10 @@ from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, Sample
 from forgather_mem.units import format_duration, format_share
 
-# Short runs need phases too: this many readings are taken whatever they cost, 0.1 ms each.
+# Short runs need phases too: this many steps are measured whatever they cost, 0.1 ms each.
 _ALWAYS = 16
+# And after them a step's phases at least this often, so that no number is from the beginning of a long run.
+_LONGEST_WAIT_S = 10.0
 
 
 class PhaseProbe:
@@ -26,7 +28,8 @@ class PhaseProbe:
     the last one.
 
     A mark that is not reset shows a phase's peak only if it rises in that phase; otherwise the phase is absent. If
-    steps are so short that measuring exceeds its budget, the phases of some steps are skipped.
+    steps are so short that measuring exceeds its budget, the phases of some steps are skipped, but not for longer than
+    10 s. Processor time counts: a busy machine makes no phase rarer.
 
     Args:
         host_mark: Reset the kernel's mark at the start of each phase (about 10 us per phase). Other readers of `VmHWM`
@@ -61,9 +64,9 @@ class PhaseProbe:
         self._peaks: dict[str, float] = {}
         self._whole_run: PeakWindow | None = None
         self.wants_begin, self._measured = True, False
-        self._began_s = time.perf_counter()
-        self._cost_s = 0.0
-        self._num_calls = self._num_left_out = 0
+        self._next_s = 0.0  # when a step is to be measured again
+        self._cost_s = self._unpaid_s = 0.0
+        self._num_steps = self._num_calls = self._num_left_out = 0
 
     def begin(self, run: RunInfo) -> None:
         self.give_back()
@@ -83,7 +86,7 @@ class PhaseProbe:
         self.give_back()
 
     def phase_begin(self, phase: str) -> None:
-        began_s = time.perf_counter()
+        began_s = time.thread_time()
         entry = _Phase(phase)
         try:
             host = host_peaks()
@@ -96,12 +99,12 @@ class PhaseProbe:
             entry.close()
             raise
         self._open.append(entry)
-        self._cost_s += time.perf_counter() - began_s
+        self._unpaid_s += time.thread_time() - began_s
 
     def phase_end(self, phase: str) -> None:
         if all(entry.name != phase for entry in self._open):
             return  # it began before this run did
-        began_s = time.perf_counter()
+        began_s = time.thread_time()
         while True:
             entry = self._open.pop()
             try:
@@ -112,10 +115,9 @@ class PhaseProbe:
                 raise
             if entry.name == phase:
                 break
-        now_s = time.perf_counter()
-        self._cost_s += now_s - began_s
-        if phase == "optimizer" and self._num_calls >= _ALWAYS:  # a whole step has been measured
-            self.wants_begin, self._measured = now_s >= self._paid_s(), True
+        self._unpaid_s += time.thread_time() - began_s
+        if phase == "optimizer":  # a whole step has been measured
+            self._pay()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         self._keep_to_the_budget()
@@ -126,11 +128,18 @@ class PhaseProbe:
         """Whether to measure until the next call: the elapsed time must have paid for the cost of measuring."""
         self._num_calls += 1
         self._num_left_out += not (self.wants_begin or self._measured)
+        if self._unpaid_s:  # of a loop without an optimizer phase, or between steps
+            self._pay()
         self._measured = False
-        self.wants_begin = self._num_calls < _ALWAYS or time.perf_counter() >= self._paid_s()
+        self.wants_begin = self._num_steps < _ALWAYS or time.perf_counter() >= self._next_s
 
-    def _paid_s(self) -> float:
-        return self._began_s + self._cost_s / self.budget_frac
+    def _pay(self) -> None:
+        """A step has been measured: the next one when the time has paid for it."""
+        self._next_s = time.perf_counter() + min(_LONGEST_WAIT_S, self._unpaid_s / self.budget_frac)
+        self._cost_s += self._unpaid_s
+        self._unpaid_s = 0.0
+        self._num_steps += 1
+        self.wants_begin, self._measured = self._num_steps < _ALWAYS, True
 
     def _keep(self, name: str, window: PeakWindow | None) -> None:
         if window is None:

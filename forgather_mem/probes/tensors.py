@@ -34,10 +34,10 @@ class TensorProbe:
     """Bytes of the model's parameters, gradients and buffers and of the optimizer's state.
 
     Each storage is counted once: tied weights don't count twice, and a storage in two groups counts in the first of
-    parameters, gradients, optimizer, buffers. Of a distributed tensor the part on this rank counts; a tensor on the
-    meta device holds nothing. Gradients are absent if there are none: read them at `pre_optimizer_step`. Walking 300
-    parameters and their state takes about 3 ms, so the reading is repeated at an event only while it stays within its
-    budget.
+    parameters, gradients, optimizer, buffers. Of a distributed tensor the part on this rank counts, and of a parameter
+    that DeepSpeed's ZeRO-3 has partitioned its shard; a tensor on the meta device holds nothing. Gradients are absent
+    if there are none: read them at `pre_optimizer_step`. Walking 300 parameters and their state takes about 3 ms, so
+    the reading is repeated at an event only while it stays within its budget.
 
     Args:
         budget_frac: That budget, as a fraction of the time.
@@ -77,7 +77,11 @@ def tensor_bytes(model: Any, optimizer: Any = None) -> dict[str, float]:
     values: dict[str, float] = {}
     if hasattr(model, "parameters") and hasattr(model, "buffers"):
         parameters = list(model.parameters())
-        values["tensors/parameters_bytes"] = _add_storages(parameters, seen)
+        size = _add_storages(
+            [*parameters, *(shard for one in parameters if (shard := shard_of(one)) is not None)], seen
+        )
+        if size or not any(hasattr(parameter, "ds_numel") for parameter in parameters):  # else ZeRO-3 has it elsewhere
+            values["tensors/parameters_bytes"] = size
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if gradients:
             values["tensors/gradients_bytes"] = _add_storages(gradients, seen)
@@ -86,6 +90,14 @@ def tensor_bytes(model: Any, optimizer: Any = None) -> dict[str, float]:
     if hasattr(model, "buffers"):
         values["tensors/buffers_bytes"] = _add_storages(model.buffers(), seen)
     return values
+
+
+def shard_of(parameter: torch.Tensor) -> torch.Tensor | None:
+    """This rank's part of a parameter that DeepSpeed's ZeRO-3 has partitioned; None for any other.
+
+    Outside the passes such a parameter is a placeholder of 0 elements; the part is padded to equal parts.
+    """
+    return getattr(parameter, "ds_tensor", None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +166,11 @@ def storages_of(tensor: torch.Tensor) -> list[tuple[StorageKey, int]]:
     return [storage for part in parts for storage in storages_of(part)]
 
 
+def storages_in(value: object) -> dict[StorageKey, int]:
+    """The storages of all tensors in a module, an optimizer's state, or nested containers, with their sizes."""
+    return dict(storage for tensor in _tensors_in(value) for storage in storages_of(tensor))
+
+
 def _add_storages(tensors: Iterable[torch.Tensor], seen: set[StorageKey]) -> int:
     total = 0
     for tensor in tensors:
@@ -175,6 +192,10 @@ def _tensors_in(value: object) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _tensors_in(inner)
+    elif isinstance(value, torch.nn.Module):
+        yield from itertools.chain(value.parameters(), value.buffers())
+    elif isinstance(value, torch.optim.Optimizer):
+        yield from _tensors_in(list(value.state.values()))
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:

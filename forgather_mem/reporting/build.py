@@ -19,6 +19,7 @@ from forgather_mem.formats.stalls import may_stall
 from forgather_mem.reporting.table import format_place
 from forgather_mem.reporting.text import report_text
 from forgather_mem.telemetry import run_session
+from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import (
     BackedOff,
     Breakdown,
@@ -41,6 +42,8 @@ _PARTS = ("parameters", "gradients", "optimizer")
 _BUSY_PHASES = ("forward", "backward")
 # The peaks of the run and of a phase come from two kernel counters, which differ by a few pages per CPU.
 _SAME_FRAC = 0.99
+# Phases are not read at every step: of the steps, so many have to lack a reading before that is told.
+_HIDDEN_STEPS, _HIDDEN_FRAC = 20, 0.1
 
 
 def build_report(summary: RunSummary) -> RunReport:
@@ -66,16 +69,7 @@ def build_report(summary: RunSummary) -> RunReport:
             pause_max_s=summary.latest.get("gc/pause_max_s", 0.0),
         ),
         cache=_cache(summary),
-        overhead=Overhead(
-            seconds=summary.self_s,
-            share_of_run=summary.self_s / wall_s if wall_s > 0 else 0.0,
-            share_of_step=_share_of_step(summary),
-            backed_off=tuple(
-                BackedOff(what=finding.data["what"], text=finding.text)
-                for finding in summary.findings
-                if finding.kind == "backed_off"
-            ),
-        ),
+        overhead=_overhead(summary, wall_s),
         switched_off=tuple(summary.switched_off),
     )
 
@@ -206,8 +200,14 @@ def _peaks(summary: RunSummary) -> Iterator[Peak]:
     places = [("host", "host", _host_peak(summary)), ("device", f"gpu{summary.device or 0}", _device_peak(summary))]
     for family, where, whole in places:
         found = [
-            Peak(where=where, bytes=int(size), step=step, phase=phase)
-            for (place, phase), (size, step) in summary.phase_peaks.items()
+            Peak(
+                where=where,
+                bytes=int(span.highest),
+                step=span.step,
+                phase=phase,
+                not_read_since=_not_read_since(summary, phase, span, whole),
+            )
+            for (place, phase), span in summary.phases.items()
             if place == family
         ]
         found.sort(key=lambda peak: -peak.bytes)
@@ -216,6 +216,13 @@ def _peaks(summary: RunSummary) -> Iterator[Peak]:
         elif whole.highest:
             yield Peak(where=where, bytes=int(whole.highest), step=whole.step, phase=whole.phase or "other")
         yield from found
+
+
+def _not_read_since(summary: RunSummary, phase: str, span: Span, whole: Span) -> int | None:
+    """The last step that could tell this phase of every step, if a higher peak elsewhere has hidden it for long."""
+    hidden = phase in STEP_PHASES and span.highest < _SAME_FRAC * whole.highest
+    steps_since = summary.last_step - span.read
+    return span.read if hidden and steps_since > max(_HIDDEN_STEPS, _HIDDEN_FRAC * summary.steps) else None
 
 
 def _breakdown(summary: RunSummary) -> Breakdown:
@@ -266,10 +273,22 @@ def _cache(summary: RunSummary) -> CacheClears:
     return CacheClears()
 
 
-def _share_of_step(summary: RunSummary) -> float:
-    """The fraction of a step that our readings take in steady state, without the actions that free memory."""
+def _overhead(summary: RunSummary, wall_s: float) -> Overhead:
+    """What watching costs in each step in steady state, and once; without the actions that free memory."""
     acting_s = sum(row.time_s for row in summary.told.ledger)
-    return max(0.0, summary.steady_self_s - acting_s) / summary.steady_s if summary.steady_s > 0 else 0.0
+    reading_s = max(0.0, summary.steady_self_s - acting_s)
+    return Overhead(
+        seconds=summary.self_s,
+        share_of_run=summary.self_s / wall_s if wall_s > 0 else 0.0,
+        share_of_step=reading_s / summary.steady_s if summary.steady_s > 0 else 0.0,
+        step_s=reading_s / summary.steady_steps if summary.steady_steps else 0.0,
+        once_s=max(0.0, summary.self_s - reading_s - acting_s) if summary.steady_steps else summary.self_s,
+        backed_off=tuple(
+            BackedOff(what=finding.data["what"], text=finding.text)
+            for finding in summary.findings
+            if finding.kind == "backed_off"
+        ),
+    )
 
 
 def _start(summary: RunSummary, name: str) -> float:
@@ -295,8 +314,8 @@ def _highest(summary: RunSummary, place: str, *names: str) -> Span:
     """The highest of these gauges and of the phases: an evaluation after the last step appears in a phase only."""
     spans = [_span(summary, name) for name in names]
     spans += [
-        Span(size, size, size, step, phase)
-        for (where, phase), (size, step) in summary.phase_peaks.items()
+        Span(span.highest, span.highest, span.highest, span.step, phase)
+        for (where, phase), span in summary.phases.items()
         if where == place
     ]
     return max(spans, key=lambda span: span.highest)  # on a tie, the first

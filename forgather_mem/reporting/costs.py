@@ -11,8 +11,8 @@ from forgather_mem.units import format_bytes, format_duration, format_share
 
 # With fewer steps, a single expensive reading weighs too much to represent the others.
 _STEADY_STEPS = 100
-# Time for attaching, opening files and the first readings; the fraction of a short run from which it is mentioned.
-_START_S, _NOTED_FRAC = 1.0, 0.01
+# The end of what is told of a rule that keeps to a budget: "watch (every 16th step)".
+_A_RHYTHM = ("step)", "steps)")
 # Our own collections, clears and trims: the number from which they are judged, the fraction of freed memory that must
 # stay free, and the fraction of the run's time from which they are mentioned.
 _ENOUGH_CALLS = 3
@@ -60,40 +60,30 @@ def parts_sentences(report: RunReport) -> Iterator[str]:
 
 
 def own_sentences(report: RunReport, *, brief: bool = False) -> Iterator[str]:
-    """Our overhead, and what was read less often because of it."""
+    """Our overhead: in each step, and once; and what was read less often because of it."""
     ours = report.overhead
     spent_s = sum(row.time_s for row in report.ledger)
-    actions = f", {format_duration(spent_s)} of it to free memory" if spent_s else ""
-    if is_mostly_start(report):
-        yield own_share(report)
-        return
+    actions = f"{format_duration(spent_s)} of it to free memory" if spent_s else ""
     text = f"{format_share(ours.share_of_run)} of the run"
-    if not brief:
-        text += f" ({format_duration(ours.seconds)}{actions})"
+    if ours.step_s:
+        each = f"{format_duration(ours.step_s)} a step ({format_share(ours.share_of_step)})"
+        text += f": {', '.join(filter(None, (each, f'{format_duration(ours.once_s)} once', actions)))}"
+    elif not brief:
+        text += f" ({', '.join(filter(None, (format_duration(ours.seconds), actions)))})"
     reading_frac = ours.share_of_step if report.steps >= _STEADY_STEPS else 0.0
-    if reading_frac > OWN_BUDGET_FRAC:
-        text += (
-            f"; readings take {format_share(reading_frac)} of a step: below {format_share(OWN_BUDGET_FRAC)} when "
-            f"read every {_ordinal(reading_frac)} step"
-        )
-    yield text
     rarer = rarer_readings(report)
+    if reading_frac > OWN_BUDGET_FRAC and not any(what.endswith(_A_RHYTHM) for what in rarer):
+        text += f"; below {format_share(OWN_BUDGET_FRAC)} when read every {_ordinal(reading_frac)} step"
+    yield text
     if rarer and not brief:
         yield f"sampled less often to stay within budget: {', '.join(rarer)}"
-
-
-def is_mostly_start(report: RunReport) -> bool:
-    """Whether our overhead in a short run is mostly one-off work at the start, which a longer run dilutes."""
-    ours = report.overhead
-    of_step = ours.share_of_step
-    return bool(0 < 2 * of_step < ours.share_of_run > _NOTED_FRAC and ours.seconds < _START_S)
 
 
 def own_share(report: RunReport) -> str:
     """Our overhead in a few words."""
     ours = report.overhead
-    if is_mostly_start(report):
-        return f"{format_share(ours.share_of_step)} of a step, {format_duration(ours.seconds)} including the start"
+    if ours.step_s:
+        return f"{format_share(ours.share_of_step)} of a step and {format_duration(ours.once_s)} once"
     return format_share(ours.share_of_run)
 
 

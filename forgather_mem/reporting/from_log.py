@@ -156,11 +156,12 @@ class _LogReplay:
             self._last_step = sample.step
         elif self._last_step >= 0 and not self._spacing and sample.event == "step_end":
             self._spacing = max(1, sample.step - self._last_step)
+        steps = max(0, sample.step - self._summary.last_step)
         self._summary.add(sample)
         self._growth.add(sample)
         own_s = values.get("step/self_s", 0.0)
         self._summary.self_s += own_s
-        self._summary.add_step_cost(own_s, max(0.0, sample.time_s - self._last_s))
+        self._summary.add_step_cost(own_s, max(0.0, sample.time_s - self._last_s), steps)
         self._last_s = sample.time_s
         self._book(sample)
         used_frac, available = values.get("host/limit_used_frac"), values.get("host/available_bytes")

@@ -10,7 +10,7 @@ from forgather_mem.reporting.html_style import SCRIPT, STYLE
 from forgather_mem.reporting.table import format_place
 from forgather_mem.reporting.text import report_text
 from forgather_mem.telemetry.events import PHASES
-from forgather_mem.telemetry.report import RunReport
+from forgather_mem.telemetry.report import Peak, RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
 
 # The curves on the page.
@@ -144,7 +144,7 @@ def _tables(report: RunReport) -> Iterator[Table]:
         "Peaks",
         ("where", "size", "step", "phase"),
         [
-            (format_place(peak.where) + _rank(peak.rank), format_bytes(peak.bytes), f"{peak.step:,}", peak.phase)
+            (format_place(peak.where) + _rank(peak.rank), _size(peak), f"{peak.step:,}", peak.phase)
             for peak in report.peaks
         ],
     )
@@ -198,6 +198,11 @@ def _tables(report: RunReport) -> Iterator[Table]:
         ("TensorBoard", run.event_folder or ""),
     ]
     yield "The run", ("", ""), [fact for fact in facts if fact[1]]
+
+
+def _size(peak: Peak) -> str:
+    since = peak.not_read_since
+    return format_bytes(peak.bytes) + (f" (not read since step {since:,})" if since is not None else "")
 
 
 def _rank(rank: int | None) -> str:

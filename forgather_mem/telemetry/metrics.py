@@ -97,7 +97,13 @@ METRICS: tuple[Metric, ...] = (
         "Proportional set size of all child processes: shared pages are counted once. Read within a time budget.",
         cadence="slow",
     ),
-    _gib("host/shm_bytes", "host/shm_gib", "Used space of /dev/shm, where data workers pass tensors.", cadence="slow"),
+    _gib(
+        "host/shm_bytes",
+        "host/shm_gib",
+        "Used space of /dev/shm, by whichever process of any user that sees the same one: the machine's or the "
+        "container's. Data workers pass tensors there; what this process holds of it is shmem.",
+        cadence="slow",
+    ),
     _gib(
         "host/shmem_bytes",
         "host/shmem_gib",
@@ -132,14 +138,16 @@ METRICS: tuple[Metric, ...] = (
     _pct("device/reserved_frac", "gpu/reserved_pct", "reserved / total memory of the device."),
     _pct(
         "device/unused_frac",
-        "gpu/frag_pct",
-        "(reserved - allocated) / reserved: held by the allocator but not by a tensor.",
+        "gpu/unused_pct",
+        "(reserved - allocated) / reserved: the allocator's cache, which later tensors use again. Not a measure of "
+        "fragmentation: it is high after every large tensor that was freed.",
     ),
     _gib(
         "device/headroom_bytes",
         "gpu/headroom_gib",
         "Driver free (within set_per_process_memory_fraction) + reserved - allocated, without free blocks of private "
-        "pools: at most this can still be allocated, at the end of a step; lowest so far.",
+        "pools, at the end of a step; lowest so far. An upper bound: the next step's peak comes on top, and one large "
+        "tensor may find no gap that is large enough.",
         running="min",
     ),
     _count(
@@ -208,14 +216,23 @@ METRICS: tuple[Metric, ...] = (
     _gib(
         "cache/freed_bytes",
         "cache/freed_gib",
-        "Memory that the clears of this step gave back to the driver.",
+        "By how much what the allocator holds from the driver shrank in the clears of this step.",
         kind=FLOW,
     ),
-    _time("cache/time_s", "cache/time_ms", 1e3, "ms", "Time the clears of this step took.", kind=FLOW),
+    _time(
+        "cache/time_s",
+        "cache/time_ms",
+        1e3,
+        "ms",
+        "Time the clears of this step took. A clear first waits for the kernels that the training has queued, so most "
+        "of it may be the training's own.",
+        kind=FLOW,
+    ),
     _gib(
         "collect/freed_bytes",
         "collect/freed_gib",
-        "By how much anonymous memory shrank in our callbacks' collections of this step.",
+        "By how much anonymous memory shrank during our callbacks' collections of this step; what glibc keeps of what "
+        "was freed is not in it.",
         kind=FLOW,
     ),
     _time("collect/time_s", "collect/time_ms", 1e3, "ms", "Time those collections took.", kind=FLOW),
@@ -223,14 +240,15 @@ METRICS: tuple[Metric, ...] = (
     _gib(
         "trim/freed_bytes",
         "trim/freed_gib",
-        "Memory that malloc_trim gave back to the system in this step.",
+        "By how much resident memory shrank during malloc_trim in this step: what other threads free and allocate "
+        "meanwhile is in it, too.",
         kind=FLOW,
     ),
     _time("trim/time_s", "trim/time_ms", 1e3, "ms", "Time malloc_trim took in this step.", kind=FLOW),
     _gib(
         "tensors/parameters_bytes",
         "tensors/parameters_gib",
-        "Storages of the model's parameters, each counted once.",
+        "Storages of the model's parameters on this rank, each counted once; under DeepSpeed's ZeRO-3 their shards.",
         cadence="slow",
     ),
     _gib(
@@ -255,7 +273,14 @@ METRICS: tuple[Metric, ...] = (
     ),
     _count("workers/count", "workers/count", "Child processes alive.", cadence="slow"),
     _time("step/time_s", "step/time_ms", 1e3, "ms", "Wall time since the last step's end (monotonic clock)."),
-    _time("step/self_s", "step/self_us", 1e6, "us", "Our own time in this step.", kind=FLOW),
+    _time(
+        "step/self_s",
+        "step/self_us",
+        1e6,
+        "us",
+        "Our own time in this step: of the processor, and waits for a disk or a device.",
+        kind=FLOW,
+    ),
     _gib("ranks/allocated_min_bytes", "ranks/allocated_min_gib", "Lowest device allocation over the ranks."),
     _gib("ranks/allocated_max_bytes", "ranks/allocated_max_gib", "Highest device allocation over the ranks."),
     _gib("ranks/reserved_min_bytes", "ranks/reserved_min_gib", "Lowest reserved device memory over the ranks."),

@@ -87,6 +87,8 @@ class Peak(Part):
     bytes: int
     step: int
     phase: str
+    # The last step that could tell this phase's peak, if the run's peak has hidden it since
+    not_read_since: int | None = field(default=None, metadata=RARE)
     rank: Rank | None = field(default=None, metadata=RARE)
 
 
@@ -224,6 +226,9 @@ class OomReport(Part):
     fit: str | None = field(default=None, metadata=ADDED)  # what the predicted sizes are based on
     no_help: str | None = field(default=None, metadata=ADDED)
     snapshot: str | None = field(default=None, metadata=ADDED)  # the file of the allocator's history
+    callback: str | None = field(default=None, metadata=RARE)  # whose event failed by itself: "KeepsCopies.on_save"
+    line: str | None = field(default=None, metadata=RARE)  # of it: "train.py:41"
+    copied_bytes: int | None = field(default=None, metadata=RARE)  # the tensors that it was copying
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,11 +284,16 @@ class BackedOff(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead(Part):
-    """What watching cost; of a step in steady state, without what is done once at the start."""
+    """What watching cost; of a step in steady state, without what is done once.
+
+    Processor time, and waits for a disk or a device; not the waits for a processor that others keep busy.
+    """
 
     seconds: float = 0.0
     share_of_run: float = 0.0
     share_of_step: float = field(default=0.0, metadata=ADDED)
+    step_s: float = field(default=0.0, metadata=ADDED)  # in each step
+    once_s: float = field(default=0.0, metadata=ADDED)  # at the start, between steps, and at the end
     backed_off: tuple[BackedOff, ...] = field(default=(), metadata=ADDED)
     rank: Rank | None = field(default=None, metadata=RARE)
 

@@ -248,7 +248,9 @@ def test_our_own_time_is_what_we_took(tmp_path: Path) -> None:
     assert sum(own) < sum(value for _, value in capture.series("step/time_s"))
     assert callback.summary is not None
     report = built(callback.summary)
-    assert report["overhead"]["seconds"] == pytest.approx(sum(own), abs=0.05)
+    assert 0 < report["overhead"]["seconds"] - sum(own) < 1  # what it takes to close
+    assert report["overhead"]["step_s"] == pytest.approx(sum(own[1:]) / len(own[1:]))
+    assert report["overhead"]["once_s"] == pytest.approx(report["overhead"]["seconds"] - sum(own[1:]))
     assert report["overhead"]["share_of_run"] == pytest.approx(
         report["overhead"]["seconds"] / report["run"]["wall_s"], rel=1e-6
     )

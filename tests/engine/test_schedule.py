@@ -33,10 +33,11 @@ def plan_of(*rules: Rule) -> EventSchedule:
     return schedules_of(rules, None, lambda work: work)["step_end"]
 
 
-def share_after(share: float, plan: EventSchedule, records: int = SHARE_RECORDS + 1) -> None:
+def share_after(share: float, plan: EventSchedule, fixed_share: float = 0.0) -> None:
+    """Readings take this share of the time as rarely as they are taken now, and what else is ours the fixed one."""
     own = OverheadMeter()
-    for _ in range(records):
-        own.took(share, 1.0, [{"step_end": plan}])
+    for _ in range(SHARE_RECORDS + 1):
+        own.took(fixed_share + share, share, 1.0, [{"step_end": plan}])
 
 
 @pytest.mark.parametrize(("share", "period"), [(0.004, 1), (0.009, 2), (0.03, 8), (0.9, MAX_STRETCH)])
@@ -49,9 +50,9 @@ def test_a_rule_above_its_budget_is_looked_at_so_rarely_that_it_keeps_it(share: 
 def test_what_is_done_once_at_the_beginning_stretches_nothing() -> None:
     plan = plan_of(Rule(when=Every(steps=1), do=[nothing], budget_frac=0.005))
     own = OverheadMeter()
-    own.took(0.5, 1.0, [{"step_end": plan}])
+    own.took(0.5, 0.5, 1.0, [{"step_end": plan}])
     for _ in range(SHARE_RECORDS):
-        own.took(0.001, 1.0, [{"step_end": plan}])
+        own.took(0.001, 0.001, 1.0, [{"step_end": plan}])
     assert plan.period == 1
 
 
@@ -61,6 +62,22 @@ def test_its_own_period_is_multiplied_and_comes_back_when_the_share_falls() -> N
     assert plan.period == 20
     share_after(0.001, plan)
     assert plan.period == 10
+
+
+def test_after_one_dear_reading_every_step_is_read_again_although_all_of_ours_costs_something() -> None:
+    plan = plan_of(Rule(when=Every(steps=1), do=[nothing], budget_frac=0.005))
+    share_after(0.2, plan, fixed_share=0.002)
+    assert plan.period == MAX_STRETCH
+    share_after(0.001 / MAX_STRETCH, plan, fixed_share=0.002)
+    assert plan.period == 1
+
+
+def test_what_reading_more_rarely_does_not_save_counts_too() -> None:
+    plan = plan_of(Rule(when=Every(steps=1), do=[nothing], budget_frac=0.005))
+    share_after(0.004, plan, fixed_share=0.004)
+    assert plan.period == 4
+    share_after(0.004 / 4, plan, fixed_share=0.006)
+    assert plan.period == MAX_STRETCH
 
 
 def test_rules_without_a_budget_keep_their_rhythm_beside_it() -> None:

@@ -17,9 +17,10 @@ from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.reporting.build import Report, build_report, verdict, write_report
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.telemetry.report import Collector
+from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.telemetry.run_session import FOLDER, PRINTED, make_notes, noted
 from forgather_mem.units import GIB, MIB
-from tests.reporting.report_fixtures import all_well, built, text_of, written
+from tests.reporting.report_fixtures import all_well, built, page_of, text_of, written
 from tests.reporting.summaries import cpu_run, gpu_run, read
 
 NUMBER = (int, float)
@@ -84,6 +85,8 @@ SCHEMA_1: dict[str, Any] = {
         "seconds": NUMBER,
         "share_of_run": NUMBER,
         "share_of_step": NUMBER,
+        "step_s": NUMBER,
+        "once_s": NUMBER,
         "backed_off": [{"what": str, "text": str}],
     },
     "switched_off": [],
@@ -421,3 +424,31 @@ def test_only_the_final_report_counts_as_printed(tmp_path: Path, monkeypatch: py
         report["run"] |= {"end": end, "folder": folder}
         assert "forgather-mem" in f"{report}"
     assert noted(str(tmp_path), PRINTED) == ["late"]
+
+
+def with_a_save_at(step: int, *, resets: bool) -> RunSummary:
+    """400 steps whose forward pass takes 545 MiB; one checkpoint goes higher, after which no phase can be told, unless
+    the mark is reset."""
+    summary = RunSummary()
+    for number in range(1, 401):
+        values = {"host/rss_peak_bytes": (1331 if number >= step else 545) * MIB}
+        if number <= step or resets:
+            values["phase/host/forward_peak_bytes"] = 545 * MIB
+        summary.add(Sample("step_end", number, 0.1, 0.0, values))
+        if number == step:
+            summary.add(Sample("save", number, 0.1, 0.0, {"phase/host/save_peak_bytes": 1331 * MIB}))
+    return summary
+
+
+def test_a_phase_that_a_higher_peak_has_hidden_is_marked_wherever_it_is_shown() -> None:
+    report = build_report(with_a_save_at(28, resets=False))
+    forward = next(peak for peak in report.peaks if peak.phase == "forward")
+    assert (forward.bytes, forward.not_read_since) == (545 * MIB, 28)
+    assert next(peak for peak in to_dict(report)["peaks"] if peak["phase"] == "forward")["not_read_since"] == 28
+    assert "545.0 MiB (not read since step 28)" in page_of(to_dict(report), {})
+    assert all(peak.not_read_since is None for peak in report.peaks if peak.phase != "forward")
+
+
+def test_a_phase_that_is_read_to_the_end_is_not_marked() -> None:
+    for summary in (with_a_save_at(28, resets=True), with_a_save_at(395, resets=False)):
+        assert not any("not_read_since" in peak for peak in built(summary)["peaks"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from forgather_mem.telemetry.records import Finding
 from forgather_mem.units import MIB
 from tests.reporting.report_fixtures import all_well, built, text_of
@@ -31,15 +33,15 @@ def call(file: str, seconds: float, whose: str = "user", freed_bytes: int = 0) -
 
 
 OVER_THE_BUDGET = """\
-OWN COST  1.3 % of the run (25.0 s, 400.0 ms of it to free memory); readings
-          take 1.2 % of a step: below 0.5 % when read every 3rd step
+OWN COST  1.3 % of the run: 11.0 ms a step (1.2 %), 2.6 s once, 400.0 ms of it
+          to free memory; below 0.5 % when read every 3rd step
           sampled less often to stay within budget: PSS, phases, tracked objects
 """
 
 
 def test_readings_that_were_too_dear_are_named_with_what_was_done_about_it() -> None:
     summary = gpu_run()
-    summary.self_s, summary.steady_self_s, summary.steady_s = 25.0, 22.4, 1800.0
+    summary.self_s, summary.steady_self_s, summary.steady_s, summary.steady_steps = 25.0, 22.4, 1800.0, 2000
     told = [
         {"what": "PSS", "text": "PSS: read every 50.0 s instead of every 10.0 s; the slowest reading took 50.0 ms"},
         {"what": "phases", "text": "phases: missing in 400 of 2,000 readings; measuring them takes 43 us"},
@@ -52,23 +54,34 @@ def test_readings_that_were_too_dear_are_named_with_what_was_done_about_it() -> 
     assert report["overhead"]["backed_off"] == told
     assert OVER_THE_BUDGET in text_of(report)
     report["leak"].update(verdict="no leak", bytes_per_step_high=4096.0)
-    assert "Own cost 1.3 %, 3 readings sampled less often." in " ".join(text_of(report).split())
+    assert "Own cost 1.2 % of a step and 2.6 s once, 3 readings sampled less often." in " ".join(
+        text_of(report).split()
+    )
 
 
 def test_what_is_done_once_is_no_reason_to_read_more_rarely() -> None:
     summary = gpu_run()
-    summary.self_s, summary.steady_self_s, summary.steady_s = 25.0, 4.4, 1800.0
-    assert "OWN COST  1.3 % of the run (25.0 s, 400.0 ms of it to free memory)\n" in text_of(built(summary))
+    summary.self_s, summary.steady_self_s, summary.steady_s, summary.steady_steps = 25.0, 4.4, 1800.0, 2000
+    own = "OWN COST  1.3 % of the run: 2.0 ms a step (0.2 %), 20.6 s once, 400.0 ms of it to free memory"
+    assert own in " ".join(text_of(built(summary)).split()).replace("OWN COST", "OWN COST ")
+
+
+def test_where_readings_have_become_rare_the_advice_to_read_more_rarely_is_not_given() -> None:
+    summary = gpu_run()
+    summary.self_s, summary.steady_self_s, summary.steady_s, summary.steady_steps = 25.0, 22.4, 1800.0, 2000
+    told = {"kind": "backed_off", "step": 2000, "text": "...", "data": {"what": "watch (every 16th step)"}}
+    summary.tell(Finding(**told))
+    text = " ".join(text_of(built(summary)).split())
+    assert "when read every" not in text
+    assert "sampled less often to stay within budget: watch (every 16th step)" in text
 
 
 def test_of_a_short_run_the_cost_of_the_start_is_told_apart_from_what_a_step_costs() -> None:
     summary = cpu_run()
     summary.facts.wall_s = 1.2
-    summary.self_s, summary.steady_self_s, summary.steady_s = 0.3, 0.01, 1.0
+    summary.self_s, summary.steady_self_s, summary.steady_s, summary.steady_steps = 0.3, 0.01, 1.0, 50
     report = built(summary)
-    assert "OWN COST  1.0 % of a step, 300.0 ms including the start\n" in text_of(report)
+    assert (report["overhead"]["step_s"], report["overhead"]["once_s"]) == pytest.approx((0.0002, 0.29))
+    assert "OWN COST  25.0 % of the run: 0.2 ms a step (1.0 %), 290.0 ms once\n" in text_of(report)
     report["leak"].update(verdict="no leak", bytes_per_step_high=4096.0)
-    assert "Own cost 1.0 % of a step, 300.0 ms including the start" in " ".join(text_of(report).split())
-    assert "OWN COST  25.0 % of the run (300.0 ms" in text_of(
-        {**report, "overhead": {**report["overhead"], "share_of_step": 0.2}, "leak": built(cpu_run())["leak"]}
-    )
+    assert "Own cost 1.0 % of a step and 290.0 ms once." in " ".join(text_of(report).split())

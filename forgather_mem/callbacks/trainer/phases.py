@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -38,7 +37,10 @@ def wrap_phases(wrapped: MethodPatches, trainer: object, run: Run) -> None:
     if handler is None:
         _wrap_forgathers(wrapped, trainer, run)
         return
-    wrapped.wrap(getattr(trainer, "accelerator", None), "backward", (run, "backward"), PhaseWrapper)
+    accelerator = getattr(trainer, "accelerator", None)
+    wrapped.wrap(accelerator, "backward", (run, "backward"), PhaseWrapper)
+    engine = getattr(getattr(accelerator, "deepspeed_engine_wrapped", None), "engine", None)
+    wrapped.wrap(engine, "step", (run, "optimizer"), _EngineStep)
     wrapped.wrap(handler, "on_pre_optimizer_step", functools.partial(_optimizer_begins, run))
     wrapped.wrap(handler, "on_optimizer_step", functools.partial(_optimizer_ends, run))
 
@@ -96,11 +98,21 @@ class PhaseWrapper(MethodPatch):
                         raise
 
 
+class _EngineStep(PhaseWrapper):
+    """The optimizer step of DeepSpeed's engine, which accelerate calls inside its own `backward`."""
+
+    def __call__(self, *arguments: object, **keywords: object) -> object:
+        run, _ = self.around
+        run.fence.call(self.name, run.phases.leave, "backward")  # the pass itself is over
+        return super().__call__(*arguments, **keywords)
+
+
 def _tell_of_batch(run: Run, arguments: Arguments, keywords: Keywords) -> None:
-    began_s = time.perf_counter()
+    own = run.phases.own
+    began = own.now()
     for see in run.phases.on_batch:
         run.fence.call("batch", see, arguments, keywords)
-    run.phases.watched_s += time.perf_counter() - began_s
+    own.add(began)
 
 
 def _batches(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from multiprocessing import process as processes
 from pathlib import Path
 
 from forgather_mem.system.allocator import current_allocator, gauge
+from forgather_mem.system.native_heap import mallinfo2
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, anonymous_bytes, child_pids, shmem_bytes
 
 # Expensive readings wait until the resident size, which takes 2 us, has grown: the C library's statistics take 20 us,
@@ -25,15 +24,6 @@ _GROWS_BYTES = 2500.0  # per step: below any reported leak, above what logs and 
 _SPENT_FRAC = 0.005  # of the time; above it they are read a third as often
 # Small Python objects, until a look at the growing ones gives a better figure.
 USUAL_BLOCK_BYTES = 80.0
-
-
-class _Mallinfo(ctypes.Structure):
-    _fields_ = tuple(  # required by ctypes
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"
-        )
-    )  # fmt: skip
 
 
 class LeakSizes:
@@ -56,7 +46,7 @@ class LeakSizes:
 
     def __init__(self) -> None:
         self._statm = KernelFile("/proc/self/statm")
-        self._mallinfo = _mallinfo2()
+        self._mallinfo = mallinfo2()
         self._calls = self._step = 0
         self._status = KernelFile("/proc/self/status")
         self._first: tuple[int, ...] | None = None
@@ -229,21 +219,9 @@ def _device() -> tuple[dict[str, float], float | None]:
     return values, reserved
 
 
-@functools.cache
-def _mallinfo2() -> Callable[[], _Mallinfo] | None:
-    """glibc's malloc statistics; None on other systems and with another allocator."""
-    if any(name in os.environ.get("LD_PRELOAD", "") for name in ("jemalloc", "tcmalloc", "mimalloc")):
-        return None
-    call = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if call is None:
-        return None
-    call.restype, call.argtypes = _Mallinfo, []
-    return call  # type: ignore[no-any-return]
-
-
 def native_bytes() -> float:
     """Bytes currently allocated by the C library; 0 if unknown."""
-    account = _mallinfo2()
+    account = mallinfo2()
     found = account() if account is not None else None
     return 0.0 if found is None else float(found.uordblks + found.hblkhd)
 

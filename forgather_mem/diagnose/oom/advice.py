@@ -11,7 +11,7 @@ from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches
 from forgather_mem.diagnose.oom.changes import changes_training, checkpointing_name, step_changes
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
 from forgather_mem.diagnose.oom.fit import PhaseFit, binding, fits_of, largest
-from forgather_mem.diagnose.oom.phase_changes import BY_PHASE
+from forgather_mem.diagnose.oom.phase_changes import BY_PHASE, callback_changes
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import format_bytes
@@ -25,6 +25,10 @@ _LIMITED_BY = {
 # A fitted line is not trusted beyond this multiple of the largest batch seen.
 _FARTHEST = 4
 _FEWEST_ALIKE = 5
+# The peak of a batch's memory: what it saves in the forward pass, and as much again while gradients pass through it. In
+# seven trainings what this predicts for four times the batch was 6 % too low to 7 % too high; with activation
+# checkpointing, where a layer is computed again, 19 % too low.
+_PEAK_OF_SAVED = 2
 _NO_BATCH = {
     "startup": "a smaller batch (there is no batch yet)",
     "resume": "a smaller batch (there is no batch yet)",
@@ -69,7 +73,10 @@ def advise(failure: FailureContext, settings: RunSettings, uses: Sequence[StepUs
     if failure.phase == "data":  # the batch that could not be made is unknown
         failure, uses = replace(failure, rows=None, length=None), ()
     batches = Batches(failure, settings, uses)
-    changes = BY_PHASE.get(failure.phase, step_changes)(failure, settings, batches)
+    if failure.callback is not None:
+        changes = callback_changes(failure, failure.callback)
+    else:
+        changes = BY_PHASE.get(failure.phase, step_changes)(failure, settings, batches)
     changes[1:1] = allocator_changes(failure, settings)
     changes[:0] = pinned_changes(failure, settings)
     changes, too_large = _sifted(changes, failure)
@@ -91,6 +98,7 @@ def room(
     uncounted_bytes: int = 0,
     least_bytes: int = 0,
     between_bytes: int | None = None,
+    saved_bytes: int | None = None,
     limit: str | None = None,
     retains: bool = False,
 ) -> Change | None:
@@ -110,6 +118,7 @@ def room(
         least_bytes: The reported peak: a larger batch takes no less.
         between_bytes: In use between two steps. With batches of one shape, what a step adds to it surely grows with the
             batch: what is predicted follows that, whether a batch fits is still judged by the assumption above.
+        saved_bytes: What a micro-batch saves for its backward pass, if known; that pass adds about as much at the peak.
         limit: What is full then, for people.
         retains: As for `fits_of`: whether freed memory still counts.
     """
@@ -141,7 +150,9 @@ def room(
     if one_shape and between_bytes is not None:
         highest = unseen_bytes + max(max(use.phases.values(), default=0) for use in training)
         least = min(likely, between_bytes + max(0, highest - between_bytes) * count / rows)
-        if retains:
+        if retains and saved_bytes is not None:
+            likely = min(likely, highest + _PEAK_OF_SAVED * saved_bytes * (count / rows - 1))
+        elif retains:
             # What is in use between two steps has been of batches, too, in part. The bounds of the growth are several
             # times apart: their geometric mean has the smallest worst error
             growth = math.sqrt(max(0, least - highest) * max(0, likely - highest))
@@ -177,7 +188,7 @@ def _sifted(changes: Sequence[Change], failure: FailureContext) -> tuple[list[Ch
 
 def _basis(failure: FailureContext, changes: Sequence[Change], batches: Batches) -> str:
     """What the numbers are based on."""
-    if failure.phase not in _NO_BATCH or failure.phase == "evaluate":
+    if failure.callback is None and (failure.phase not in _NO_BATCH or failure.phase == "evaluate"):
         return batches.basis()
     measured = any(change.predicted_bytes is not None for change in changes)
     return "from the sizes of its tensors; keeps 2 % free" if measured else "not measured"
@@ -199,7 +210,9 @@ def _lines_from_one_shape(uses: Sequence[StepUse], held_bytes: int | None) -> It
 
 
 def _no_help(failure: FailureContext, settings: RunSettings) -> Iterator[str]:
-    if failure.phase in _NO_BATCH:
+    if failure.callback is not None:
+        yield "a smaller batch (no pass is running)"
+    elif failure.phase in _NO_BATCH:
         yield _NO_BATCH[failure.phase]
     elif settings.arguments.get(checkpointing_name(settings)):
         yield f"{checkpointing_name(settings)} (it is on)"

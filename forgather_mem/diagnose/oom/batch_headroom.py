@@ -60,6 +60,7 @@ def room_left(
         uncounted_bytes=peak.reported_bytes - peak.bytes,
         least_bytes=peak.reported_bytes,
         between_bytes=uses.between_bytes,
+        saved_bytes=uses.saved_bytes,
         limit=_WHOSE.get(limit.limit, f"the memory of {limit.limit}"),
         retains=not on_device,
     )

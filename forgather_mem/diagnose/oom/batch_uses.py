@@ -9,10 +9,12 @@ from typing import Any, Literal, NamedTuple
 from forgather_mem.diagnose.oom.context import StepUse
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.headroom import host_rooms
+from forgather_mem.system.native_heap import allocated_natively_bytes
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile
 
 MAX_STEPS = 512
 BUDGET_FRAC = 0.0005
+_DEAR_S = 0.005  # the C library's account of its heap: after one that took longer there is none
 _ALWAYS_STEPS = 16
 _MAX_DEPTH = 3
 Measure = Literal["address space", "data", "anonymous"]
@@ -114,6 +116,8 @@ class BatchUses:
         largest: The largest batch of the finished steps; None before the first has finished.
         ended: How often each phase has ended in this run.
         between_bytes: Bytes in use at the end of the last step read.
+        saved_bytes: What a micro-batch of that step had allocated on the host at the end of its forward pass, beyond
+            what there was between the steps: what it saves for the backward pass.
         highest_bytes: The highest peak of a step that a record has told of a device.
         reading: Whether this step is read.
     """
@@ -125,8 +129,10 @@ class BatchUses:
         self.largest: Batch | None = None
         self.ended: dict[str, int] = {}
         self.between_bytes: int | None = None
+        self.saved_bytes: int | None = None
+        self._forward_bytes: int | None = None  # allocated at the end of the forward pass
         self.host = HostMeasure()
-        self._on_device = False
+        self._on_device = self._asking_is_dear = False
         self._step_batch: Batch | None = None
         self._phases: dict[str, int] = {}
         self.reading = True
@@ -156,6 +162,8 @@ class BatchUses:
             size = self.read()
             if size is not None and size > self._phases.get(phase, -1):
                 self._phases[phase] = size
+            if phase == "forward":
+                self._forward_bytes = self._allocated()
 
     def step_ended(self, step: int, peaks: Mapping[str, float]) -> None:
         """Note that a step has ended; where the record's `peaks` contain a phase's own peak, it is used."""
@@ -167,6 +175,7 @@ class BatchUses:
             self.highest_bytes = int(peak)
         if self.reading:
             self.between_bytes = self.read()
+            self._add_saved()
             if batch is not None:
                 self._add(StepUse(step=step, rows=batch.rows, length=batch.length, phases=self._with(peaks)))
             self._phases = {}
@@ -189,6 +198,23 @@ class BatchUses:
                 size = None
         self._cost_s += time.perf_counter() - began_s
         return size
+
+    def _add_saved(self) -> None:
+        forward, self._forward_bytes = self._forward_bytes, None
+        between = self._allocated() if forward is not None else None
+        if forward is not None and between is not None:
+            self.saved_bytes = max(0, forward - between)
+
+    def _allocated(self) -> int | None:
+        """Bytes allocated with the C library; None on a device, and where asking has been expensive."""
+        if self._on_device or self._asking_is_dear:
+            return None
+        began_s = time.perf_counter()
+        allocated = allocated_natively_bytes()
+        took_s = time.perf_counter() - began_s
+        self._cost_s += took_s
+        self._asking_is_dear = took_s > _DEAR_S
+        return allocated
 
     def close(self) -> None:
         """Close the descriptor."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from forgather_mem.diagnose.oom.optimizer_sizes import Trained, family_of, states_of
+from forgather_mem.heap.failed_callback import CallbackFailure
+from forgather_mem.probes.tensors import shard_of
 
 # The trainer's arguments that affect memory.
 ARGUMENTS = (
@@ -30,7 +32,7 @@ class RunSettings:
         has_metrics: Whether evaluations compute metrics from all predictions.
         filters_logits: Whether the predictions are reduced first (`preprocess_logits_for_metrics`).
         can_checkpoint: Whether the model supports activation checkpointing.
-        trained_numbers: Number of trainable parameters.
+        trained_numbers: Number of trainable parameters; here and below of what this rank holds of them.
         trained_bytes: Their size.
         largest_trained: Number of parameters in the largest tensor.
         adafactor_bytes: Size of Adafactor's state for these tensors.
@@ -98,6 +100,7 @@ class FailureContext:
         rows, length: Shape of the current micro-batch.
         parts: Bytes in use by category, as in `oom.in_use`.
         frames: Names of the functions in the traceback, outermost first.
+        callback: The callback that failed by itself.
         predictions: Number of batches that this evaluation had finished.
         workers_bytes: Total memory of the data workers.
         heap_free_bytes: Freed host memory that the C library keeps.
@@ -117,6 +120,7 @@ class FailureContext:
     length: int | None = None
     parts: Mapping[str, int] = field(default_factory=dict)
     frames: Sequence[str] = ()
+    callback: CallbackFailure | None = None
     predictions: int | None = None
     workers_bytes: int | None = None
     heap_free_bytes: int | None = None
@@ -161,7 +165,15 @@ def _trained(model: object) -> Iterator[Trained]:
         for parameter in module.parameters(recurse=False):
             if parameter.requires_grad and id(parameter) not in seen:
                 seen.add(id(parameter))
-                yield Trained(tuple(parameter.shape), parameter.element_size(), is_embedding)
+                yield Trained(_shape_here(parameter), parameter.element_size(), is_embedding)
+
+
+def _shape_here(parameter: Any) -> tuple[int, ...]:
+    """Of the part on this rank, which ZeRO-3 and FSDP2 leave of a parameter: states are kept for that alone."""
+    shard = shard_of(parameter)
+    if shard is None and hasattr(parameter, "to_local"):
+        shard = parameter.detach().to_local()
+    return tuple((parameter if shard is None else shard).shape)
 
 
 def _plain(value: object) -> object:

@@ -31,6 +31,7 @@ def story_outside(error: BaseException, rank: int = 0, reserve_bytes: int = 0) -
         rank=rank,
         layer=place.layer,
         functions=place.functions,
+        callback=place.callback,
         batch=batch_on_the_way(error),
         memory=memory_then(found, phase, model, optimizer, reserve_bytes=reserve_bytes),
     )
@@ -58,6 +59,7 @@ def explained(
         length=story.batch.length if story.batch is not None else None,
         parts=memory.in_use,
         frames=story.functions,
+        callback=story.callback,
         predictions=story.predictions,
         workers_bytes=memory.in_use.get("data workers"),
         leak=_cure(leak) if leaks else None,

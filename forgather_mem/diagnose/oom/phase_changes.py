@@ -17,6 +17,7 @@ from forgather_mem.diagnose.oom.changes import (
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
 from forgather_mem.diagnose.oom.optimizer_sizes import family_of, passing_bytes
 from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
+from forgather_mem.heap.failed_callback import CallbackFailure
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import format_bytes
 
@@ -57,6 +58,20 @@ def _fewer_workers(failure: FailureContext, workers: int) -> Change:
         round(used + failure.requested_bytes - (workers - left) * each),
         dataloader_num_workers=left,
     )
+
+
+def callback_changes(failure: FailureContext, callback: CallbackFailure) -> list[Change]:
+    """A callback's own memory does not fit: what it keeps or writes, not the training."""
+    where = f"{callback.callback} ({callback.line})"
+    if callback.copied_bytes is None:
+        return [Change(text=f"less memory in {where}", note="the training itself did not ask for it")]
+    changes = [
+        Change(text=f"torch.save to a file in {where}, not a copy", note="writing takes no second copy in memory")
+    ]
+    if failure.where == "device":
+        note = f"{format_bytes(callback.copied_bytes)} on the host instead"
+        changes.append(Change(text=f"tensors copied by .cpu(), one after the other, in {where}", note=note))
+    return changes
 
 
 def optimizer_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:

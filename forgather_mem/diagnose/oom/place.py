@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from forgather_mem.diagnose.oom.batch_uses import Batch, batch_of
+from forgather_mem.heap.failed_callback import CallbackFailure, failed_callback
 from forgather_mem.heap.failed_frames import chain
 
 MAX_FRAMES = 2000
@@ -23,7 +24,7 @@ _MODULE_FILE = "torch/nn/modules/module.py"
 _CALLS = ("_call_impl", "_wrapped_call_impl")
 
 # End of a file's path, function names in it, phase. The outermost function listed here decides: whatever runs inside an
-# evaluation is evaluation.
+# evaluation is evaluation. An optimizer's step is one also inside a backward pass: accelerate calls DeepSpeed's there.
 _PHASES: tuple[tuple[str, frozenset[str], str], ...] = tuple(
     (file, frozenset(names.split()), phase)
     for file, names, phase in (
@@ -49,6 +50,10 @@ _PHASES: tuple[tuple[str, frozenset[str], str], ...] = tuple(
         ("torch/optim/optimizer.py", "wrapper", "optimizer"),  # around each optimizer's step
         ("torch/optim/optimizer.py", "load_state_dict", "resume"),
         ("torch/_tensor.py", "backward", "backward"),
+        ("deepspeed/runtime/engine.py", "backward", "backward"),
+        ("deepspeed/runtime/engine.py", "step", "optimizer"),
+        ("deepspeed/runtime/engine.py", "save_checkpoint save_16bit_model", "save"),
+        ("deepspeed/runtime/engine.py", "load_checkpoint", "resume"),
         ("torch/autograd/__init__.py", "backward grad", "backward"),
         ("torch/serialization.py", "save", "save"),
         ("torch/serialization.py", "load", "resume"),
@@ -72,6 +77,8 @@ _ELSE = (
 _COMPILED = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "<eval_with_key>", "torch/fx/")
 # In `SourceLocation.functions`, stands for the `__init__` of a module.
 MODULE_IS_MADE = "Module.__init__"
+# What a callback does for itself: it copies, moves, writes or reads the state.
+_OF_CALLBACKS = (None, "save", "startup", "resume")
 _TRAINS = (".backward(", ".train(", ".fit(")
 
 
@@ -84,26 +91,30 @@ class Place:
         layer: The innermost module whose forward pass was running, by its name in `named_modules`; for the outermost
             one, its class. None outside modules, and where compiled code hides it.
         functions: The names of the functions, outermost first.
+        callback: The callback in whose event it was raised, if no pass or evaluation ran in that.
     """
 
     phase: str | None
     layer: str | None
     functions: tuple[str, ...]
+    callback: CallbackFailure | None = None
 
 
-def place_of(error: BaseException, model: object = None) -> Place:
+def place_of(error: BaseException, model: object = None, optimizer: object = None) -> Place:
     """Where this error occurred, as far as its tracebacks show. No reference to the error is kept.
 
     Args:
         error: The error, with its traceback.
         model: The model being trained, used to name layers; default: the outermost module in the traceback.
+        optimizer: The optimizer, used to name what a callback copies.
     """
     frames = list(_frames(error))
-    return Place(
-        phase=_phase(frames),
-        layer=_layer(frames, model),
-        functions=tuple(map(_function, frames)),
-    )
+    functions = tuple(map(_function, frames))
+    found = failed_callback(frames, model, optimizer)
+    inside = _phase(frames[found[1] :]) if found is not None else None
+    if found is not None and inside in _OF_CALLBACKS:
+        return Place(phase="save" if inside == "save" else None, layer=None, functions=functions, callback=found[0])
+    return Place(phase=_phase(frames), layer=_layer(frames, model), functions=functions)
 
 
 def is_before_any_training(error: BaseException) -> bool:
@@ -154,15 +165,24 @@ def _frames(error: BaseException) -> Iterator[FrameType]:
 
 def _phase(frames: list[FrameType]) -> str | None:
     for table in (_PHASES, _ELSE):
+        found: str | None = None
         for frame in frames:
-            code = frame.f_code
-            file, name = _file(frame), code.co_name
-            for end, names, phase in table:
-                if (name in names or not names) and file.endswith(end):
-                    return phase
-            if table is _PHASES and _function(frame) == MODULE_IS_MADE:
-                return "startup"
+            here = _phase_of(frame, table)
+            if here is not None and (found is None or here == "optimizer"):
+                found = here
+            if found not in (None, "backward"):
+                return found
+        if found is not None:
+            return found
     return None
+
+
+def _phase_of(frame: FrameType, table: Iterable[tuple[str, frozenset[str], str]]) -> str | None:
+    file, name = _file(frame), frame.f_code.co_name
+    for end, names, phase in table:
+        if (name in names or not names) and file.endswith(end):
+            return phase
+    return "startup" if table is _PHASES and _function(frame) == MODULE_IS_MADE else None
 
 
 def _layer(frames: list[FrameType], model: object) -> str | None:

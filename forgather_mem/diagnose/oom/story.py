@@ -8,6 +8,7 @@ from forgather_mem.diagnose.oom.batch_uses import Batch
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
+from forgather_mem.heap.failed_callback import CallbackFailure
 from forgather_mem.telemetry.report import NOT_JUDGED, LeakReport, OomReport
 from forgather_mem.units import MIB, format_bytes
 
@@ -40,6 +41,7 @@ class Story:
         rank: Rank of this process.
         layer: The module whose forward pass was running.
         functions: Names of the functions in the traceback, outermost first.
+        callback: The callback that failed by itself.
         memory: What was in use and what was left.
         batch: The current micro-batch.
         largest: The largest batch before it; None before the first step has finished.
@@ -56,6 +58,7 @@ class Story:
     rank: int = 0
     layer: str | None = None
     functions: tuple[str, ...] = ()
+    callback: CallbackFailure | None = None
     memory: MemoryThen = field(default_factory=MemoryThen)
     batch: Batch | None = None
     largest: Batch | None = None
@@ -99,6 +102,9 @@ def oom_of(story: Story, leak: LeakReport = NOT_JUDGED) -> OomReport:
         kind=found.kind,
         error_type=found.error_type,
         message=found.message,
+        callback=None if story.callback is None else story.callback.callback,
+        line=None if story.callback is None else story.callback.line,
+        copied_bytes=None if story.callback is None else story.callback.copied_bytes,
     )
 
 
@@ -110,6 +116,8 @@ def why_now(story: Story, leak: LeakReport) -> str | None:
         return f"{grows}, held by {held}." if held else f"{grows}."
     if story.found.kind in _OF_KIND:
         return _OF_KIND[story.found.kind]
+    if story.callback is not None:
+        return _of_callback(story.callback)
     others, limit = story.memory.others_bytes, story.memory.limit_bytes
     if others and limit and others > _NEIGHBOUR_FRAC[story.found.where] * limit:
         return f"other processes have {format_bytes(others)} of this {_OF_WHAT[story.found.where]}."
@@ -158,6 +166,14 @@ def _is_leak(story: Story, leak: LeakReport) -> bool:
         return False
     used = story.memory.used_bytes or sum(story.memory.in_use.values())
     return _leaked_bytes(story, leak) > _LEAK_FRAC * used
+
+
+def _of_callback(failure: CallbackFailure) -> str:
+    if failure.copied_bytes is None:
+        return f"{failure.callback} asked for it at {failure.line}: {failure.source}"
+    of = " and ".join(failure.copied)
+    what = f"a copy of {format_bytes(failure.copied_bytes)}" + (f" of {of}" if of else "")
+    return f"{failure.callback} makes {what} at {failure.line}."
 
 
 def _of_batch(story: Story) -> str | None:

@@ -131,7 +131,7 @@ class OutOfMemoryWatch:
         if run is None or uses is None or found is None:
             return
         model = self._model()
-        place = place_of(error, model)
+        place = place_of(error, model, self._optimizer())
         told = run.failed_phase or run.phase
         phase = _phase_of(place, told)
         inside = phase in STEP_PHASES
@@ -154,6 +154,7 @@ class OutOfMemoryWatch:
             rank=run.rank,
             layer=place.layer,
             functions=place.functions,
+            callback=place.callback,
             memory=memory,
             batch=uses.batch if inside and phase != "data" else None,  # in the data phase it does not exist yet
             largest=uses.largest,
@@ -214,8 +215,12 @@ def reserve() -> mmap.mmap:
 
 
 def _phase_of(place: Place, told: str) -> str:
-    """The reported phase is coarse between steps and at startup; the traceback is more precise there."""
-    return told if told in OPAQUE_PHASES or place.phase is None else place.phase
+    """The reported phase is coarse between steps and at startup; the traceback is more precise there.
+
+    But it does not show where accelerate's `backward` calls an engine's optimizer step.
+    """
+    in_engine = (told, place.phase) == ("optimizer", "backward")
+    return told if told in OPAQUE_PHASES or place.phase is None or in_engine else place.phase
 
 
 def _weakly(value: Any) -> Callable[[], Any]:

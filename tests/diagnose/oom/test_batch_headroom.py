@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 
 from forgather_mem.diagnose.oom.advice import room
 from forgather_mem.diagnose.oom.batch_headroom import room_left
@@ -98,3 +99,31 @@ def test_a_hosts_prediction_counts_what_its_peak_counts() -> None:
     assert found.set == {"per_device_train_batch_size": 32}
     surely, at_most = 3 * 20, 3 * 200  # grown, with four times the batch
     assert found.predicted_bytes == pytest.approx((400 + (surely * at_most) ** 0.5 + 165) * MIB)
+
+
+def test_what_the_passes_save_is_what_grows_with_the_batch_on_a_host() -> None:
+    uses = [StepUse(step=step, rows=8, length=600, phases={"backward": 400 * MIB}) for step in range(1, 20)]
+    found = room(
+        SETTINGS, uses, 60 * GIB, 200 * MIB,
+        uncounted_bytes=165 * MIB, least_bytes=(400 + 165) * MIB, between_bytes=330 * MIB, saved_bytes=20 * MIB,
+        retains=True,
+    )  # fmt: skip
+    assert found is not None
+    assert found.predicted_bytes == (400 + 2 * 3 * 20 + 165) * MIB
+
+
+def test_what_a_forward_pass_saves_is_read_from_the_c_librarys_account_of_its_heap() -> None:
+    uses = BatchUses()
+    kept = [torch.zeros(3 * MIB)]  # parameters
+    for step in range(1, 4):
+        uses.see(Batch(8, 600), step - 1)
+        saved = torch.zeros(10 * MIB)
+        uses.phase_ended("forward")
+        del saved
+        gradients = torch.zeros(3 * MIB)
+        uses.phase_ended("backward")
+        del gradients
+        uses.step_ended(step, {})
+    uses.close()
+    assert uses.saved_bytes == pytest.approx(40 * MIB, abs=MIB)
+    assert kept

@@ -1,0 +1,113 @@
+"""A failure inside a callback's own event, in real trainings: whose it is, which line, a copy of what."""
+
+from __future__ import annotations
+
+import copy
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+from forgather_mem.callbacks import OOMReporter
+from forgather_mem.reporting.build import Report
+from forgather_mem.system.procfs import KernelFile, kib_fields
+from forgather_mem.units import MIB
+
+NUMBERS = 16 * MIB
+FLOAT = 4
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"x": torch.tensor([index])}
+
+
+class Model(torch.nn.Module):
+    """Its parameters take 64 MiB, AdamW's state twice that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.zeros(NUMBERS // 1024, 1024))
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": self.table[x].pow(2).mean()}
+
+
+def with_room_of(size: int) -> None:
+    """From now on this process may take so many bytes more."""
+    status = KernelFile("/proc/self/status")
+    used = kib_fields(status.read())[b"VmData"]
+    status.close()
+    resource.setrlimit(resource.RLIMIT_DATA, (used + size, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+
+
+class KeepsCopies(TrainerCallback):
+    """Copies the state at each checkpoint, or does something else that does not fit."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def on_save(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        with_room_of(100 * MIB)
+        self.keep(objects["model"], objects["optimizer"])
+
+    def keep(self, model: Any, optimizer: Any) -> None:
+        if self.what == "both":
+            self.kept: Any = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+        elif self.what == "model":
+            self.kept = [copy.deepcopy(model) for _ in range(4)]
+        elif self.what == "clones":
+            self.kept = [torch.full((NUMBERS,), 1.0) for _ in range(4)]
+
+
+def failed(folder: Path, callback: TrainerCallback) -> dict[str, Any]:
+    reporter = OOMReporter(strict=True)
+    arguments = TrainingArguments(
+        str(folder), max_steps=4, save_steps=2, save_strategy="steps", save_only_model=True, report_to=[], use_cpu=True,
+        disable_tqdm=True,
+    )  # fmt: skip
+    trainer = Trainer(Model(), arguments, train_dataset=Rows(), callbacks=[reporter, callback])
+    with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+        trainer.train()
+    assert reporter.summary is not None
+    return Report.of(reporter.summary)
+
+
+def line_with(text: str) -> str:
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    (number,) = [number for number, line in enumerate(lines, 1) if text in line and "line_with(" not in line]
+    return f"{Path(__file__).name}:{number}"
+
+
+@pytest.mark.fresh
+def test_a_copy_of_the_state_is_told_with_its_line_and_its_size_and_the_batch_is_not_blamed(tmp_path: Path) -> None:
+    report = failed(tmp_path, KeepsCopies("both"))
+    oom = report["oom"]
+    assert oom["callback"] == "KeepsCopies.on_save"
+    assert oom["line"] == line_with("copy.deepcopy((model")
+    assert oom["copied_bytes"] == pytest.approx(3 * NUMBERS * FLOAT, rel=0.01)
+    assert f"a copy of 192.0 MiB of model and optimizer at {oom['line']}" in oom["why_now"]
+    assert not any("batch" in change["text"] for change in report["advice"])
+    assert oom["line"] in report["advice"][0]["text"]
+    assert "Why now: KeepsCopies.on_save makes a copy of 192.0 MiB" in " ".join(str(report).split())
+
+
+@pytest.mark.fresh
+def test_a_copied_model_is_one_of_the_model_alone(tmp_path: Path) -> None:
+    oom = failed(tmp_path, KeepsCopies("model"))["oom"]
+    assert oom["why_now"] == f"KeepsCopies.on_save makes a copy of 64.0 MiB of model at {line_with('deepcopy(model)')}."
+
+
+@pytest.mark.fresh
+def test_of_another_failure_in_an_event_the_line_is_told(tmp_path: Path) -> None:
+    report = failed(tmp_path, KeepsCopies("clones"))
+    line = line_with("self.kept = [torch.full(")
+    assert report["oom"]["why_now"].startswith(f"KeepsCopies.on_save asked for it at {line}: self.kept = [torch.")
+    assert report["oom"].get("copied_bytes") is None
+    assert not any("batch" in change["text"] for change in report["advice"])
