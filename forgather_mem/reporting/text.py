@@ -173,7 +173,7 @@ def _long(report: RunReport, width: int, most: int, every_suspect: bool) -> list
         if report.run.end not in ("finished", None):
             lines.append("The run did not finish; these are its numbers so far.")
         elif not trained:
-            lines.append("No Trainer step was seen; these numbers are for the whole process.")
+            lines.append("No training step was seen; these numbers are for the whole process.")
         lines += [*_no_verdict(report, width), *_taken_back(report, width)]
         lines += table_lines(report)
         lines += _section("RANKS", _ranks(report), width)

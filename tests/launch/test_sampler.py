@@ -21,7 +21,7 @@ from tests.launch.scripts import script
 
 def test_without_a_step_it_says_so(folder: Path) -> None:
     report = watched([script(folder, "exits with 3")], folder).report
-    assert "\nNo Trainer step was seen; these numbers are for the whole process.\n" in report
+    assert "\nNo training step was seen; these numbers are for the whole process.\n" in report
     assert "OWN COST" not in report
 
 

@@ -29,6 +29,7 @@ class RunSettings:
 
     Attributes:
         arguments: The trainer's arguments, those of `ARGUMENTS` that it has.
+        is_trainers: Whether they are a Trainer's, which the user can set.
         has_metrics: Whether evaluations compute metrics from all predictions.
         filters_logits: Whether the predictions are reduced first (`preprocess_logits_for_metrics`).
         can_checkpoint: Whether the model supports activation checkpointing.
@@ -41,6 +42,7 @@ class RunSettings:
     """
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    is_trainers: bool = True
     has_metrics: bool = False
     filters_logits: bool = False
     can_checkpoint: bool = False
@@ -145,6 +147,7 @@ def settings_of(args: object, model: object = None, trainer: object = None) -> R
     states = states_of(trained) if trained else {}
     return RunSettings(
         arguments={name: _plain(getattr(args, name)) for name in ARGUMENTS if hasattr(args, name)},
+        is_trainers=hasattr(args, "per_device_train_batch_size"),
         has_metrics=getattr(trainer, "compute_metrics", None) is not None,
         filters_logits=getattr(trainer, "preprocess_logits_for_metrics", None) is not None,
         can_checkpoint=bool(getattr(model, "supports_gradient_checkpointing", False)),

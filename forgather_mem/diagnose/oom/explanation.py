@@ -16,6 +16,19 @@ from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.story import Story, oom_of
 from forgather_mem.telemetry.report import NOT_JUDGED, Change, LeakReport, OomReport
 
+# Of a Trainer's arguments, for a loop of the script's own.
+_IN_WORDS = {
+    "per_device_train_batch_size": "batch size {}",
+    "per_device_eval_batch_size": "batch size {} in the evaluation",
+    "gradient_accumulation_steps": "gradients of {} batches in each step",
+    "gradient_checkpointing": "activation checkpointing (torch.utils.checkpoint)",
+    "dataloader_num_workers": "DataLoader(num_workers={})",
+    "dataloader_prefetch_factor": "DataLoader(prefetch_factor={})",
+    "dataloader_pin_memory": "DataLoader(pin_memory={})",
+    "torch_compile_mode": 'torch.compile(mode="{}")',
+    "optim": "the optimizer {}",
+}
+
 
 def story_outside(error: BaseException, rank: int = 0, reserve_bytes: int = 0) -> Story | None:
     """What can be known about an error outside any training; None if it is not about memory."""
@@ -66,8 +79,24 @@ def explained(
         first_optimizer_step=story.phase == "optimizer" and story.is_first,
     )
     advice = advise(failure, settings or RunSettings(), uses)
-    texts = tuple(change.text for change in advice.changes)
-    return replace(oom, advice=texts, fit=advice.fit, no_help=advice.no_help), advice.changes
+    changes = advice.changes
+    if settings is not None and not settings.is_trainers:
+        changes = tuple(in_own_loop(change) for change in changes)
+    texts = tuple(change.text for change in changes)
+    return replace(oom, advice=texts, fit=advice.fit, no_help=advice.no_help), changes
+
+
+def in_own_loop(change: Change) -> Change:
+    """The same change for a script whose loop is its own: it stands in `in_script`, and `set` is empty.
+
+    >>> in_own_loop(Change(text="...", set={"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2})).text
+    'batch size 4, gradients of 2 batches in each step'
+    """
+    if not change.set:
+        return change
+    values = {name: value for name, value in change.set.items() if (name, value) != ("gradient_accumulation_steps", 1)}
+    words = [_IN_WORDS.get(name, f"{name}={{}}").format(value) for name, value in values.items()]
+    return replace(change, text=", ".join(words), set={}, in_script={**change.in_script, **change.set})
 
 
 def _cure(leak: LeakReport) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import torch
 
 from forgather_mem.diagnose.leaks.suspects import Suspect
 from forgather_mem.diagnose.oom.batch_uses import Batch
-from forgather_mem.diagnose.oom.context import RunSettings
+from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.explanation import explained, story_outside
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
@@ -70,3 +71,12 @@ def test_where_a_leak_has_filled_memory_its_cure_comes_first() -> None:
         oom, changes = explained(STORY, replace(leak, suspects=suspects), SETTINGS)
         assert (oom.why_now or "").startswith("a leak: 20.0 MiB a step since step 100")
         assert cure in changes[0].text
+
+
+def test_a_loop_of_its_own_is_told_of_its_batch_and_not_of_arguments_that_it_lacks() -> None:
+    settings = settings_of(SimpleNamespace(output_dir="out"), torch.nn.Linear(4, 4))
+    oom, changes = explained(STORY, settings=settings)
+    assert oom.advice[0] == changes[0].text == "batch size 2, gradients of 4 batches in each step"
+    assert changes[0].in_script == {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    assert not any(change.set for change in changes)
+    assert not any("per_device" in text for text in oom.advice)
