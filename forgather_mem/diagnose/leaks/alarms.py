@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from forgather_mem.diagnose.leaks.lower_envelope import Point, edges_of
-from forgather_mem.diagnose.leaks.trend import Series, Trend
+from forgather_mem.growth.lower_envelope import Point, edges_of
+from forgather_mem.growth.trend import Series, Trend
 from forgather_mem.telemetry.report import LeakReport
 from forgather_mem.units import format_bytes
 

@@ -14,9 +14,9 @@ from forgather_mem.diagnose.leaks.heap_diff import LOOK_STEPS, CloserLook
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, native_bytes, objects_bytes
 from forgather_mem.diagnose.leaks.snapshot import length_of
 from forgather_mem.diagnose.leaks.suspects import Suspect
-from forgather_mem.diagnose.leaks.trend import Series, Trend
 from forgather_mem.diagnose.leaks.verdict import floor_of, full_at, label_of, verdict_of, whole_of
 from forgather_mem.diagnose.leaks.worker_code import worker_suspects
+from forgather_mem.growth.trend import Series, Trend
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Moment, Sample

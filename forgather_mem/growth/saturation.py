@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 
-from forgather_mem.diagnose.leaks.lower_envelope import Point, edges_of
+from forgather_mem.growth.line import fit_line
+from forgather_mem.growth.lower_envelope import Point, edges_of
 
 # The last third's rate, compared with the first third's: from here on the growth counts as steady.
 STEADY_FRAC = 0.9
@@ -47,13 +47,7 @@ def _thirds(part: Sequence[Point]) -> tuple[tuple[float, float], tuple[float, fl
     step, span = edges[0][0], edges[-1][0] - edges[0][0]
     first = [point for point in edges if point[0] <= step + span / 3]
     last = [point for point in edges if point[0] >= step + 2 * span / 3]
-    return (_rate(first), _rate(last)) if min(len(first), len(last)) >= _FEWEST_EDGES else None
-
-
-def _rate(points: Sequence[Point]) -> tuple[float, float]:
-    """The slope of the least-squares line, and its standard error."""
-    slope, intercept = statistics.linear_regression([float(step) for step, _ in points], [size for _, size in points])
-    middle = statistics.fmean(step for step, _ in points)
-    squares = sum((size - intercept - slope * step) ** 2 for step, size in points)
-    spread = sum((step - middle) ** 2 for step, _ in points)
-    return slope, math.sqrt(squares / (len(points) - 2) / spread)
+    if min(len(first), len(last)) < _FEWEST_EDGES:
+        return None
+    lines = fit_line(first), fit_line(last)
+    return (lines[0].slope, lines[0].slope_error), (lines[1].slope, lines[1].slope_error)

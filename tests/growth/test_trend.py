@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forgather_mem.diagnose.leaks.trend import MAX_POINTS, Series, judge
-from tests.diagnose.leaks.trend_series import (
+from forgather_mem.growth.trend import MAX_POINTS, Series, judge
+from tests.growth.trend_series import (
     INNOCENT,
     KIB,
     LEAKY_GROUNDS,
