@@ -38,6 +38,11 @@ def taken_back(alarm: Alarm, leak: LeakReport, trends: Mapping[str, Trend], seri
     else:
         known = [series[name].points for name in sorted(alarm.names) if name in series]
         reason = _since_then(max(known, key=len, default=()), alarm.step)
+    return withdrawn(alarm, reason)
+
+
+def withdrawn(alarm: Alarm, reason: str) -> str:
+    """The sentence that takes an alarm back."""
     return f"{alarm.label} grows {format_bytes(alarm.per_step)} a step (step {alarm.step:,}): {reason}"
 
 
