@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -12,7 +13,8 @@ from forgather_mem.growth.lower_envelope import Point, edges_of
 STEADY_FRAC = 0.9
 _EDGES = 24
 _FEWEST_EDGES = 4  # in a third
-_STANDARD_ERRORS = 3.0
+_STANDARD_ERRORS = 4.0
+_CHANCE_ERRORS = 2.0
 
 
 def slowing_rates(part: Sequence[Point]) -> tuple[float, float] | None:
@@ -26,28 +28,26 @@ def slowing_rates(part: Sequence[Point]) -> tuple[float, float] | None:
     0.5
     >>> slowing_rates([(step, 1e6 * step) for step in range(0, 600, 4)])
     """
-    found = _thirds(part)
-    if found is None:
-        return None
-    (first, first_error), (last, last_error) = found
-    if last > STEADY_FRAC * first or first - last < _STANDARD_ERRORS * math.hypot(first_error, last_error):
-        return None
-    later = _thirds(part[len(part) // 2 :])
-    if later is not None and last > 0 < later[0][0]:
-        # While it fills up, each half slows down by the same factor; after a warm-up the later one does not
-        factor = later[1][0] / later[0][0]
-        if factor > (last / first) ** 0.25:
-            return None
-    return first, last
-
-
-def _thirds(part: Sequence[Point]) -> tuple[tuple[float, float], tuple[float, float]] | None:
-    """Rate and standard error of the first and the last third's lower envelope; None with too few points."""
     edges = edges_of(part, _EDGES)
-    step, span = edges[0][0], edges[-1][0] - edges[0][0]
-    first = [point for point in edges if point[0] <= step + span / 3]
-    last = [point for point in edges if point[0] >= step + 2 * span / 3]
-    if min(len(first), len(last)) < _FEWEST_EDGES:
+    start, third = edges[0][0], (edges[-1][0] - edges[0][0]) / 3
+    thirds = [[one for one in edges if low <= (one[0] - start) / third <= low + 1] for low in range(3)]
+    if min(map(len, thirds)) < _FEWEST_EDGES:
         return None
-    lines = fit_line(first), fit_line(last)
-    return (lines[0].slope, lines[0].slope_error), (lines[1].slope, lines[1].slope_error)
+    first, middle, last = map(fit_line, thirds)
+    error = math.hypot(first.slope_error, last.slope_error)
+    if last.slope > STEADY_FRAC * first.slope or first.slope - last.slope < _STANDARD_ERRORS * error:
+        return None
+    # While it fills up, each third slows down by the same factor; after a warm-up the last one does not
+    if last.slope > 0 < middle.slope and last.slope / middle.slope > (last.slope / first.slope) ** 0.25:
+        return None
+    return (first.slope, last.slope) if _increments_fall(edges) else None
+
+
+def _increments_fall(edges: Sequence[Point]) -> bool:
+    """Whether the stretches bring ever less, beyond chance: pieces of uneven size seem to slow down for a while.
+
+    Sizes add up, so that a line through them is surer of itself than it should be; what is added is independent.
+    """
+    rates = [((at[0] + to[0]) // 2, (to[1] - at[1]) / (to[0] - at[0])) for at, to in itertools.pairwise(edges)]
+    line = fit_line(rates)
+    return -line.slope > _CHANCE_ERRORS * line.slope_error
