@@ -5,8 +5,18 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 Point = tuple[int, float]
+
+
+class Rate(NamedTuple):
+    """Growth per step, with its likely range."""
+
+    per_step: float
+    low: float
+    high: float
+
 
 FEWEST_RISES = 4
 
@@ -16,7 +26,7 @@ def edges_of(part: Sequence[Point], count: int) -> list[Point]:
     return [min(block, key=size_of) for block in _blocks(part, count)]
 
 
-def rate_of(edges: Sequence[Point]) -> tuple[float, float, float]:
+def rate_of(edges: Sequence[Point]) -> Rate:
     """The Theil-Sen slope over blocks that lie apart, and the interval that contains nine in ten of the slopes."""
     far = max(1, len(edges) // 2)
     slopes = sorted(
@@ -25,7 +35,7 @@ def rate_of(edges: Sequence[Point]) -> tuple[float, float, float]:
         for later in edges[number + far :]
     )
     last = len(slopes) - 1
-    return statistics.median(slopes), slopes[round(0.05 * last)], slopes[round(0.95 * last)]
+    return Rate(statistics.median(slopes), slopes[round(0.05 * last)], slopes[round(0.95 * last)])
 
 
 def stairs_of(part: Sequence[Point]) -> list[Point]:

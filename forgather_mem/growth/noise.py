@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Sequence
 
 from forgather_mem.growth.line import fit_line
-from forgather_mem.growth.lower_envelope import Point
+from forgather_mem.growth.lower_envelope import Point, Rate
 
 
-def line_in_noise(part: Sequence[Point], floor: float) -> tuple[float, float, float] | None:
-    """Rate, low and high of a line hidden in independent noise; None otherwise.
+def line_in_noise(part: Sequence[Point], floor: float) -> Rate | None:
+    """The rate of a line hidden in independent noise; None otherwise.
 
     Systematic movement (a sawtooth, a cache filling up) leaves autocorrelated residuals, and growth in stages is fitted
     better by three levels than by a line, or stays constant from one reading to the next.
@@ -26,7 +26,7 @@ def line_in_noise(part: Sequence[Point], floor: float) -> tuple[float, float, fl
         return None
     if line.slope < floor or line.slope < 5 * line.slope_error or likeness > 0.25 or squares > _three_levels(sizes):
         return None
-    return line.slope, line.slope - 2 * line.slope_error, line.slope + 2 * line.slope_error
+    return Rate(line.slope, line.slope - 2 * line.slope_error, line.slope + 2 * line.slope_error)
 
 
 def _three_levels(sizes: Sequence[float]) -> float:

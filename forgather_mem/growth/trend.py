@@ -16,6 +16,7 @@ from typing import Literal
 from forgather_mem.growth.lower_envelope import (
     FEWEST_RISES,
     Point,
+    Rate,
     edges_of,
     has_stairs,
     rate_of,
@@ -144,34 +145,34 @@ def judge(points: Sequence[Point], floor: float = FLOOR_BYTES) -> Trend:
     return _not_growing(seen, floor, steps)
 
 
-def rate_throughout(part: Sequence[Point], floor: float = 0.0) -> tuple[float, float, float] | None:
-    """Rate, low and high if this part grows throughout, to its end, in many rises; None otherwise."""
+def rate_throughout(part: Sequence[Point], floor: float = 0.0) -> Rate | None:
+    """The rate if this part grows throughout, to its end, in many rises; None otherwise."""
     edges = edges_of(part, _BLOCKS)
     if len(edges) < _BLOCKS:
         return None
-    rate, low, high = rate_of(edges)
+    rate = rate_of(edges)
     grown = edges[-1][1] - edges[0][1]
     span = edges[-1][0] - edges[0][0]
-    if rate < floor or grown < floor * span or low < _LOW_FRAC * rate:
+    if rate.per_step < floor or grown < floor * span or rate.low < _LOW_FRAC * rate.per_step:
         return None
     rises = [later[1] - earlier[1] for earlier, later in itertools.pairwise(edges)]
     if min(rises) < -0.25 * grown or max(rises) > _MOST_IN_ONE * grown:
         return None
     if _to_the_end(part, rises, grown) and _in_many_rises(part, grown):
-        return rate, low, high
+        return rate
     return None
 
 
-def _grows(points: Sequence[Point], begin: int, found: tuple[float, float, float], steps: int) -> Trend:
+def _grows(points: Sequence[Point], begin: int, found: Rate, steps: int) -> Trend:
     """What grows throughout the part from `begin` on: a leak, unless it slows down or has fallen as far before."""
     part = points[begin:]
-    if _given_back(points, begin, found[0] * (part[-1][0] - part[0][0])):
-        return Trend(kind="not enough data", steps=steps, per_step=found[0], high=found[2])
+    if _given_back(points, begin, found.per_step * (part[-1][0] - part[0][0])):
+        return Trend(kind="not enough data", steps=steps, per_step=found.per_step, high=found.high)
     slowing = slowing_rates(part)
     if slowing is None:
         return _leak(points, begin, found, steps)
     first, last = slowing
-    return Trend(kind="slowing", since_step=part[0][0], steps=steps, per_step=found[0], low=last, high=first)
+    return Trend(kind="slowing", since_step=part[0][0], steps=steps, per_step=found.per_step, low=last, high=first)
 
 
 def _without_greatest_rise(points: Sequence[Point]) -> list[Point] | None:
@@ -184,17 +185,19 @@ def _without_greatest_rise(points: Sequence[Point]) -> list[Point] | None:
     return [(step, size + rise if step < at else size) for step, size in points]
 
 
-def _leak(points: Sequence[Point], begin: int, found: tuple[float, float, float], steps: int) -> Trend:
+def _leak(points: Sequence[Point], begin: int, found: Rate, steps: int) -> Trend:
     """The leak found in the part from `begin` on, with the rate of its rising part."""
-    since = _since(points, begin, found[0])
+    since = _since(points, begin, found.per_step)
     part = points[since:]
     if since > begin + 1 and part[-1][0] - part[0][0] >= _FEWEST_STEPS / 2:
         edges = edges_of(part, _BLOCKS)
         again = rate_of(edges) if len(edges) >= 4 else found
-        if again[0] > found[0]:
+        if again.per_step > found.per_step:
             found = again
     at = points[since][0] if since > len(points) * _STARTS[0] + 1 else points[0][0]
-    return Trend(kind="leak", since_step=at, steps=steps, per_step=found[0], low=max(0.0, found[1]), high=found[2])
+    return Trend(
+        kind="leak", since_step=at, steps=steps, per_step=found.per_step, low=max(0.0, found.low), high=found.high
+    )
 
 
 def _to_the_end(part: Sequence[Point], rises: Sequence[float], grown: float) -> bool:
@@ -249,7 +252,7 @@ def _given_back(points: Sequence[Point], begin: int, grown: float) -> bool:
 def _measured(points: Sequence[Point]) -> float:
     """The rate of the lower envelope after the warm-up, 0.0 if it falls or can't be told."""
     edges = edges_of(points[int(len(points) * _STARTS[1]) :], _BLOCKS)
-    return max(0.0, rate_of(edges)[0]) if len(edges) >= 4 else 0.0
+    return max(0.0, rate_of(edges).per_step) if len(edges) >= 4 else 0.0
 
 
 def _not_growing(points: Sequence[Point], floor: float, steps: int) -> Trend:

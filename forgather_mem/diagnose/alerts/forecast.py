@@ -107,7 +107,7 @@ class Filling:
 
     def _of(self, part: Sequence[Point], capacity_bytes: float) -> Forecast | None:
         rate = rate_throughout(part)
-        if rate is None or rate[0] * (part[-1][0] - part[0][0]) < _GIVEN_BACK * self._given_back:
+        if rate is None or rate.per_step * (part[-1][0] - part[0][0]) < _GIVEN_BACK * self._given_back:
             return None
         line = fit_without_outliers(part)
         if line is None or not _goes_on(line, part):
