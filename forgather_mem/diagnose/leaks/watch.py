@@ -118,9 +118,11 @@ class LeakWatch:
         if not growing:
             return
         self._growing = growing
-        self._warn(moment.run, moment.step)
+        if self._live.alarm is None:
+            self._warn(moment.run, moment.step)
+        named = any(one.kind != "workers" for one in self._suspects)
         most = 3 if self._live.alarm else 2
-        if self._look_closer and not self._suspects and self._looks < most and set(growing) != {"workers"}:
+        if self._look_closer and not named and self._looks < most and set(growing) != {"workers"}:
             self._looks += 1
             self._look_closely(moment.step)
             self._at_look = {name: series.points[-1][1] for name, series in self._series.items()}
