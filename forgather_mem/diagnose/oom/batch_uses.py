@@ -215,7 +215,7 @@ class BatchUses:
         began_s = time.perf_counter()
         allocated = allocated_natively_bytes()
         took_s = time.perf_counter() - began_s
-        self._cost_s += took_s
+        self._step_cost_s += took_s
         self._asking_is_dear = took_s > _DEAR_S
         return allocated
 
