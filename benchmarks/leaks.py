@@ -1,8 +1,10 @@
 """How well are leaks found? Runs the zoo of tests/leaks/zoo: leaking scripts, their mended twins, innocent ones.
 
     python benchmarks/leaks.py [--governor] [--only NAME ...] [--json OUT]
+    python benchmarks/leaks.py --simulated [--seeds N] [--steps N] [--every N]
 
-Prints a line for each script, then recall, false alarms, how many holders were named, and the error in bytes.
+Prints a line for each script, then recall, false alarms, how many holders were named, and the error in bytes. With
+`--simulated`, what is said while a run goes on: of made-up series that look like a leak for a while, and of leaks.
 """
 
 from __future__ import annotations
@@ -12,11 +14,14 @@ import importlib
 import json
 import math
 import os
+import random
 import re
+import statistics
 import sys
 import tempfile
 import traceback
 import types
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -104,6 +109,12 @@ def _read(script: Script, folder: Path) -> dict[str, Any]:
     return {**json.loads((folder / "out.json").read_text()), "said": said.splitlines()}
 
 
+def printed_at(result: dict[str, Any]) -> int | None:
+    """The step at which growth was first printed while the script ran."""
+    found = re.search(r"forgather-mem: step ([\d,]+): (?!taken back)[^:]*? grows ", " ".join(result["said"]))
+    return int(found[1].replace(",", "")) if found else None
+
+
 def located(script: Script, leak: dict[str, Any]) -> bool:
     """Whether the true holder or line is among the first three suspects."""
     for suspect in leak["suspects"][:3]:
@@ -112,6 +123,28 @@ def located(script: Script, leak: dict[str, Any]) -> bool:
         if near_line or (script.held in (suspect["held_by"] or "")):
             return True
     return False
+
+
+def print_simulated(options: argparse.Namespace) -> None:
+    """What is said of series while they grow, as Markdown: how many runs, and the median step of the first time."""
+    sys.path.insert(0, str(ROOT))
+    series = importlib.import_module("tests.diagnose.leaks.live_series")
+    print(f"{options.seeds} runs of {options.steps:,} steps a line, read at every {options.every}th step.\n")
+    print(
+        "| series | looked into | printed | printed if a look finds a holder that nothing empties |\n|---|---|---|---|"
+    )
+    for kind in (*series.INNOCENT, *series.LEAKS):
+        runs = [kind(random.Random(f"{kind.__name__} {seed}"), options.steps) for seed in range(options.seeds)]
+        plain = [series.told(sizes, options.every) for sizes in runs]
+        held = [series.told(sizes, options.every, held=True) for sizes in runs]
+        cells = [[one.suspected for one in plain], [one.printed for one in plain], [one.printed for one in held]]
+        print(f"| {kind.__name__.replace('_', ' ')} | {' | '.join(map(_counted, cells))} |", flush=True)
+
+
+def _counted(steps: Iterable[int | None]) -> str:
+    every = list(steps)
+    known = [step for step in every if step is not None]
+    return f"{len(known)} of {len(every)}" + (f", step {statistics.median_low(known):,}" if known else "")
 
 
 def main() -> None:
@@ -124,7 +157,14 @@ def main() -> None:
         "--check", action="store_true", help="fail below the goals: recall 95 %%, no alarm, 85 %% named"
     )
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    parser.add_argument("--simulated", action="store_true", help="series instead of scripts")
+    parser.add_argument("--seeds", type=int, default=40, help="runs of each series")
+    parser.add_argument("--steps", type=int, default=8000, help="length of a series")
+    parser.add_argument("--every", type=int, default=4, help="steps between two readings of a series")
     options = parser.parse_args()
+    if options.simulated:
+        print_simulated(options)
+        return
     chosen = [
         script
         for script in scripts()
@@ -166,8 +206,12 @@ def print_figures(chosen: list[Script], results: list[dict[str, Any]]) -> bool:
         print(f"recall        {len(found)} of {len(leaking)}")
         print(f"located       {right} of {len(leaking)} among the first three")
         print(f"bytes         {sum(error <= 0.25 for error in errors)} of {len(found)} within 25 %")
-    others = len(pairs) - len(leaking)
-    print(f"false alarms  {len(alarms)} of {others}" + (f": {', '.join(s.name for s in alarms)}" if alarms else ""))
+        print(f"while running {_counted(printed_at(result) for _, result in leaking)} (median)")
+    others = [result for script, result in pairs if script.kind != "leaking"]
+    print(
+        f"false alarms  {len(alarms)} of {len(others)}" + (f": {', '.join(s.name for s in alarms)}" if alarms else "")
+    )
+    print(f"while running {_counted(map(printed_at, others))}")
     num = max(1, len(leaking))
     return len(found) >= 0.95 * num and right >= 0.85 * num and not alarms
 

@@ -13,6 +13,7 @@ from forgather_mem.reclaim.retry import retry_on_oom as retry_on_oom
 from forgather_mem.telemetry.rule import Rule as Rule
 from forgather_mem.telemetry.triggers import Above as Above
 from forgather_mem.telemetry.triggers import AtEvent as AtEvent
+from forgather_mem.telemetry.triggers import Below as Below
 from forgather_mem.telemetry.triggers import Every as Every
 from forgather_mem.trackers import BatchMemoryProfiler as BatchMemoryProfiler
 from forgather_mem.trackers import EpochMemoryMonitor as EpochMemoryMonitor

@@ -36,7 +36,7 @@ HOOKS = (
 PROMISED = {
     "forgather_mem": (
         "attach", "load_callbacks", "ConfigEnvironment", "Policy", "TemplateError", "Rule", "Every", "AtEvent",
-        "Above", "MemoryMonitor", "MemoryTracker", "EpochMemoryMonitor", "BatchMemoryProfiler", "track_memory",
+        "Above", "Below", "MemoryMonitor", "MemoryTracker", "EpochMemoryMonitor", "BatchMemoryProfiler", "track_memory",
         "monitor_memory", "release_memory", "cleanup", "cleanup_after", "retry_on_oom", "TrainingLoop",
     ),
     "forgather_mem.callbacks": CALLBACKS,
@@ -47,7 +47,7 @@ PROMISED = {
     "forgather_mem.probes": (
         "HostProbe", "DeviceProbe", "PhaseProbe", "PythonProbe", "TensorProbe", "WorkerProbe",
     ),
-    "forgather_mem.triggers": ("Every", "AtEvent", "Above"),
+    "forgather_mem.triggers": ("Every", "AtEvent", "Above", "Below"),
     "forgather_mem.trackers": (
         "MemoryMonitor", "MemoryTracker", "EpochMemoryMonitor", "BatchMemoryProfiler", "track_memory", "monitor_memory",
     ),

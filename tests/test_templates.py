@@ -107,7 +107,7 @@ def test_a_child_adds_a_callback_and_what_it_depends_on(tmp_path: Path) -> None:
     *memory, mine = child(tmp_path, added)
     assert len(memory) == 3
     assert type(mine) is MemoryCallback
-    assert mine.rules[0].when.limit.above == 0.92
+    assert mine.rules[0].when.limit.value == 0.92
 
 
 def test_watch_writes_out_what_the_memory_callback_does_without_arguments() -> None:

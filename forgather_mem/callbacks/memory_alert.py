@@ -6,12 +6,12 @@ import difflib
 from collections.abc import Callable, Mapping
 
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.diagnose.alerts.watch import Alert, AlertWatch, Line
+from forgather_mem.diagnose.alerts.watch import Alert, AlertWatch
 from forgather_mem.errors import check_flags
 from forgather_mem.probes import probe_of
-from forgather_mem.telemetry.metrics import METRICS, check_name
+from forgather_mem.telemetry.metrics import METRICS
 from forgather_mem.telemetry.rule import Rule
-from forgather_mem.telemetry.triggers import AtEvent, Every, check_period, read_limit
+from forgather_mem.telemetry.triggers import Above, AtEvent, Below, Every, Limit, check_period
 
 __all__ = ["Alert", "MemoryAlert"]
 
@@ -71,14 +71,14 @@ class MemoryAlert(RuleCallback):
         check_period("MemoryAlert", "every_steps", "step", every_steps, needed=True)
         if call is not None and not callable(call):
             raise ValueError(f"MemoryAlert(call={call!r}): give a function that takes an Alert")
-        lines = [
-            *_lines("above", ABOVE if above is None else above),
-            *_lines("below", BELOW if below is None else below),
+        limits = [
+            *_limits("above", Above, ABOVE if above is None else above),
+            *_limits("below", Below, BELOW if below is None else below),
         ]
-        if not lines and full_within_steps is None:
+        if not limits and full_within_steps is None:
             raise ValueError("MemoryAlert(above={}, below={}, full_within_steps=None): nothing is left to watch")
-        probes = dict.fromkeys(map(probe_of, (line.name for line in lines)))
-        watch = AlertWatch(lines, full_within_steps, call, save, stop)
+        probes = dict.fromkeys(map(probe_of, (limit.name for limit in limits)))
+        watch = AlertWatch(limits, full_within_steps, call, save, stop)
         works = [*(probe() for probe in probes if probe is not None), watch]
         rules = [
             Rule(when=Every(steps=every_steps), do=works, name="MemoryAlert"),
@@ -87,21 +87,20 @@ class MemoryAlert(RuleCallback):
         super().__init__(rules, enabled=enabled, strict=strict)
 
 
-def _lines(parameter: str, limits: Mapping[str, float | str]) -> list[Line]:
+def _limits(parameter: str, trigger: type[Above] | type[Below], limits: Mapping[str, float | str]) -> list[Limit]:
     owner = f"MemoryAlert({parameter}=...)"
     if not isinstance(limits, Mapping):
         raise ValueError(f"MemoryAlert({parameter}={limits!r}): give sample names and limits: {{name: limit}}")
-    lines = []
+    found = []
     for name, limit in limits.items():
         if not isinstance(name, str) or "/" not in name:
             raise ValueError(f"{owner}: {name!r} is no sample name; write one such as 'host/limit_used_frac'")
         try:
-            check_name(name)
             _check_family(name)
-            lines.append(Line(name, read_limit(name, limit), parameter == "above"))
+            found.append(trigger(name, limit).limit)
         except ValueError as error:
             raise ValueError(f"{owner}: {error}") from error
-    return lines
+    return found
 
 
 def _check_family(name: str) -> None:

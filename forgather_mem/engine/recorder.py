@@ -116,7 +116,8 @@ class Recorder:
     def _do(self, rule: ArmedRule, moment: Moment) -> None:
         record = self.record
         sample = record.sample or record.begin(moment)
-        if rule.limit is not None and not rule.crosses(self._value(rule.limit.name, moment, sample)):
+        crossing = rule.crossing
+        if crossing is not None and not crossing.crosses(self._value(crossing.limit.name, moment, sample)):
             return
         done, values = self._done, record.values
         for work in rule.works:

@@ -13,7 +13,7 @@ from forgather_mem.telemetry.protocols import Work
 from forgather_mem.telemetry.records import Moment, Sample
 from forgather_mem.telemetry.report import Action
 from forgather_mem.telemetry.rule import Rule, name_of
-from forgather_mem.telemetry.triggers import Limit
+from forgather_mem.telemetry.triggers import Crossing
 from forgather_mem.units import format_share
 
 MAX_STRETCH = 16
@@ -49,11 +49,10 @@ class ArmedRule:
     """A rule in one run: its numbers, read once, and its state."""
 
     __slots__ = (
-        "armed",
         "budget_frac",
+        "crossing",
         "every_epochs",
         "every_steps",
-        "limit",
         "longest_stretch",
         "name",
         "off",
@@ -69,8 +68,8 @@ class ArmedRule:
         self.budget_frac = rule.budget_frac
         self.stretch = 1  # only every `stretch`-th of its steps
         self.longest_stretch = 1
-        self.limit: Limit | None = rule.when.limit
-        self.armed = True  # for a limit: the value has been below it since it last fired
+        limit = rule.when.limit
+        self.crossing = None if limit is None else Crossing(limit)
         self.strikes = 0
         self.off = False
         works = list(map(stand_in, rule.do))
@@ -108,18 +107,6 @@ class ArmedRule:
     def is_usual(self, step: int) -> bool:
         """Whether this would be one of its steps without the budget."""
         return not step % (self.every_steps // self.stretch)
-
-    def crosses(self, value: float | None) -> bool:
-        """Whether the value has just risen above the limit."""
-        limit = self.limit
-        if limit is None or value is None:
-            return False
-        if value <= limit.rearm:
-            self.armed = True
-        if self.armed and value > limit.above:
-            self.armed = False
-            return True
-        return False
 
 
 class EventSchedule:

@@ -1,4 +1,9 @@
-"""A time budget for expensive readings: decides when one may be taken again."""
+"""A time budget for expensive readings: decides when one may be taken again.
+
+`engine.schedule.OverheadMeter` is the other controller: it weighs all of our code against the steps and stretches whole
+rules, in numbers of steps, where this spaces one reading in seconds. The governor's `Budget` weighs collections, which
+all ranks must agree on.
+"""
 
 from __future__ import annotations
 

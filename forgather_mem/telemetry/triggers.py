@@ -1,4 +1,4 @@
-"""Triggers: when a rule is due, at every N steps or epochs, at an event, or above a limit.
+"""Triggers: when a rule is due, at every N steps or epochs, at an event, or when a value crosses a limit.
 
 A trigger is a value: the engine reads its fields once at the start of a run and then compares integers.
 """
@@ -14,7 +14,10 @@ from forgather_mem.telemetry.events import EVENTS
 from forgather_mem.telemetry.metrics import check_name
 from forgather_mem.units import parse_bytes, parse_share
 
-__all__ = ["Above", "AtEvent", "Every"]
+__all__ = ["Above", "AtEvent", "Below", "Every"]
+
+# A value must move back by this fraction of its limit before it can cross it again.
+REARM_FRAC = 0.05
 
 
 class Trigger(Protocol):
@@ -39,11 +42,39 @@ class Trigger(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A sample's value crosses `above`; rearmed when it falls to `rearm` or below."""
+    """A sample's value rises above `value`, or falls below it (`is_lower`); rearmed once it is back at `rearm`."""
 
     name: str
-    above: float
+    value: float
     rearm: float
+    is_lower: bool = False
+
+
+class Crossing:
+    """Tells when a value has just crossed a limit: once, until it has gone back.
+
+    >>> crossing = Crossing(Below("device/headroom_bytes", 100).limit)
+    >>> [crossing.crosses(value) for value in (200, 90, 80, 104, 90, 105, 90)]
+    [False, True, False, False, False, False, True]
+    """
+
+    __slots__ = ("_armed", "limit")
+
+    def __init__(self, limit: Limit) -> None:
+        self.limit = limit
+        self._armed = True  # it has been on the good side since it last crossed
+
+    def crosses(self, value: float | None) -> bool:
+        """Whether it has just crossed the limit; None is no reading."""
+        limit = self.limit
+        if value is None:
+            return False
+        if value >= limit.rearm if limit.is_lower else value <= limit.rearm:
+            self._armed = True
+        if self._armed and (value < limit.value if limit.is_lower else value > limit.value):
+            self._armed = False
+            return True
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,13 +184,8 @@ class Above:
         at: str = "step_end",
         rearm: float | str | None = None,
     ) -> None:
-        check_name(name)
-        above = read_limit(name, limit)
-        low = above * 0.95 if rearm is None else read_limit(name, rearm)
-        if low > above:
-            raise ValueError(f"Above({name!r}, {limit!r}, rearm={rearm!r}): rearm must not be above the limit")
         object.__setattr__(self, "name", name)
-        object.__setattr__(self, "limit", Limit(name=name, above=above, rearm=low))
+        object.__setattr__(self, "limit", _limit("above", name, limit, rearm))
         object.__setattr__(self, "events", (event_name(at),))
 
     @property
@@ -169,6 +195,53 @@ class Above:
     @property
     def every_epochs(self) -> int:
         return 0
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Below:
+    """Due when a sample's value has just fallen below a limit, as `Above` is when it has risen above one.
+
+    It fires once, and again only after the value has been at or above `rearm` (default: 105 % of the limit).
+
+    >>> Below("device/headroom_bytes", "1GiB").limit.rearm / 2**30
+    1.05
+    """
+
+    name: str
+    limit: Limit
+    events: tuple[str, ...]
+
+    def __init__(
+        self,
+        name: str,
+        limit: float | str,
+        *,
+        at: str = "step_end",
+        rearm: float | str | None = None,
+    ) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "limit", _limit("below", name, limit, rearm))
+        object.__setattr__(self, "events", (event_name(at),))
+
+    @property
+    def every_steps(self) -> int:
+        return 1
+
+    @property
+    def every_epochs(self) -> int:
+        return 0
+
+
+def _limit(side: str, name: str, limit: float | str, rearm: float | str | None) -> Limit:
+    check_name(name)
+    is_lower = side == "below"
+    value = read_limit(name, limit)
+    usual = value * (1 + REARM_FRAC if is_lower else 1 - REARM_FRAC)
+    back = usual if rearm is None else read_limit(name, rearm)
+    if back < value if is_lower else back > value:
+        trigger = side.capitalize()
+        raise ValueError(f"{trigger}({name!r}, {limit!r}, rearm={rearm!r}): rearm must not be {side} the limit")
+    return Limit(name=name, value=value, rearm=back, is_lower=is_lower)
 
 
 def event_name(event: str) -> str:

@@ -20,7 +20,7 @@ from forgather_mem.engine.run import Run
 from forgather_mem.sinks import Capture, ConsoleSink
 from forgather_mem.telemetry.records import Moment, Sample
 from forgather_mem.telemetry.rule import Rule
-from forgather_mem.telemetry.triggers import Above, AtEvent, Every
+from forgather_mem.telemetry.triggers import Above, AtEvent, Below, Every
 
 
 class Loop:
@@ -180,6 +180,20 @@ def test_a_limit_fires_when_it_is_crossed_and_again_only_after_falling_back() ->
         loop.step()
     loop.run.close()
     assert counter.calls == [2, 6]
+
+
+def test_a_lower_limit_fires_when_a_value_falls_below_it_and_again_only_after_rising_back() -> None:
+    loop, counter = new_loop(), Counter()
+    values = iter([200.0, 90.0, 80.0, 104.0, 90.0, 105.0, 90.0])
+
+    def left(moment: Moment, sample: Sample) -> Mapping[str, float]:
+        return {"mine/left_bytes": next(values)}
+
+    loop.add([Rule(Every(steps=1), [left]), Rule(Below("mine/left_bytes", 100), [counter])])
+    for _ in range(7):
+        loop.step()
+    loop.run.close()
+    assert counter.calls == [2, 7]
 
 
 def test_a_limit_reads_its_value_itself_when_no_rule_does() -> None:

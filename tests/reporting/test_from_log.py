@@ -23,6 +23,11 @@ def test_a_log_whose_process_is_gone_was_killed_and_says_what_grew(tmp_path: Pat
     assert "Growth: this process 1.0 MiB a step since step 1." in text_of(report)
 
 
+def test_growth_is_told_of_a_run_that_was_killed_too_early_for_a_verdict(tmp_path: Path) -> None:
+    log_of(tmp_path, steps=40)
+    assert read_run(tmp_path)["killed"]["process_bytes_per_step"] == pytest.approx(MIB)
+
+
 @pytest.mark.parametrize(
     ("left", "used"),
     [

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forgather_mem.telemetry.triggers import Above, AtEvent, Every, Trigger, check_period
+from forgather_mem.telemetry.triggers import Above, AtEvent, Below, Every, Trigger, check_period
 from forgather_mem.units import GIB
 
 
@@ -24,6 +24,7 @@ from forgather_mem.units import GIB
         (lambda: Above("device/reservd_frac", 0.9), r"did you mean 'device/reserved_frac'\?"),
         (lambda: Above("host/rss_bytes", "2GB"), r"write 2GiB"),
         (lambda: Above("host/rss_bytes", "2GiB", rearm="3GiB"), r"rearm must not be above the limit"),
+        (lambda: Below("host/rss_bytes", "2GiB", rearm="1GiB"), r"Below.*rearm must not be below the limit"),
         (lambda: Above("host/rss_bytes", float("nan")), r"must be finite"),
         (lambda: Above("device/reserved_frac", 92), r"limit 92 of .*a share is 1 at most; write 0.92 or '92%'"),
         (lambda: Above("device/reserved_frac", "92"), r"limit '92' of .*a share is 1 at most"),
@@ -34,7 +35,10 @@ def test_a_wrong_trigger_says_what_is_wrong_when_it_is_built(build: Any, message
         build()
 
 
-@pytest.mark.parametrize("trigger", [Every(steps=3), Every(epochs=2), AtEvent("save"), Above("host/rss_bytes", "1GiB")])
+@pytest.mark.parametrize(
+    "trigger",
+    [Every(steps=3), Every(epochs=2), AtEvent("save"), Above("host/rss_bytes", "1GiB"), Below("host/rss_bytes", 1)],
+)
 def test_triggers_are_values(trigger: Trigger) -> None:
     assert pickle.loads(pickle.dumps(trigger)) == trigger
 

@@ -44,6 +44,7 @@ EXACT = frozenset(
         "forgather_mem:Above",
         "forgather_mem:AtEvent",
         "forgather_mem:BatchMemoryProfiler",
+        "forgather_mem:Below",
         "forgather_mem:EpochMemoryMonitor",
         "forgather_mem:Every",
         "forgather_mem:MemoryMonitor",

@@ -8,21 +8,20 @@ ever freed at once; and in its later part as much as in its earlier.
 from __future__ import annotations
 
 import itertools
-import statistics
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forgather_mem.diagnose.leaks.lower_envelope import Point, edges_of, rate_of
+from forgather_mem.growth.line import Line, fit_without_outliers
+from forgather_mem.growth.lower_envelope import Point
+from forgather_mem.growth.trend import rate_throughout
 
-_BLOCKS = 8
 _FEWEST_STEPS = 24
 _CALM = 5  # the lowest of this many consecutive readings counts, so that spikes don't
 _SEEN_TIMES = 2.0  # it must have grown by this many times what is left
 _GIVEN_BACK = 1.2  # and by this many times what was ever freed at once
-_MOST_IN_ONE = 0.4  # of the growth: maximum in one block
-_LOW_FRAC = 0.5  # of the rate: minimum between two distant stretches
-_LATER_FRAC = 0.35  # of the growth: minimum in the later half
+_SAME_SLOPE_FRAC = 0.08  # of the slope: maximum deviation in the last third
 _MAX_POINTS = 320
 _RECENT_POINTS = 160
 
@@ -107,19 +106,11 @@ class Filling:
         return None
 
     def _of(self, part: Sequence[Point], capacity_bytes: float) -> Forecast | None:
-        edges = edges_of(part, _BLOCKS)
-        if len(edges) < _BLOCKS:
+        rate = rate_throughout(part)
+        if rate is None or rate.per_step * (part[-1][0] - part[0][0]) < _GIVEN_BACK * self._given_back:
             return None
-        rate, low, _ = rate_of(edges)
-        grown = edges[-1][1] - edges[0][1]
-        if rate <= 0 or low < _LOW_FRAC * rate or grown < _GIVEN_BACK * self._given_back:
-            return None
-        rises = [later[1] - earlier[1] for earlier, later in itertools.pairwise(edges)]
-        half = len(rises) // 2
-        if min(rises) < -0.1 * grown or max(rises) > _MOST_IN_ONE * grown or sum(rises[-half:]) < _LATER_FRAC * grown:
-            return None
-        line = _line(part)
-        if line is None or not line.goes_on(part):
+        line = fit_without_outliers(part)
+        if line is None or not _goes_on(line, part):
             return None
         at = self._now
         left = capacity_bytes - line.at(at)
@@ -136,48 +127,10 @@ class Filling:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A straight line through most of the points, with its error."""
-
-    slope: float
-    middle_step: float
-    middle: float
-    slope_error: float
-    middle_error: float
-
-    def at(self, step: float) -> float:
-        return self.middle + self.slope * (step - self.middle_step)
-
-    def error_at(self, step: float) -> float:
-        return float((self.middle_error**2 + (self.slope_error * (step - self.middle_step)) ** 2) ** 0.5)
-
-    def goes_on(self, part: Sequence[Point]) -> bool:
-        """Whether the last third of the points lies on it too."""
-        last = _line(part[-max(_FEWEST_STEPS // 2, len(part) // 3) :])
-        if last is None or last.slope <= 0:
-            return False
-        off = abs(last.slope - self.slope)
-        error = float((last.slope_error**2 + self.slope_error**2) ** 0.5)
-        return off <= max(0.08 * self.slope, 2.5 * error)
-
-
-def _line(part: Sequence[Point]) -> _Line | None:
-    """Least squares without outliers such as spikes."""
-    kept = list(part)
-    for _ in range(4):
-        steps, sizes = [float(step) for step, _ in kept], [size for _, size in kept]
-        slope, intercept = statistics.linear_regression(steps, sizes)
-        off = [size - intercept - slope * step for step, size in part]
-        bound = max(3.0 * 1.4826 * statistics.median(map(abs, off)), 1e-9 * max(sizes))
-        closer = [point for point, value in zip(part, off, strict=True) if abs(value) <= bound]
-        if len(closer) < 0.6 * len(part):
-            return None
-        if len(closer) == len(kept):
-            break
-        kept = closer
-    middle_step = statistics.fmean(steps)
-    spread = sum((step - middle_step) ** 2 for step in steps)
-    squares = sum((size - intercept - slope * step) ** 2 for step, size in zip(steps, sizes, strict=True))
-    scatter = (squares / max(1, len(steps) - 2)) ** 0.5
-    return _Line(slope, middle_step, statistics.fmean(sizes), scatter / spread**0.5, scatter / len(steps) ** 0.5)
+def _goes_on(line: Line, part: Sequence[Point]) -> bool:
+    """Whether the last third of the points lies on the line too."""
+    last = fit_without_outliers(part[-max(_FEWEST_STEPS // 2, len(part) // 3) :])
+    if last is None or last.slope <= 0:
+        return False
+    error = math.hypot(last.slope_error, line.slope_error)
+    return abs(last.slope - line.slope) <= max(_SAME_SLOPE_FRAC * line.slope, 2.5 * error)

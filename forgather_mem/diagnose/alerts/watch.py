@@ -14,13 +14,12 @@ from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.metrics import metric_of
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Moment, Sample
+from forgather_mem.telemetry.triggers import Crossing, Limit
 from forgather_mem.units import format_bytes, format_share
 
 logger = logging.getLogger(__name__)
 
 NOTHING: Mapping[str, float] = {}
-# A value must move back by this fraction of its limit before it can cross it again.
-REARM_FRAC = 0.05
 # Ranks look into the store at each step; after this many steps all of them have done so.
 _AHEAD_STEPS = 4
 
@@ -51,29 +50,11 @@ class Alert:
     full_at_high: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A limit on a sample."""
-
-    name: str
-    limit: float
-    above: bool
-
-    def is_crossed(self, value: float) -> bool:
-        return value > self.limit if self.above else value < self.limit
-
-    def is_left(self, value: float) -> bool:
-        """Whether the value is far enough on the good side of the limit to cross it again."""
-        if self.above:
-            return value <= (1 - REARM_FRAC) * self.limit
-        return value >= (1 + REARM_FRAC) * self.limit
-
-
 class AlertWatch:
     """The work of `MemoryAlert`: state of one training, created in `begin` and dropped in `end`.
 
     Args:
-        lines: The limits.
+        limits: The limits on samples.
         full_within_steps: Report memory that will be full within this many steps; None for never.
         call: The user's function, or None.
         save, stop: Whether to ask the trainer to save or to stop.
@@ -81,22 +62,23 @@ class AlertWatch:
 
     def __init__(
         self,
-        lines: Sequence[Line],
+        limits: Sequence[Limit],
         full_within_steps: int | None,
         call: Callable[[Alert], object] | None,
         save: bool,
         stop: bool,
     ) -> None:
-        self._lines = tuple(lines)
+        self._limits = tuple(limits)
         self._within = full_within_steps
         self._call = call
         self._save, self._stop = save, stop
         self._walls: list[Wall] = []
+        self._crossings: list[Crossing] = []
         self._calls = 0
 
     def begin(self, run: RunInfo) -> None:
         self.end(run)
-        self._up: set[Line] = set()
+        self._crossings = [Crossing(limit) for limit in self._limits]
         self._read: set[str] = set()
         self._calls = 0
         self._rank, self._world_size = run.rank, run.world_size
@@ -107,7 +89,7 @@ class AlertWatch:
             self._walls = [Wall("device", self._within), Wall("host", self._within)]
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        alerts = [alert for line in self._lines if (alert := self._look(line, moment, sample)) is not None]
+        alerts = [alert for one in self._crossings if (alert := self._look(one, moment, sample)) is not None]
         if moment.event == "step_end":
             self._calls += 1
             alerts += [alert for wall in self._walls if (alert := _wall_alert(moment, wall)) is not None]
@@ -123,10 +105,10 @@ class AlertWatch:
 
     def end(self, run: RunInfo) -> None:
         self.give_back()
-        for line in self._lines if self._calls else ():
-            if line.name not in self._read and not line.name.startswith("device/"):
+        for limit in self._limits if self._calls else ():
+            if limit.name not in self._read and not limit.name.startswith("device/"):
                 logger.warning(
-                    "MemoryAlert: %r was never measured in this training, so it could not raise an alert", line.name
+                    "MemoryAlert: %r was never measured in this training, so it could not raise an alert", limit.name
                 )
         self._calls = 0
 
@@ -135,27 +117,22 @@ class AlertWatch:
         while self._walls:
             self._walls.pop().close()
 
-    def _look(self, line: Line, moment: Moment, sample: Sample) -> Alert | None:
-        value = sample.values.get(line.name)
+    def _look(self, crossing: Crossing, moment: Moment, sample: Sample) -> Alert | None:
+        limit = crossing.limit
+        value = sample.values.get(limit.name)
         if value is None:
             return None
-        self._read.add(line.name)
-        if line in self._up:
-            if line.is_left(value):
-                self._up.discard(line)
+        self._read.add(limit.name)
+        if not crossing.crosses(value):
             return None
-        if not line.is_crossed(value):
-            return None
-        self._up.add(line)
-        shown, limit = _shown(line.name, value), _shown(line.name, line.limit)
-        side = "above" if line.above else "below"
+        side = "below" if limit.is_lower else "above"
         return Alert(
             step=moment.step,
             rank=moment.run.rank,
-            name=line.name,
+            name=limit.name,
             value=value,
-            limit=line.limit,
-            text=f"{line.name} is {shown}, {side} {limit}",
+            limit=limit.value,
+            text=f"{limit.name} is {_shown(limit.name, value)}, {side} {_shown(limit.name, limit.value)}",
         )
 
     def _tell(self, run: RunInfo, alert: Alert) -> None:
@@ -201,8 +178,12 @@ class AlertWatch:
         return f"{self._key}/wish/{self._done}"
 
     def __getstate__(self) -> dict[str, object]:
-        kept = ("_lines", "_within", "_call", "_save", "_stop")
-        return {name: value for name, value in self.__dict__.items() if name in kept} | {"_walls": [], "_calls": 0}
+        kept = ("_limits", "_within", "_call", "_save", "_stop")
+        return {name: value for name, value in self.__dict__.items() if name in kept} | {
+            "_walls": [],
+            "_crossings": [],
+            "_calls": 0,
+        }
 
 
 def _wall_alert(moment: Moment, wall: Wall) -> Alert | None:

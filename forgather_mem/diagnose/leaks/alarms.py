@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from forgather_mem.diagnose.leaks.lower_envelope import Point, edges_of
-from forgather_mem.diagnose.leaks.trend import Series, Trend
+from forgather_mem.growth.lower_envelope import Point, edges_of
+from forgather_mem.growth.trend import Series, Trend
 from forgather_mem.telemetry.report import LeakReport
 from forgather_mem.units import format_bytes
 
@@ -38,6 +38,11 @@ def taken_back(alarm: Alarm, leak: LeakReport, trends: Mapping[str, Trend], seri
     else:
         known = [series[name].points for name in sorted(alarm.names) if name in series]
         reason = _since_then(max(known, key=len, default=()), alarm.step)
+    return withdrawn(alarm, reason)
+
+
+def withdrawn(alarm: Alarm, reason: str) -> str:
+    """The sentence that takes an alarm back."""
     return f"{alarm.label} grows {format_bytes(alarm.per_step)} a step (step {alarm.step:,}): {reason}"
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from forgather_mem.diagnose.leaks.lower_envelope import Point, edges_of
-from forgather_mem.diagnose.leaks.trend import FLOOR_BYTES, Series, Trend
+from forgather_mem.growth.lower_envelope import Point, edges_of
+from forgather_mem.growth.trend import FLOOR_BYTES, Series, Trend
 from forgather_mem.units import MIB, format_bytes
 
 # The highest bound at which "no leak" is still said: arenas and maps grow by a MiB at a time.

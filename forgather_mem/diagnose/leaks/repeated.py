@@ -7,8 +7,8 @@ from collections.abc import Callable
 from forgather_mem.actions.collect import collect
 from forgather_mem.actions.freeze import HeapHold
 from forgather_mem.diagnose.leaks.heap_diff import CloserLook
-from forgather_mem.diagnose.leaks.lower_envelope import Point, rate_of
 from forgather_mem.diagnose.leaks.sizes import allocated_bytes
+from forgather_mem.growth.lower_envelope import Point, rate_of
 from forgather_mem.units import format_bytes
 
 _POINTS = 16

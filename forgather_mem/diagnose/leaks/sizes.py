@@ -13,6 +13,7 @@ from pathlib import Path
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.native_heap import mallinfo2
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, anonymous_bytes, child_pids, shmem_bytes
+from forgather_mem.system.time_budget import TimeBudget
 
 # Expensive readings wait until the resident size, which takes 2 us, has grown: the C library's statistics take 20 us,
 # and 200 us with cold caches; counting Python's objects takes as long. While nothing grows they are read every few
@@ -57,7 +58,7 @@ class LeakSizes:
         self._found_at = 0
         self.others_changed = False
         self.workers_changed = False
-        self._began_s, self._spent_s = time.perf_counter(), 0.0
+        self._budget = TimeBudget(0.0, budget_frac=_SPENT_FRAC)
         self._asked = _Last()
         self._shared = _Last()
         self._counted = _Last()
@@ -78,7 +79,7 @@ class LeakSizes:
         if fields:
             addresses, anonymous = int(fields[0]) * PAGE_BYTES, (int(fields[1]) - int(fields[2])) * PAGE_BYTES
             began_s = time.perf_counter()
-            dear = calls > _JUDGED_BY and self._spent_s > _SPENT_FRAC * (began_s - self._began_s)
+            dear = calls > _JUDGED_BY and not self._budget.due()
             often = 3 if dear else 1
             shared = int(fields[2]) * PAGE_BYTES  # of files, too
             risen = self._shared.due(calls, longer * _ASKED_EVERY, shared, growth, often) and self._more_shared(
@@ -93,7 +94,7 @@ class LeakSizes:
                 values["objects"] = objects_bytes() - self._ours.get("objects", 0.0)
                 self._counted.took(calls, anonymous, growth, values["objects"])
             if asks or counts:
-                self._spent_s += time.perf_counter() - began_s
+                self._budget.ran(time.perf_counter() - began_s)
         if not calls % _WORKERS_EVERY:
             values.update(self._of_workers())
         if not calls % (longer * _CHILDREN_EVERY):

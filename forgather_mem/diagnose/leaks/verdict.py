@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from forgather_mem.diagnose.leaks.gains import MOST_PER_STEP, Gain, sentence_of
 from forgather_mem.diagnose.leaks.suspects import Suspect, native_suspect
-from forgather_mem.diagnose.leaks.trend import FLOOR_BYTES, Trend
+from forgather_mem.growth.trend import FLOOR_BYTES, Trend
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.system.headroom import device_room, host_rooms
 from forgather_mem.telemetry.report import LeakReport, Sure

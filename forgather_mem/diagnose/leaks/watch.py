@@ -11,12 +11,13 @@ from dataclasses import replace
 from forgather_mem.diagnose.leaks.alarms import Alarm, taken_back
 from forgather_mem.diagnose.leaks.gains import unexplained
 from forgather_mem.diagnose.leaks.heap_diff import LOOK_STEPS, CloserLook
+from forgather_mem.diagnose.leaks.live import LiveAlarm
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, native_bytes, objects_bytes
 from forgather_mem.diagnose.leaks.snapshot import length_of
 from forgather_mem.diagnose.leaks.suspects import Suspect
-from forgather_mem.diagnose.leaks.trend import Series, Trend
 from forgather_mem.diagnose.leaks.verdict import floor_of, full_at, label_of, verdict_of, whole_of
 from forgather_mem.diagnose.leaks.worker_code import worker_suspects
+from forgather_mem.growth.trend import Series, Trend
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Moment, Sample
@@ -25,7 +26,6 @@ from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import format_bytes, format_duration
 
 NOTHING: Mapping[str, float] = {}
-_JUDGED_EVERY = 4  # readings
 # Fraction of the elapsed time for the search for a distant holder at the first look; the second is the last resort.
 OWNERS_FRAC = 0.02
 
@@ -42,10 +42,9 @@ class LeakWatch:
         self._sizes = LeakSizes()
         self._series: dict[str, Series] = {}
         self._totals: dict[str, Series] = {}
-        self._alarm: Alarm | None = None
+        self._live = LiveAlarm()
+        self._growing: dict[str, Trend] = {}
         self._past_workers: Trend | None = None
-        self._calls = 0
-        self._alarms = 0
         self._first_step = run.step
         self._began_s = time.perf_counter()
         self._look = None
@@ -62,10 +61,9 @@ class LeakWatch:
             self._loader = weakref.ref(loader)
         values = self._sizes.read(moment.step)
         self._keep(moment.step, values)
-        self._calls += 1
         if self._look is not None:
             self._look_again(moment, values)
-        elif not self._calls % _JUDGED_EVERY and self._looks < 2 and not self._suspects:
+        else:
             self._judge(moment)
         return NOTHING
 
@@ -78,9 +76,11 @@ class LeakWatch:
             self._end_look(run)
         _count_again(self._suspects)
         leak = self._verdict(run)
-        if self._alarm is not None and (said := taken_back(self._alarm, leak, self._trends(), self._series)):
-            leak = replace(leak, taken_back=(said,))
+        alarm = self._live.alarm
+        if alarm is not None and (said := taken_back(alarm, leak, self._trends(), self._series)):
+            self._live.taken_back.append(said)
             _say(run, f"taken back: {said}.")
+        leak = replace(leak, taken_back=tuple(self._live.taken_back))
         run.emit(Finding(kind="leak", step=run.step, text=_sentence(leak), data=to_dict(leak)))
         self._suspects = []
 
@@ -110,30 +110,45 @@ class LeakWatch:
                 series.add(step, value)
 
     def _judge(self, moment: Moment) -> None:
-        growing = {
-            name: trend
-            for name, series in self._series.items()
-            if series.may_grow(floor_of(name)) and (trend := series.judge(floor_of(name))).kind == "leak"
-        }
-        self._alarms = self._alarms + 1 if growing else 0
-        if self._alarms < 2:  # a single alarm may be chance
+        back = self._live.fallen(self._series)
+        if back is not None:
+            _say(moment.run, f"taken back: {back}.")
+            self._suspects, self._looks = [], 1  # they were of what has ended
+        growing = self._live.growing(self._series)
+        if not growing:
             return
-        self._alarms = 0
-        trend = whole_of(growing)
-        if not self._looks:
-            self._say_suspicion(moment, growing, trend)
-        self._looks += 1
-        if self._look_closer and set(growing) != {"workers"}:
+        self._growing = growing
+        if self._live.alarm is None:
+            self._warn(moment.run, moment.step)
+        named = any(one.kind != "workers" for one in self._suspects)
+        most = 3 if self._live.alarm else 2
+        if self._look_closer and not named and self._looks < most and set(growing) != {"workers"}:
+            self._looks += 1
             self._look_closely(moment.step)
             self._at_look = {name: series.points[-1][1] for name, series in self._series.items()}
-            self._rate = trend.per_step
+            self._rate = whole_of(growing).per_step
+
+    def _warn(self, run: RunInfo, step: int) -> None:
+        """Print what grows, if it is due, with who holds it as far as that is known."""
+        growing, trend = self._growing, whole_of(self._growing)
+        full = full_at(step, trend.per_step, "device" in growing)
+        known = self._verdict(run) if self._suspects or "workers" in growing else None
+        if not self._live.is_due(growing, step, full, known):
+            return
+        text = f"{label_of(growing)} grows {format_bytes(trend.per_step)} a step"
+        if full is not None and full < 1e9:
+            step_s = (time.perf_counter() - self._began_s) / max(1, step - self._first_step)
+            text += f", full near step {full:,} (in {format_duration((full - step) * step_s)})"
+        _say(run, text + (f": {_held(self._suspects[0])}." if self._suspects else "."))
+        alarm = Alarm(step=step, names=frozenset(growing), label=label_of(growing), per_step=trend.per_step)
+        self._live.printed(alarm, growing, self._series)
 
     def _look_closely(self, step: int) -> None:
         """Take the first look; the numbers that it keeps are excluded from the sizes."""
         assert self._sizes is not None
         native, objects = native_bytes(), objects_bytes()
         elapsed_s = time.perf_counter() - self._began_s
-        self._look = CloserLook(step, far=self._looks == 2, owners_s=max(0.0, OWNERS_FRAC * elapsed_s))
+        self._look = CloserLook(step, far=self._looks >= 2, owners_s=max(0.0, OWNERS_FRAC * elapsed_s))
         self._finished = False
         self._sizes.leave_out(native_bytes() - native, objects_bytes() - objects)
 
@@ -169,28 +184,12 @@ class LeakWatch:
         self._window_step = None
         if not self._suspects:
             return
-        top = self._suspects[0]
-        made = f", made at {top.allocated_at}" if top.allocated_at else ""
-        many = f", {top.count_per_step:+,.3g} a step" if top.count_per_step else ""
         leak = self._verdict(run)
         run.emit(Finding(kind="leak", step=run.step, text=_sentence(leak), data=to_dict(leak)))
-        _say(
-            run,
-            f"held by {top.held_by}{many}{made}" + (f"; {top.bounded}, so it may not be a leak" if top.bounded else ""),
-        )
-
-    def _say_suspicion(self, moment: Moment, growing: Mapping[str, Trend], trend: Trend) -> None:
-        full = full_at(moment.step, trend.per_step, "device" in growing)
-        text = f"{label_of(growing)} grows {format_bytes(trend.per_step)} a step"
-        if full is not None and full < 1e9:
-            step_s = (time.perf_counter() - self._began_s) / max(1, moment.step - self._first_step)
-            text += f", full near step {full:,} (in {format_duration((full - moment.step) * step_s)})"
-        if self._look_closer:
-            text += f". Looking closer for {LOOK_STEPS} steps"
-        _say(moment.run, text + ".")
-        self._alarm = Alarm(
-            step=moment.step, names=frozenset(growing), label=label_of(growing), per_step=trend.per_step
-        )
+        if self._live.alarm is None:
+            self._warn(run, run.step)
+        else:
+            _say(run, f"{_held(self._suspects[0])}.")
 
     def _trends(self) -> dict[str, Trend]:
         """The present judgement of each size; workers that have just begun are judged by those before them."""
@@ -221,6 +220,13 @@ def _sentence(leak: LeakReport) -> str:
         return f"{leak.verdict}: under {format_bytes(leak.bytes_per_step_high)} a step"
     holders = [f"held by {one.held_by}, made at {one.allocated_at}" for one in leak.suspects[:3] if one.held_by]
     return "\n".join([f"leak: {format_bytes(leak.bytes_per_step)} a step", *holders])
+
+
+def _held(top: Suspect) -> str:
+    """Who holds it, in words."""
+    made = f", made at {top.allocated_at}" if top.allocated_at else ""
+    many = f", {top.count_per_step:+,.3g} a step" if top.count_per_step else ""
+    return f"held by {top.held_by}{many}{made}" + (f"; {top.bounded}, so it may not be a leak" if top.bounded else "")
 
 
 def _say(run: RunInfo, text: str) -> None:

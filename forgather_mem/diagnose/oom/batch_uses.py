@@ -11,6 +11,7 @@ from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.system.native_heap import allocated_natively_bytes
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile
+from forgather_mem.system.time_budget import TimeBudget
 
 MAX_STEPS = 512
 BUDGET_FRAC = 0.0005
@@ -139,8 +140,8 @@ class BatchUses:
         self._num_read = 0
         self._every = 1
         self._next_step = 0
-        self._cost_s = 0.0
-        self._began_s = time.perf_counter()
+        self._step_cost_s = 0.0
+        self._budget = TimeBudget(0.0, budget_frac=BUDGET_FRAC)
 
     def see(self, batch: Batch | None, steps_done: int) -> None:
         """Note that a micro-batch begins."""
@@ -180,6 +181,8 @@ class BatchUses:
                 self._add(StepUse(step=step, rows=batch.rows, length=batch.length, phases=self._with(peaks)))
             self._phases = {}
             self._num_read += 1
+            self._budget.ran(self._step_cost_s)
+            self._step_cost_s = 0.0
             self._next_step = step - 1 + self._every
             self.reading = self._num_read < _ALWAYS_STEPS
         if not self.reading:
@@ -196,7 +199,7 @@ class BatchUses:
                 size = self.host.read()
             except OSError:  # no /proc
                 size = None
-        self._cost_s += time.perf_counter() - began_s
+        self._step_cost_s += time.perf_counter() - began_s
         return size
 
     def _add_saved(self) -> None:
@@ -212,7 +215,7 @@ class BatchUses:
         began_s = time.perf_counter()
         allocated = allocated_natively_bytes()
         took_s = time.perf_counter() - began_s
-        self._cost_s += took_s
+        self._step_cost_s += took_s
         self._asking_is_dear = took_s > _DEAR_S
         return allocated
 
@@ -228,7 +231,7 @@ class BatchUses:
 
     def _perhaps_read(self, steps_done: int) -> None:
         """Read the next step if it is due and the time since has paid for the cost of reading."""
-        if steps_done >= self._next_step and time.perf_counter() >= self._began_s + self._cost_s / BUDGET_FRAC:
+        if steps_done >= self._next_step and self._budget.due():
             self.reading = True
             self._step_batch = None  # from a step that was not read
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from forgather_mem.diagnose.leaks.alarms import Alarm, taken_back
-from forgather_mem.diagnose.leaks.trend import Series, Trend
+from forgather_mem.growth.trend import Series, Trend
 from forgather_mem.telemetry.report import LeakReport
-from tests.diagnose.leaks.trend_series import KIB, MIB
+from tests.growth.trend_series import KIB, MIB
 
 ALARM = Alarm(step=96, names=frozenset({"native"}), label="host memory", per_step=200.0 * KIB)
 LEAK, NO_LEAK = LeakReport(verdict="leak", judged=True), LeakReport(verdict="no leak", judged=True)

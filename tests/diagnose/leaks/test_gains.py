@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forgather_mem.diagnose.leaks.gains import MOST_PER_STEP, TOTALS, Gain, sentence_of, unexplained
-from forgather_mem.diagnose.leaks.trend import Series
 from forgather_mem.diagnose.leaks.verdict import floor_of, verdict_of
+from forgather_mem.growth.trend import Series
 from forgather_mem.telemetry.report import LeakReport
-from tests.diagnose.leaks.trend_series import INNOCENT, KIB, MIB, Shape, flat, four_stages, noisy, warm_up
+from tests.growth.trend_series import INNOCENT, KIB, MIB, Shape, flat, four_stages, noisy, warm_up
 
 EVERY = 4
 HIDDEN = ("process", "children", "/dev/shm", "reserved")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forgather_mem.diagnose.leaks.trend import MAX_POINTS, Series, judge
-from tests.diagnose.leaks.trend_series import (
+from forgather_mem.growth.trend import MAX_POINTS, Series, judge
+from tests.growth.trend_series import (
     INNOCENT,
     KIB,
     LEAKY_GROUNDS,
@@ -22,6 +22,7 @@ from tests.diagnose.leaks.trend_series import (
     in_stairs,
     make,
     sawtooth,
+    uneven,
 )
 
 STEPS = (150, 300, 400)
@@ -110,10 +111,20 @@ def test_a_cache_that_fills_ever_more_slowly_is_not_called_a_leak(steps: int, no
         assert trend.low / trend.high == pytest.approx(math.exp(-between / 600), abs=0.12)
 
 
-@pytest.mark.parametrize("per_step", [4, 8])
-def test_a_cache_of_rows_drawn_at_random_is_not_called_a_leak(per_step: int) -> None:
-    kinds = [judge(make(drawn_rows(5000, per_step), 0, seed=seed, steps=1200).points).kind for seed in range(8)]
-    assert "leak" not in kinds
+@pytest.mark.parametrize(("per_step", "steps"), [(4, 400), (4, 600), (4, 1200), (8, 200), (8, 300), (8, 1200)])
+def test_a_cache_of_rows_drawn_at_random_grows_ever_more_slowly(per_step: int, steps: int) -> None:
+    kinds = [judge(make(drawn_rows(5000, per_step), 0, seed=seed, steps=steps).points).kind for seed in range(8)]
+    assert kinds == ["slowing"] * 8
+
+
+@pytest.mark.parametrize(("spread", "often"), [(0.5, 1.0), (1.5, 1.0), (0.5, 0.1)])
+def test_a_leak_in_uneven_pieces_does_not_seem_to_slow_down(spread: float, often: float) -> None:
+    kinds = [
+        judge(make(uneven(64 * KIB, spread, often), 0, seed=seed, steps=steps).points).kind
+        for steps in (150, 300, 600, 1200)
+        for seed in range(15)
+    ]
+    assert kinds.count("slowing") <= 2
 
 
 @pytest.mark.parametrize("shape", LEAKY_GROUNDS, ids=lambda shape: shape.__name__)

@@ -138,3 +138,17 @@ def drawn_rows(rows: int, per_step: int) -> Shape:
         return sizes
 
     return shape
+
+
+def uneven(per_step: float, spread: float, often: float) -> Shape:
+    """A leak in pieces of log-normal size, in this share of the steps."""
+
+    def shape(chance: random.Random, steps: int) -> list[float]:
+        sizes, size = [], BASE
+        for _ in range(steps):
+            if chance.random() < often:
+                size += per_step / often * math.exp(chance.gauss(0, spread) - spread * spread / 2)
+            sizes.append(size)
+        return sizes
+
+    return shape

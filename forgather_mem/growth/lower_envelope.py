@@ -1,12 +1,22 @@
-"""Statistics of a series of sizes: its lower envelope, its rises, and a line hidden in noise."""
+"""The lower envelope of a series of sizes, its rate, and its rises."""
 
 from __future__ import annotations
 
 import itertools
 import statistics
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 Point = tuple[int, float]
+
+
+class Rate(NamedTuple):
+    """Growth per step, with its likely range."""
+
+    per_step: float
+    low: float
+    high: float
+
 
 FEWEST_RISES = 4
 
@@ -16,7 +26,7 @@ def edges_of(part: Sequence[Point], count: int) -> list[Point]:
     return [min(block, key=size_of) for block in _blocks(part, count)]
 
 
-def rate_of(edges: Sequence[Point]) -> tuple[float, float, float]:
+def rate_of(edges: Sequence[Point]) -> Rate:
     """The Theil-Sen slope over blocks that lie apart, and the interval that contains nine in ten of the slopes."""
     far = max(1, len(edges) // 2)
     slopes = sorted(
@@ -25,7 +35,7 @@ def rate_of(edges: Sequence[Point]) -> tuple[float, float, float]:
         for later in edges[number + far :]
     )
     last = len(slopes) - 1
-    return statistics.median(slopes), slopes[round(0.05 * last)], slopes[round(0.95 * last)]
+    return Rate(statistics.median(slopes), slopes[round(0.05 * last)], slopes[round(0.95 * last)])
 
 
 def stairs_of(part: Sequence[Point]) -> list[Point]:
@@ -53,41 +63,6 @@ def has_stairs(part: Sequence[Point], grown: float, fewest: int = FEWEST_RISES) 
     at_end = part[-1][0] - rises[-1][0]
     regular = max(sizes) <= 3 * statistics.median(sizes) and max(gaps) <= 1.8 * usual
     return regular and at_end <= 1.1 * max(gaps)  # the next rise is not overdue yet
-
-
-def line_in_noise(part: Sequence[Point], floor: float) -> tuple[float, float, float] | None:
-    """Rate, low and high of a line hidden in independent noise; None otherwise.
-
-    Systematic movement (a sawtooth, a cache filling up) leaves autocorrelated residuals, and growth in stages is fitted
-    better by three levels than by a line, or stays constant from one reading to the next.
-    """
-    slope, intercept = statistics.linear_regression([float(step) for step, _ in part], [size for _, size in part])
-    off = [size - intercept - slope * step for step, size in part]
-    squares = sum(value * value for value in off)
-    middle = statistics.fmean(step for step, _ in part)
-    error = (squares / (len(part) - 2) / sum((step - middle) ** 2 for step, _ in part)) ** 0.5
-    likeness = sum(one * other for one, other in itertools.pairwise(off)) / squares if squares else 0.0
-    moves = statistics.median(abs(later[1] - before[1]) for before, later in itertools.pairwise(part))
-    if moves < 0.3 * (squares / (len(part) - 2)) ** 0.5:  # for independent noise it is nearly as large
-        return None
-    if slope < floor or slope < 5 * error or likeness > 0.25 or squares > _three_levels([size for _, size in part]):
-        return None
-    return slope, slope - 2 * error, slope + 2 * error
-
-
-def _three_levels(sizes: Sequence[float]) -> float:
-    """The residual sum of squares of the best three consecutive levels."""
-    middle = statistics.fmean(sizes)
-    sums = [0.0, *itertools.accumulate(size - middle for size in sizes)]
-    whole = sum((size - middle) ** 2 for size in sizes)
-    cuts = range(2, len(sizes) - 1, max(1, len(sizes) // 40))
-    explained = [
-        sums[first] ** 2 / first
-        + (sums[second] - sums[first]) ** 2 / (second - first)
-        + (sums[-1] - sums[second]) ** 2 / (len(sizes) - second)
-        for first, second in itertools.combinations(cuts, 2)
-    ]
-    return whole - max(explained, default=0.0)
 
 
 def _blocks(part: Sequence[Point], count: int) -> Iterator[Sequence[Point]]:

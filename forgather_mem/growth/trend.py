@@ -13,17 +13,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from forgather_mem.diagnose.leaks.lower_envelope import (
+from forgather_mem.growth.lower_envelope import (
     FEWEST_RISES,
     Point,
+    Rate,
     edges_of,
     has_stairs,
-    line_in_noise,
     rate_of,
     size_of,
     stairs_of,
 )
-from forgather_mem.diagnose.leaks.saturation import slowing_rates
+from forgather_mem.growth.noise import line_in_noise
+from forgather_mem.growth.saturation import slowing_rates
 
 Kind = Literal["leak", "slowing", "no leak", "not enough data"]
 
@@ -52,7 +53,7 @@ class Trend:
 
     Attributes:
         kind: Whether it grows without end; "slowing" is growth that may yet end by itself.
-        per_step: Growth per step; 0.0 unless judged to grow.
+        per_step: Growth per step; of what can't be judged, as far as it was measured; else 0.0.
         low, high: The likely range of `per_step`; of slowing growth, the rate of the last and of the first third.
             Without growth, `high` is the upper bound of a leak.
         since_step: The step at which growth begins.
@@ -122,32 +123,56 @@ def judge(points: Sequence[Point], floor: float = FLOOR_BYTES) -> Trend:
         floor: Growth per step that is ignored, in the unit of the sizes.
     """
     seen, steps = points, points[-1][0] - points[0][0] if points else 0
-    if len(points) < _FEWEST_IN_ALL or steps < _FEWEST_STEPS:
+    if len(points) < _FEWEST_IN_ALL:
         return Trend(kind="not enough data", steps=steps)
+    if steps < _FEWEST_STEPS:
+        return Trend(kind="not enough data", steps=steps, per_step=_measured(points))
     for num_rises in range(_MOST_SINGLE_RISES + 1):
         for start in _STARTS:
             begin = int(len(points) * start)
             part = points[begin:]
             if len(part) < _FEWEST_POINTS or part[-1][0] - part[0][0] < _FEWEST_STEPS:
                 break
-            found = _growing(part, floor)
+            found = rate_throughout(part, floor)
             if found is None and start <= _NOISE_STARTS and not num_rises:
                 found = line_in_noise(part, floor)
             if found is not None:
-                if _given_back(points, begin, found[0] * (part[-1][0] - part[0][0])):
-                    return Trend(kind="not enough data", steps=steps, high=found[2])
-                slowing = slowing_rates(part)
-                if slowing is not None:
-                    first, last = slowing
-                    return Trend(
-                        kind="slowing", since_step=part[0][0], steps=steps, per_step=found[0], low=last, high=first
-                    )
-                return _leak(points, begin, found, steps)
+                return _grows(points, begin, found, steps)
         level = _without_greatest_rise(points)
         if level is None:
             break
         points = level
     return _not_growing(seen, floor, steps)
+
+
+def rate_throughout(part: Sequence[Point], floor: float = 0.0) -> Rate | None:
+    """The rate if this part grows throughout, to its end, in many rises; None otherwise."""
+    edges = edges_of(part, _BLOCKS)
+    if len(edges) < _BLOCKS:
+        return None
+    rate = rate_of(edges)
+    grown = edges[-1][1] - edges[0][1]
+    span = edges[-1][0] - edges[0][0]
+    if rate.per_step < floor or grown < floor * span or rate.low < _LOW_FRAC * rate.per_step:
+        return None
+    rises = [later[1] - earlier[1] for earlier, later in itertools.pairwise(edges)]
+    if min(rises) < -0.25 * grown or max(rises) > _MOST_IN_ONE * grown:
+        return None
+    if _to_the_end(part, rises, grown) and _in_many_rises(part, grown):
+        return rate
+    return None
+
+
+def _grows(points: Sequence[Point], begin: int, found: Rate, steps: int) -> Trend:
+    """What grows throughout the part from `begin` on: a leak, unless it slows down or has fallen as far before."""
+    part = points[begin:]
+    if _given_back(points, begin, found.per_step * (part[-1][0] - part[0][0])):
+        return Trend(kind="not enough data", steps=steps, per_step=found.per_step, high=found.high)
+    slowing = slowing_rates(part)
+    if slowing is None:
+        return _leak(points, begin, found, steps)
+    first, last = slowing
+    return Trend(kind="slowing", since_step=part[0][0], steps=steps, per_step=found.per_step, low=last, high=first)
 
 
 def _without_greatest_rise(points: Sequence[Point]) -> list[Point] | None:
@@ -160,35 +185,19 @@ def _without_greatest_rise(points: Sequence[Point]) -> list[Point] | None:
     return [(step, size + rise if step < at else size) for step, size in points]
 
 
-def _leak(points: Sequence[Point], begin: int, found: tuple[float, float, float], steps: int) -> Trend:
+def _leak(points: Sequence[Point], begin: int, found: Rate, steps: int) -> Trend:
     """The leak found in the part from `begin` on, with the rate of its rising part."""
-    since = _since(points, begin, found[0])
+    since = _since(points, begin, found.per_step)
     part = points[since:]
     if since > begin + 1 and part[-1][0] - part[0][0] >= _FEWEST_STEPS / 2:
         edges = edges_of(part, _BLOCKS)
         again = rate_of(edges) if len(edges) >= 4 else found
-        if again[0] > found[0]:
+        if again.per_step > found.per_step:
             found = again
     at = points[since][0] if since > len(points) * _STARTS[0] + 1 else points[0][0]
-    return Trend(kind="leak", since_step=at, steps=steps, per_step=found[0], low=max(0.0, found[1]), high=found[2])
-
-
-def _growing(part: Sequence[Point], floor: float) -> tuple[float, float, float] | None:
-    """Rate, low and high if this part grows throughout; None otherwise."""
-    edges = edges_of(part, _BLOCKS)
-    if len(edges) < _BLOCKS:
-        return None
-    rate, low, high = rate_of(edges)
-    grown = edges[-1][1] - edges[0][1]
-    span = edges[-1][0] - edges[0][0]
-    if rate < floor or grown < floor * span or low < _LOW_FRAC * rate:
-        return None
-    rises = [later[1] - earlier[1] for earlier, later in itertools.pairwise(edges)]
-    if min(rises) < -0.25 * grown or max(rises) > _MOST_IN_ONE * grown:
-        return None
-    if _to_the_end(part, rises, grown) and _in_many_rises(part, grown):
-        return rate, low, high
-    return None
+    return Trend(
+        kind="leak", since_step=at, steps=steps, per_step=found.per_step, low=max(0.0, found.low), high=found.high
+    )
 
 
 def _to_the_end(part: Sequence[Point], rises: Sequence[float], grown: float) -> bool:
@@ -240,6 +249,12 @@ def _given_back(points: Sequence[Point], begin: int, grown: float) -> bool:
     return False
 
 
+def _measured(points: Sequence[Point]) -> float:
+    """The rate of the lower envelope after the warm-up, 0.0 if it falls or can't be told."""
+    edges = edges_of(points[int(len(points) * _STARTS[1]) :], _BLOCKS)
+    return max(0.0, rate_of(edges).per_step) if len(edges) >= 4 else 0.0
+
+
 def _not_growing(points: Sequence[Point], floor: float, steps: int) -> Trend:
     """No leak, if the later part would have shown one; otherwise it is too early to judge."""
     later = points[int(len(points) * _STARTS[1]) :]
@@ -248,12 +263,16 @@ def _not_growing(points: Sequence[Point], floor: float, steps: int) -> Trend:
         return Trend(kind="not enough data", steps=steps)
     rate, _, _ = rate_of(edges)
     if rate > floor and len(points) - int(len(points) * _STARTS[0]) < _FEWEST_POINTS:
-        return Trend(kind="not enough data", steps=steps, high=rate)  # too few to distinguish growth from a curve
+        return Trend(
+            kind="not enough data", steps=steps, per_step=rate, high=rate
+        )  # too few to distinguish growth from a curve
     rises = [after[1] - before[1] for before, after in itertools.pairwise(edges)]
     grown, last = edges[-1][1] - edges[0][1], rises[-1] + rises[-2]
     scatter = statistics.median(abs(rise) for rise in rises)
     at_end = last > 2 * floor * (edges[-1][0] - edges[-3][0]) and last > max(0.5 * abs(grown), 4 * scatter)
     in_stairs = grown > floor * (edges[-1][0] - edges[0][0]) and has_stairs(later, grown, fewest=3)
     if at_end or in_stairs:
-        return Trend(kind="not enough data", steps=steps, high=max(floor, rate))  # it may have just begun
+        return Trend(
+            kind="not enough data", steps=steps, per_step=rate, high=max(floor, rate)
+        )  # it may have just begun
     return Trend(kind="no leak", steps=steps, high=max(floor, rate))

@@ -1,0 +1,92 @@
+"""What is printed while a training runs: of series that are no leak next to nothing, of leaks at once."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from forgather_mem.diagnose.leaks.alarms import Alarm
+from forgather_mem.diagnose.leaks.live import LASTING_STEPS, LiveAlarm, is_held
+from forgather_mem.growth.trend import Series, Trend
+from forgather_mem.telemetry.report import LeakReport, LeakSuspect
+from tests.diagnose.leaks.live_series import INNOCENT, KIB, LEAKS, MIB, Kind, leak, sawtooth, told
+
+GROWS = {"native": Trend(kind="leak", per_step=1.0 * MIB, since_step=100, steps=1000)}
+
+
+@pytest.mark.parametrize("kind", INNOCENT, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("every", [1, 4])
+def test_of_what_only_moves_nothing_is_printed_over_whole_runs(kind: Kind, every: int) -> None:
+    runs = [kind(random.Random(seed), 4000) for seed in range(4)]
+    assert [told(sizes, every).printed for sizes in runs] == [None] * 4
+
+
+@pytest.mark.parametrize("kind", LEAKS, ids=lambda kind: kind.__name__)
+def test_a_leak_is_looked_into_early_and_printed_when_its_holder_is_known(kind: Kind) -> None:
+    for seed in range(4):
+        found = told(kind(random.Random(seed), 2600), held=True)
+        assert found.suspected is not None
+        assert found.printed is not None
+        assert found.suspected <= (120 if kind in LEAKS[:2] + LEAKS[4:7] else 700)
+        assert found.printed <= found.suspected + max(32, found.suspected // 4)
+        assert found.taken_back is None
+
+
+@pytest.mark.parametrize("kind", LEAKS, ids=lambda kind: kind.__name__)
+def test_a_leak_without_a_holder_is_printed_once_it_has_lasted(kind: Kind) -> None:
+    found = told(kind(random.Random(1), 2600))
+    assert found.printed is not None
+    assert LASTING_STEPS <= found.printed <= 1.25 * LASTING_STEPS
+
+
+def test_a_tooth_longer_than_any_interval_is_taken_back_when_it_falls() -> None:
+    found = told(sawtooth(3000)(random.Random(1), 9000))
+    assert found.printed is not None
+    assert found.taken_back is not None
+    assert 0 < found.taken_back - found.printed < 3000
+
+
+def test_growth_that_fills_memory_before_it_has_lasted_is_printed() -> None:
+    live = LiveAlarm()
+    assert not live.is_due(GROWS, step=300, full_step=501, leak=None)
+    assert live.is_due(GROWS, step=300, full_step=500, leak=None)
+
+
+def test_after_an_alarm_that_proved_wrong_a_holder_is_not_enough() -> None:
+    holder = LeakSuspect(type="list", bytes_per_step=MIB, count_per_step=1.0, held_by="Keeps.kept", kind="list")
+    named = LeakReport(verdict="leak", bytes_per_step=MIB, suspects=(holder,))
+    live, series = LiveAlarm(), {"native": Series()}
+    for step in range(0, 300, 4):
+        series["native"].add(step, float(MIB) * step)
+    assert live.is_due(GROWS, step=300, full_step=None, leak=named)
+    live.printed(Alarm(step=300, names=frozenset(GROWS), label="host memory", per_step=MIB), GROWS, series)
+    assert live.fallen(series) is None
+    series["native"].add(304, 0.0)
+    assert live.fallen(series) == "host memory grows 1.0 MiB a step (step 300): it has been given back since"
+    assert live.taken_back
+    assert not live.is_due(GROWS, step=400, full_step=None, leak=named)
+    assert live.is_due(GROWS, step=100 + LASTING_STEPS, full_step=None, leak=named)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "kind", "share", "expected"),
+    [
+        ("leak", "list", 1.0, True),
+        ("leak", "list", 0.1, False),  # something else grows
+        ("leak", "native", 1.0, False),  # a line, and no holder
+        ("leak", "cycle", 1.0, False),  # the collector is on
+        ("not enough data", "list", 1.0, False),  # bounded
+    ],
+)
+def test_a_holder_counts_if_it_explains_the_growth_and_is_never_emptied(
+    verdict: str, kind: str, share: float, expected: bool
+) -> None:
+    holder = LeakSuspect(type="x", bytes_per_step=share * 64 * KIB, count_per_step=1.0, held_by="A.b", kind=kind)
+    report = LeakReport(verdict=verdict, bytes_per_step=64.0 * KIB, suspects=(holder,))  # type: ignore[arg-type]
+    assert is_held(report) is expected
+
+
+def test_a_leak_in_noise_that_hides_it_at_first_is_not_taken_back() -> None:
+    for seed in range(4):
+        assert told(leak(8 * KIB, 2 * MIB)(random.Random(seed), 6000)).taken_back is None

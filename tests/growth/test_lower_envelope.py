@@ -1,0 +1,27 @@
+"""The lower envelope, its rate and its rises."""
+
+from __future__ import annotations
+
+import pytest
+
+from forgather_mem.growth.lower_envelope import edges_of, has_stairs, rate_of, stairs_of
+
+
+def test_an_edge_is_the_lowest_size_of_its_stretch() -> None:
+    points = [(step, 100.0 * step + (0.0 if step % 10 == 7 else 5000.0)) for step in range(80)]
+    assert edges_of(points, 8) == [(step, 100.0 * step) for step in range(7, 80, 10)]
+
+
+def test_the_rate_is_that_of_the_envelope_with_its_range() -> None:
+    rate = rate_of([(10 * number, 300.0 * number) for number in range(8)])
+    assert rate == (30.0, 30.0, 30.0)
+    rate = rate_of([(0, 0.0), (10, 250.0), (20, 650.0), (30, 900.0), (40, 1300.0)])
+    assert rate.low < rate.per_step < rate.high
+    assert rate.per_step == pytest.approx(32, rel=0.1)
+
+
+def test_rises_are_what_no_later_size_falls_below() -> None:
+    points = [(step, 100.0 * (step // 25) + (900.0 if step == 40 else 0.0)) for step in range(100)]
+    assert stairs_of(points) == [(25, 100.0), (50, 100.0), (75, 100.0)]
+    assert has_stairs(points, 300.0, fewest=3)
+    assert not has_stairs(points, 300.0, fewest=4)
