@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 # records become longer.
 NAMES = (
     "host/rss_bytes", "host/rss_peak_bytes", "host/anon_bytes", "host/limit_used_frac", "host/available_bytes",
-    "host/children_pss_bytes", "workers/own_bytes", "workers/cow_bytes", "device/allocated_bytes",
+    "host/children_pss_bytes", "workers/own_bytes", "workers/cow_bytes", "workers/pss_bytes", "device/allocated_bytes",
     "device/reserved_bytes", "device/step_peak_bytes", "device/headroom_bytes", "step/time_s",
 )  # fmt: skip
 # Stored in the file as numbers: add only at the end.
 ENDS = ("running", "finished", "exception", "oom", "killed", "interrupted")
 
 HEADER_BYTES, NUM_SAMPLES, NUM_NOTES, NOTE_BYTES = 16384, 512, 16, 1000
-MAGIC = b"FGMRING1"
+MAGIC = b"FGMRING2"
 HEAD = struct.Struct("<8sII")  # magic, length and CRC of the JSON that follows
 STATE = struct.Struct("<QdqiiQ")  # number, time_s, step, phase, end, number
 _PHASE_IN_STATE = 24  # its lowest byte, enough for all phases

@@ -121,13 +121,15 @@ class ReachableGraph:
         above = self._above[position]
         return above >= 0 and attributes_of(self.nodes[above]) is self.nodes[position]
 
+    def label(self, position: int) -> str:
+        """The name of the root from which this node was reached: a module, or "local 'x' of f (train.py:9)"."""
+        while self._above[position] >= 0:
+            position = self._above[position]
+        return self._labels[position]
+
     def path(self, position: int) -> str:
         """The full path, e.g. "__main__.CACHE['rows']"."""
-        root = position
-        while self._above[root] >= 0:
-            root = self._above[root]
-        label = self._labels[root]
-        way = self.way(position)
+        label, way = self.label(position), self.way(position)
         return label + write_path(way, begins_with_namespace=type(way[0]) is dict and not label.startswith("local "))
 
     def holder(self, position: int) -> str:
@@ -198,7 +200,8 @@ def _variables() -> Iterator[tuple[str, object]]:
 
 def _namespaces() -> Iterator[tuple[str, object]]:
     for name in sorted(user_modules(len(sys.modules)), key=lambda name: name != "__main__"):
-        yield name, vars(sys.modules[name])
+        if (module := sys.modules.get(name)) is not None:
+            yield name, vars(module)
     for name, attribute in _KEEPERS:
         keeper: object = sys.modules.get(name)
         for part in attribute.split("."):

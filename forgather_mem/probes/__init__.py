@@ -11,6 +11,8 @@ from forgather_mem.probes.workers import WorkerProbe
 # Which probe reads a sample name: that of the whole name, else that of its family. Others are read by a rule only.
 _PROBE_OF = {
     "host/children_pss_bytes": WorkerProbe,
+    "host/other_children": WorkerProbe,
+    "host/other_children_pss_bytes": WorkerProbe,
     "host": HostProbe,
     "device": DeviceProbe,
     "gc": PythonProbe,

@@ -1,4 +1,4 @@
-"""Memory of this process's children: their own, and shared pages made private (copy-on-write)."""
+"""Memory of this process's children: data workers' own, pages they copied (copy-on-write), and other children."""
 
 from __future__ import annotations
 
@@ -14,10 +14,27 @@ from forgather_mem.telemetry.records import Moment, Sample
 
 # Fields of /proc/<pid>/stat after the name (proc_pid_stat(5) counts from 1, including PID and name).
 _START_TIME, _START_STACK = 22 - 3, 28 - 3
+# What torch's worker loop calls its thread, since torch 2.6: the only sign of it that other processes can read.
+_WORKER_NAME = b"pt_data_worker"
+
+
+def is_data_worker(process: Path) -> bool:
+    """Whether the process with this folder under /proc runs the worker loop of a torch DataLoader (8 us).
+
+    False also for a worker that has been forked just now and has not come to its loop.
+    """
+    try:
+        return (process / "comm").read_bytes().strip() == _WORKER_NAME
+    except OSError:  # it has ended
+        return False
 
 
 class WorkerProbe:
-    """Children of this process (data workers) and their children, without counting shared pages twice.
+    """Data workers of this process, and its other children, without counting shared pages twice.
+
+    Data workers are the children that run the worker loop of a torch DataLoader, and what these have started. All
+    others (torch.compile's pool, a logger's service, pools of your own) are "other children": their number and
+    proportional set size are read.
 
     A forked worker starts with all of its parent's anonymous pages, shared. When either side writes to one of them (a
     reference count is enough), each gets its own copy: the worker's private memory grows, its resident memory does not.
@@ -50,17 +67,17 @@ class WorkerProbe:
         self.proc_root = proc_root
         self.reading: Hashable = (type(self), every_s, budget_frac, proc_root)
         self._pace: TimeBudget | None = None
-        self._inherited_bytes: dict[tuple[int, int], int] = {}
+        self._children = Children(proc_root)
 
     def begin(self, run: RunInfo) -> None:
         self._pace = TimeBudget(self.every_s, budget_frac=self.budget_frac)
-        self._inherited_bytes = {}
+        self._children = Children(self.proc_root)
 
     def end(self, run: RunInfo) -> None:
         if self._pace is not None:
             self._pace.tell(run, "memory of child processes")
         self._pace = None
-        self._inherited_bytes = {}
+        self._children = Children(self.proc_root)
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if self._pace is None:
@@ -68,60 +85,99 @@ class WorkerProbe:
         return self._pace.take(self._values)
 
     def _values(self) -> dict[str, float]:
-        workers = list(self._workers("self"))
-        known = self._inherited_bytes
-        self._inherited_bytes = {worker.key: known.get(worker.key, worker.inherited_bytes) for worker in workers}
-        own = cow = 0
-        for worker in workers:
-            grown = max(0, worker.anonymous_bytes - self._inherited_bytes[worker.key])
-            own += grown
-            cow += max(0, worker.private_bytes - grown)
+        children = self._children.read()
+        workers = [child for child in children if child.is_worker]
+        others = [child for child in children if not child.is_worker]
         return {
             "workers/count": len(workers),
-            "workers/own_bytes": own,
-            "workers/cow_bytes": cow,
-            "host/children_pss_bytes": sum(worker.pss_bytes for worker in workers),
+            "workers/own_bytes": sum(child.own_bytes for child in workers),
+            "workers/cow_bytes": sum(child.copied_bytes for child in workers),
+            "workers/pss_bytes": sum(child.pss_bytes for child in workers),
+            "host/children_pss_bytes": sum(child.pss_bytes for child in children),
+            "host/other_children": len(others),
+            "host/other_children_pss_bytes": sum(child.pss_bytes for child in others),
         }
 
-    def _workers(self, parent: str) -> Iterator[_Worker]:
-        """The children of a process and theirs; one that exits meanwhile is left out."""
-        for pid in child_pids(Path(self.proc_root) / parent):
-            with contextlib.suppress(OSError, KeyError):
-                yield _worker(Path(self.proc_root), pid, parent)
-            yield from self._workers(pid)
-
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_pace": None, "_inherited_bytes": {}}
+        return {**self.__dict__, "_pace": None, "_children": Children(self.proc_root)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Worker:
-    """One child at this moment; `inherited_bytes` is valid if it is seen for the first time.
+class Child:
+    """One child at this moment.
 
-    `key` is its PID and start time: PIDs are reused.
+    Attributes:
+        key: Its PID and start time, since PIDs are reused.
+        is_worker: Whether it is a data worker, or was started by one.
+        pss_bytes: Its proportional set size.
+        own_bytes: What its anonymous memory has grown by since the fork.
+        copied_bytes: What is private beyond that: pages of its parent that were copied.
+        shared_bytes: Inherited pages that have not been copied: at most so much can be.
     """
 
     key: tuple[int, int]
+    is_worker: bool
     pss_bytes: int
-    anonymous_bytes: int
-    private_bytes: int
-    inherited_bytes: int
+    own_bytes: int
+    copied_bytes: int
+    shared_bytes: int
 
 
-def _worker(proc_root: Path, pid: str, parent: str) -> _Worker:
-    memory = kib_fields((proc_root / pid / "smaps_rollup").read_bytes())
-    stat, of_parent = _stat(proc_root / pid), _stat(proc_root / parent)
-    anonymous = memory[b"Anonymous"]
-    # The stack address is randomised at exec, so only a process forked without an exec shares it.
-    forked = stat[_START_STACK] == of_parent[_START_STACK] != b"0"
-    return _Worker(
-        key=(int(pid), int(stat[_START_TIME])),
-        pss_bytes=memory[b"Pss"],
-        anonymous_bytes=anonymous,
+class Children:
+    """The children of this process and theirs, read from /proc; remembers what each had inherited when first seen."""
+
+    def __init__(self, proc_root: str = "/proc") -> None:
+        self._root = Path(proc_root)
+        self._inherited_bytes: dict[tuple[int, int], int] = {}
+
+    def read(self) -> list[Child]:
+        """All that are alive; one that exits meanwhile is left out."""
+        known: dict[tuple[int, int], int] = {}
+        found = list(self._below("self", False, known))
+        self._inherited_bytes = known
+        return found
+
+    def one_worker(self) -> tuple[Child | None, tuple[str, ...]]:
+        """The first of the data workers of this process, and the PIDs of all of them: a reading of all costs more."""
+        known: dict[tuple[int, int], int] = {}
+        pids = tuple(pid for pid in child_pids(self._root / "self") if is_data_worker(self._root / pid))
+        found = None
+        if pids:
+            with contextlib.suppress(OSError, KeyError):
+                found = self._child(pids[0], "self", True, known)
+        self._inherited_bytes = known
+        return found, pids
+
+    def _below(self, parent: str, of_worker: bool, known: dict[tuple[int, int], int]) -> Iterator[Child]:
+        for pid in child_pids(self._root / parent):
+            is_worker = of_worker or is_data_worker(self._root / pid)
+            with contextlib.suppress(OSError, KeyError):
+                yield self._child(pid, parent, is_worker, known)
+            yield from self._below(pid, is_worker, known)
+
+    def _child(self, pid: str, parent: str, is_worker: bool, known: dict[tuple[int, int], int]) -> Child:
+        memory = kib_fields((self._root / pid / "smaps_rollup").read_bytes())
+        stat = _stat(self._root / pid)
+        key = (int(pid), int(stat[_START_TIME]))
+        anonymous = memory[b"Anonymous"]
+        inherited = self._inherited_bytes.get(key)
+        if inherited is None:
+            # The stack address is randomised at exec, so only a process forked without an exec shares it
+            forked = stat[_START_STACK] == _stat(self._root / parent)[_START_STACK] != b"0"
+            inherited = min(anonymous, anonymous_bytes(self._root / parent)) if forked else 0
+        known[key] = inherited
         # Private_Dirty includes shared memory that only this process maps, Pss_Anon a part of the shared pages
-        private_bytes=min(memory[b"Private_Dirty"], memory.get(b"Pss_Anon", anonymous)),
-        inherited_bytes=min(anonymous, anonymous_bytes(proc_root / parent)) if forked else 0,
-    )
+        private = min(memory[b"Private_Dirty"], memory.get(b"Pss_Anon", anonymous))
+        own = max(0, anonymous - inherited)
+        copied = max(0, private - own)
+        return Child(
+            key=key,
+            is_worker=is_worker,
+            pss_bytes=memory[b"Pss"],
+            own_bytes=own,
+            copied_bytes=copied,
+            shared_bytes=max(0, inherited - copied),
+        )
 
 
 def _stat(process: Path) -> list[bytes]:

@@ -208,6 +208,8 @@ class _LogReplay:
         kills = None if counter is None else kills_since(to_dict(counter))
         used_frac = latest.get("host/limit_used_frac")
         phase = ring.state.phase if ring is not None else "other"
+        children = latest.get("host/children_pss_bytes")  # in an older log all of them are taken for workers
+        others = max(0.0, children - latest.get("workers/pss_bytes", children)) if children is not None else None
         return KilledReport(
             oom_kill_before=None if counter is None else counter.count,
             oom_kill_after=None if counter is None or kills is None else counter.count + kills,
@@ -215,7 +217,8 @@ class _LogReplay:
             phase=phase,
             used_bytes=int(used_frac * self._limit_bytes) if used_frac is not None and self._is_own_limit() else None,
             process_bytes=_whole(latest.get("host/rss_bytes")),
-            workers_bytes=_whole(latest.get("host/children_pss_bytes")),
+            workers_bytes=_whole(latest.get("workers/pss_bytes", children)),
+            others_bytes=_whole(others),
             num_workers=_whole(latest.get("workers/count")),
             process_bytes_per_step=growth.of("process"),
             workers_bytes_per_step=growth.of("workers"),

@@ -10,7 +10,7 @@ from forgather_mem.telemetry.records import Sample
 _FEWEST_POINTS = 20
 # Less than this, over the whole run, counts as flat.
 _FLAT_FRAC = 0.02
-_NAMES = {"process": ("host/anon_bytes", "host/rss_bytes"), "workers": ("host/children_pss_bytes",)}
+_NAMES = {"process": ("host/anon_bytes", "host/rss_bytes"), "workers": ("workers/pss_bytes", "host/children_pss_bytes")}
 
 
 class Growth:

@@ -15,9 +15,10 @@ from forgather_mem.units import format_bytes, format_duration, format_share
 
 # The curves on the page.
 CURVES = (
-    "host/rss_bytes", "host/anon_bytes", "host/children_pss_bytes", "device/allocated_bytes", "device/reserved_bytes",
-    "device/step_peak_bytes", "gc/pause_s", "cache/time_s", "cache/freed_bytes", "collect/time_s",
-    "collect/freed_bytes", "trim/time_s", "trim/freed_bytes", "step/time_s", "phase/",
+    "host/rss_bytes", "host/anon_bytes", "workers/pss_bytes", "host/other_children_pss_bytes",
+    "device/allocated_bytes", "device/reserved_bytes", "device/step_peak_bytes", "gc/pause_s", "cache/time_s",
+    "cache/freed_bytes", "collect/time_s", "collect/freed_bytes", "trim/time_s", "trim/freed_bytes", "step/time_s",
+    "phase/",
 )  # fmt: skip
 _ACTIONS = (
     ("collect", "collect", "our collections", 5),
@@ -87,7 +88,8 @@ def _wanted(report: RunReport, curves: Curves) -> Iterator[Plot]:
             curves,
             ("host/rss_bytes", "resident", 6, "area"),
             ("host/anon_bytes", "anonymous", 1, "area"),
-            ("host/children_pss_bytes", "data workers", 2, ""),
+            ("workers/pss_bytes", "data workers", 2, ""),
+            ("host/other_children_pss_bytes", "other children", 3, ""),
         ),
         marks=marks,
         limit=(whose, limit) if limit else None,

@@ -29,6 +29,7 @@ _CONFIDENCE = {"yes": "high", "likely": "likely"}
 _UNITS = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
 # From this fraction of the limit on, a SIGKILL without a kernel count was most likely the kernel's.
 _FULL_FRAC = 0.9
+_OTHERS_TOLD_BYTES = 100 * MIB
 _MAX_ADVICE = 4
 
 
@@ -102,11 +103,13 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
     lines = textwrap.wrap(text, width, subsequent_indent="  ")
     process, workers = killed.process_bytes, killed.workers_bytes
     if process is not None:
-        total = max(killed.used_bytes or 0, process + (workers or 0))
+        total = max(killed.used_bytes or 0, process + (workers or 0) + (killed.others_bytes or 0))
         sizes = f"At the end {format_gib(total)}: this process {process / GIB:,.1f}"
         if workers is not None:
             count = killed.num_workers
             sizes += f", {f'{count} ' if count else ''}data workers {workers / GIB:,.1f} (counted once)"
+        if (killed.others_bytes or 0) >= _OTHERS_TOLD_BYTES:
+            sizes += f", other children {(killed.others_bytes or 0) / GIB:,.1f}"
         lines += _indented(sizes + ".", width)
     lines += _indented(_growth(killed), width) if _growth(killed) else []
     leak = report.leak

@@ -98,6 +98,13 @@ METRICS: tuple[Metric, ...] = (
         cadence="slow",
     ),
     _gib(
+        "host/other_children_pss_bytes",
+        "host/other_children_gib",
+        "The part of it in children that are not data workers: torch.compile's pool, loggers, your own pools.",
+        cadence="slow",
+    ),
+    _count("host/other_children", "host/other_children", "Child processes that are not data workers.", cadence="slow"),
+    _gib(
         "host/shm_bytes",
         "host/shm_gib",
         "Used space of /dev/shm, by whichever process of any user that sees the same one: the machine's or the "
@@ -271,7 +278,18 @@ METRICS: tuple[Metric, ...] = (
         "Pages of this process that workers made private by touching them (copy-on-write).",
         cadence="slow",
     ),
-    _count("workers/count", "workers/count", "Child processes alive.", cadence="slow"),
+    _gib(
+        "workers/pss_bytes",
+        "workers/pss_gib",
+        "Proportional set size of the data workers: shared pages are counted once.",
+        cadence="slow",
+    ),
+    _count(
+        "workers/count",
+        "workers/count",
+        "Data workers alive: children that run the worker loop of a torch DataLoader, and what these started.",
+        cadence="slow",
+    ),
     _time("step/time_s", "step/time_ms", 1e3, "ms", "Wall time since the last step's end (monotonic clock)."),
     _time(
         "step/self_s",

@@ -243,6 +243,7 @@ class KilledReport(Part):
     used_bytes: int | None = None  # under the limit that applies
     process_bytes: int | None = None
     workers_bytes: int | None = None  # pages that they share counted once
+    others_bytes: int | None = field(default=None, metadata=RARE)  # the same of children that are not data workers
     num_workers: int | None = None
     process_bytes_per_step: float | None = None
     workers_bytes_per_step: float | None = None

@@ -76,7 +76,7 @@ def test_a_record_torn_anywhere_is_passed_over(tmp_path: Path) -> None:
     assert read.state.phase == "forward"
 
 
-@pytest.mark.parametrize("data", [b"", b"FGMRING1", b"x" * layout.FILE_BYTES, b"\0" * layout.FILE_BYTES])
+@pytest.mark.parametrize("data", [b"", b"FGMRING2", b"x" * layout.FILE_BYTES, b"\0" * layout.FILE_BYTES])
 def test_what_is_no_ring_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "ring").write_bytes(data)
     with pytest.raises(ValueError, match="no whole ring"):

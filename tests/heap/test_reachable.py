@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from forgather_mem.callbacks import MemoryCallback
-from forgather_mem.diagnose.leaks.native_lines import NativeLines
+from forgather_mem.diagnose.leaks.line_look import LineLook
 from forgather_mem.diagnose.leaks.snapshot import chains, grown, look
 from forgather_mem.diagnose.leaks.suspects import Suspect, suspect_of
 from forgather_mem.heap.object_size import deep_bytes
@@ -227,7 +227,7 @@ def test_the_line_that_takes_native_memory_is_told_from_lines_that_give_it_back(
         take(500)
         take(-500)
 
-    lines = NativeLines(lambda: given_out)
+    lines = LineLook(given_out=lambda: given_out)
     assert lines.start()
     try:
         for _ in range(20):
@@ -236,7 +236,7 @@ def test_the_line_that_takes_native_memory_is_told_from_lines_that_give_it_back(
     finally:
         lines.stop()
     assert sys.gettrace() is None
-    found = lines.found()
+    found = lines.native_line()
     assert found is not None
     code, line = found
     assert code.co_name in ("leaks", "take")

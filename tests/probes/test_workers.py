@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import mmap
 import multiprocessing
+import os
 import pickle
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -132,45 +134,82 @@ def test_shared_pages_are_not_counted_twice(probe: WorkerProbe, read: Read) -> N
     assert pss < 0.8 * resident
 
 
-def test_a_process_that_was_not_forked_inherits_nothing(probe: WorkerProbe, read: Read) -> None:
+def test_children_that_are_no_data_workers_are_other_children(probe: WorkerProbe, read: Read) -> None:
     script = f"import sys; x = b'x' * {48 * MIB}; print('ready'); sys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        values = reading(read, probe)
-        process.communicate("")
+    command = [sys.executable, "-c", script]
+    others = reading(read, probe)["host/other_children"]  # multiprocessing's own, of earlier tests
+    with loader(allocates_32_mib) as data, multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.map(abs, range(4))
+        an_epoch_of(data)
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            values = reading(read, probe)
+            process.communicate("")
+    assert (values["workers/count"], values["host/other_children"] - others) == (NUM_WORKERS, 3)
+    assert 48 * MIB < values["host/other_children_pss_bytes"] < values["host/children_pss_bytes"]
+    both = values["workers/pss_bytes"] + values["host/other_children_pss_bytes"]
+    assert both == pytest.approx(values["host/children_pss_bytes"])
+
+
+class Spawned(Dataset):
+    """Rows for workers that are started anew; all that they hold is their own."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.kept = touched(48)
+        return torch.tensor(index)
+
+
+def test_a_worker_that_was_not_forked_inherits_nothing(probe: WorkerProbe, read: Read) -> None:
+    data = DataLoader(Spawned(), num_workers=1, persistent_workers=True, multiprocessing_context="spawn")
+    assert [int(row) for row in data] == [0]
+    values = reading(read, probe)
     assert values["workers/count"] == 1
-    assert values["workers/own_bytes"] == pytest.approx(52 * MIB, abs=8 * MIB)
+    assert values["workers/own_bytes"] > 48 * MIB
     assert values["workers/cow_bytes"] < MIB
 
 
-def test_grandchildren_are_counted(probe: WorkerProbe, read: Read) -> None:
-    context = multiprocessing.get_context("fork")
-    ready, done = context.Event(), context.Event()
+class Starts(Dataset):
+    """Rows whose worker starts a process of its own."""
 
-    def grandchild() -> None:
-        ready.set()
-        done.wait(20)
+    def __init__(self, process: Callable[[], None]) -> None:
+        self.process = process
 
-    def child() -> None:
-        inner = context.Process(target=grandchild)
-        inner.start()
-        inner.join(20)
+    def __len__(self) -> int:
+        return 1
 
-    process = context.Process(target=child)
-    process.start()
-    assert ready.wait(20)
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.process()
+        return torch.tensor(index)
+
+
+def test_what_a_worker_starts_belongs_to_the_workers(probe: WorkerProbe, read: Read) -> None:
+    begun, done = multiprocessing.get_context("fork").Event(), multiprocessing.get_context("fork").Event()
+
+    def starts() -> None:
+        pid = os.fork()
+        if not pid:
+            begun.set()
+            done.wait(20)
+            os._exit(0)
+        begun.wait(20)
+
+    others = reading(read, probe)["host/other_children"]  # multiprocessing's own, of earlier tests
+    data = DataLoader(Starts(starts), num_workers=1, persistent_workers=True, multiprocessing_context="fork")
+    assert [int(row) for row in data] == [0]
     values = reading(read, probe)
     done.set()
-    process.join(20)
-    assert values["workers/count"] == 2
+    assert (values["workers/count"], values["host/other_children"]) == (2, others)
 
 
-def test_without_children_the_sums_are_zero(probe: WorkerProbe, read: Read) -> None:
-    assert reading(read, probe) == {
-        "workers/count": 0, "workers/own_bytes": 0, "workers/cow_bytes": 0, "host/children_pss_bytes": 0,
+def test_without_children_the_sums_are_zero(tmp_path: Path, read: Read) -> None:
+    values = reading(read, WorkerProbe(every_s=1e-6, proc_root=str(tmp_path)))
+    assert values == {
+        "workers/count": 0, "workers/own_bytes": 0, "workers/cow_bytes": 0, "workers/pss_bytes": 0,
+        "host/children_pss_bytes": 0, "host/other_children": 0, "host/other_children_pss_bytes": 0,
     }  # fmt: skip
 
 

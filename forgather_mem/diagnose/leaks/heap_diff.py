@@ -5,20 +5,20 @@ from __future__ import annotations
 import tracemalloc
 
 from forgather_mem.diagnose.leaks.grouping import merge_similar
+from forgather_mem.diagnose.leaks.holder_lines import traced
 from forgather_mem.diagnose.leaks.library_growth import OWNERS_S, LibraryContainers, far_holder
-from forgather_mem.diagnose.leaks.native_lines import NativeLines
+from forgather_mem.diagnose.leaks.line_look import LineLook
 from forgather_mem.diagnose.leaks.sizes import native_bytes
-from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look, newest
+from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, length_of, look, newest
 from forgather_mem.diagnose.leaks.suspects import (
     MAX_SUSPECTS,
     Suspect,
     cycle_suspects,
     native_suspect,
     suspect_of,
-    traced,
 )
 from forgather_mem.heap.garbage import Mark, garbage_among
-from forgather_mem.heap.object_size import has_graph, keeps_frames
+from forgather_mem.heap.object_size import LRU_CACHE, has_graph, keeps_frames
 from forgather_mem.heap.reachable import ReachableGraph
 
 LOOK_STEPS = 10
@@ -27,6 +27,7 @@ _FRAMES = 12
 _EXPLAINED_FRAC = 0.5
 _LEAST_FRAC = 0.05
 _SIZE_UNKNOWN = ("graph", "exceptions")  # a graph belongs to C++, and an error's frames may hold one
+_MOST_WATCHED = 3
 _HELD_FRAC = 0.15  # of the growth: what a container must explain to be preferred to the pieces themselves
 
 
@@ -48,10 +49,11 @@ class CloserLook:
         self._far = LibraryContainers(walk.ids()) if far else None
         walk.forget()
         self._mark = Mark()
-        # Holders without a known line; kept for a few steps only, and alive elsewhere anyway.
-        self._lineless: list[tuple[Suspect, object]] = []
+        # Holders whose line is to be seen; kept for a few steps only, and alive elsewhere anyway.
+        self._watched: list[tuple[Suspect, object]] = []
         self._tracing = False
-        self._native: NativeLines | None = None
+        self._lines: LineLook | None = None
+        self._wants_native = False
 
     def finish(self, step: int, rate: float) -> list[Suspect]:
         """What has grown since, most likely cause first.
@@ -69,10 +71,10 @@ class CloserLook:
             found = found[:MAX_SUSPECTS]
             pairs = [(one, suspect_of(one, walk), walk.nodes[one.position]) for one in found]
             suspects = [suspect for _, suspect, _ in pairs]
-            self._lineless = [
+            self._watched = [
                 (suspect, holder)
-                for one, suspect, holder in pairs[:2]
-                if not suspect.allocated_at and one.kind == "items"
+                for one, suspect, holder in pairs[:_MOST_WATCHED]
+                if one.kind == "items" and type(holder) is not LRU_CACHE and length_of(holder) is not None
             ]
             if sum(one.bytes_per_step for one in suspects) < _EXPLAINED_FRAC * rate and not _has_graph(suspects):
                 suspects += self._among_the_young(walk.ids(), step, rate)
@@ -89,46 +91,55 @@ class CloserLook:
         return [one for one in suspects if not _is_part(one, suspects)][:MAX_SUSPECTS]
 
     def open_window(self, nothing_found: bool) -> bool:
-        """Start recording where new objects are created; returns whether there is a line to be found.
+        """Watch the user's lines, and record where new objects are created; returns whether a line may be found.
 
         Args:
             nothing_found: No holder was found: look for lines that allocate native memory.
         """
-        if self._lineless and not tracemalloc.is_tracing():
+        if self._lineless() and not tracemalloc.is_tracing():
             tracemalloc.start(_FRAMES)
             self._tracing = True
-        if nothing_found and self._far is not None:
-            lines = NativeLines(native_bytes)
-            self._native = lines if lines.start() else None
-        return bool(self._lineless) or self._native is not None
+        self._wants_native = nothing_found and self._far is not None
+        if self._watched or self._wants_native:
+            lines = LineLook([holder for _, holder in self._watched], native_bytes if self._wants_native else None)
+            self._lines = lines if lines.start() else None
+        return self._lines is not None or bool(self._lineless())
 
     def close_window(self, rate: float) -> list[Suspect]:
-        """Add the lines that created the suspects' newest pieces; returns further suspects. Releases everything."""
+        """Set the lines by which the suspects were seen to grow; returns further suspects. Releases everything."""
         found = []
-        if self._native is not None:
-            self._native.stop()
-            found = [native_suspect(code, line, rate) for code, line in filter(None, [self._native.found()])]
-        for suspect, holder in self._lineless:
-            trace = traced(newest(holder, 3))
-            if trace:
-                suspect.set_line(trace)
+        lines = self._lines
+        if lines is not None:
+            lines.stop()
+            if self._wants_native:
+                found = [native_suspect(code, line, rate) for code, line in filter(None, [lines.native_line()])]
+        for number, (suspect, holder) in enumerate(self._watched):
+            line = lines.line_of(number) if lines is not None else None
+            line = line or (None if suspect.allocated_at else traced(newest(holder, 3)))
+            if line is not None:
+                suspect.set_line(line)
         self.drop()
         return found
 
     def window_told(self) -> bool:
         """Whether the window has seen what it was opened for."""
-        return self._native is None and all(traced(newest(holder, 3)) for _, holder in self._lineless)
+        if self._lines is not None and self._lines.has_seen_all():
+            return True
+        return self._lines is None and all(traced(newest(holder, 3)) for _, holder in self._lineless())
+
+    def _lineless(self) -> list[tuple[Suspect, object]]:
+        return [(suspect, holder) for suspect, holder in self._watched if not suspect.allocated_at]
 
     def drop(self) -> None:
         """Release everything."""
-        self._lineless = []
+        self._watched = []
         self._far = None
         if self._tracing:
             self._tracing = False
             tracemalloc.stop()
-        native, self._native = self._native, None
-        if native is not None:
-            native.stop()
+        lines, self._lines = self._lines, None
+        if lines is not None:
+            lines.stop()
         self._mark.drop()
 
     def _among_the_young(self, near: set[int], step: int, rate: float) -> list[Suspect]:

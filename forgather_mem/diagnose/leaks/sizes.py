@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from multiprocessing import process as processes
 from pathlib import Path
 
+from forgather_mem.probes.workers import is_data_worker
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.native_heap import mallinfo2
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, anonymous_bytes, child_pids, shmem_bytes
@@ -38,7 +39,8 @@ class LeakSizes:
     - `shared`: growth since the start of shared memory that this process maps and has touched: batches of data workers.
     Pages of files mapped long before (a data set in /dev/shm) are excluded.
     - `device`, `pinned`: live tensors on the accelerator, and page-locked memory.
-    - `workers`: anonymous memory of the data workers; pages that a worker copies only by reading them are excluded.
+    - `workers`: anonymous memory of the data workers; pages that a worker copies only by reading them are excluded
+    (`copied_pages`). Children that run no loop of a torch DataLoader are none.
 
     Attributes:
         totals: What was read last of the sums in which these sizes are contained, by the names in `gains.TOTALS`, and
@@ -142,7 +144,7 @@ class LeakSizes:
 
     def _of_workers(self) -> dict[str, float]:
         children = sorted(child.pid for child in list(getattr(processes, "_children", ())) if child.pid)
-        pids = tuple(children)
+        pids = tuple(pid for pid in children if pid in self._workers or is_data_worker(Path(f"/proc/{pid}")))
         self.workers_changed = pids != self._workers
         self._workers = pids
         total = 0

@@ -144,7 +144,7 @@ class OutOfMemoryWatch:
             self._optimizer(),
             before_bytes=self._before_bytes,
             between_bytes=uses.between_bytes,
-            workers_bytes=_whole(run.latest("host/children_pss_bytes")),
+            workers_bytes=_whole(run.latest("workers/pss_bytes")),
             reserve_bytes=RESERVE_BYTES,
         )
         self._story = Story(

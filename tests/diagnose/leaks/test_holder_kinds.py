@@ -12,7 +12,6 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from transformers import TrainerState
 
 from forgather_mem.diagnose.leaks.sizes import LeakSizes
 from forgather_mem.heap.object_size import deep_bytes
-from forgather_mem.heap.source_lines import bounds, growing_line
 from tests.heap.test_reachable import Holder, suspects_after
 
 
@@ -210,35 +208,6 @@ def test_an_error_is_as_large_as_its_frames_variables_not_as_their_modules() -> 
     frame = sys._getframe()
     size = deep_bytes(caught, {id(value) for value in frame.f_locals.values()} - {id(caught)}, set())
     assert size == pytest.approx(4000, abs=2500)
-
-
-@pytest.mark.parametrize(
-    ("text", "item", "bounded"),
-    [
-        ("if len(self.kept) > self.most: self.kept.pop(0)", False, True),
-        ("if len(self.kept) > self.most:\n    raise MemoryError", False, False),
-        ("if len(self.kept) >= 40: drop()", True, False),
-        ("if len(self.kept[name]) >= 40: drop()", True, True),
-        ("rows = self.kept[name]\nif len(rows) > 40: rows.pop(0)", True, True),
-        ("rows = self.other[name]\nif len(rows) > 40: rows.pop(0)", True, False),
-        ("for rows in self.kept.values():\n    if len(rows) > 40: rows.clear()", True, True),
-        ("self.kept[name].popleft()", False, True),
-        ("self.kept.append(1)", False, False),
-    ],
-)
-def test_code_that_looks_at_a_size_bounds_that_and_nothing_else(
-    tmp_path: Path, text: str, item: bool, bounded: bool
-) -> None:
-    file = tmp_path / "code.py"
-    file.write_text(text + "\n")
-    assert bounds("kept", [str(file)], item=item) == bounded
-
-
-def test_an_attributes_line_comes_before_that_of_a_variable_with_its_name(tmp_path: Path) -> None:
-    file = tmp_path / "more.py"
-    file.write_text("masks = []\nmasks.append(1)\nself.masks[key] = mask\n")
-    assert growing_line("masks", [str(file)]) == (str(file), 2)
-    assert growing_line("masks", [str(file)], attribute=True) == (str(file), 3)
 
 
 def test_what_is_ours_is_no_growth() -> None:

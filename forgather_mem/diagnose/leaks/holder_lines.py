@@ -1,0 +1,200 @@
+"""The line that adds to a holder, and the code that keeps it small: of the holder's own class, function or module."""
+
+from __future__ import annotations
+
+import queue
+import re
+import sys
+import tracemalloc
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from types import FunctionType, MethodType, TracebackType
+from typing import Any, NamedTuple
+
+from forgather_mem.diagnose.leaks.holder_kinds import HolderKind
+from forgather_mem.diagnose.leaks.snapshot import GrownObject
+from forgather_mem.heap.container_code import adding_lines, bounding_line, calling_lines
+from forgather_mem.heap.holder_names import files_that_run
+from forgather_mem.heap.object_size import LRU_CACHE, inside
+from forgather_mem.heap.owner_paths import attributes_of
+from forgather_mem.heap.source_lines import (
+    files_of_class,
+    is_user_class,
+    is_user_file,
+    place,
+    place_of_code,
+    source_line,
+    user_files,
+    user_modules,
+)
+from forgather_mem.heap.syntax import Named
+
+Line = tuple[str, int]
+_LAST_NAME = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\]|\(.*\)|\{\.\.\.\})*$")
+_VARIABLE = re.compile(r"(?:local|variable|default of) '(\w+)'")
+
+
+class HolderSource(NamedTuple):
+    """What has grown, its kind, the container, its path, the object that has it, and its names in the code."""
+
+    one: GrownObject
+    kind: HolderKind
+    container: Any
+    path: str
+    owner: object
+    names: list[Named]
+
+
+def line_of_holder(held: HolderSource) -> Line | None:
+    """The line that adds to it, as far as its code shows; where several do, the likeliest."""
+    one, kind, container, _, owner, _ = held
+    if type(container) is LRU_CACHE:
+        return place_of_code(container.__wrapped__.__code__) if hasattr(container.__wrapped__, "__code__") else None
+    seen = traced(one.samples)
+    lines = [] if kind.iterators else _adding(held)  # nothing is added to an iterator
+    if seen in lines:
+        return seen
+    cls = owner if isinstance(owner, type) else type(owner)
+    if kind.name == "hooks":
+        function = function_place(one.samples)
+        hooked = [] if function is None else calling_lines(kind.made_by, [function[0]])
+        return next(iter(hooked or calls_of(kind.made_by, cls)), function)
+    if kind.name == "log records" and seen:
+        return seen
+    if kind.name == "param_groups":
+        lines = [*calls_of(kind.made_by, cls), *lines]
+    if lines:
+        return lines[0]
+    found = None
+    if kind.name == "closure":
+        found = function_place(one.samples)
+    elif kind.name == "exceptions":
+        found = _raised(one.samples)
+    elif kind.name == "threads":
+        found = _made_of_users_class(one.samples)
+    if found is None and kind.made_by:
+        found = next(iter(calls_of(kind.made_by, cls)), None)
+    return found or _made_of_users_class(one.samples) or seen
+
+
+def calls_of(names: Sequence[str], cls: type) -> list[Line]:
+    """Calls of a function by the user: near the holder's class and what runs now, else the only one that there is."""
+    near = dict.fromkeys([*files_of_class(cls), *files_that_run()])
+    everywhere = calling_lines(names, [*near, *(file for file in user_files() if file not in near)])
+    found = calling_lines(names, near)
+    return found if found or len(everywhere) > 1 else everywhere
+
+
+def _adding(held: HolderSource) -> list[Line]:
+    """The lines by which the user's code adds to it; one that only a library's class names must be the only one."""
+    is_list = issubclass(type(held.container), list | deque)
+    assigned = held.kind.name in ("chain", "graph") or held.one.kind == "size"
+    for named in held.names:
+        lines = adding_lines(named, is_list, assigned=assigned)
+        if lines and (not named.any_receiver or len(lines) == 1):
+            return lines
+    return []
+
+
+def bound_of_holder(held: HolderSource) -> str | None:
+    """Why it will stop growing, or may; None if there is no sign of that."""
+    one, _, container, path, owner, names = held
+    if one.bound is not None:
+        return f"{path} holds {one.bound:,} at most"
+    if isinstance(owner, queue.Queue) and owner.maxsize > 0 and path.endswith(".queue"):
+        return f"{path} holds {owner.maxsize:,} at most"
+    rows = _rows(owner)
+    if rows is not None and one.kind == "items" and one.count < rows and issubclass(type(container), dict):
+        return f"{path} holds one entry for each of {rows:,} rows at most"
+    if one.kind not in ("items", "size"):
+        return None
+    is_list = issubclass(type(container), list | deque)
+    for named in names:
+        if named.any_receiver:
+            continue
+        count = one.count if one.kind == "items" else 0
+        file = next((region.file for region in named.regions), "")
+        found = bounding_line(named, is_list, count, partial(_value, owner, file))
+        if found is not None:
+            return f"the code at {place(*found)} limits {path}"
+    return None
+
+
+def is_a_librarys(owner: object, path: str, line: Line | None) -> bool:
+    """Whether a library created the container and fills it: the user's line does not name it."""
+    cls = owner if isinstance(owner, type) else type(owner)
+    if owner is None or is_user_class(cls):
+        return False
+    return line is None or (_name_in(path) or "") not in source_line(*line)
+
+
+def traced(samples: Sequence[object]) -> tuple[str, int] | None:
+    """Where one of these was created, as recorded by a tracemalloc window: the user's innermost line."""
+    if not tracemalloc.is_tracing():
+        return None
+    for part in inside(list(samples)):
+        trace = tracemalloc.get_object_traceback(part)
+        if trace is not None:
+            lines = [(frame.filename, frame.lineno) for frame in reversed(trace)]
+            own = [found for found in lines if is_user_file(found[0])]
+            if own:
+                return own[0]
+    return None
+
+
+def function_place(samples: Sequence[object]) -> tuple[str, int] | None:
+    for part in inside(list(samples)):
+        function = part.__func__ if isinstance(part, MethodType) else getattr(part, "func", part)
+        if isinstance(function, FunctionType) and (found := place_of_code(function.__code__)):
+            return found
+    return None
+
+
+def _raised(samples: Sequence[object]) -> tuple[str, int] | None:
+    for part in inside(list(samples)):
+        trace: TracebackType | None = getattr(part, "__traceback__", None) if isinstance(part, BaseException) else None
+        while trace is not None:
+            if is_user_file(trace.tb_frame.f_code.co_filename):
+                return trace.tb_frame.f_code.co_filename, trace.tb_lineno
+            trace = trace.tb_next
+    return None
+
+
+def _name_in(path: str) -> str | None:
+    variables = _VARIABLE.findall(path)
+    if variables and not re.search(r"\)\.\w+", path):
+        return str(variables[-1])
+    found = _LAST_NAME.search(re.sub(r"\[[^\]]*\]| \(\w+\)$", "", path))  # without keys and a trailing "(cycle)"
+    return found[1] if found else None
+
+
+def _made_of_users_class(samples: Sequence[object]) -> Line | None:
+    """Where the source creates one, if its class is the user's."""
+    for sample in samples[:1]:
+        inner = sample[1] if isinstance(sample, tuple) and len(sample) == 2 else sample
+        if is_user_class(type(inner)):
+            return next(iter(calls_of([re.escape(type(inner).__name__)], type(inner))), None)
+    return None
+
+
+def _value(owner: object, file: str, name: str, attribute: bool) -> object:
+    """The value of a limit in the holder's code: an attribute of the holder, or a variable of its module."""
+    if attribute:
+        cls = owner if isinstance(owner, type) else type(owner)
+        classes = [vars(base) for base in cls.__mro__]
+        return next((names[name] for names in [attributes_of(owner) or {}, *classes] if name in names), None)
+    modules = [sys.modules.get(module) for module in user_modules(len(sys.modules))]
+    return next((vars(module).get(name) for module in modules if getattr(module, "__file__", None) == file), None)
+
+
+def _rows(owner: Any) -> int | None:
+    """The number of rows of a dataset."""
+    if not hasattr(type(owner), "__getitem__") or not hasattr(type(owner), "__len__"):
+        return None
+    if hasattr(type(owner), "keys") or isinstance(owner, list):
+        return None  # it has as many as were added
+    try:
+        return len(owner)
+    except (TypeError, NotImplementedError, AttributeError):
+        return None

@@ -1,0 +1,141 @@
+"""What the user's code calls a container that the walk has reached, and the code that may call it so."""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType, FunctionType
+from typing import Any
+
+from forgather_mem.heap.live_frames import running_frames
+from forgather_mem.heap.owner_paths import attributes_of, place_of
+from forgather_mem.heap.reachable import ReachableGraph
+from forgather_mem.heap.source_lines import is_user_class, is_user_file
+from forgather_mem.heap.syntax import Named, class_regions, function_regions, module_regions, tree_of
+
+
+def names_of(walk: ReachableGraph, position: int) -> list[Named]:
+    """The nearest name on the way to this node that the user's code gives, best first; none if there is none.
+
+    A container of a library in an attribute of the user's goes by that attribute: `self.outbox.put(x)` for a queue's
+    deque. One that only a library's class names goes by the library's name, in any running code of the user's.
+    """
+    way = walk.way(position)
+    label = walk.label(position)
+    below = 0  # containers between the name and the node
+    for number in range(len(way) - 1, 0, -1):
+        held, holder = way[number], way[number - 1]
+        if type(holder) is FunctionType:
+            return _of_function(holder, way[number:])
+        instance = _instance_of(way, number - 1)
+        if instance is not None:
+            name = _attribute(instance, held)
+            if name is not None:
+                return [*_of_instance(instance, name, item=below > 0), *_around(way, number - 1, label, instance, name)]
+        elif number == 1 and type(holder) is dict and not label.startswith("local "):
+            return _of_module(label, holder, held, item=below > 0)
+        else:
+            below += 1
+    return _of_frame(label, item=below > 0) if label.startswith("local ") else []
+
+
+def files_that_run() -> list[str]:
+    """The user's files of which a function runs now, and the script."""
+    files = dict.fromkeys(frame.f_code.co_filename for frame in running_frames())
+    files[getattr(sys.modules.get("__main__"), "__file__", None) or ""] = None
+    return [file for file in files if is_user_file(file)]
+
+
+def slot_names(instance: object, name: str) -> list[Named]:
+    """The names of a value that is an attribute of this instance."""
+    return _of_instance(instance, name, item=False)
+
+
+def _of_instance(instance: object, name: str, *, item: bool) -> list[Named]:
+    users = [base for base in _class_of(instance).__mro__ if is_user_class(base)]
+    regions = tuple(class_regions(users))
+    return [Named(name=name, attribute=True, item=item, regions=regions)] if regions else []
+
+
+def _around(way: list[Any], number: int, label: str, instance: object, attribute: str) -> list[Named]:
+    """For an attribute of a library's object: the user's name of that object, and the attribute in running code."""
+    if any(is_user_class(base) for base in _class_of(instance).__mro__):
+        return []
+    number = next(at for at in range(number, -1, -1) if way[at] is instance)
+    found: list[Named] = []
+    if not number:
+        found = _of_frame(label, item=False) if label.startswith("local ") else []
+    elif (above := _instance_of(way, number - 1)) is not None:
+        name = _attribute(above, instance)
+        found = _of_instance(above, name, item=False) if name is not None else []
+    elif number == 1 and type(way[0]) is dict:
+        found = _of_module(label, way[0], instance, item=False)
+    return [*found, *_librarys(attribute)]
+
+
+def _class_of(instance: object) -> type:
+    return instance if isinstance(instance, type) else type(instance)
+
+
+def _instance_of(way: list[Any], number: int) -> object | None:
+    """The instance or class whose attribute is named here: the node itself, or the one whose `__dict__` it is."""
+    holder = way[number]
+    if type(holder) is dict and number and attributes_of(way[number - 1]) is holder:
+        return way[number - 1]  # type: ignore[no-any-return]
+    if isinstance(holder, type):
+        return holder
+    return holder if attributes_of(holder) is not None and type(holder).__module__ != "builtins" else None
+
+
+def _attribute(instance: Any, held: object) -> str | None:
+    names = dict(vars(instance)) if isinstance(instance, type) else attributes_of(instance) or {}
+    return next((name for name, value in list(names.items()) if value is held and isinstance(name, str)), None)
+
+
+def _of_module(module: str, namespace: dict[str, object], held: object, *, item: bool) -> list[Named]:
+    name = next((name for name, value in list(namespace.items()) if value is held), None)
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    tree = tree_of(file) if is_user_file(file) else None
+    if name is None or tree is None:
+        return []
+    regions = tuple(module_regions(tree, file))
+    return [Named(name=name, attribute=False, item=item, regions=regions, of_module=True)]
+
+
+def _of_function(function: FunctionType, way: list[Any]) -> list[Named]:
+    """A variable of the enclosing function, or a default; `way` leads from there to the container."""
+    code, held = function.__code__, way[0]
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        if _contents(cell) is held:
+            return _of_code(code, name, item=len(way) > 1)
+    defaults = function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    named = {**dict(zip(names, defaults, strict=False)), **(function.__kwdefaults__ or {})}
+    if (held is defaults or held is function.__kwdefaults__) and len(way) > 1:
+        name = next((name for name, value in named.items() if value is way[1]), "")
+        return _of_code(code, name, item=len(way) > 2) if name else []
+    return []
+
+
+def _of_frame(label: str, *, item: bool) -> list[Named]:
+    """A variable of a function that runs now; `label` as the walk writes it."""
+    name, _, place = label.removeprefix("local '").partition("' of ")
+    return next((_of_code(frame.f_code, name, item=item) for frame in running_frames() if place == place_of(frame)), [])
+
+
+def _of_code(code: CodeType, name: str, *, item: bool) -> list[Named]:
+    regions = tuple(function_regions(code, name)) if is_user_file(code.co_filename) else ()
+    return [Named(name=name, attribute=False, item=item, regions=regions)] if regions else []
+
+
+def _librarys(name: str) -> list[Named]:
+    """An attribute of a library's object, in the files of the user's running functions and of the script."""
+    trees = [(tree_of(file), file) for file in files_that_run()]
+    regions = tuple(region for tree, file in trees if tree is not None for region in module_regions(tree, file))
+    return [Named(name=name, attribute=True, item=False, regions=regions, any_receiver=True)]
+
+
+def _contents(cell: Any) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # empty
+        return None

@@ -1,0 +1,162 @@
+"""The user's source as a syntax tree: the code that may name a variable or an attribute, by Python's own scopes."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import CodeType
+
+_MOST_LINES = 20_000
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """A function, or the code of a module or a class outside of its functions.
+
+    Attributes:
+        node: The function, or the statements as one module.
+        self_name: The first parameter of a method, else "".
+        class_name: The class whose method it is, else "".
+        own: Whether it belongs to the holder's own class or function.
+    """
+
+    node: ast.AST
+    file: str
+    self_name: str = ""
+    class_name: str = ""
+    own: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """What the user's code calls a container.
+
+    Attributes:
+        name: Of the variable or the attribute.
+        attribute: Whether it is an attribute.
+        item: Whether the container is inside what has this name: `name[key]`.
+        regions: The code that may mean it: the holder's own class or function first, then the rest of its module.
+        any_receiver: Whether an attribute of this name of any object is meant: the holder's class is a library's.
+        of_module: Whether it is a variable of a module, which a function's own variable of that name hides.
+    """
+
+    name: str
+    attribute: bool
+    item: bool
+    regions: tuple[Region, ...]
+    any_receiver: bool = False
+    of_module: bool = False
+
+
+def tree_of(file: str) -> ast.Module | None:
+    """The syntax tree of a file, or of a notebook's cell; None without source."""
+    lines = linecache.getlines(file)
+    return _parsed("".join(lines)) if 0 < len(lines) <= _MOST_LINES else None
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def class_regions(classes: Sequence[type]) -> list[Region]:
+    """The methods of these classes, and after them the rest of their modules."""
+    own, rest = [], []
+    for cls in classes:
+        file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+        tree = tree_of(file)
+        node = None if tree is None else _definition(tree, cls.__qualname__)
+        if tree is None or not isinstance(node, ast.ClassDef):
+            continue
+        own += [*_methods(node, file)]
+        rest += [_elsewhere(region) for region in module_regions(tree, file) if region.class_name != node.name]
+    return [*own, *rest]
+
+
+def function_regions(code: CodeType, variable: str) -> list[Region]:
+    """The function in which a variable of `code` is local, with the functions in it."""
+    tree = tree_of(code.co_filename)
+    if tree is None:
+        return []
+    around: list[Function] = [
+        node for node in ast.walk(tree) if isinstance(node, Function) and _holds(node, code.co_firstlineno)
+    ]
+    around.sort(key=lambda node: node.lineno)
+    around = [node for node in around if variable in local_names(node)] or around[-1:]
+    return [Region(node=node, file=code.co_filename) for node in around[-1:]]
+
+
+def module_regions(tree: ast.Module, file: str) -> Iterator[Region]:
+    """Each function of a module, each method of its classes, and what is outside of them."""
+    rest = [node for node in tree.body if not isinstance(node, Function | ast.ClassDef)]
+    yield Region(node=ast.Module(body=rest, type_ignores=[]), file=file)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from _methods(node, file)
+    for node in tree.body:
+        if isinstance(node, Function):
+            yield Region(node=node, file=file)
+
+
+@functools.lru_cache(maxsize=512)
+def local_names(node: ast.AST) -> frozenset[str]:
+    """The parameters and variables of a function, without those of functions in it and without global ones."""
+    arguments = getattr(node, "args", None)
+    names = {part.arg for part in ast.walk(arguments) if isinstance(part, ast.arg)} if arguments else set()
+    other: set[str] = set()
+    for part in _without_inner(node):
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+            names.add(part.id)
+        elif isinstance(part, ast.Global | ast.Nonlocal):
+            other.update(part.names)
+    return frozenset(names - other)
+
+
+def _without_inner(node: ast.AST) -> Iterator[ast.AST]:
+    todo = list(ast.iter_child_nodes(node))
+    while todo:
+        part = todo.pop()
+        yield part
+        if not isinstance(part, Function | ast.ClassDef):
+            todo += ast.iter_child_nodes(part)
+
+
+def _methods(node: ast.ClassDef, file: str) -> Iterator[Region]:
+    for part in node.body:
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+            static = any(isinstance(mark, ast.Name) and mark.id == "staticmethod" for mark in part.decorator_list)
+            first = [*part.args.posonlyargs, *part.args.args][:1]
+            name = first[0].arg if first and not static else ""
+            yield Region(node=part, file=file, self_name=name, class_name=node.name)
+
+
+def _elsewhere(region: Region) -> Region:
+    return Region(
+        node=region.node, file=region.file, self_name=region.self_name, class_name=region.class_name, own=False
+    )
+
+
+def _definition(tree: ast.Module, qualname: str) -> ast.AST | None:
+    """The class or function with this qualified name; of several the last."""
+    found: list[ast.AST] = [tree]
+    for name in qualname.replace("<locals>.", "").split("."):
+        found = [
+            part
+            for node in found
+            for part in ast.walk(node)
+            if isinstance(part, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and part.name == name
+        ]
+    return found[-1] if found else None
+
+
+def _holds(node: Function, line: int) -> bool:
+    first = min([node.lineno, *(mark.lineno for mark in getattr(node, "decorator_list", ()))])
+    return bool(first <= line <= (node.end_lineno or 0))
