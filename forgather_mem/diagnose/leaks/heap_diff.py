@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
 
 from forgather_mem.diagnose.leaks.grouping import merge_similar
@@ -115,6 +116,8 @@ class CloserLook:
                 found = [native_suspect(code, line, rate) for code, line in filter(None, [lines.native_line()])]
         for number, (suspect, holder) in enumerate(self._watched):
             line = lines.line_of(number) if lines is not None else None
+            if line is not None and not _is_credible(line, suspect):
+                line = None
             line = line or (None if suspect.allocated_at else traced(newest(holder, 3)))
             if line is not None:
                 suspect.set_line(line)
@@ -152,6 +155,13 @@ class CloserLook:
             return []
         suspects = [one for one in cycle_suspects(garbage_among(young), steps) if _tells(one, rate)]
         return suspects or far_holder(young, near, steps, _LEAST_FRAC * rate, self._owners_s)
+
+
+def _is_credible(line: tuple[str, int], suspect: Suspect) -> bool:
+    """Whether a line by which a container was seen to grow did that itself: another thread may have."""
+    if not suspect.lines or line in suspect.lines:
+        return True
+    return threading.active_count() == 1
 
 
 def _tells(one: Suspect | GrownObject, rate: float) -> bool:

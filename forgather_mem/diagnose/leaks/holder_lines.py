@@ -46,26 +46,27 @@ class HolderSource(NamedTuple):
     names: list[Named]
 
 
-def line_of_holder(held: HolderSource) -> Line | None:
-    """The line that adds to it, as far as its code shows; where several do, the likeliest."""
+def lines_of_holder(held: HolderSource) -> list[Line]:
+    """The lines that add to it, as far as its code shows, likeliest first."""
     one, kind, container, _, owner, _ = held
     if type(container) is LRU_CACHE:
-        return place_of_code(container.__wrapped__.__code__) if hasattr(container.__wrapped__, "__code__") else None
+        code = getattr(container.__wrapped__, "__code__", None)
+        return _known(None if code is None else place_of_code(code))
     seen = traced(one.samples)
     lines = [] if kind.iterators else _adding(held)  # nothing is added to an iterator
     if seen in lines:
-        return seen
+        return _known(seen, *lines)
     cls = owner if isinstance(owner, type) else type(owner)
     if kind.name == "hooks":
         function = function_place(one.samples)
         hooked = [] if function is None else calling_lines(kind.made_by, [function[0]])
-        return next(iter(hooked or calls_of(kind.made_by, cls)), function)
+        return hooked or calls_of(kind.made_by, cls) or _known(function)
     if kind.name == "log records" and seen:
-        return seen
+        return [seen]
     if kind.name == "param_groups":
         lines = [*calls_of(kind.made_by, cls), *lines]
     if lines:
-        return lines[0]
+        return lines
     found = None
     if kind.name == "closure":
         found = function_place(one.samples)
@@ -73,9 +74,13 @@ def line_of_holder(held: HolderSource) -> Line | None:
         found = _raised(one.samples)
     elif kind.name == "threads":
         found = _made_of_users_class(one.samples)
-    if found is None and kind.made_by:
-        found = next(iter(calls_of(kind.made_by, cls)), None)
-    return found or _made_of_users_class(one.samples) or seen
+    if found is None and kind.made_by and (calls := calls_of(kind.made_by, cls)):
+        return calls
+    return _known(found or _made_of_users_class(one.samples) or seen)
+
+
+def _known(*lines: Line | None) -> list[Line]:
+    return list(dict.fromkeys(line for line in lines if line is not None))
 
 
 def calls_of(names: Sequence[str], cls: type) -> list[Line]:

@@ -46,6 +46,7 @@ class LineLook:
         self._dull: Counter[CodeType] = Counter()
         self._is_user: dict[str, bool] = {}
         self._frames: list[FrameType] = []
+        self._begun: set[Place] = set()  # lines that are being executed and may last for the whole training
         self._depth = 0
         self._spent_s = self._gained = 0.0
         self._tracer = self._on_call  # one object, so that it can be recognised
@@ -60,6 +61,7 @@ class LineLook:
         while frame is not None:  # a training loop of the user's is running already
             if self._is_users(frame.f_code):
                 self._frames.append(frame)
+                self._begun.add((frame.f_code, frame.f_lineno))
                 frame.f_trace = self._function(frame)
             frame = frame.f_back
         return True
@@ -136,7 +138,7 @@ class LineLook:
         for number, container in enumerate(self._containers):
             length = length_of(container) or 0
             if length != self._lengths[number]:
-                if length > self._lengths[number]:
+                if length > self._lengths[number] and place not in self._begun:
                     self._longer[number][place] += 1
                     grown = True
                 self._lengths[number] = length

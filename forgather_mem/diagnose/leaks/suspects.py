@@ -13,7 +13,7 @@ from forgather_mem.diagnose.leaks.holder_lines import (
     calls_of,
     function_place,
     is_a_librarys,
-    line_of_holder,
+    lines_of_holder,
     traced,
 )
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
@@ -41,6 +41,7 @@ class Suspect:
     """One thing that grows: a `LeakSuspect` in the making, with what only the search needs.
 
     `kind` is a key of `KINDS`. `bounded`: why it will stop growing by itself, or may. `key`: the container's `id`.
+    `lines`: all that add to it as far as its code shows, best first.
     """
 
     type: str
@@ -58,6 +59,7 @@ class Suspect:
     where: str = "python"
     bounded: str | None = None
     key: int = 0
+    lines: tuple[tuple[str, int], ...] = ()
 
     def reported(self) -> LeakSuspect:
         """The suspect as the report has it."""
@@ -89,10 +91,11 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         ends = (path.index(f"({name})") + len(name) + 2 for name in kind.iterators if f"({name})" in path)
         path = path[: min(ends)]
     names = names_of(walk, one.position)
-    if one.kind == "size" and attributes_of(container) is not None:
-        names = slot_names(container, path.rpartition(".")[2]) or names
+    if one.kind == "size":
+        names = slot_names(owner if attributes_of(owner) is container else container, path.rpartition(".")[2]) or names
     source = HolderSource(one, kind, container, path, owner, names)
-    line = line_of_holder(source)
+    lines = lines_of_holder(source)
+    line = lines[0] if lines else None
     if kind.name in ("list", "dict", "tensor") and is_a_librarys(owner, path, line):
         kind = KINDS["library"]
     tensors = any(is_tensor(part) for part in inside(one.samples)) or kind.name == "graph"
@@ -108,6 +111,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         kind=kind.name,
         where="tensors" if tensors else "python",
         bounded=bound_of_holder(source),
+        lines=tuple(lines),
         key=id(container) if one.kind == "items" and not one.name else 0,
     )
     if line is not None:
