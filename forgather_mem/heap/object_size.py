@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 import sys
@@ -13,6 +14,7 @@ from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, Tra
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from forgather_mem.heap.live_frames import is_running
+from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.heap.source_lines import is_our_class
 from forgather_mem.heap.variables import variables_of
 from forgather_mem.probes.tensors import storages_of
@@ -137,12 +139,26 @@ def _variables_of_thread(thread: threading.Thread) -> list[object]:
 
 
 def array_bytes(part: object) -> int:
-    """Size of an array including the base of a view; 0 for anything else."""
-    if not _is_array_class(type(part)):
+    """Size of an array including the base of a view, of a picture of PIL or of a ctypes object; 0 for anything else."""
+    kind = type(part)
+    if "_type_" in kind.__dict__ or "_fields_" in kind.__dict__:
+        return ctypes.sizeof(part) if isinstance(part, ctypes.Array | ctypes.Structure) else 0
+    if not _is_array_class(kind):
         return 0
+    if kind.__module__.startswith("PIL."):
+        return _picture_bytes(part)
     base = getattr(part, "base", None)
     size = getattr(base if hasattr(base, "nbytes") else part, "nbytes", 0)
     return size if isinstance(size, int) else 0
+
+
+def _picture_bytes(picture: Any) -> int:
+    """The pixels of a picture: one byte each with one band, else four."""
+    attributes = attributes_of(picture) or {}
+    core = attributes.get("_im", attributes.get("im"))  # before PIL 11
+    width, height = getattr(core, "size", (0, 0))
+    one_byte = str(getattr(core, "mode", "")) in ("1", "L", "P")
+    return int(width) * int(height) * (1 if one_byte else 4)
 
 
 def _bytes_of(thing: Any, sort: int) -> int:
@@ -166,4 +182,4 @@ def _sort_of(kind: type) -> int:
 
 
 def _is_array_class(kind: type) -> bool:
-    return str(kind.__module__).partition(".")[0] in ("numpy", "pandas", "array", "mmap")
+    return str(kind.__module__).partition(".")[0] in ("numpy", "pandas", "array", "mmap", "PIL")

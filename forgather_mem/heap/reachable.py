@@ -30,7 +30,7 @@ from typing import Any
 from forgather_mem.heap.live_frames import running_frames
 from forgather_mem.heap.object_size import LRU_CACHE
 from forgather_mem.heap.owner_paths import attributes_of, place_of, write_path
-from forgather_mem.heap.source_lines import is_our_class, is_user_class, user_modules
+from forgather_mem.heap.source_lines import is_our_class, is_user_class, is_user_file, user_modules
 from forgather_mem.heap.variables import variables_of
 
 MAX_NODES = 40_000
@@ -62,6 +62,7 @@ class ReachableGraph:
         self._kinds: dict[type, bool] = {}
         self._seen: dict[int, int] = {}
         self._until_s = self.took_s = 0.0
+        self._librarys_from = 0
 
     @classmethod
     def walk(cls, budget_s: float = 0.15) -> ReachableGraph:
@@ -75,19 +76,23 @@ class ReachableGraph:
         self._until_s = began_s + budget_s
         ours = dict.fromkeys([id(self), id(self.__dict__), *map(id, vars(self).values())], -1)
         self._seen.update(ours)  # counted as seen, not entered
-        # What only a function's variable leads to comes last: an attribute is a better name
+        # What only a function's variable leads to comes last, a library's function last of all: an attribute is a
+        # better name
+        users: list[tuple[str, object]] = []
         plain: list[tuple[str, object]] = []
-        for label, thing in _variables():
-            if type(thing) in _CONTAINERS:
-                plain.append((label, thing))
-            else:
+        librarys: list[tuple[str, object]] = []
+        for frame in running_frames():
+            of_user = is_user_file(frame.f_code.co_filename)
+            for label, thing in _variables(frame):
+                is_plain = issubclass(type(thing), _CONTAINERS)
+                (librarys if not of_user else plain if is_plain else users).append((label, thing))
+        position = 0
+        for roots in ([*users, *_namespaces()], plain, librarys):
+            if roots is librarys:
+                self._librarys_from = len(self.nodes)
+            for label, thing in roots:
                 self._root(label, thing)
-        for label, thing in _namespaces():
-            self._root(label, thing)
-        position = self._descend(0)
-        for label, thing in plain:
-            self._root(label, thing)
-        self._descend(position)
+            position = self._descend(position)
         for key in ours:
             del self._seen[key]
         self.took_s = time.thread_time() - began_s
@@ -126,6 +131,10 @@ class ReachableGraph:
         while self._above[position] >= 0:
             position = self._above[position]
         return self._labels[position]
+
+    def is_librarys_variable(self, position: int) -> bool:
+        """Whether only a variable of a library's function leads to this node."""
+        return position >= self._librarys_from
 
     def path(self, position: int) -> str:
         """The full path, e.g. "__main__.CACHE['rows']"."""
@@ -191,11 +200,10 @@ class ReachableGraph:
         return True
 
 
-def _variables() -> Iterator[tuple[str, object]]:
-    for frame in running_frames():
-        where = place_of(frame)
-        for name, value in variables_of(frame).items():
-            yield f"local {name!r} of {where}", value
+def _variables(frame: FrameType) -> Iterator[tuple[str, object]]:
+    where = place_of(frame)
+    for name, value in variables_of(frame).items():
+        yield f"local {name!r} of {where}", value
 
 
 def _namespaces() -> Iterator[tuple[str, object]]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forgather_mem.diagnose.leaks.trend import FLOOR_BYTES
+from forgather_mem.growth.trend import FLOOR_BYTES
 from forgather_mem.probes.workers import Children
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.units import MIB, format_bytes
 
-_EVERY_S = 0.5
+_EVERY_S = 1.0
 # Of the time: the first readings come soon, so that a run of a minute is judged, too
-_EARLY_FRAC, _EARLY = 0.005, 8
+_EARLY_FRAC, _EARLY = 0.05, 10
 _MOST_POINTS, _FEWEST_POINTS = 64, 5
 _LEAST_BYTES = 8 * MIB  # in the later half: what is imported and called for the first time copies pages, too
 
@@ -51,8 +51,8 @@ class Copied:
 class CopiedPages:
     """Reads what one data worker has copied, for all of them: 0.2 ms, plus 10 to 30 ms a GiB, within a time budget."""
 
-    def __init__(self) -> None:
-        self._pace = TimeBudget(_EVERY_S, budget_frac=_EARLY_FRAC)
+    def __init__(self, every_s: float = _EVERY_S, early_frac: float = _EARLY_FRAC) -> None:
+        self._pace = TimeBudget(every_s, budget_frac=early_frac)
         self._readings = 0
         self._children = Children()
         self._workers: tuple[str, ...] = ()

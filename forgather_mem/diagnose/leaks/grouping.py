@@ -9,6 +9,7 @@ from forgather_mem.heap.reachable import ReachableGraph
 
 _MOST = 400
 _INDEX = re.compile(r"\[[^\]]*\]")
+_HOOKS = re.compile(r"^\w+(\._(?:\w+_)?hooks(?:_\w+)?)$")  # of one layer, whose class it begins with
 
 
 def merge_similar(found: list[GrownObject], walk: ReachableGraph) -> list[GrownObject]:
@@ -16,7 +17,8 @@ def merge_similar(found: list[GrownObject], walk: ReachableGraph) -> list[GrownO
     groups: dict[tuple[str, str], list[tuple[str, GrownObject]]] = {}
     for one in found[:_MOST]:
         name = walk.holder(one.position)
-        groups.setdefault((_INDEX.sub("[]", name), one.kind), []).append((name, one))
+        key = _HOOKS.sub(r"Module\1", _INDEX.sub("[]", name))
+        groups.setdefault((key, one.kind), []).append((name, one))
     merged = [group[0][1] if len(group) == 1 else _sum_of(group) for group in groups.values()]
     return sorted([*merged, *found[_MOST:]], key=lambda one: -one.bytes_per_step)
 
@@ -26,7 +28,11 @@ def common_name(names: list[str]) -> str:
 
     >>> common_name(["Norms.of['a'][0]", "Norms.of['b'][0]"])
     'Norms.of[...][0]'
+    >>> common_name(["Linear._forward_hooks", "LayerNorm._forward_hooks"])
+    'Module._forward_hooks'
     """
+    if len(set(names)) > 1 and all(map(_HOOKS.match, names)):
+        return _HOOKS.sub(r"Module\1", names[0])
     indices = [_INDEX.findall(name) for name in names]
     shared = iter([same[0] if len(set(same)) == 1 else "[...]" for same in zip(*indices, strict=True)])
     return _INDEX.sub(lambda _: next(shared), names[0])

@@ -88,7 +88,7 @@ class CloserLook:
             if one.kind == "exceptions" and one.count:  # too rare to be counted over a few steps
                 one.count_per_step = max(one.count_per_step, one.count / step)
         _give_rest_to_graph(suspects, rate)
-        suspects.sort(key=lambda one: -one.bytes_per_step)
+        suspects.sort(key=lambda one: (one.last, -one.bytes_per_step))
         return [one for one in suspects if not _is_part(one, suspects)][:MAX_SUSPECTS]
 
     def open_window(self, nothing_found: bool) -> bool:

@@ -106,17 +106,19 @@ _KINDS = (
     HolderKind(name="cycle",
         cure="break the cycle (a weakref for the back reference), or collect: SimpleGarbageCollector"),
     HolderKind(name="native",
-        cure="try malloc_trim first (actions.TrimHost); C or C++ code keeps the rest: heaptrack, or memray "
-        "run --native, names the function"),
+        cure="C or C++ code keeps it: heaptrack, or memray run --native, names the function"),
     HolderKind(name="native line",
-        cure="is what this line allocates freed with its object? If so, try malloc_trim first "
-        "(actions.TrimHost), then heaptrack, or memray run --native"),
+        cure="is what this line allocates freed with its object? If so: heaptrack, or memray run --native, "
+        "names the function that keeps it"),
     HolderKind(name="library",
         cure="a library keeps it and never drops it: pass it less (numbers, not arrays), call it once, or "
         "remove what you no longer need"),
     HolderKind(name="workers",
         cure="keep nothing in the workers, and store rows as one array or Arrow table; until then, start new "
         "workers each epoch: persistent_workers=False"),
+    HolderKind(name="copied pages",
+        cure="store the rows as one array, tensor or Arrow table: reading a Python object writes to its page. "
+        "gc.freeze() before the loader is made saves the collector's part only"),
 )  # fmt: skip
 KINDS = {kind.name: kind for kind in _KINDS}
 

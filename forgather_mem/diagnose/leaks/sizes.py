@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from multiprocessing import process as processes
 from pathlib import Path
 
+from forgather_mem.diagnose.leaks.copied_pages import CopiedPages
 from forgather_mem.probes.workers import is_data_worker
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.native_heap import mallinfo2
@@ -45,6 +46,7 @@ class LeakSizes:
     Attributes:
         totals: What was read last of the sums in which these sizes are contained, by the names in `gains.TOTALS`, and
             `kept`: free memory that the C library's allocator keeps. Each is read once.
+        copied: What data workers copy of the pages that they share with this process.
     """
 
     def __init__(self) -> None:
@@ -56,6 +58,7 @@ class LeakSizes:
         self._shmem_bytes = 0
         self.totals: dict[str, float] = {}
         self._workers: tuple[int, ...] = ()
+        self.copied = CopiedPages()
         self._others: tuple[str, ...] = ()
         self._found_at = 0
         self.others_changed = False
@@ -99,6 +102,8 @@ class LeakSizes:
                 self._budget.ran(time.perf_counter() - began_s)
         if not calls % _WORKERS_EVERY:
             values.update(self._of_workers())
+            if self._workers:
+                self.copied.read(step)
         if not calls % (longer * _CHILDREN_EVERY):
             self._read_other_children(calls, longer * _FOUND_EVERY)
         if current_allocator() is not None:
@@ -227,6 +232,12 @@ def native_bytes() -> float:
     account = mallinfo2()
     found = account() if account is not None else None
     return 0.0 if found is None else float(found.uordblks + found.hblkhd)
+
+
+def native_free_bytes() -> float:
+    """Bytes that the C library keeps free in its heap, which a trim may give back; 0 if unknown."""
+    account = _mallinfo2()
+    return 0.0 if account is None else float(account().fordblks)
 
 
 def objects_bytes() -> float:

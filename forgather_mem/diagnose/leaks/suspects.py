@@ -16,6 +16,7 @@ from forgather_mem.diagnose.leaks.holder_lines import (
     lines_of_holder,
     traced,
 )
+from forgather_mem.diagnose.leaks.sizes import native_free_bytes
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.holder_names import names_of, slot_names
 from forgather_mem.heap.object_size import LRU_CACHE, deep_bytes, inside, is_tensor
@@ -29,8 +30,10 @@ from forgather_mem.heap.source_lines import (
 )
 from forgather_mem.telemetry.report import LeakSuspect
 from forgather_mem.telemetry.report_schema import keys_of
+from forgather_mem.units import MIB, format_bytes
 
 MAX_SUSPECTS = 5
+_TRIMMED_BYTES = 64 * MIB  # free in the C library's heap: less is not worth a trim
 # The parts of a holder's name that vary from run to run: keys, and a function's current line
 _INDICES, _LINES = re.compile(r"\[[^\]]*\]"), re.compile(r"(\([^():]*):\d+(?=\))")
 _MODULE_PARTS = re.compile(r"\._(?:modules|parameters|buffers)\.")
@@ -41,7 +44,7 @@ class Suspect:
     """One thing that grows: a `LeakSuspect` in the making, with what only the search needs.
 
     `kind` is a key of `KINDS`. `bounded`: why it will stop growing by itself, or may. `key`: the container's `id`.
-    `lines`: all that add to it as far as its code shows, best first.
+    `lines`: all that add to it as far as its code shows, best first. `last`: any other one is a better explanation.
     """
 
     type: str
@@ -60,6 +63,7 @@ class Suspect:
     bounded: str | None = None
     key: int = 0
     lines: tuple[tuple[str, int], ...] = ()
+    last: bool = False
 
     def reported(self) -> LeakSuspect:
         """The suspect as the report has it."""
@@ -112,6 +116,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         where="tensors" if tensors else "python",
         bounded=bound_of_holder(source),
         lines=tuple(lines),
+        last=walk.is_librarys_variable(one.position),
         key=id(container) if one.kind == "items" and not one.name else 0,
     )
     if line is not None:
@@ -155,12 +160,15 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
 
 def native_suspect(code: CodeType | None, line: int, bytes_per_step: float) -> Suspect:
     """Memory that no Python object holds, with the line at which C or C++ code allocates it, if it was seen."""
+    cure, free_bytes = KINDS["native line" if code else "native"].cure, native_free_bytes()
+    if free_bytes >= _TRIMMED_BYTES:
+        cure = f"{format_bytes(free_bytes)} beside it are free: malloc_trim gives them back (actions.TrimHost); {cure}"
     suspect = Suspect(
         type="native memory",
         bytes_per_step=bytes_per_step,
         count_per_step=0.0,
         held_by=f"C or C++ code that {code.co_qualname} calls" if code else None,
-        cure=KINDS["native line" if code else "native"].cure,
+        cure=cure,
         kind="native",
         where="native",
     )

@@ -60,6 +60,26 @@ def verdict_of(
     )
 
 
+def with_copied(leak: LeakReport, suspect: Suspect) -> LeakReport:
+    """The verdict with what data workers copy of shared pages: growth, but no leak, since it ends with these pages."""
+    told = suspect.reported()
+    if leak.verdict == "leak":
+        return replace(leak, suspects=(*leak.suspects, told))
+    why = suspect.bounded or ""
+    if leak.why:
+        return replace(leak, why=f"{leak.why}. {why[0].upper()}{why[1:]}", suspects=(*leak.suspects, told))
+    if leak.verdict == "no leak":
+        why += f". Nothing else grows (under {format_bytes(leak.bytes_per_step_high)} a step)"
+    return LeakReport(
+        where="workers",
+        bytes_per_step_high=suspect.bytes_per_step,
+        suspects=(told,),
+        judged=True,
+        why=why,
+        undecided="copied pages",
+    )
+
+
 def floor_of(name: str) -> float:
     return _FLOORS.get(name, FLOOR_BYTES)
 

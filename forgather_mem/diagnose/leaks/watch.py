@@ -15,8 +15,8 @@ from forgather_mem.diagnose.leaks.live import LiveAlarm
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, native_bytes, objects_bytes
 from forgather_mem.diagnose.leaks.snapshot import length_of
 from forgather_mem.diagnose.leaks.suspects import Suspect
-from forgather_mem.diagnose.leaks.verdict import floor_of, full_at, label_of, verdict_of, whole_of
-from forgather_mem.diagnose.leaks.worker_code import worker_suspects
+from forgather_mem.diagnose.leaks.verdict import floor_of, full_at, label_of, verdict_of, whole_of, with_copied
+from forgather_mem.diagnose.leaks.worker_code import copied_suspect, loader_of, worker_suspects
 from forgather_mem.growth.trend import Series, Trend
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.telemetry.protocols import RunInfo
@@ -76,6 +76,9 @@ class LeakWatch:
             self._end_look(run)
         _count_again(self._suspects)
         leak = self._verdict(run)
+        copied = sizes.copied.found()
+        if copied is not None:
+            leak = with_copied(leak, copied_suspect(loader_of(self._known_loader()), copied))
         alarm = self._live.alarm
         if alarm is not None and (said := taken_back(alarm, leak, self._trends(), self._series)):
             self._live.taken_back.append(said)
@@ -202,11 +205,14 @@ class LeakWatch:
     def _verdict(self, run: RunInfo) -> LeakReport:
         trends = self._trends()
         workers = trends.get("workers")
-        loader = self._loader() if self._loader is not None else None
-        if workers is not None and workers.kind == "leak" and loader is not None:
+        if workers is not None and workers.kind == "leak":
+            loader = loader_of(self._known_loader())
             self._suspects = [one for one in self._suspects if one.kind != "workers"]
             self._suspects += worker_suspects(loader, workers.per_step)
         return verdict_of(trends, self._suspects, run.step, unexplained(self._totals, self._series, trends))
+
+    def _known_loader(self) -> object:
+        return self._loader() if self._loader is not None else None
 
     def __getstate__(self) -> dict[str, object]:
         return {"_look_closer": self._look_closer, "_sizes": None, "_look": None}

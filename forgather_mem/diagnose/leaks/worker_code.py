@@ -1,68 +1,133 @@
-"""Finds what the data workers keep: they are other processes, but the code that runs in them can be read."""
+"""Finds what the data workers keep or copy: they are other processes, but their code and the data set can be read."""
 
 from __future__ import annotations
 
+import ast
 import inspect
-import re
+from collections.abc import Iterator
 from typing import Any
 
+from forgather_mem.diagnose.leaks.copied_pages import Copied
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
 from forgather_mem.diagnose.leaks.suspects import Suspect
+from forgather_mem.heap.container_code import adding_lines, bounding_line
+from forgather_mem.heap.holder_names import slot_names
+from forgather_mem.heap.owner_paths import attributes_of
+from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.heap.source_lines import is_user_class, is_user_file, place, source_line
+from forgather_mem.heap.syntax import Named, local_names, module_regions, tree_of
 
-_KEEPS = re.compile(
-    r"(?P<holder>\b(?:self\.)?\w+)(?:\[[^\]]*\])*"
-    r"(?:\.(?:append|extend|add|setdefault|insert|appendleft|update)\s*\(|\[[^\]]+\]\s*=[^=]|\s*\+=)"
-)
+_FEWEST_OBJECTS = 1_000  # of a data set's container: below, few pages are copied
+_MOST = 3
+
+
+def loader_of(known: Any) -> Any:
+    """The training's loader, or the one with the most workers near the user's code; None without any."""
+    if known is not None:
+        return getattr(known, "base_dataloader", known)  # Accelerate's
+    walk = ReachableGraph.walk()
+    loaders = [node for node in walk.nodes if any(c.__name__ == "DataLoader" for c in type(node).__mro__)]
+    walk.forget()
+    return max(loaders, key=lambda loader: getattr(loader, "num_workers", 0), default=None)
 
 
 def worker_suspects(loader: Any, bytes_per_step: float) -> list[Suspect]:
-    """Lines of the dataset and the collator that add to an attribute or to a module's variable."""
-    loader = getattr(loader, "base_dataloader", loader)  # Accelerate's
-    found: list[Suspect] = []
-    for part in (getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)):
-        functions = _functions(part)
-        for function in functions:
-            found += _in_function(part, function, bytes_per_step)
-    return list({(one.held_by, one.allocated_at): one for one in found}.values())[:3]
+    """Lines of the dataset and the collator that add to an attribute or to a module's variable, and don't bound it."""
+    found = []
+    for part in _parts(loader):
+        for owner, named, is_list in _held_by_code(part):
+            lines = adding_lines(named, is_list)
+            if lines and bounding_line(named, is_list, 0, lambda name, attribute: None) is None:
+                found.append(_suspect(f"{owner}.{named.name}", lines[0], bytes_per_step, attribute=named.attribute))
+    return list({(one.held_by, one.allocated_at): one for one in found}.values())[:_MOST]
 
 
-def _functions(part: Any) -> list[Any]:
+def copied_suspect(loader: Any, copied: Copied) -> Suspect:
+    """The data set's container with the most Python objects, whose pages the workers copy."""
+    found = [one for part in _parts(loader) for one in _containers(part)]
+    count, owner, name, part = max(found, key=lambda one: one[0], default=(0, "", "", None))
+    lines = [] if part is None else [line for named in slot_names(part, name) for line in _assigned(named)]
+    suspect = Suspect(
+        type=type((attributes_of(part) or {}).get(name)).__name__ if part is not None else "object",
+        bytes_per_step=copied.per_step,
+        count_per_step=0.0,
+        held_by=f"{owner}.{name}" if part is not None else None,
+        cure=KINDS["copied pages"].cure,
+        count=count or None,
+        kind="copied pages",
+        where="workers",
+        bounded=copied.why,
+    )
+    if lines:
+        suspect.set_line(lines[0])
+    return suspect
+
+
+def _suspect(held_by: str, line: tuple[str, int], bytes_per_step: float, *, attribute: bool) -> Suspect:
+    return Suspect(
+        type="attribute" if attribute else "variable",
+        bytes_per_step=bytes_per_step,
+        count_per_step=0.0,
+        held_by=held_by,
+        allocated_at=place(*line),
+        source_line=source_line(*line),
+        each="in each data worker",
+        cure=KINDS["workers"].cure,
+        kind="workers",
+        where="workers",
+    )
+
+
+def _parts(loader: Any) -> list[Any]:
+    """The data set and the collator; of what only wraps a data set (`Subset`), the inner one, too."""
+    parts = [getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)]
+    for part in parts:
+        inner = getattr(part, "dataset", None)
+        if inner is not None and not any(inner is known for known in parts):
+            parts.append(inner)
+    return [part for part in parts if part is not None]
+
+
+def _held_by_code(part: Any) -> Iterator[tuple[str, Named, bool]]:
+    """The attributes of a part and the variables of its module: the owner's name, and whether each is a list."""
     if inspect.isfunction(part):
-        return [part]
+        yield from _variables(part.__module__, part.__code__.co_filename, part.__code__.co_name)
+        return
     cls = type(part)
     if not is_user_class(cls):
-        inner = getattr(part, "dataset", None)  # Subset and similar
-        return [] if inner is None or inner is part else _functions(inner)
-    names = [name for base in cls.__mro__ if is_user_class(base) for name in vars(base)]
-    return [getattr(cls, name) for name in names if inspect.isfunction(getattr(cls, name, None)) and name != "__init__"]
+        return
+    for name, value in list((attributes_of(part) or {}).items()):
+        for named in slot_names(part, name):
+            yield cls.__name__, named, isinstance(value, list)
+    yield from _variables(cls.__module__, inspect.getsourcefile(cls) or "", cls.__name__)
 
 
-def _in_function(part: Any, function: Any, bytes_per_step: float) -> list[Suspect]:
-    file = function.__code__.co_filename
-    if not is_user_file(file):
-        return []
-    local = set(function.__code__.co_varnames)
-    found = []
-    for number in sorted({line for _, _, line in function.__code__.co_lines() if line}):
-        text = source_line(file, number)
-        match = _KEEPS.search(text)
-        if match is None or match["holder"] in local:
-            continue
-        name = match["holder"].removeprefix("self.")
-        owner = type(part).__name__ if match["holder"].startswith("self.") else function.__module__
-        found.append(
-            Suspect(
-                type="attribute" if match["holder"].startswith("self.") else "variable",
-                bytes_per_step=bytes_per_step,
-                count_per_step=0.0,
-                held_by=f"{owner}.{name}",
-                allocated_at=place(file, number),
-                source_line=text,
-                each="in each data worker",
-                cure=KINDS["workers"].cure,
-                kind="workers",
-                where="workers",
-            )
-        )
-    return found
+def _variables(module: str, file: str, within: str) -> Iterator[tuple[str, Named, bool]]:
+    """The module's variables that a function or the methods of a class name."""
+    tree = tree_of(file) if is_user_file(file) else None
+    if tree is None:
+        return
+    regions = [
+        region
+        for region in module_regions(tree, file)
+        if within in (region.class_name, getattr(region.node, "name", None))
+    ]
+    names = {
+        part.id
+        for region in regions
+        for part in ast.walk(region.node)
+        if isinstance(part, ast.Name) and part.id not in local_names(region.node)
+    }
+    for name in sorted(names):
+        yield module, Named(name=name, attribute=False, item=False, regions=tuple(regions), of_module=True), False
+
+
+def _containers(part: Any) -> Iterator[tuple[int, str, str, Any]]:
+    """Number of objects, owner, name and part for each of its long lists and dictionaries."""
+    for name, value in list((attributes_of(part) or {}).items()):
+        if isinstance(value, list | dict | tuple) and len(value) >= _FEWEST_OBJECTS:
+            yield len(value), type(part).__name__, name, part
+
+
+def _assigned(named: Named) -> list[tuple[str, int]]:
+    return adding_lines(named, is_list=True, assigned=True)
