@@ -81,7 +81,7 @@ def deep_bytes(thing: Any, known: set[int], counted: set[tuple[object, int]]) ->
         total += array_bytes(part) or sys.getsizeof(part, 64)
         if kind is FunctionType:
             todo += list(part.__closure__ or ())
-            todo += [part.__defaults__]
+            todo += [part.__defaults__, part.__kwdefaults__]
         elif kind is FrameType:
             todo += variables_of(part).values()  # without its module's names
         elif kind not in _SHARED:

@@ -146,7 +146,10 @@ def _local_step(frame: FrameType, held: object) -> str:
     if type(held) is dict and not _is_variable(frame, held):
         return ""  # a snapshot of the variables; the next step names one
     if type(held) is CellType:
-        held = held.cell_contents
+        try:
+            held = held.cell_contents
+        except ValueError:  # a variable that has no value yet
+            return f", a variable of {place_of(frame)}"
     name = next((name for name, value in variables_of(frame).items() if value is held), None)
     return f", a variable of {place_of(frame)}" if name is None else f", local {name!r} of {place_of(frame)}"
 

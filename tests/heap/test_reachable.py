@@ -6,12 +6,14 @@ import functools
 import gc
 import linecache
 import sys
+from collections import OrderedDict
 from typing import Any
 
 import pytest
 import torch
 
 from forgather_mem.callbacks import MemoryCallback
+from forgather_mem.diagnose.leaks.grouping import merge_similar
 from forgather_mem.diagnose.leaks.line_look import LineLook
 from forgather_mem.diagnose.leaks.snapshot import chains, grown, look
 from forgather_mem.diagnose.leaks.suspects import Suspect, suspect_of
@@ -241,3 +243,58 @@ def test_the_line_that_takes_native_memory_is_told_from_lines_that_give_it_back(
     code, line = found
     assert code.co_name in ("leaks", "take")
     assert "leaks" not in code.co_name or "stays" in linecache.getline(__file__, line)
+
+
+# ---- a library's variables and hooks ----
+
+LIBRARY = """
+def advance(net, grow, look, steps):
+    kwargs = OrderedDict(net=net)
+    before = look(0)
+    for step in range(steps):
+        grow(step)
+    return look(before)
+"""
+
+
+def test_variables_of_a_librarys_function_never_win_over_what_the_user_has(tmp_path: Any) -> None:
+    """The library's loop holds the model in a variable, which is nearer than the user's attribute."""
+    names: dict[str, Any] = {"OrderedDict": OrderedDict}
+    exec(compile(LIBRARY, str(tmp_path / "site-packages" / "loop.py"), "exec"), names)
+    holder: Any = Holder()
+    holder.model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2), torch.nn.ReLU())
+
+    def grow(step: int) -> None:
+        for layer in holder.model:
+            rows = bytes(5_000)
+            layer.register_forward_hook(lambda *_, rows=rows: None)
+
+    def looked(before: Any) -> Any:
+        walk = ReachableGraph.walk(budget_s=10.0)
+        if not before:
+            return look(walk, 0)
+        found = merge_similar(grown(before, walk, 10), walk)
+        return [suspect_of(one, walk) for one in found]
+
+    top, *others = names["advance"](holder.model, grow, looked, 10)
+    assert (top.held_by, top.kind, top.last) == ("Module._forward_hooks", "hooks", False)
+    assert top.source_line.startswith("layer.register_forward_hook(")
+    assert top.bytes_per_step == pytest.approx(15_000, rel=0.2)
+    assert not any("kwargs" in str(one.held_by) for one in [top, *others])
+
+
+def test_what_only_a_librarys_function_holds_is_known_as_such(tmp_path: Any) -> None:
+    names: dict[str, Any] = {}
+    text = "def advance(ask):\n    kwargs = [[1]]\n    ask()\n"
+    exec(compile(text, str(tmp_path / "site-packages" / "loop.py"), "exec"), names)
+    mine: list[Any] = [[]]
+    told = {}
+
+    def ask() -> None:
+        walk = ReachableGraph.walk(budget_s=10.0)
+        for position, node in enumerate(walk.nodes):
+            if node is mine or walk.path(position).startswith("local 'kwargs'"):
+                told["mine" if node is mine else "kwargs"] = walk.is_librarys_variable(position)
+
+    names["advance"](ask)
+    assert told == {"mine": False, "kwargs": True}

@@ -113,7 +113,7 @@ class CloserLook:
         if lines is not None:
             lines.stop()
             if self._wants_native:
-                found = [native_suspect(code, line, rate) for code, line in filter(None, [lines.native_line()])]
+                found = [native_suspect(code, line, rate) for code, line in filter(None, [lines.native_line(rate)])]
         for number, (suspect, holder) in enumerate(self._watched):
             line = lines.line_of(number) if lines is not None else None
             if line is not None and not _is_credible(line, suspect):

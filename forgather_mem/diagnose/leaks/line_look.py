@@ -20,7 +20,7 @@ from forgather_mem.diagnose.leaks.snapshot import length_of
 from forgather_mem.heap.source_lines import is_user_file
 
 MOST_S = 0.1  # of reading and counting; then it stops
-_LEAST_FRAC, _MOST_FRAC = 0.7, 1.4  # of the process's growth: what the line must account for
+_LEAST_FRAC, _MOST_FRAC = 0.6, 1.4  # of the process's growth: what the line must account for
 _DULL = 400  # lines of a function by which nothing grew: it is followed no longer
 _SEEN = 2  # times that a line has made a container longer: enough
 
@@ -84,10 +84,14 @@ class LineLook:
         """Whether each container has a line, and no memory is watched."""
         return self._given_out is None and all(sum(lines.values()) >= _SEEN for lines in self._longer)
 
-    def native_line(self) -> tuple[CodeType, int] | None:
-        """Function and line of the innermost line that accounts for the process's growth; None if no line does."""
+    def native_line(self, least_bytes: float = 0.0) -> tuple[CodeType, int] | None:
+        """Function and line of the innermost line that accounts for the process's growth; None if no line does.
+
+        Args:
+            least_bytes: Growth below this is the watching's own.
+        """
         gained = self._gained
-        if gained <= 0:
+        if gained <= least_bytes:
             return None
         # The least that was ever reached afterwards: what it has risen by is still there
         lasting = list(itertools.accumulate(reversed(self._levels), min))[::-1]
