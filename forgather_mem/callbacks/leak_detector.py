@@ -18,9 +18,10 @@ class LeakDetector(RuleCallback):
     Args:
         every_steps: Read the sizes at every Nth step. A verdict needs 16 readings over 60 steps after the warm-up.
         look_closer: False disables the closer look: a leak is then reported without holder and line. The look takes
-            about 0.04 s in total, and opens a `tracemalloc` window of at most 10 steps if the source does not show the
-            line. If nothing nearby grows, a second one looks further (0.3 s) and traces the user's lines for 10 steps
-            with `sys.settrace`, at most 0.1 s of its own time; not while a debugger or coverage is tracing.
+            about 0.04 s in total. Then the user's lines are traced for at most 10 steps with `sys.settrace`, in at
+            most 0.1 s of its own time, to see which one adds to the holder; not while a debugger or coverage is
+            tracing. A `tracemalloc` window opens beside it if the source does not show the line. If nothing nearby
+            grows, a second look goes further (0.3 s).
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import CodeType, FunctionType
-from typing import Any
+from types import CellType, CodeType, FunctionType
 
 from forgather_mem.heap.live_frames import running_frames
 from forgather_mem.heap.owner_paths import attributes_of, place_of
@@ -56,7 +55,7 @@ def _of_instance(instance: object, name: str, *, item: bool) -> list[Named]:
     return [Named(name=name, attribute=True, item=item, regions=regions)] if regions else []
 
 
-def _around(way: list[Any], number: int, label: str, instance: object, attribute: str) -> list[Named]:
+def _around(way: list[object], number: int, label: str, instance: object, attribute: str) -> list[Named]:
     """For an attribute of a library's object: the user's name of that object, and the attribute in running code."""
     if any(is_user_class(base) for base in _class_of(instance).__mro__):
         return []
@@ -76,17 +75,17 @@ def _class_of(instance: object) -> type:
     return instance if isinstance(instance, type) else type(instance)
 
 
-def _instance_of(way: list[Any], number: int) -> object | None:
+def _instance_of(way: list[object], number: int) -> object | None:
     """The instance or class whose attribute is named here: the node itself, or the one whose `__dict__` it is."""
     holder = way[number]
     if type(holder) is dict and number and attributes_of(way[number - 1]) is holder:
-        return way[number - 1]  # type: ignore[no-any-return]
+        return way[number - 1]
     if isinstance(holder, type):
         return holder
     return holder if attributes_of(holder) is not None and type(holder).__module__ != "builtins" else None
 
 
-def _attribute(instance: Any, held: object) -> str | None:
+def _attribute(instance: object, held: object) -> str | None:
     names = dict(vars(instance)) if isinstance(instance, type) else attributes_of(instance) or {}
     return next((name for name, value in list(names.items()) if value is held and isinstance(name, str)), None)
 
@@ -101,7 +100,7 @@ def _of_module(module: str, namespace: dict[str, object], held: object, *, item:
     return [Named(name=name, attribute=False, item=item, regions=regions, of_module=True)]
 
 
-def _of_function(function: FunctionType, way: list[Any]) -> list[Named]:
+def _of_function(function: FunctionType, way: list[object]) -> list[Named]:
     """A variable of the enclosing function, or a default; `way` leads from there to the container."""
     code, held = function.__code__, way[0]
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
@@ -134,7 +133,7 @@ def _librarys(name: str) -> list[Named]:
     return [Named(name=name, attribute=True, item=False, regions=regions, any_receiver=True)]
 
 
-def _contents(cell: Any) -> object:
+def _contents(cell: CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # empty

@@ -152,7 +152,7 @@ def array_bytes(part: object) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _picture_bytes(picture: Any) -> int:
+def _picture_bytes(picture: object) -> int:
     """The pixels of a picture: one byte each with one band, else four."""
     attributes = attributes_of(picture) or {}
     core = attributes.get("_im", attributes.get("im"))  # before PIL 11

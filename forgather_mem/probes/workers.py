@@ -103,7 +103,7 @@ class WorkerProbe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Child:
+class ChildMemory:
     """One child at this moment.
 
     Attributes:
@@ -130,14 +130,14 @@ class Children:
         self._root = Path(proc_root)
         self._inherited_bytes: dict[tuple[int, int], int] = {}
 
-    def read(self) -> list[Child]:
+    def read(self) -> list[ChildMemory]:
         """All that are alive; one that exits meanwhile is left out."""
         known: dict[tuple[int, int], int] = {}
         found = list(self._below("self", False, known))
         self._inherited_bytes = known
         return found
 
-    def one_worker(self) -> tuple[Child | None, tuple[str, ...]]:
+    def one_worker(self) -> tuple[ChildMemory | None, tuple[str, ...]]:
         """The first of the data workers of this process, and the PIDs of all of them: a reading of all costs more."""
         known: dict[tuple[int, int], int] = {}
         pids = tuple(pid for pid in child_pids(self._root / "self") if is_data_worker(self._root / pid))
@@ -148,14 +148,14 @@ class Children:
         self._inherited_bytes = known
         return found, pids
 
-    def _below(self, parent: str, of_worker: bool, known: dict[tuple[int, int], int]) -> Iterator[Child]:
+    def _below(self, parent: str, of_worker: bool, known: dict[tuple[int, int], int]) -> Iterator[ChildMemory]:
         for pid in child_pids(self._root / parent):
             is_worker = of_worker or is_data_worker(self._root / pid)
             with contextlib.suppress(OSError, KeyError):
                 yield self._child(pid, parent, is_worker, known)
             yield from self._below(pid, is_worker, known)
 
-    def _child(self, pid: str, parent: str, is_worker: bool, known: dict[tuple[int, int], int]) -> Child:
+    def _child(self, pid: str, parent: str, is_worker: bool, known: dict[tuple[int, int], int]) -> ChildMemory:
         memory = kib_fields((self._root / pid / "smaps_rollup").read_bytes())
         stat = _stat(self._root / pid)
         key = (int(pid), int(stat[_START_TIME]))
@@ -170,7 +170,7 @@ class Children:
         private = min(memory[b"Private_Dirty"], memory.get(b"Pss_Anon", anonymous))
         own = max(0, anonymous - inherited)
         copied = max(0, private - own)
-        return Child(
+        return ChildMemory(
             key=key,
             is_worker=is_worker,
             pss_bytes=memory[b"Pss"],

@@ -40,7 +40,7 @@ class HolderSource(NamedTuple):
 
     one: GrownObject
     kind: HolderKind
-    container: Any
+    container: object
     path: str
     owner: object
     names: list[Named]

@@ -119,7 +119,7 @@ class LineLook:
             is_user = self._is_user[code.co_filename] = is_user_file(code.co_filename)
         return is_user and (self._given_out is not None or self._dull[code] < _DULL)
 
-    def _on_call(self, frame: FrameType, event: str, argument: Any) -> Any:
+    def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:
         began_s = time.perf_counter()
         follow = None
         if self._is_users(frame.f_code):

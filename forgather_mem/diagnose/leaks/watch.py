@@ -26,6 +26,7 @@ from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import format_bytes, format_duration
 
 NOTHING: Mapping[str, float] = {}
+_SHRUNK_FRAC = 0.9  # of its length when it was looked at
 # Fraction of the elapsed time for the search for a distant holder at the first look; the second is the last resort.
 OWNERS_FRAC = 0.02
 
@@ -242,7 +243,7 @@ def _say(run: RunInfo, text: str) -> None:
 
 
 def _count_again(suspects: list[Suspect]) -> None:
-    """Update how much the holders hold now."""
+    """Update how much the holders hold now; one that has become shorter does not only grow."""
     counted = [one for one in suspects if one.count and one.bytes is not None]
     if not counted:
         return
@@ -253,5 +254,7 @@ def _count_again(suspects: list[Suspect]) -> None:
         if length is None or one.bytes is None or not one.count:
             one.bytes = one.count = None  # it is gone, or its id was reused
         else:
+            if length < _SHRUNK_FRAC * one.count:
+                one.bounded = f"{one.held_by} has become shorter since: {one.count:,} items then, {length:,} now"
             one.bytes, one.count = round(one.bytes / one.count * length), length
     walk.forget()

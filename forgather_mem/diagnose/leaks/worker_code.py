@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterator
-from typing import Any
 
 from forgather_mem.diagnose.leaks.copied_pages import Copied
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
@@ -21,7 +20,7 @@ _FEWEST_OBJECTS = 1_000  # of a data set's container: below, few pages are copie
 _MOST = 3
 
 
-def loader_of(known: Any) -> Any:
+def loader_of(known: object) -> object:
     """The training's loader, or the one with the most workers near the user's code; None without any."""
     if known is not None:
         return getattr(known, "base_dataloader", known)  # Accelerate's
@@ -31,7 +30,7 @@ def loader_of(known: Any) -> Any:
     return max(loaders, key=lambda loader: getattr(loader, "num_workers", 0), default=None)
 
 
-def worker_suspects(loader: Any, bytes_per_step: float) -> list[Suspect]:
+def worker_suspects(loader: object, bytes_per_step: float) -> list[Suspect]:
     """Lines of the dataset and the collator that add to an attribute or to a module's variable, and don't bound it."""
     found = []
     for part in _parts(loader):
@@ -42,7 +41,7 @@ def worker_suspects(loader: Any, bytes_per_step: float) -> list[Suspect]:
     return list({(one.held_by, one.allocated_at): one for one in found}.values())[:_MOST]
 
 
-def copied_suspect(loader: Any, copied: Copied) -> Suspect:
+def copied_suspect(loader: object, copied: Copied) -> Suspect:
     """The data set's container with the most Python objects, whose pages the workers copy."""
     found = [one for part in _parts(loader) for one in _containers(part)]
     count, owner, name, part = max(found, key=lambda one: one[0], default=(0, "", "", None))
@@ -78,7 +77,7 @@ def _suspect(held_by: str, line: tuple[str, int], bytes_per_step: float, *, attr
     )
 
 
-def _parts(loader: Any) -> list[Any]:
+def _parts(loader: object) -> list[object]:
     """The data set and the collator; of what only wraps a data set (`Subset`), the inner one, too."""
     parts = [getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)]
     for part in parts:
@@ -88,7 +87,7 @@ def _parts(loader: Any) -> list[Any]:
     return [part for part in parts if part is not None]
 
 
-def _held_by_code(part: Any) -> Iterator[tuple[str, Named, bool]]:
+def _held_by_code(part: object) -> Iterator[tuple[str, Named, bool]]:
     """The attributes of a part and the variables of its module: the owner's name, and whether each is a list."""
     if inspect.isfunction(part):
         yield from _variables(part.__module__, part.__code__.co_filename, part.__code__.co_name)
@@ -122,7 +121,7 @@ def _variables(module: str, file: str, within: str) -> Iterator[tuple[str, Named
         yield module, Named(name=name, attribute=False, item=False, regions=tuple(regions), of_module=True), False
 
 
-def _containers(part: Any) -> Iterator[tuple[int, str, str, Any]]:
+def _containers(part: object) -> Iterator[tuple[int, str, str, object]]:
     """Number of objects, owner, name and part for each of its long lists and dictionaries."""
     for name, value in list((attributes_of(part) or {}).items()):
         if isinstance(value, list | dict | tuple) and len(value) >= _FEWEST_OBJECTS:
