@@ -218,6 +218,34 @@ def test_a_leak_of_workers_that_have_ended_is_in_the_verdict(tmp_path: Path) -> 
     leak = built(detector.summary)["leak"]
     assert (leak["verdict"], leak["where"]) == ("leak", "workers")
     assert leak["bytes_per_step"] == pytest.approx(LEAK_BYTES, rel=0.3)
+    (suspect,) = leak["suspects"]
+    assert suspect["held_by"] == "Remembers.read"
+    assert suspect["source_line"].startswith("self.read.append(")
+
+
+class Averages(TrainerCallback):
+    """Keeps tensors, and looks at their number: no bound, nor is that of another class with an attribute of this name."""
+
+    def __init__(self) -> None:
+        self.history: list[torch.Tensor] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.history.append(torch.ones(LEAK_BYTES // 4))
+        if len(self.history) > 1:
+            sum(float(one[0]) for one in self.history[-2:])
+
+
+class Recent:
+    def add(self, x: object) -> None:
+        self.history = [x]
+        if len(self.history) > 64:
+            self.history.pop(0)
+
+
+@pytest.mark.fresh
+def test_a_look_at_the_length_and_another_classs_bound_acquit_no_leak(tmp_path: Path) -> None:
+    leak = leak_of(tmp_path, [Averages()])
+    assert (leak["verdict"], leak["suspects"][0]["held_by"]) == ("leak", "Averages.history")
 
 
 def test_a_few_steps_are_not_judged(tmp_path: Path) -> None:
