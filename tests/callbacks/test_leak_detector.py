@@ -224,7 +224,7 @@ def test_a_leak_of_workers_that_have_ended_is_in_the_verdict(tmp_path: Path) -> 
 
 
 class Averages(TrainerCallback):
-    """Keeps tensors, and looks at their number: no bound, nor is that of another class with an attribute of this name."""
+    """Keeps tensors, and looks at their number: another class bounds an attribute of this name."""
 
     def __init__(self) -> None:
         self.history: list[torch.Tensor] = []
