@@ -82,13 +82,17 @@ class CloserLook:
         finally:
             walk.forget()
             self._mark.drop()
-        for one in suspects:
-            if one.kind == "chain":  # chained objects are counted once per link
+        for grown_object, one, _ in pairs:
+            if grown_object.kind == "chain":  # chained objects are counted once per link
                 one.bytes_per_step = min(one.bytes_per_step, rate)
+        for one in suspects:
             if one.kind == "exceptions" and one.count:  # too rare to be counted over a few steps
                 one.count_per_step = max(one.count_per_step, one.count / step)
         _give_rest_to_graph(suspects, rate)
-        suspects.sort(key=lambda one: (one.last, -one.bytes_per_step))
+        # Of two that explain about as much, the one whose line is known
+        suspects.sort(
+            key=lambda one: (one.last, -round(5 * one.bytes_per_step / rate), not one.allocated_at, -one.bytes_per_step)
+        )
         return [one for one in suspects if not _is_part(one, suspects)][:MAX_SUSPECTS]
 
     def open_window(self, nothing_found: bool) -> bool:
