@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from forgather_mem.heap.container_code import adding_lines, bounding_line, calling_lines
-from forgather_mem.heap.holder_names import names_of
-from forgather_mem.heap.reachable import ReachableGraph
+from tests.heap.users_modules import make_module, named
 
 HEAD = "import heapq\nfrom collections import deque\n\nclass Keeps:\n    def __init__(self):\n        self.kept = "
 
 
 @pytest.fixture
 def module(tmp_path: Path) -> Any:
-    """Makes a module of the user's from its text; it stays, since the user's modules are known by their number."""
-
-    def make(text: str) -> ModuleType:
-        name = f"users_module_{len(sys.modules)}"
-        file = tmp_path / f"{name}.py"
-        file.write_text(text)
-        spec = importlib.util.spec_from_file_location(name, file)
-        assert spec is not None and spec.loader is not None  # noqa: PT018
-        made = importlib.util.module_from_spec(spec)
-        sys.modules[name] = made
-        spec.loader.exec_module(made)
-        return made
-
-    return make
-
-
-def named(container: object) -> Any:
-    walk = ReachableGraph.walk(budget_s=10.0)
-    position = walk.position(id(container))
-    assert position is not None
-    return names_of(walk, position)
+    """Makes a module of the user's from its text."""
+    return lambda text: make_module(tmp_path, text)
 
 
 def bound(container: Any, count: int = 10, values: dict[str, object] | None = None, item: bool = False) -> int | None:
@@ -155,57 +132,6 @@ POOLS = Pools()
     assert bound(pools.own) is None
     assert bound(pools.of[0], item=True) is None
     assert bound(pools.of) == 11
-
-
-def test_variables_of_modules_and_functions_are_told_from_others_of_that_name(module: Any) -> None:
-    text = """
-ROWS = []
-def fill(x):
-    ROWS.append(x)
-def other(x):
-    ROWS = []
-    ROWS.append(x)
-    if len(ROWS) > 3:
-        ROWS.pop()
-def make():
-    rows = []
-    def step(x):
-        rows.append(x)
-    def drop(rows):
-        del rows[:-3]
-    return step
-STEP = make()
-"""
-    made = module(text)
-    assert bound(made.ROWS) is None
-    rows = made.STEP.__closure__[0].cell_contents
-    (closure,) = named(rows)
-    assert [line for _, line in adding_lines(closure, is_list=True)] == [13]
-    (of_module,) = named(made.ROWS)
-    assert [line for _, line in adding_lines(of_module, is_list=True)] == [4]
-
-
-def test_lines_that_add_come_from_the_holders_own_class_first(module: Any) -> None:
-    text = """
-class Other:
-    def __init__(self):
-        self.kept = []
-    def add(self, x):
-        self.kept.append(x)
-class Keeps:
-    def __init__(self):
-        self.kept = []
-    def start(self):
-        masks = kept = 3
-    def add(self, x):
-        self.kept += [x]
-def from_outside(keeps, x):
-    keeps.kept.insert(0, x)
-KEEPS = Keeps()
-"""
-    made = module(text)
-    (kept,) = named(made.KEEPS.kept)
-    assert [line for _, line in adding_lines(kept, is_list=True)] == [13, 15]
 
 
 @pytest.mark.parametrize(

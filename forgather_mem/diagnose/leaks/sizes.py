@@ -236,7 +236,7 @@ def native_bytes() -> float:
 
 def native_free_bytes() -> float:
     """Bytes that the C library keeps free in its heap, which a trim may give back; 0 if unknown."""
-    account = _mallinfo2()
+    account = mallinfo2()
     return 0.0 if account is None else float(account().fordblks)
 
 

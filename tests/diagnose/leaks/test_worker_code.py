@@ -1,92 +1,14 @@
-"""What data workers keep and copy, in real forked workers, with the names and lines of the data set's code."""
+"""What data workers keep, by the code of the data set and the collator."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from forgather_mem.diagnose.leaks.copied_pages import CopiedPages
-from forgather_mem.diagnose.leaks.verdict import with_copied
-from forgather_mem.diagnose.leaks.worker_code import copied_suspect, loader_of, worker_suspects
-from forgather_mem.telemetry.report import LeakReport
-from forgather_mem.units import KIB, MIB
+from forgather_mem.diagnose.leaks.worker_code import loader_of, worker_suspects
 
 SEEN: dict[int, bytes] = {}
-NUM_ROWS = 200_000
-
-
-class Listed(Dataset[int]):
-    """Rows as Python objects: reading one writes its reference count."""
-
-    def __init__(self) -> None:
-        self.names = [f"row {number}" for number in range(2_000)]
-        self.rows = [{"text": f"row {number}", "numbers": [float(number)]} for number in range(NUM_ROWS)]
-
-    def __len__(self) -> int:
-        return NUM_ROWS // 100
-
-    def __getitem__(self, index: int) -> int:
-        for number in range(index * 100, index * 100 + 100):
-            sum(self.rows[number]["numbers"])  # type: ignore[arg-type]
-        return index
-
-
-class AsArray(Listed):
-    """The same rows as one tensor."""
-
-    def __init__(self) -> None:
-        self.rows = torch.arange(NUM_ROWS, dtype=torch.float32)  # type: ignore[assignment]
-
-    def __getitem__(self, index: int) -> int:
-        self.rows[index * 100 : index * 100 + 100].sum()  # type: ignore[attr-defined]
-        return index
-
-
-def copied_by(data: Dataset[int], num_steps: int = 40) -> Any:
-    loader = DataLoader(data, batch_size=32, num_workers=2, multiprocessing_context="fork")
-    pages = CopiedPages(every_s=0.2, early_frac=1.0)
-    for step, _ in enumerate(loader):
-        pages.read(step)
-        if step == num_steps:
-            break
-        time.sleep(0.05)
-    return pages.found()
-
-
-def test_pages_that_workers_copy_by_reading_python_objects_are_told_with_bound_holder_and_cure() -> None:
-    data = Listed()
-    copied = copied_by(data)
-    assert copied is not None
-    # at most: all that was on the heap at the fork, for each worker
-    assert copied.bytes > 16 * MIB
-    assert 16 * KIB < copied.per_step < 20 * MIB
-    assert 0 < copied.most_bytes < 2 * 1024 * MIB
-    suspect = copied_suspect(DataLoader(data), copied)
-    assert (suspect.held_by, suspect.type, suspect.count) == ("Listed.rows", "list", NUM_ROWS)
-    assert suspect.source_line.startswith('self.rows = [{"text"')
-    assert "as one array" in str(suspect.cure)
-    leak = with_copied(LeakReport(verdict="no leak", judged=True, bytes_per_step_high=4096.0), suspect)
-    assert (leak.verdict, leak.undecided, leak.where) == ("not enough data", "copied pages", "workers")
-    why = str(leak.why)
-    assert why.startswith("data workers copy pages they share with the main process as reference counts are written: ")
-    assert "more in 2 workers. Nothing else grows (under 4.0 KiB a step)" in why
-
-
-def test_workers_that_read_an_array_copy_no_pages() -> None:
-    assert copied_by(AsArray()) is None
-
-
-def test_copied_pages_stand_beside_a_leak_and_behind_another_reason() -> None:
-    copied = copied_by(Listed())
-    suspect = copied_suspect(None, copied)
-    assert suspect.held_by is None
-    leak = with_copied(LeakReport(verdict="leak", bytes_per_step=1e6, judged=True), suspect)
-    assert (leak.verdict, [one.kind for one in leak.suspects]) == ("leak", ["copied pages"])
-    undecided = with_copied(LeakReport(judged=True, why="grows, slowing down: x", undecided="slowing"), suspect)
-    assert (undecided.undecided, str(undecided.why)[:37]) == ("slowing", "grows, slowing down: x. Data workers ")
 
 
 class Keeps(Dataset[int]):

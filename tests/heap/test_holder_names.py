@@ -1,0 +1,70 @@
+"""What the user's code calls a container, wherever it is."""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+from typing import Any
+
+from forgather_mem.heap.container_code import adding_lines
+from tests.heap.test_reachable import Holder
+from tests.heap.users_modules import make_module, named
+
+
+def test_variables_of_modules_and_functions_are_told_from_others_of_that_name(tmp_path: Path) -> None:
+    text = """
+ROWS = []
+def fill(x):
+    ROWS.append(x)
+def other(x):
+    ROWS = []
+    ROWS.append(x)
+    if len(ROWS) > 3:
+        ROWS.pop()
+def make():
+    rows = []
+    def step(x):
+        rows.append(x)
+    def drop(rows):
+        del rows[:-3]
+    return step
+STEP = make()
+"""
+    made = make_module(tmp_path, text)
+    rows = made.STEP.__closure__[0].cell_contents
+    (closure,) = named(rows)
+    assert [line for _, line in adding_lines(closure, is_list=True)] == [13]
+    (of_module,) = named(made.ROWS)
+    assert [line for _, line in adding_lines(of_module, is_list=True)] == [4]
+
+
+def test_lines_that_add_come_from_the_holders_own_class_first(tmp_path: Path) -> None:
+    text = """
+class Other:
+    def __init__(self):
+        self.kept = []
+    def add(self, x):
+        self.kept.append(x)
+class Keeps:
+    def __init__(self):
+        self.kept = []
+    def start(self):
+        masks = kept = 3
+    def add(self, x):
+        self.kept += [x]
+def from_outside(keeps, x):
+    keeps.kept.insert(0, x)
+KEEPS = Keeps()
+"""
+    made = make_module(tmp_path, text)
+    (kept,) = named(made.KEEPS.kept)
+    assert [line for _, line in adding_lines(kept, is_list=True)] == [13, 15]
+
+
+def test_a_librarys_container_goes_by_the_users_name_of_its_object() -> None:
+    holder: Any = Holder()
+    holder.outbox = queue.Queue()
+    of_holder, librarys = named(holder.outbox.queue)
+    assert (of_holder.name, of_holder.item, of_holder.any_receiver) == ("outbox", False, False)
+    assert (librarys.name, librarys.any_receiver) == ("queue", True)
+    assert adding_lines(of_holder, is_list=True) == [], "Holder's own module does not put anything in"
