@@ -67,6 +67,12 @@ def _parsed(text: str) -> ast.Module | None:
         return None
 
 
+def forget_trees() -> None:
+    """Release the trees: a file of a thousand lines takes some MiB."""
+    _parsed.cache_clear()
+    local_names.cache_clear()
+
+
 def class_regions(classes: Sequence[type]) -> list[Region]:
     """The methods of these classes, and after them the rest of their modules."""
     own, rest = [], []

@@ -21,6 +21,7 @@ from forgather_mem.diagnose.leaks.suspects import (
 from forgather_mem.heap.garbage import Mark, garbage_among
 from forgather_mem.heap.object_size import LRU_CACHE, has_graph, keeps_frames
 from forgather_mem.heap.reachable import ReachableGraph
+from forgather_mem.heap.syntax import forget_trees
 
 LOOK_STEPS = 10
 _FRAMES = 12
@@ -81,6 +82,7 @@ class CloserLook:
                 suspects += self._among_the_young(walk.ids(), step, rate)
         finally:
             walk.forget()
+            forget_trees()
             self._mark.drop()
         for grown_object, one, _ in pairs:
             if grown_object.kind == "chain":  # chained objects are counted once per link
