@@ -17,7 +17,7 @@ from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import ModuleType
@@ -31,7 +31,12 @@ def install() -> None:
     """Wait for a Trainer, if this process belongs to a `forgather-mem run` that is not disabled."""
     if run_session.FOLDER not in os.environ or run_session.is_off():
         return
-    sys.meta_path.insert(0, TrainingFinder())
+    waits_for = {
+        TRAINER_MODULE: _add_default_callback,
+        FORGATHER_MODULE: _meet_forgather,
+        OPTIMIZER_MODULE: _meet_optimizers,
+    }
+    sys.meta_path.insert(0, TrainingFinder(waits_for))
     if "--multiprocessing-fork" not in sys.orig_argv:  # a pool worker's memory is in its parent's report
         from forgather_mem.launch.at_exit import watch_process
 
@@ -39,14 +44,14 @@ def install() -> None:
 
 
 class TrainingFinder:
-    """Finds nothing itself; watches the imports until the modules are loaded that trainings need."""
+    """Finds nothing itself; watches the imports until the modules are loaded that trainings need.
 
-    def __init__(self) -> None:
-        self._waits_for = {
-            TRAINER_MODULE: _add_default_callback,
-            FORGATHER_MODULE: _meet_forgather,
-            OPTIMIZER_MODULE: _meet_optimizers,
-        }
+    Args:
+        waits_for: Names of modules, each with what is to be called once it is imported.
+    """
+
+    def __init__(self, waits_for: Mapping[str, Callable[[], object]]) -> None:
+        self._waits_for = dict(waits_for)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
@@ -165,7 +166,7 @@ def test_an_alarm_that_proves_wrong_is_taken_back_by_name(tmp_path: Path, capfd:
     assert leak["verdict"] != "leak"
     (back,) = leak["taken_back"]
     assert back.startswith("host memory grows")
-    assert "it has not grown since step" in back
+    assert re.search("it has not grown since step|it has grown too unevenly since", back)  # the latter on busy machines
     assert f"taken back: {back}." in said
 
 

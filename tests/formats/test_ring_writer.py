@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +41,7 @@ def deleted(path: Path) -> None:
 
 def closed(path: Path) -> None:
     """Somebody closes every descriptor, as daemons do, and opens a file of their own."""
-    os.closerange(3, 1024)
+    os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     theirs = [os.open(path.parent / f"theirs{number}", os.O_RDWR | os.O_CREAT) for number in range(40)]
     assert len(theirs) == 40
 

@@ -9,18 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from forgather_mem.launch.import_hook import TRAINER_MODULE, TrainerFinder, install
+from forgather_mem.launch.import_hook import TRAINER_MODULE, TrainingFinder, install
 from forgather_mem.telemetry import run_session
 
 
-class Told(TrainerFinder):
-    """Notes when it is told, and what the module had in it by then."""
+class Told(TrainingFinder):
+    """Notes when the module is there, and what it had in it by then."""
 
     def __init__(self) -> None:
         self.told: list[object] = []
-
-    def trainer_is_there(self) -> None:
-        self.told.append(getattr(sys.modules[TRAINER_MODULE], "last", None))
+        super().__init__({TRAINER_MODULE: lambda: self.told.append(getattr(sys.modules[TRAINER_MODULE], "last", None))})
 
 
 @pytest.fixture
@@ -76,4 +74,4 @@ def test_it_waits_in_processes_of_a_run_that_is_not_switched_off(
         if value is not None:
             monkeypatch.setenv(name, value)
     install()
-    assert isinstance(sys.meta_path[0], TrainerFinder) == waits
+    assert isinstance(sys.meta_path[0], TrainingFinder) == waits

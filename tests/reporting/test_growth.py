@@ -1,10 +1,9 @@
-"""Growth per step, against numpy's own line through the same points."""
+"""Growth per step, of series whose growth is known."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +11,6 @@ from hypothesis import strategies as st
 from forgather_mem.reporting.growth import Growth
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.units import GIB, KIB, MIB
-
-WARM_UP = 10
 
 
 def growth_of(size_at: Callable[[int], float], steps: range, name: str = "host/anon_bytes") -> Growth:
@@ -23,15 +20,15 @@ def growth_of(size_at: Callable[[int], float], steps: range, name: str = "host/a
     return growth
 
 
-@given(st.lists(st.floats(0, 64 * MIB), min_size=40, max_size=200), st.integers(1, 10**6), st.integers(1, 8))
-def test_it_is_the_slope_of_the_line_through_the_points_after_the_first_steps(
+@given(st.lists(st.floats(0, 4 * MIB), min_size=60, max_size=200), st.integers(1, 10**6), st.integers(1, 8))
+def test_it_is_the_growth_of_the_steps_whatever_lies_on_top_of_it(
     noise: list[float], first: int, mib_per_step: int
 ) -> None:
-    sizes = [GIB + number * 8 * mib_per_step * MIB + extra for number, extra in enumerate(noise)]
+    per_step = 8 * mib_per_step * MIB
+    sizes = [GIB + number * per_step + extra for number, extra in enumerate(noise)]
     steps = range(first, first + len(sizes))
     found = growth_of(lambda step: sizes[step - first], steps).of("process")
-    expected = np.polyfit(np.arange(len(sizes) - WARM_UP), sizes[WARM_UP:], 1)[0]
-    assert found == pytest.approx(expected, rel=1e-6)
+    assert found == pytest.approx(per_step, rel=0.1)
 
 
 def test_what_the_first_steps_allocate_is_no_growth() -> None:
@@ -42,8 +39,8 @@ def test_what_the_first_steps_allocate_is_no_growth() -> None:
 
 
 def test_with_few_points_nothing_is_claimed() -> None:
-    assert growth_of(lambda step: GIB * step, range(1, 30)).of("process") is None
-    found = growth_of(lambda step: GIB * step, range(1, 31), "host/children_pss_bytes")
+    assert growth_of(lambda step: GIB * step, range(1, 20)).of("process") is None
+    found = growth_of(lambda step: GIB * step, range(1, 21), "host/children_pss_bytes")
     assert (found.of("process"), found.since_step) == (None, 1)
     assert found.of("workers") == pytest.approx(GIB)
 

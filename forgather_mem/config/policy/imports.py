@@ -120,12 +120,12 @@ def import_file(path: Path, searchpath: Sequence[Path] = ()) -> ModuleType:
     folders = [str(folder) for folder in (*searchpath, path.parent)]
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folders)
     assert spec is not None  # the path ends in .py
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     done = False
     try:
-        spec.loader.exec_module(module)
+        # Not `exec_module`: it may take the bytecode of an earlier content, of the same second and size
+        exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
         done = True
     finally:
         if not done:

@@ -112,6 +112,7 @@ def test_what_the_passes_save_is_what_grows_with_the_batch_on_a_host() -> None:
     assert found.predicted_bytes == (400 + 2 * 3 * 20 + 165) * MIB
 
 
+@pytest.mark.fresh  # in a heap of many free blocks the question is too expensive to be asked
 def test_what_a_forward_pass_saves_is_read_from_the_c_librarys_account_of_its_heap() -> None:
     uses = BatchUses()
     kept = [torch.zeros(3 * MIB)]  # parameters
