@@ -125,7 +125,8 @@ def judge(points: Sequence[Point], floor: float = FLOOR_BYTES) -> Trend:
     seen, steps = points, points[-1][0] - points[0][0] if points else 0
     if len(points) < _FEWEST_IN_ALL:
         return Trend(kind="not enough data", steps=steps)
-    if steps < _FEWEST_STEPS:
+    earliest = points[int(len(points) * _STARTS[0])]  # with which a part that is judged begins
+    if points[-1][0] - earliest[0] < _FEWEST_STEPS:
         return Trend(kind="not enough data", steps=steps, per_step=_measured(points))
     for num_rises in range(_MOST_SINGLE_RISES + 1):
         for start in _STARTS:
