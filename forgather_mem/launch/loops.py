@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.telemetry import run_session
@@ -41,11 +42,14 @@ class _FirstStep:
     def __init__(self) -> None:
         self._loop: ObservedLoop | None = None
         self._failed = False
+        self._lock = threading.Lock()
 
     def before(self, optimizer: Any, *_: object) -> None:
-        if self._loop is None and not self._failed and not _is_told_of():
-            self._loop = FailureGuard().call("run", _observed_loop)
-            self._failed = self._loop is None
+        if self._loop is None and not self._failed:
+            with self._lock:  # another thread may take its first step now
+                if self._loop is None and not _is_told_of():
+                    self._loop = FailureGuard().call("run", _observed_loop)
+                    self._failed = self._loop is None
         if self._loop is not None:
             self._loop.before(optimizer)
 

@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 
 from forgather_mem.engine.run_of import RUNS
 from forgather_mem.loops.events import LoopEvents
-from forgather_mem.loops.outermost import Outermost
+from forgather_mem.loops.outermost import Arguments, Keywords, Outermost
 from forgather_mem.loops.rounds import OptimizerRounds
 from forgather_mem.probes.tensors import live_objects
 from forgather_mem.system.process_end import PROCESS_END
@@ -51,6 +51,7 @@ class ObservedLoop:
         self._hooks = ExitStack()
         self._at_close: list[Callable[[], object]] = []
         self._thread = 0
+        self._beginning = threading.Lock()
         self._is_over = False
         self._watches = False  # no other training of ours tells of this step
         self._in_step = self._in_evaluation = False
@@ -97,7 +98,7 @@ class ObservedLoop:
         if self._watches and not torch.compiler.is_compiling():
             self.fence.call("a loop", self._optimizer_ends, optimizer)
 
-    def _model_begins(self, model: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def _model_begins(self, model: torch.nn.Module, arguments: Arguments, keywords: Keywords) -> None:
         if self._watches:
             self.fence.call("a loop", self._forward_begins, model, arguments, keywords)
 
@@ -108,7 +109,7 @@ class ObservedLoop:
     # ---- what they tell ----
 
     def _optimizer_begins(self, optimizer: torch.optim.Optimizer) -> None:
-        events = self._events or self._begin(optimizer)
+        events = self._events or self._begin()
         self._watches = events is not None and not RUNS.other_is_open(events.run())
         if events is None or not self._watches or threading.get_ident() != self._thread:
             return
@@ -136,7 +137,7 @@ class ObservedLoop:
         if self._models.are_heard_in_each_step():
             events.enter("data")
 
-    def _forward_begins(self, model: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def _forward_begins(self, model: torch.nn.Module, arguments: Arguments, keywords: Keywords) -> None:
         events = self._events
         if events is None or threading.get_ident() != self._thread:
             return
@@ -156,20 +157,24 @@ class ObservedLoop:
         self._num_batches += 1
         events.forward_begins(arguments, keywords)
 
-    def _begin(self, optimizer: torch.optim.Optimizer) -> LoopEvents | None:
-        if self._is_over or RUNS.other_is_open(None):
-            return None
+    def _begin(self) -> LoopEvents | None:
+        with self._beginning:  # another thread's step comes after it
+            if self._events is None and not self._is_over and not RUNS.other_is_open(None):
+                self._begin_here()
+            return self._events
+
+    def _begin_here(self) -> None:
         self._thread = threading.get_ident()
         found = live_objects((torch.nn.Module, torch.optim.Optimizer))
         optimizers = [one for one in found if isinstance(one, torch.optim.Optimizer)]
         self._rounds = OptimizerRounds(one for one in optimizers if getattr(type(one).step, "hooked", False))
         self._models = Outermost(found, optimizers)
-        events = self._events = LoopEvents(self._args, self._make_callbacks(), objects=self._objects)
+        events = LoopEvents(self._args, self._make_callbacks(), objects=self._objects)
         self._hooks.callback(self._models.listen(self._model_begins, self._model_ends))
+        self._events = events
         events.fire("init_end")
         events.fire("train_begin")
         PROCESS_END.ask(self._process_ends, self._forget)
-        return events
 
     def _step_begins(self, events: LoopEvents) -> None:
         if not self._in_step:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from types import TracebackType
 
 import torch
 from torch.nn import Module
 
+Arguments = tuple[object, ...]
+Keywords = dict[str, object]
 # Called with the module, and the arguments and keywords of its call.
-Begins = Callable[[Module, tuple[Any, ...], dict[str, Any]], None]
+Begins = Callable[[Module, Arguments, Keywords], None]
 # Called with what it returned; None where an exception has left it.
 Ends = Callable[[object], None]
 
@@ -41,7 +44,8 @@ class Outermost:
         self._is_heard = False
         self._is_first = True
         self._hear: tuple[Begins, Ends] | None = None
-        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+        self._heard: set[int] = set()  # ids of the modules whose calls are heard
+        self._patched: dict[type[Module], _CallPatch] = {}
 
     def as_one(self) -> Module | None:
         """The only one, or a module with all of them; None when none is alive."""
@@ -82,31 +86,79 @@ class Outermost:
         for reference in self._called:
             module = reference()
             if module is not None and not _is_compiled_in_place(module):
-                self._handles += (
-                    module.register_forward_pre_hook(self._before, with_kwargs=True),
-                    module.register_forward_hook(self._after, always_call=True),
-                )
+                self._heard.add(id(module))
+                if type(module) not in self._patched:
+                    self._patched[type(module)] = _CallPatch(type(module), self._heard, self._call)
 
     def _remove_hooks(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._heard.clear()
+        for patch in self._patched.values():
+            patch.undo()
+        self._patched.clear()
         self._depth = 0
 
-    def _before(self, module: Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        if self._hear is None or torch.compiler.is_compiling():
-            return
+    def _call(self, call: Callable[..., object], module: Module, arguments: Arguments, keywords: Keywords) -> object:
         self._is_heard = True
         self._depth += 1
-        if self._depth == 1:
+        if self._depth == 1 and self._hear is not None:
             self._hear[0](module, arguments, keywords)
+        result = None
+        try:
+            result = call(module, *arguments, **keywords)
+            return result
+        finally:
+            self._depth -= 1
+            if self._depth == 0 and self._hear is not None:
+                self._hear[1](result)
 
-    def _after(self, module: Module, arguments: object, outputs: object) -> None:
-        if self._hear is None or torch.compiler.is_compiling():
+
+class _CallPatch:
+    """The `__call__` of a class, with something around it for some of its objects.
+
+    It stands in the class and not on the module: hooks would be part of a module that is pickled, copied or scripted.
+
+    Args:
+        cls: A class of modules.
+        heard: The ids of the modules whose calls go through `around`; the others are called as ever.
+        around: Called with the class's own `__call__`, the module, the arguments and the keywords.
+    """
+
+    def __init__(self, cls: type[Module], heard: set[int], around: Callable[..., object]) -> None:
+        self._cls = cls
+        self._is_own = "__call__" in cls.__dict__
+        self._call = call = cls.__call__
+
+        @functools.wraps(call)
+        def __call__(module: Module, /, *arguments: object, **keywords: object) -> object:
+            if torch.compiler.is_compiling():
+                return call(module, *arguments, **keywords)
+            try:
+                if id(module) in heard:
+                    return around(call, module, arguments, keywords)
+                return call(module, *arguments, **keywords)
+            except BaseException as error:
+                # The traceback is as without us: a bare `raise` adds no entry for this frame again
+                error.__traceback__ = without_frames(error.__traceback__, __file__)
+                raise
+
+        self._ours = cls.__call__ = __call__  # type: ignore[method-assign]
+
+    def undo(self) -> None:
+        """The class is as before; what others have put around it since stays, and ours in it does nothing."""
+        if self._cls.__dict__.get("__call__") is not self._ours:
             return
-        self._depth -= 1
-        if self._depth == 0:
-            self._hear[1](outputs)
+        if self._is_own:
+            self._cls.__call__ = self._call  # type: ignore[method-assign]
+        else:
+            del self._cls.__call__
+
+
+def without_frames(trace: TracebackType | None, file: str) -> TracebackType | None:
+    """The traceback from the first frame that is not of this file; all of it if there is no other."""
+    rest = trace
+    while rest is not None and rest.tb_frame.f_code.co_filename == file:
+        rest = rest.tb_next
+    return rest or trace
 
 
 def _is_compiled_in_place(module: Module) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import traceback
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,7 +57,7 @@ def test_only_the_outermost_module_that_holds_trained_parameters_is_heard() -> N
     stop()
     model(rows)
     assert len(calls.heard) == 1
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert "__call__" not in vars(Wrapper)
 
 
 def test_an_exception_that_leaves_the_module_is_heard_as_its_end() -> None:
@@ -93,8 +96,61 @@ def test_two_models_are_one_to_callbacks_and_neither_is_kept_alive() -> None:
     assert found.as_one() is None
 
 
-def test_nothing_is_hooked_inside_a_compiled_call() -> None:
-    model, calls = nn.Linear(2, 2), Calls()
+def test_nothing_is_changed_inside_a_compiled_call() -> None:
+    class Compiled(Wrapper):
+        """Of no other test."""
+
+    model, calls = Compiled(nn.Linear(2, 2)), Calls()
     model.compile(backend="eager")
     Outermost([model], [optimizer_of(model)]).listen(calls.begins, calls.ends)
+    assert "__call__" not in vars(Compiled)
+
+
+class Named(nn.Module):
+    """Can be pickled and scripted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layer(rows)
+        return result
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")  # of torch.jit
+def test_a_module_that_is_heard_is_saved_copied_and_scripted_as_ever(tmp_path: Path) -> None:
+    model, alone, calls = Named(), Named(), Calls()
+    Outermost(model.modules(), [optimizer_of(model)]).listen(calls.begins, calls.ends)
+    rows = torch.ones(1, 2)
+    assert vars(model).keys() == vars(alone).keys()
     assert not model._forward_hooks
+    torch.save(model, tmp_path / "model.pt")
+    loaded = torch.load(tmp_path / "model.pt", weights_only=False)
+    assert torch.equal(loaded(rows), model(rows))
+    assert torch.equal(copy.deepcopy(model)(rows), torch.jit.script(model)(rows))
+    assert len(calls.heard) == 1, "copies are not heard"
+
+
+def test_a_class_with_a_call_of_its_own_gets_it_back() -> None:
+    class Own(Wrapper):
+        def __call__(self, *given: Any) -> Any:
+            return super().__call__(*given)
+
+    before, model, calls = Own.__call__, Own(nn.Linear(2, 2)), Calls()
+    stop = Outermost([model], [optimizer_of(model)]).listen(calls.begins, calls.ends)
+    model(torch.ones(1, 2))
+    stop()
+    assert (len(calls.heard), Own.__call__) == (1, before)
+
+
+def test_an_error_in_the_module_has_the_traceback_that_it_has_without_us() -> None:
+    def frames() -> list[str]:
+        with pytest.raises(RuntimeError) as caught:
+            model(torch.ones(1, 3))
+        return [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(caught.value.__traceback__)]
+
+    model, calls = Wrapper(nn.Linear(2, 2)), Calls()
+    alone = frames()
+    Outermost(model.modules(), [optimizer_of(model)]).listen(calls.begins, calls.ends)
+    assert frames() == alone
