@@ -17,6 +17,7 @@ from forgather_mem.units import format_bytes
 _FLOORS = {"mapped": 4 * FLOOR_BYTES, "shared": 4 * FLOOR_BYTES, "workers": 2 * FLOOR_BYTES}
 _RARE = ("objects", "workers")
 _SURE_STEPS = 100
+_ENOUGH_STEPS = 200  # after so many it is not too early, but too uneven
 
 
 def verdict_of(
@@ -147,7 +148,11 @@ def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain] = ()) -> LeakRep
     open_ = any(trend.kind != "no leak" for name, trend in trends.items() if name not in _RARE or trend.high)
     high = max((trend.high for name, trend in trends.items() if name not in _FLOORS), default=0.0)
     if open_ or not known:
-        return LeakReport(bytes_per_step_high=high, judged=True)
+        steps = max((trend.steps for trend in trends.values() if trend.kind == "not enough data"), default=0)
+        if steps < _ENOUGH_STEPS:
+            return LeakReport(bytes_per_step_high=high, judged=True)
+        why = f"memory rose too unevenly over {steps:,} steps to say whether it leaks"
+        return LeakReport(bytes_per_step_high=high, judged=True, why=why, undecided="uneven")
     over = [gain for gain in gains if gain.per_step > max(high, MOST_PER_STEP)]
     if over:
         size = round(sum(gain.bytes for gain in over))
