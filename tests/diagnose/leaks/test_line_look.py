@@ -20,6 +20,15 @@ from forgather_mem.diagnose.leaks.suspects import Suspect, native_suspect
 from forgather_mem.heap.object_size import array_bytes
 from tests.heap.test_reachable import Holder, suspects_after
 
+
+@pytest.fixture(autouse=True)
+def nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier test of this process may have compiled something: then no line is looked at."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    if counters is not None:
+        monkeypatch.delitem(counters, "frames", raising=False)
+
+
 MALLOC = ctypes.CDLL(None).malloc
 MALLOC.restype, MALLOC.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 NUM_BYTES = 400_000
