@@ -57,6 +57,7 @@ class _FirstStep:
         if self._loop is not None:
             self._loop.after(optimizer)
             if self._loop.is_over:
+                self._failed = self._loop.has_failed
                 self._loop = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections import ChainMap
@@ -29,20 +30,24 @@ class ObservedLoop:
     """Fires a trainer's events for callbacks from a loop that knows nothing of us.
 
     The training begins with the first step of an optimizer, and a step ends with the last optimizer of a round
-    (`OptimizerRounds`). Forward, backward and evaluation are told apart by hooks on the outermost modules that hold the
-    parameters. Nothing is heard while another training of ours runs in this process: a Trainer's, Lightning's, a
-    `TrainingLoop`. Threads other than the one that takes the first step are not watched. Models and optimizers are not
-    kept alive.
+    (`OptimizerRounds`). Forward, backward and evaluation are told apart by the calls of the outermost modules that hold
+    the parameters (`Outermost`). Nothing is heard while another training of ours runs in this process: a Trainer's,
+    Lightning's, a `TrainingLoop`. Threads other than the one that takes the first step are not watched. Models and
+    optimizers are not kept alive.
 
     Args:
         args: What callbacks get as `args`.
         make_callbacks: Makes them, when the training begins: what never trains pays for nothing.
         gives_way: Whether it ends when another loop is to be observed.
+
+    Attributes:
+        has_failed: Whether it could not begin; it is over then.
     """
 
     def __init__(self, args: Any, make_callbacks: MakeCallbacks, *, gives_way: bool = False) -> None:
         self.fence = FailureGuard()
         self.gives_way = gives_way
+        self.has_failed = False
         self._args = args
         self._make_callbacks = make_callbacks
         self._events: LoopEvents | None = None
@@ -104,7 +109,7 @@ class ObservedLoop:
 
     def _model_ends(self, outputs: object) -> None:
         if self._watches and self._events is not None and threading.get_ident() == self._thread:
-            self._events.forward_ends(outputs)
+            self.fence.call("a loop", self._events.forward_ends, outputs)
 
     # ---- what they tell ----
 
@@ -160,7 +165,9 @@ class ObservedLoop:
     def _begin(self) -> LoopEvents | None:
         with self._beginning:  # another thread's step comes after it
             if self._events is None and not self._is_over and not RUNS.other_is_open(None):
+                self._is_over = self.has_failed = True  # unless it comes to its end: it is not tried at each step
                 self._begin_here()
+                self._is_over = self.has_failed = False
             return self._events
 
     def _begin_here(self) -> None:
@@ -201,8 +208,6 @@ class ObservedLoop:
         return self._models.as_one(), _as_one(self._rounds.optimizers)
 
     def _process_ends(self) -> None:
-        import sys
-
         interactive = hasattr(sys, "ps1")  # there an error of any earlier line
         self.close(None if interactive else getattr(sys, "last_value", None))
 

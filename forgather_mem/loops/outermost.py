@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 
 import torch
 from torch.nn import Module
+
+from forgather_mem.system.call_wrapping import without_frames
 
 Arguments = tuple[object, ...]
 Keywords = dict[str, object]
@@ -55,8 +56,8 @@ class Outermost:
     def listen(self, begins: Begins, ends: Ends) -> Callable[[], None]:
         """Call these around each call of such a module, the outermost one; returns what ends this."""
         self._hear = begins, ends
-        self._set_hooks()
-        return self._remove_hooks
+        self._patch_classes()
+        return self._restore_classes
 
     def are_heard_in_each_step(self) -> bool:
         """Whether one was called in the step that is over; if not, listen one level further in.
@@ -69,12 +70,12 @@ class Outermost:
             return heard
         if not heard and self._hear is not None and self._level < _MOST_LEVELS:
             self._level += 1
-            self._remove_hooks()
+            self._restore_classes()
             modules = [module for reference in self._called if (module := reference()) is not None]
             modules = [module for module in modules if not _is_compiled(module)]
             inner = [child for module in modules for child in module.children() if self._holds_trained(child)]
             self._called = [weakref.ref(module) for module in inner] or self._called
-            self._set_hooks()
+            self._patch_classes()
         elif heard:
             self._level = _MOST_LEVELS
         return heard
@@ -82,7 +83,7 @@ class Outermost:
     def _holds_trained(self, module: Module) -> bool:
         return any(id(parameter) in self._trained for parameter in module.parameters())
 
-    def _set_hooks(self) -> None:
+    def _patch_classes(self) -> None:
         for reference in self._called:
             module = reference()
             if module is not None and not _is_compiled_in_place(module):
@@ -90,7 +91,7 @@ class Outermost:
                 if type(module) not in self._patched:
                     self._patched[type(module)] = _CallPatch(type(module), self._heard, self._call)
 
-    def _remove_hooks(self) -> None:
+    def _restore_classes(self) -> None:
         self._heard.clear()
         for patch in self._patched.values():
             patch.undo()
@@ -153,19 +154,11 @@ class _CallPatch:
             del self._cls.__call__
 
 
-def without_frames(trace: TracebackType | None, file: str) -> TracebackType | None:
-    """The traceback from the first frame that is not of this file; all of it if there is no other."""
-    rest = trace
-    while rest is not None and rest.tb_frame.f_code.co_filename == file:
-        rest = rest.tb_next
-    return rest or trace
-
-
 def _is_compiled_in_place(module: Module) -> bool:
-    """Whether hooks of this module are part of what is compiled."""
+    """Whether a call of this module is compiled as a whole."""
     return getattr(module, "_compiled_call_impl", None) is not None
 
 
 def _is_compiled(module: Module) -> bool:
-    """Whether what this module holds runs as compiled code, in which hooks would break the graph."""
+    """Whether what this module holds runs as compiled code, in which what we do would break the graph."""
     return _is_compiled_in_place(module) or hasattr(module, "_orig_mod")

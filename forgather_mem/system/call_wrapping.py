@@ -133,3 +133,11 @@ def _async_generator(function: Callable[P, AsyncGenerator[T, S]], around: Around
                 await items.aclose()
 
     return call
+
+
+def without_frames(trace: TracebackType | None, path: str) -> TracebackType | None:
+    """The traceback from the first frame that is not of this file or folder; all of it if there is no other."""
+    rest = trace
+    while rest is not None and rest.tb_frame.f_code.co_filename.startswith(path):
+        rest = rest.tb_next
+    return rest or trace

@@ -332,3 +332,18 @@ def test_a_failure_of_ours_does_not_reach_the_loop(
     plainly()
     watched.close()
     assert "training continues" in caplog.text
+
+
+def test_callbacks_that_can_not_be_made_are_tried_once(caplog: pytest.LogCaptureFixture) -> None:
+    tried = []
+
+    def fails() -> list[TrainerCallback]:
+        tried.append(1)
+        raise RuntimeError("ours")
+
+    watched = ObservedLoop(default_arguments(), fails)
+    watched.listen()
+    plainly()
+    watched.close()
+    assert (len(tried), watched.has_failed, watched.is_over) == (1, True, True)
+    assert "training continues" in caplog.text

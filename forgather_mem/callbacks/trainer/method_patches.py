@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import MethodType, TracebackType
 from typing import Any
 
+from forgather_mem.system.call_wrapping import without_frames
 from forgather_mem.telemetry.guard import FailureGuard
 
 # What `copy` and `pickle` ask an object for.
@@ -201,10 +202,7 @@ class _Call:
 
 def without_ours(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the first frame that is not one of these wrappers; all of it if there is no other."""
-    rest = trace
-    while rest is not None and rest.tb_frame.f_code.co_filename.startswith(_HERE):
-        rest = rest.tb_next
-    return rest or trace
+    return without_frames(trace, _HERE)
 
 
 def _same(value: object) -> object:
