@@ -117,7 +117,7 @@ def changed(name: str, entry: dict[str, Any], folder: Path) -> Path:
             text, num = re.subn(rf"^{constants[key]} = .*$", f"{constants[key]} = {written}", text, flags=re.M)
             assert num == 1, (name, key)
         path.write_text(text)
-    elif patch.exists() and patch.read_text().partition("\n")[0] == f"# {entry['text']}":
+    elif patch.exists() and _words(patch.read_text().partition("\n")[0]) == _words(f"# {entry['text']}"):
         subprocess.run(["git", "apply", "--whitespace=nowarn", str(patch)], cwd=folder, check=True)
     else:
         print(f"  nobody has applied this to {name}: {entry['text']}")
@@ -138,6 +138,11 @@ def requested(text: str) -> int | None:
     if match := re.search(r"array with shape \((.*)\) and data type float(\d+)", line):
         return math.prod(int(number) for number in match[1].split(",") if number) * int(match[2]) // 8
     return None
+
+
+def _words(suggestion: str) -> str:
+    """Without sizes, which differ from run to run."""
+    return re.sub(r"[\d.,]+ [KMG]iB", "N", suggestion)
 
 
 def _run(words: list[str], folder: Path) -> tuple[int, str]:

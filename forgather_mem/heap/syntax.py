@@ -118,7 +118,7 @@ def local_names(node: ast.AST) -> frozenset[str]:
     arguments = getattr(node, "args", None)
     names = {part.arg for part in ast.walk(arguments) if isinstance(part, ast.arg)} if arguments else set()
     other: set[str] = set()
-    for part in _without_inner(node):
+    for part in without_inner(node):
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
             names.add(part.id)
         elif isinstance(part, ast.Global | ast.Nonlocal):
@@ -126,7 +126,8 @@ def local_names(node: ast.AST) -> frozenset[str]:
     return frozenset(names - other)
 
 
-def _without_inner(node: ast.AST) -> Iterator[ast.AST]:
+def without_inner(node: ast.AST) -> Iterator[ast.AST]:
+    """What is in a function, class or module, without what is in the functions and classes in it."""
     todo = list(ast.iter_child_nodes(node))
     while todo:
         part = todo.pop()

@@ -21,13 +21,14 @@ from forgather_mem.launch.sampler import Sampler
 from forgather_mem.launch.session_folder import SessionFolder
 from forgather_mem.launch.waiting import Ended
 from forgather_mem.reporting.build import build_report, write_report
+from forgather_mem.reporting.merge_ranks import merge_ranks
 from forgather_mem.reporting.run_dir import killed_report, run_report
 from forgather_mem.reporting.table import format_place
 from forgather_mem.reporting.text import report_text
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.report import RunReport
-from forgather_mem.telemetry.report_schema import to_dict
+from forgather_mem.telemetry.report_schema import read_report, to_dict
 from forgather_mem.units import format_bytes, parse_bytes
 
 # Exit codes of a command that itself ended with 0.
@@ -49,7 +50,9 @@ def tell_outcome(folder: SessionFolder, arguments: Arguments, command: Command, 
 
 def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler) -> int:
     trainings = run_session.registered(folder.path) if folder.path else []
-    reports = [_finished(Path(place), command, ended, place == trainings[-1]) for place in trainings]
+    reports = [
+        _finished(Path(place), command, ended, place == trainings[-1], session=folder.path) for place in trainings
+    ]
     if not trainings:
         reports = [_finished(Path(folder.path) if folder.path else None, command, ended, True)]
         reports = [_seen_from_outside(reports[0], sampler, ended)]
@@ -102,13 +105,15 @@ def _print(text: str) -> None:
         sys.stderr.flush()
 
 
-def _finished(folder: Path | None, command: Command, ended: Ended, last: bool) -> RunReport:
+def _finished(
+    folder: Path | None, command: Command, ended: Ended, last: bool, *, session: str | None = None
+) -> RunReport:
     """The report of the run in this folder, with what only the parent knows: how the command ended."""
     report = build_report(RunSummary())
     there = folder is not None and is_real_folder(folder)  # else the command has put something in its place
     # Nothing could be written to the disk, or the command has cleared it away
     with contextlib.suppress(ForgatherMemError):
-        report = run_report(folder) if there and folder is not None else report
+        report = run_report(folder) if there and folder is not None else _copied(session, folder) or report
     # The command's own name for it counts from a folder that it may have left
     run = replace(report.run, folder=str(folder) if there else None)
     if not run.script:
@@ -122,6 +127,16 @@ def _finished(folder: Path | None, command: Command, ended: Ended, last: bool) -
         if run.end == "killed" and command.is_python:  # it called os._exit during its training
             return replace(_ended_as(report, "interrupted"), killed=None)
     return report
+
+
+def _copied(session: str | None, training: Path | None) -> RunReport | None:
+    """What the ranks of a training have put into the run's folder, whose own folder is gone."""
+    if session is None or training is None:
+        return None
+    last = os.path.basename(run_session.copy_of_report(session, str(training), 0)).rpartition(".")[2]
+    reports = [read_report(path)[0] for path in sorted(Path(session).glob(f"report.rank*.json.{last}"))]
+    found = [report for report in reports if report is not None]
+    return merge_ranks(found) if found else None
 
 
 def _ended_as(report: RunReport, end: str) -> RunReport:

@@ -7,6 +7,7 @@ is imported: this is read in every Python process that a watched command starts.
 from __future__ import annotations
 
 import os
+import zlib
 
 from forgather_mem.files import open_real, read_regular, remove_real
 
@@ -88,6 +89,15 @@ def noted(path: str, kind: str) -> list[str]:
     except OSError:
         return []
     return list(dict.fromkeys(line.partition("\t")[2] for line in lines if line.partition("\t")[0] == kind))
+
+
+def copy_of_report(path: str, training: str, rank: int) -> str:
+    """In the run's folder `path`, the copy of a training's report: its own folder may be cleared away before the end.
+
+    >>> copy_of_report("session", "/tmp/out/forgather_mem/20261122-101500", 0)
+    'session/report.rank0.json.3290652036'
+    """
+    return os.path.join(path, f"report.rank{rank}.json.{zlib.crc32(os.fsencode(os.path.abspath(training)))}")
 
 
 def register(training: os.PathLike[str] | str) -> None:

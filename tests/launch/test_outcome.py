@@ -45,3 +45,25 @@ def test_where_the_wanted_file_cannot_be_written_the_report_comes_all_the_same(t
     result = taken_apart(run([*RUN, "--report", "to/report.json", "a.py"], tmp_path))
     assert result.plain.code == 0
     assert f"can't write --report {tmp_path}/to/report.json: No such file or directory" in result.report
+
+
+def test_a_training_whose_folder_is_cleared_away_has_its_report(folder: Path) -> None:
+    (folder / "train.py").write_text(
+        "import tempfile, forgather_mem, torch\n"
+        "from types import SimpleNamespace\n"
+        "with tempfile.TemporaryDirectory() as out:\n"
+        "    model = torch.nn.Linear(8, 1)\n"
+        "    optimizer = torch.optim.SGD(model.parameters())\n"
+        "    callbacks = forgather_mem.load_callbacks('callbacks/watch.yaml')\n"
+        "    args = SimpleNamespace(output_dir=out)\n"
+        "    loop = forgather_mem.TrainingLoop(model, optimizer, callbacks=callbacks, args=args)\n"
+        "    with loop.train():\n"
+        "        for _ in range(5):\n"
+        "            with loop.step():\n"
+        "                model(torch.ones(2, 8)).sum().backward()\n"
+        "                optimizer.step()\n"
+    )
+    result = watched(["--report", "r.json", "train.py"], folder)
+    assert "train.py == 5 steps" in result.report
+    assert json.loads((folder / "r.json").read_text())["run"]["folder"] is None
+    assert not list(folder.glob("forgather_mem*"))

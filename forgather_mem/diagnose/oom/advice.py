@@ -11,7 +11,7 @@ from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches
 from forgather_mem.diagnose.oom.changes import changes_training, checkpointing_name, step_changes
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
 from forgather_mem.diagnose.oom.fit import PhaseFit, binding, fits_of, largest
-from forgather_mem.diagnose.oom.phase_changes import BY_PHASE, callback_changes
+from forgather_mem.diagnose.oom.phase_changes import BY_PHASE, array_changes, callback_changes, variable_changes
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import format_bytes
@@ -76,7 +76,12 @@ def advise(failure: FailureContext, settings: RunSettings, uses: Sequence[StepUs
     if failure.callback is not None:
         changes = callback_changes(failure, failure.callback)
     else:
-        changes = BY_PHASE.get(failure.phase, step_changes)(failure, settings, batches)
+        changes = [*array_changes(failure), *BY_PHASE.get(failure.phase, step_changes)(failure, settings, batches)]
+        held = [change for change in variable_changes(failure) if change not in changes]
+        if any(change.predicted_bytes is not None for change in changes) or failure.phase not in STEP_PHASES:
+            changes += held
+        else:
+            changes[:0] = held
     changes[1:1] = allocator_changes(failure, settings)
     changes[:0] = pinned_changes(failure, settings)
     changes, too_large = _sifted(changes, failure)
@@ -213,7 +218,8 @@ def _no_help(failure: FailureContext, settings: RunSettings) -> Iterator[str]:
     if failure.callback is not None:
         yield "a smaller batch (no pass is running)"
     elif failure.phase in _NO_BATCH:
-        yield _NO_BATCH[failure.phase]
+        why = _NO_BATCH[failure.phase]
+        yield why if settings.is_trainers else why.replace("per_device_train_batch_size", "a smaller training batch")
     elif settings.arguments.get(checkpointing_name(settings)):
         yield f"{checkpointing_name(settings)} (it is on)"
     elif failure.phase in ("forward", "backward") and not settings.can_checkpoint:

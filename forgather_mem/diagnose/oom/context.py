@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from forgather_mem.diagnose.oom.optimizer_sizes import Trained, family_of, states_of
 from forgather_mem.heap.failed_callback import CallbackFailure
+from forgather_mem.heap.failed_variables import HeldVariable
 from forgather_mem.probes.tensors import shard_of
 
 # The trainer's arguments that affect memory.
@@ -103,6 +104,9 @@ class FailureContext:
         parts: Bytes in use by category, as in `oom.in_use`.
         frames: Names of the functions in the traceback, outermost first.
         callback: The callback that failed by itself.
+        line: The innermost line of the user's own code: "train.py:41".
+        variables: What the variables of the user's functions held, the largest first.
+        array_type: The type of numbers of an array that could not be made: "float64".
         predictions: Number of batches that this evaluation had finished.
         workers_bytes: Total memory of the data workers.
         heap_free_bytes: Freed host memory that the C library keeps.
@@ -123,6 +127,9 @@ class FailureContext:
     parts: Mapping[str, int] = field(default_factory=dict)
     frames: Sequence[str] = ()
     callback: CallbackFailure | None = None
+    line: str | None = None
+    variables: Sequence[HeldVariable] = ()
+    array_type: str | None = None
     predictions: int | None = None
     workers_bytes: int | None = None
     heap_free_bytes: int | None = None

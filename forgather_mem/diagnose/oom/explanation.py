@@ -11,11 +11,20 @@ from dataclasses import replace
 from forgather_mem.diagnose.oom.advice import advise
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
 from forgather_mem.diagnose.oom.memory_in_use import memory_then
-from forgather_mem.diagnose.oom.place import batch_on_the_way, is_before_any_training, place_of, trained_by
+from forgather_mem.diagnose.oom.messages import array_type
+from forgather_mem.diagnose.oom.place import (
+    batch_on_the_way,
+    is_before_any_training,
+    place_of,
+    rows_outside_a_step,
+    trained_by,
+)
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.story import Story, oom_of
 from forgather_mem.telemetry.report import NOT_JUDGED, Change, LeakReport, OomReport
 
+# Functions of transformers' Trainer, around all that it does.
+_TRAINERS = frozenset({"_inner_training_loop", "evaluation_loop", "_load_from_checkpoint", "_save_checkpoint"})
 # Of a Trainer's arguments, for a loop of the script's own.
 _IN_WORDS = {
     "per_device_train_batch_size": "batch size {}",
@@ -35,9 +44,10 @@ def story_outside(error: BaseException, rank: int = 0, reserve_bytes: int = 0) -
     found = recognise(error)
     if found is None:
         return None
-    place = place_of(error)
     model, optimizer = trained_by(error)
-    phase = place.phase or ("startup" if is_before_any_training(error) else "other")
+    place = place_of(error, model, optimizer)
+    has_trained = bool(getattr(optimizer, "state", None)) or not is_before_any_training(error)
+    phase = place.phase or ("other" if has_trained else "startup")
     return Story(
         found=found,
         phase=phase,
@@ -45,7 +55,9 @@ def story_outside(error: BaseException, rank: int = 0, reserve_bytes: int = 0) -
         layer=place.layer,
         functions=place.functions,
         callback=place.callback,
-        batch=batch_on_the_way(error),
+        line=place.line,
+        variables=place.variables,
+        batch=rows_outside_a_step(error, phase) or batch_on_the_way(error),
         memory=memory_then(found, phase, model, optimizer, reserve_bytes=reserve_bytes),
     )
 
@@ -73,14 +85,18 @@ def explained(
         parts=memory.in_use,
         frames=story.functions,
         callback=story.callback,
+        line=story.line,
+        variables=story.variables,
+        array_type=array_type(story.found.message),
         predictions=story.predictions,
         workers_bytes=memory.in_use.get("data workers"),
         leak=_cure(leak) if leaks else None,
         first_optimizer_step=story.phase == "optimizer" and story.is_first,
     )
-    advice = advise(failure, settings or RunSettings(), uses)
+    settings = settings or RunSettings(is_trainers=not _TRAINERS.isdisjoint(story.functions))
+    advice = advise(failure, settings, uses)
     changes = advice.changes
-    if settings is not None and not settings.is_trainers:
+    if not settings.is_trainers:
         changes = tuple(in_own_loop(change) for change in changes)
     texts = tuple(change.text for change in changes)
     return replace(oom, advice=texts, fit=advice.fit, no_help=advice.no_help), changes

@@ -18,8 +18,9 @@ from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
 from forgather_mem.diagnose.oom.optimizer_sizes import family_of, passing_bytes
 from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
 from forgather_mem.heap.failed_callback import CallbackFailure
+from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import Change
-from forgather_mem.units import format_bytes
+from forgather_mem.units import MIB, format_bytes
 
 _BUILDS_A_MODEL = frozenset(
     {
@@ -29,6 +30,9 @@ _BUILDS_A_MODEL = frozenset(
 )  # fmt: skip
 _SAVES_THE_OPTIMIZER = frozenset({"_save_optimizer_and_scheduler"})
 _LOADS_THE_OPTIMIZER = frozenset({"_load_optimizer_and_scheduler"})
+# What a training computes with, instead of what numpy makes by itself.
+_NARROW = {"float64": "float32", "complex128": "complex64", "int64": "int32"}
+_MUCH_FRAC = (0.05, 0.1)  # of what is in use, outside a pass and in one: a variable that is worth a word
 _8_BIT, _PAGED = "adamw_bnb_8bit", "paged_adamw_32bit"
 
 
@@ -71,7 +75,7 @@ def callback_changes(failure: FailureContext, callback: CallbackFailure) -> list
     if failure.where == "device":
         note = f"{format_bytes(callback.copied_bytes)} on the host instead"
         changes.append(Change(text=f"tensors copied by .cpu(), one after the other, in {where}", note=note))
-    return changes
+    return [*changes, *variable_changes(failure)]
 
 
 def optimizer_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
@@ -193,6 +197,9 @@ def generate_changes(failure: FailureContext, settings: RunSettings, batches: Ba
 
 def save_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
     """What writing a checkpoint creates in addition to what is in memory."""
+    if not settings.is_trainers:
+        text = "torch.save of the model, then of the optimizer, without a copy of them"
+        return [Change(text=text, note=f"writing takes no second copy in memory; {NOT_MEASURED}")]
     arguments, changes = settings.arguments, []
     optimizer = not _SAVES_THE_OPTIMIZER.isdisjoint(failure.frames)
     only_model = _set(f"{CHANGES_TRAINING} (a resumed run starts without optimizer state)", save_only_model=True)
@@ -210,6 +217,12 @@ def save_changes(failure: FailureContext, settings: RunSettings, batches: Batche
 
 def resume_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
     """A checkpoint is in memory together with its destination."""
+    if not settings.is_trainers:
+        text = "torch.load(..., mmap=True), and delete what it returns after load_state_dict"
+        return [
+            *variable_changes(failure),
+            Change(text=text, note=f"tensors are read from the file as they are used; {NOT_MEASURED}"),
+        ]
     optimizer = not _LOADS_THE_OPTIMIZER.isdisjoint(failure.frames)
     weights = Change(
         text="start from the checkpoint's weights: from_pretrained(CHECKPOINT), train() without resuming",
@@ -237,9 +250,36 @@ def startup_changes(failure: FailureContext, settings: RunSettings, batches: Bat
         text="map the data instead of loading it: datasets.load_from_disk, numpy.load(mmap_mode='r')",
         note=f"pages are loaded when they are used; {NOT_MEASURED}",
     )
+    if failure.array_type is not None:
+        return [data]
     return (
         [model, data] if not _BUILDS_A_MODEL.isdisjoint(failure.frames) or failure.where == "device" else [data, model]
     )
+
+
+def array_changes(failure: FailureContext) -> Iterator[Change]:
+    """An array of numbers twice as wide as a training uses them."""
+    narrow = _NARROW.get(failure.array_type or "")
+    if narrow is not None and failure.requested_bytes is not None:
+        half = failure.requested_bytes // 2
+        yield Change(
+            text=f"{narrow} instead of {failure.array_type}, {failure.line}" if failure.line else f"{narrow}",
+            in_script={"dtype": narrow},
+            predicted_bytes=None if failure.used_bytes is None else failure.used_bytes + half,
+            note=f"{format_bytes(half)} instead of {format_bytes(failure.requested_bytes)}",
+        )
+
+
+def variable_changes(failure: FailureContext) -> Iterator[Change]:
+    """Less in the variables of the user's functions and callbacks; outside of loading, in what collects something."""
+    in_pass = failure.phase in STEP_PHASES and failure.callback is None
+    least = max(MIB, int(_MUCH_FRAC[in_pass] * (failure.used_bytes or 0)), (failure.requested_bytes or 0) * in_pass)
+    loads = failure.phase in ("startup", "resume", "other") and failure.callback is None
+    for held in failure.variables:
+        if held.num_bytes < least or not (loads or held.collects):
+            continue
+        what = "use {} again, or delete it before" if loads else "keep less in {}"
+        yield Change(text=f"{what.format(held.name)}: {format_bytes(held.num_bytes)}", note=held.line)
 
 
 def _set(note: str | None = None, predicted_bytes: int | None = None, **values: object) -> Change:

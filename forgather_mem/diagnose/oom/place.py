@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import linecache
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -18,6 +17,9 @@ from typing import Any
 from forgather_mem.diagnose.oom.batch_uses import Batch, batch_of
 from forgather_mem.heap.failed_callback import CallbackFailure, failed_callback
 from forgather_mem.heap.failed_frames import chain
+from forgather_mem.heap.failed_variables import HeldVariable, held_variables
+from forgather_mem.heap.source_lines import is_user_file, place
+from forgather_mem.heap.syntax import Function, tree_of, without_inner
 
 MAX_FRAMES = 2000
 _MODULE_FILE = "torch/nn/modules/module.py"
@@ -79,7 +81,8 @@ _COMPILED = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "<eval_w
 MODULE_IS_MADE = "Module.__init__"
 # What a callback does for itself: it copies, moves, writes or reads the state.
 _OF_CALLBACKS = (None, "save", "startup", "resume")
-_TRAINS = (".backward(", ".train(", ".fit(")
+_SAVE_EVENTS = (".on_save", ".on_save_checkpoint")
+_TRAINS = ("backward", "train", "fit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,34 +95,53 @@ class Place:
             one, its class. None outside modules, and where compiled code hides it.
         functions: The names of the functions, outermost first.
         callback: The callback in whose event it was raised, if no pass or evaluation ran in that.
+        line: The innermost line of the user's own code: "train.py:41".
+        variables: What the variables of the user's functions and the callbacks hold, the largest first.
     """
 
     phase: str | None
     layer: str | None
     functions: tuple[str, ...]
     callback: CallbackFailure | None = None
+    line: str | None = None
+    variables: tuple[HeldVariable, ...] = ()
 
 
-def place_of(error: BaseException, model: object = None, optimizer: object = None) -> Place:
+def place_of(
+    error: BaseException, model: object = None, optimizer: object = None, others: Iterable[object] = ()
+) -> Place:
     """Where this error occurred, as far as its tracebacks show. No reference to the error is kept.
 
     Args:
         error: The error, with its traceback.
         model: The model being trained, used to name layers; default: the outermost module in the traceback.
-        optimizer: The optimizer, used to name what a callback copies.
+        optimizer: The optimizer, used to name what a callback copies, and what no variable of the user's holds alone.
+        others: The trainer and its callbacks: what their attributes hold is told with the variables.
     """
     frames = list(_frames(error))
     functions = tuple(map(_function, frames))
+    lines = [place(file, frame.f_lineno) for frame in frames if is_user_file(file := frame.f_code.co_filename)]
     found = failed_callback(frames, model, optimizer)
     inside = _phase(frames[found[1] :]) if found is not None else None
     if found is not None and inside in _OF_CALLBACKS:
-        return Place(phase="save" if inside == "save" else None, layer=None, functions=functions, callback=found[0])
-    return Place(phase=_phase(frames), layer=_layer(frames, model), functions=functions)
+        callback = found[0]
+        saves = inside == "save" or callback.callback.endswith(_SAVE_EVENTS)
+        phase, layer = "save" if saves else None, None
+    else:
+        callback, phase, layer = None, _phase(frames), _layer(frames, model)
+    return Place(
+        phase=phase,
+        layer=layer,
+        functions=functions,
+        callback=callback,
+        line=lines[-1] if lines else None,
+        variables=tuple(held_variables(frames, model, optimizer, others)),
+    )
 
 
 def is_before_any_training(error: BaseException) -> bool:
     """Whether the script's own lines in the traceback are outside any loop, and not after a line that trains."""
-    return not any(_may_train(frame) for frame in _frames(error) if _is_users(frame.f_code.co_filename))
+    return not any(_may_train(frame) for frame in _frames(error) if is_user_file(frame.f_code.co_filename))
 
 
 def trained_by(error: BaseException) -> tuple[object, object]:
@@ -128,7 +150,7 @@ def trained_by(error: BaseException) -> tuple[object, object]:
     models: dict[int, object] = {}
     optimizers: dict[int, object] = {}
     for frame in _frames(error) if torch is not None else ():
-        if not _is_users(frame.f_code.co_filename):
+        if not is_user_file(frame.f_code.co_filename):
             continue
         own = frame.f_locals
         for value in _with_theirs((*frame.f_globals.values(), *own.values())):
@@ -139,6 +161,13 @@ def trained_by(error: BaseException) -> tuple[object, object]:
         if isinstance(own, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             own.clear()  # as in `_self_of`
     return models[max(models)] if models else None, optimizers[max(optimizers)] if optimizers else None
+
+
+def rows_outside_a_step(error: BaseException, phase: str) -> Batch | None:
+    """How many sequences an evaluation or a generation had at once: the tokens of the call say nothing of those that
+    are cached."""
+    batch = batch_on_the_way(error) if phase in ("evaluate", "generate") else None
+    return None if batch is None else Batch(batch.rows, batch.length if phase == "evaluate" else None)
 
 
 def batch_on_the_way(error: BaseException) -> Batch | None:
@@ -262,20 +291,28 @@ def _self_of(frame: FrameType) -> object:
     return owner
 
 
-def _is_users(file: str) -> bool:
-    return os.path.isfile(file) and not any(
-        part in file for part in (f"{os.sep}site-packages{os.sep}", f"{os.sep}lib{os.sep}python")
+def _may_train(frame: FrameType) -> bool:
+    """Whether the function's current line is inside a loop, or after a line that trains."""
+    tree, number = tree_of(frame.f_code.co_filename), frame.f_lineno
+    if tree is None:
+        return True
+    around = (node for node in ast.walk(tree) if isinstance(node, Function) and _holds(node, number))
+    scope = max(around, key=lambda node: node.lineno, default=tree)
+    return any(
+        _holds(part, number)
+        if isinstance(part, ast.For | ast.While | ast.AsyncFor)
+        else isinstance(part, ast.Call) and part.lineno < number and _called(part) in _TRAINS
+        for part in without_inner(scope)
     )
 
 
-def _may_train(frame: FrameType) -> bool:
-    """Whether the frame's current line is inside a loop, or after one that trains."""
-    lines, number = linecache.getlines(frame.f_code.co_filename), frame.f_lineno
-    if any(word in line for line in lines[: number - 1] for word in _TRAINS):
-        return True
-    try:
-        tree = ast.parse("".join(lines))
-    except (SyntaxError, ValueError):
-        return True
-    loops = (node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While | ast.AsyncFor))
-    return any(node.lineno < number <= (node.end_lineno or 0) for node in loops)
+def _holds(node: ast.stmt | ast.expr, number: int) -> bool:
+    return node.lineno < number <= (node.end_lineno or 0)
+
+
+def _called(call: ast.Call) -> str | None:
+    """
+    >>> _called(ast.parse("loss.backward()").body[0].value)
+    'backward'
+    """
+    return getattr(call.func, "attr", None) or getattr(call.func, "id", None)

@@ -9,6 +9,7 @@ from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.heap.failed_callback import CallbackFailure
+from forgather_mem.heap.failed_variables import HeldVariable
 from forgather_mem.telemetry.report import NOT_JUDGED, LeakReport, OomReport
 from forgather_mem.units import MIB, format_bytes
 
@@ -42,6 +43,8 @@ class Story:
         layer: The module whose forward pass was running.
         functions: Names of the functions in the traceback, outermost first.
         callback: The callback that failed by itself.
+        line: The innermost line of the user's own code.
+        variables: What the variables of the user's functions held, the largest first.
         memory: What was in use and what was left.
         batch: The current micro-batch.
         largest: The largest batch before it; None before the first step has finished.
@@ -59,6 +62,8 @@ class Story:
     layer: str | None = None
     functions: tuple[str, ...] = ()
     callback: CallbackFailure | None = None
+    line: str | None = None
+    variables: tuple[HeldVariable, ...] = ()
     memory: MemoryThen = field(default_factory=MemoryThen)
     batch: Batch | None = None
     largest: Batch | None = None

@@ -14,9 +14,10 @@ from forgather_mem.diagnose.oom.batch_uses import BatchFinder, BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.explanation import explained
 from forgather_mem.diagnose.oom.memory_in_use import memory_then
-from forgather_mem.diagnose.oom.place import Place, place_of
+from forgather_mem.diagnose.oom.place import Place, place_of, rows_outside_a_step
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.story import Story, sentence
+from forgather_mem.heap.source_lines import is_our_class
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
 from forgather_mem.telemetry.protocols import RunInfo
@@ -131,7 +132,7 @@ class OutOfMemoryWatch:
         if run is None or uses is None or found is None:
             return
         model = self._model()
-        place = place_of(error, model, self._optimizer())
+        place = place_of(error, model, self._optimizer(), self._users())
         told = run.failed_phase or run.phase
         phase = _phase_of(place, told)
         inside = phase in STEP_PHASES
@@ -155,8 +156,11 @@ class OutOfMemoryWatch:
             layer=place.layer,
             functions=place.functions,
             callback=place.callback,
+            line=place.line,
+            variables=place.variables,
             memory=memory,
-            batch=uses.batch if inside and phase != "data" else None,  # in the data phase it does not exist yet
+            # In the data phase it does not exist yet
+            batch=uses.batch if inside and phase != "data" else rows_outside_a_step(error, phase),
             largest=uses.largest,
             largest_bytes=uses.peak_of(uses.largest) if uses.largest is not None else None,
             is_first=phase not in uses.ended,
@@ -166,6 +170,12 @@ class OutOfMemoryWatch:
         )
         if self.snapshot is not None and found.where == "device" and run.folder is not None:
             self._snapshot_path = self.snapshot.write(run.folder, run.rank)
+
+    def _users(self) -> list[object]:
+        """The trainer and the user's callbacks."""
+        trainer = self.trainer()
+        callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", ())
+        return [trainer, *(callback for callback in callbacks if not is_our_class(type(callback)))]
 
     def _counts_predictions(self) -> bool:
         """A custom loop may not report its prediction steps."""
@@ -217,8 +227,11 @@ def reserve() -> mmap.mmap:
 def _phase_of(place: Place, told: str) -> str:
     """The reported phase is coarse between steps and at startup; the traceback is more precise there.
 
-    But it does not show where accelerate's `backward` calls an engine's optimizer step.
+    But it does not show where accelerate's `backward` calls an engine's optimizer step. That a loop of the user's own
+    evaluates is a guess: it may generate.
     """
+    if place.phase == "generate":
+        return place.phase
     in_engine = (told, place.phase) == ("optimizer", "backward")
     return told if told in OPAQUE_PHASES or place.phase is None or in_engine else place.phase
 

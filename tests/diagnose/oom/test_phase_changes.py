@@ -8,6 +8,7 @@ import pytest
 
 from forgather_mem.diagnose.oom.advice import advise
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
+from forgather_mem.heap.failed_variables import HeldVariable
 from forgather_mem.units import GIB
 from tests.diagnose.oom.test_advice import MODEL_BYTES, failed, first, settings, texts
 
@@ -79,3 +80,45 @@ def test_data_that_do_not_fit_at_the_start_are_mapped() -> None:
     advice = advise(failed("startup", frames=("read_csv",)), settings())
     assert texts(advice)[0].startswith("map the data instead of loading it")
     assert advice.fit == "not measured"
+
+
+def of_own_loop(failure: FailureContext) -> list[str]:
+    return [change.text for change in advise(failure, RunSettings(is_trainers=False)).changes]
+
+
+def held(name: str, num_bytes: int, *, collects: bool = True) -> HeldVariable:
+    return HeldVariable(name=name, line="train.py:8", num_bytes=num_bytes, collects=collects)
+
+
+def test_a_checkpoint_that_is_there_twice_is_to_be_used_once() -> None:
+    failure = failed("resume", variables=[held("`checkpoint` of resume()", 3 * GIB), held("`rows` of main()", 2**20)])
+    first_text, second = of_own_loop(failure)
+    assert first_text == "use `checkpoint` of resume() again, or delete it before: 3.0 GiB"
+    assert second.startswith("torch.load(..., mmap=True)")
+
+
+def test_outside_of_loading_only_what_collects_something_can_be_less() -> None:
+    variables = [held("`scores` of evaluate()", 3 * GIB), held("`rows` of main()", 2 * GIB, collects=False)]
+    texts_of_it = of_own_loop(failed("evaluate", variables=variables))
+    assert texts_of_it[-1] == "keep less in `scores` of evaluate(): 3.0 GiB"
+    assert not any("rows" in text for text in texts_of_it)
+
+
+def test_in_a_pass_what_is_kept_comes_before_what_is_not_measured() -> None:
+    kept = [held("`KeepsCopies.copies`", 3 * GIB)]
+    assert of_own_loop(failed("forward", rows=1, variables=kept))[0] == "keep less in `KeepsCopies.copies`: 3.0 GiB"
+    little = [held("`KeepsCopies.copies`", 2**20)]
+    assert "copies" not in " ".join(of_own_loop(failed("forward", rows=1, variables=little)))
+
+
+def test_an_array_of_wide_numbers_is_made_of_narrow_ones_where_that_fits() -> None:
+    failure = failed("startup", requested_bytes=GIB, array_type="float64", line="train.py:41")
+    change = advise(failure, RunSettings()).changes[0]
+    assert (change.text, change.in_script) == ("float32 instead of float64, train.py:41", {"dtype": "float32"})
+    assert change.predicted_bytes == (failure.used_bytes or 0) + GIB // 2
+    narrow = failed("startup", requested_bytes=3 * GIB, array_type="float32", line="train.py:41")
+    assert not any(text.startswith("float") for text in of_own_loop(narrow))
+
+
+def test_in_a_loop_of_ones_own_a_checkpoint_has_no_trainers_arguments() -> None:
+    assert of_own_loop(failed("save")) == ["torch.save of the model, then of the optimizer, without a copy of them"]

@@ -11,7 +11,14 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from forgather_mem.diagnose.oom.batch_uses import Batch
-from forgather_mem.diagnose.oom.place import Place, batch_on_the_way, place_of, trained_by
+from forgather_mem.diagnose.oom.place import (
+    Place,
+    batch_on_the_way,
+    is_before_any_training,
+    place_of,
+    rows_outside_a_step,
+    trained_by,
+)
 
 
 def full(*_: Any, **__: Any) -> Any:
@@ -116,3 +123,40 @@ def test_model_optimizer_and_batch_of_a_plain_script_are_found() -> None:
     assert type(optimizer) is torch.optim.SGD
     assert batch_on_the_way(error) == Batch(6, None)
     assert batch_on_the_way(caught(full)) is None
+
+
+def test_before_any_training_is_judged_by_what_has_run() -> None:
+    def makes_a_table() -> None:
+        full()
+
+    def trains_elsewhere() -> None:
+        torch.zeros(1, requires_grad=True).sum().backward()
+
+    def in_a_loop() -> None:
+        for _ in range(2):
+            full()
+
+    def after_training() -> None:
+        torch.zeros(1, requires_grad=True).sum().backward()
+        full()
+
+    assert is_before_any_training(inner(makes_a_table))
+    assert trains_elsewhere() is None, "a function before it in the file, which has not run there"
+    assert not is_before_any_training(inner(in_a_loop))
+    assert not is_before_any_training(inner(after_training))
+
+
+def inner(work: Callable[[], object]) -> BaseException:
+    """The error with the frames from the function on: those of the test run's own loops are not the script's."""
+    error = caught(work)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code is not work.__code__:  # type: ignore[attr-defined]
+        trace = trace.tb_next
+    return error.with_traceback(trace)
+
+
+def test_generation_counts_rows_alone() -> None:
+    generating = caught(lambda: Full()(torch.zeros(8, 1, dtype=torch.long)))
+    assert rows_outside_a_step(generating, "generate") == Batch(8, None)
+    assert rows_outside_a_step(generating, "evaluate") == Batch(8, 1)
+    assert rows_outside_a_step(generating, "forward") is None

@@ -1,0 +1,127 @@
+"""What the variables of a failed script's own functions hold: tensors and arrays that are no part of the model."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+
+from forgather_mem.heap.object_size import array_bytes
+from forgather_mem.heap.source_lines import is_user_file, place
+from forgather_mem.heap.syntax import tree_of
+from forgather_mem.heap.variables import variables_of
+from forgather_mem.probes.tensors import StorageKey, storages_in
+
+_CONTAINERS = (list, tuple, deque, dict, OrderedDict, defaultdict)
+_MOST_PARTS = 20_000  # a data set that is a list of samples is not walked to its end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldVariable:
+    """Plain text and numbers.
+
+    Attributes:
+        name: "`outputs` of evaluate()", "`KeepsCopies.copies`".
+        line: Where a variable was assigned: "train.py:41"; None for an attribute.
+        num_bytes: Of the tensors and arrays in it; at least so many, if there are very many.
+        collects: Whether it is a list or another container, not one tensor or array.
+    """
+
+    name: str
+    line: str | None
+    num_bytes: int
+    collects: bool
+
+
+def held_variables(
+    frames: Iterable[FrameType], model: object = None, optimizer: object = None, others: Iterable[object] = ()
+) -> list[HeldVariable]:
+    """What the user's functions hold in their variables, the largest first; each tensor counts for the first holder.
+
+    Args:
+        frames: Those of the traceback, outermost first.
+        model, optimizer: Those being trained: what is theirs doesn't count.
+        others: Objects, as callbacks, whose attributes are looked at, too.
+    """
+    known = {*_storages(model), *_storages(optimizer)}
+    if hasattr(model, "parameters"):
+        known.update(_storages([parameter.grad for parameter in model.parameters()]))
+    found = []
+    for frame in frames:
+        if is_user_file(frame.f_code.co_filename):
+            variables = variables_of(frame)
+            found += [_held(name, value, frame, known) for name, value in variables.items()]
+            found += _attributes(variables.get("self"), known)
+    for other in others:
+        found += _attributes(other, known)
+    return sorted((held for held in found if held.num_bytes), key=lambda held: -held.num_bytes)
+
+
+def _held(name: str, value: object, frame: FrameType, known: set[StorageKey]) -> HeldVariable:
+    function = frame.f_code.co_name
+    num_bytes = _new_bytes(value, known)
+    return HeldVariable(
+        name=f"`{name}`" if function == "<module>" else f"`{name}` of {function}()",
+        line=place(frame.f_code.co_filename, _assigned_at(frame, name)) if num_bytes else None,
+        num_bytes=num_bytes,
+        collects=type(value) in _CONTAINERS,
+    )
+
+
+def _attributes(thing: object, known: set[StorageKey]) -> list[HeldVariable]:
+    attributes = getattr(thing, "__dict__", None)
+    return [
+        HeldVariable(
+            name=f"`{type(thing).__name__}.{name}`",
+            line=None,
+            num_bytes=_new_bytes(value, known),
+            collects=type(value) in _CONTAINERS,
+        )
+        for name, value in (list(attributes.items()) if isinstance(attributes, dict) else ())
+    ]
+
+
+def _new_bytes(value: object, known: set[StorageKey]) -> int:
+    """Size of the tensors, modules and arrays in a value that are not known; they are then."""
+    total = 0
+    for part in _parts(value):
+        new = {key: size for key, size in _storages(part).items() if key not in known}
+        known.update(new)
+        total += sum(new.values()) or array_bytes(part)
+    return total
+
+
+def _storages(value: object) -> dict[StorageKey, int]:
+    """Nothing is imported here: there may be no memory for it."""
+    return storages_in(value) if "torch" in sys.modules else {}
+
+
+def _parts(value: object) -> Iterator[object]:
+    """What is in nested containers; the value itself if it is none."""
+    todo, seen = [value], set[int]()
+    while todo and len(seen) < _MOST_PARTS:
+        part = todo.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, dict) and type(part) in _CONTAINERS:
+            todo += list(part.values())[:_MOST_PARTS]
+        elif isinstance(part, list | tuple | deque) and type(part) in _CONTAINERS:
+            todo += list(part)[:_MOST_PARTS]
+        else:
+            yield part
+
+
+def _assigned_at(frame: FrameType, name: str) -> int:
+    """The function's last line before the current one that assigns this variable; the current one if none does."""
+    first, last = frame.f_code.co_firstlineno, frame.f_lineno
+    tree = tree_of(frame.f_code.co_filename)
+    lines = (
+        node.lineno
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
+    )
+    return max((line for line in lines if first <= line < last), default=last)

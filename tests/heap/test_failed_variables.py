@@ -1,0 +1,84 @@
+"""What a failed function of the user's holds is told with its name, line and size; what belongs to the model is not."""
+
+# ruff: noqa: F841 (variables that hold something are what is tested)
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Callable
+from types import FrameType
+
+import numpy as np
+import pytest
+import torch
+
+from forgather_mem.heap.failed_variables import HeldVariable, held_variables
+from forgather_mem.units import MIB
+
+
+def numbers(mib: int) -> torch.Tensor:
+    return torch.zeros(mib * MIB // 4)
+
+
+def frames(work: Callable[[], object]) -> list[FrameType]:
+    """Of this file, outermost first."""
+    with pytest.raises(MemoryError) as caught:
+        work()
+    return [entry.frame for entry in inspect.getinnerframes(caught.tb) if entry.function not in ("frames", "<module>")]
+
+
+def found(held: list[HeldVariable]) -> dict[str, tuple[int, bool]]:
+    return {one.name: (one.num_bytes // MIB, one.collects) for one in held}
+
+
+def test_tensors_and_arrays_are_told_with_the_line_that_made_them() -> None:
+    def load() -> None:
+        table = np.zeros(MIB // 8)
+        checkpoint = {"model": {"weight": numbers(3)}, "step": 2, "states": [numbers(1), (numbers(1),)]}
+        view = checkpoint["model"]["weight"][:10]  # type: ignore[index]  # counts once
+        raise MemoryError
+
+    begin = inspect.getsourcelines(load)[1]
+    held = held_variables(frames(load))
+    assert found(held) == {"`checkpoint` of load()": (5, True), "`table` of load()": (1, False)}
+    assert held[0].line == f"test_failed_variables.py:{begin + 2}"
+
+
+def test_what_the_model_and_its_optimizer_have_is_theirs() -> None:
+    model = torch.nn.Linear(1024, 1024)
+    model(torch.ones(1, 1024)).sum().backward()
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer.step()
+
+    def goes_on() -> None:
+        weights, gradients = dict(model.named_parameters()), [part.grad for part in model.parameters()]
+        states = list(optimizer.state.values())
+        raise MemoryError
+
+    assert held_variables(frames(goes_on), model, optimizer) == []
+    assert sum(one.num_bytes for one in held_variables(frames(goes_on))) > 15 * MIB
+
+
+class KeepsCopies:
+    def __init__(self) -> None:
+        self.copies: deque[tuple[torch.nn.Module, None]] = deque()
+
+    def on_save(self) -> None:
+        self.copies.append((torch.nn.Linear(1024, 512), None))
+        raise MemoryError
+
+
+def test_what_an_object_keeps_in_its_attributes_is_told() -> None:
+    keeper = KeepsCopies()
+    assert found(held_variables(frames(keeper.on_save))) == {"`KeepsCopies.copies`": (2, True)}
+    assert found(held_variables([], others=[keeper, None])) == {"`KeepsCopies.copies`": (2, True)}
+
+
+def test_a_container_that_holds_itself_ends() -> None:
+    def goes_round() -> None:
+        around: list[object] = [numbers(1)]
+        around.append(around)
+        raise MemoryError
+
+    assert found(held_variables(frames(goes_round))) == {"`around` of goes_round()": (1, True)}
