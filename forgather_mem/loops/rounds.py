@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -17,16 +17,22 @@ class OptimizerRounds:
     With one optimizer each of its steps is a step. With several, as in a GAN, or with one for each parameter, a step
     is a round in which each has stepped at least once. One that does not step for `PATIENCE` calls of the others, or
     for four times the longest wait so far, is not waited for any more; the calls then count as the steps they were.
+    One that is made while the training runs, as for a probe that is trained in between, counts only from its call
+    number `PATIENCE` on.
 
     Args:
         optimizers: Those that are alive when the training begins; not all of them need to be part of it.
     """
 
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        self._missing = weakref.WeakSet(optimizers)  # in this round
+        self._first = weakref.WeakSet(optimizers)
+        self._missing = weakref.WeakSet(self._first)  # in this round
+        self._calls: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()  # in it
         self._used: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._new: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         self._num_calls = 0  # in this round
         self._num_before = 0  # before it
+        self._only: Callable[[], torch.optim.Optimizer | None] = _nothing  # where there is but one
         self._longest = 0  # calls between two steps of one optimizer
 
     @property
@@ -41,22 +47,41 @@ class OptimizerRounds:
 
     def ends_with(self, optimizer: torch.optim.Optimizer) -> int:
         """This one has stepped: the number of training steps that are over with it; 0 inside a round."""
+        if not self._num_calls and self._only() is optimizer:
+            self._num_before += 1
+            return 1
         self._num_calls += 1
         self._missing.discard(optimizer)
+        self._calls[optimizer] = self._calls.get(optimizer, 0) + 1
         if optimizer not in self._used:
-            self._used.add(optimizer)
-            self._longest = max(self._longest, self._num_before + self._num_calls)
-        if not len(self._missing):
+            self._use(optimizer)
+        if optimizer in self._used and not len(self._missing):
             self._longest = max(self._longest, self._num_calls)
-            return self._ended(1)
+            return self._ended()
         if self._num_calls < max(PATIENCE, 4 * self._longest):
             return 0
         self._used -= self._missing
-        return self._ended(self._num_calls // len(self._used))
+        self._used |= set(self._calls)
+        return self._ended()
 
-    def _ended(self, num_steps: int) -> int:
+    def _use(self, optimizer: torch.optim.Optimizer) -> None:
+        self._new[optimizer] = self._new.get(optimizer, 0) + 1
+        if optimizer in self._first:  # one that was made since has not let anybody wait
+            self._longest = max(self._longest, self._num_before + self._num_calls)
+        elif self._used and self._new[optimizer] < PATIENCE:
+            return
+        self._used.add(optimizer)
+
+    def _ended(self) -> int:
+        # More than one where one was waited for that is dropped now, or dead
+        num_steps = min(self._calls[optimizer] for optimizer in self._used)
         self._num_before += self._num_calls
         self._num_calls = 0
-        if len(self._used) > 1 or len(self._missing):
-            self._missing = weakref.WeakSet(self._used)
+        self._missing = weakref.WeakSet(self._used)
+        self._calls.clear()
+        self._only = weakref.ref(next(iter(self._used))) if len(self._used) == 1 else _nothing
         return num_steps
+
+
+def _nothing() -> None:
+    """No optimizer."""

@@ -177,8 +177,8 @@ class LeakReport(Part):
     sure: Sure = "not yet"
     judged: bool = field(default=False, metadata=ADDED)  # whether anybody has looked for leaks
     why: str | None = field(default=None, metadata=RARE)  # why there is no verdict
-    # Why there is none although enough steps were seen: "slowing", "uneven", "unexplained" by what was judged, or
-    # "copied pages"
+    # Why there is none although enough steps were seen: "slowing", "uneven", "bounded", "unexplained" by what was
+    # judged, or "copied pages"
     undecided: str | None = field(default=None, metadata=RARE)
     unexplained_bytes: int = field(default=0, metadata=RARE)
     taken_back: tuple[str, ...] = field(default=(), metadata=RARE)  # what was said while it ran and is no longer so

@@ -31,12 +31,29 @@ def num_steps(known: Sequence[int], calls: Sequence[int]) -> int:
         ([0, 1], ([0] * 5 + [1]) * 20, 20),  # a critic that trains more often
         ([0, 1], [0] * 25, 25),  # the other is never used
         ([0, 1], [0, 1] * 10 + [0] * 100, 110),  # the other is not used any more
-        ([0], [0] + [0, 1] * 10, 12),  # the other is made later: its first round is told by then
+        ([0], [0] + [0, 1] * 20, 21),  # the other is made later
+        ([0], [0] * 5 + [1] * 40, 45),  # the other takes its place
     ],
-    ids=["one", "two", "three", "five to one", "one is unused", "one is dropped", "one comes later"],
+    ids=[
+        "one",
+        "two",
+        "three",
+        "five to one",
+        "one is unused",
+        "one is dropped",
+        "one comes later",
+        "one after the other",
+    ],
 )
 def test_a_step_is_a_round_of_all_that_step(known: list[int], calls: list[int], expected: int) -> None:
     assert num_steps(known, calls) == expected
+
+
+def test_others_that_are_made_for_a_few_steps_and_kept_are_not_waited_for() -> None:
+    trained, *probes = optimizers(21)
+    rounds = OptimizerRounds([trained])
+    calls = [one for probe in probes for one in [trained] * 3 + [probe] * 4]
+    assert sum(rounds.ends_with(one) for one in calls) == 60
 
 
 def test_one_that_steps_much_less_often_is_waited_for_once_that_is_known() -> None:

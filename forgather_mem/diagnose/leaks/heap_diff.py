@@ -15,6 +15,7 @@ from forgather_mem.diagnose.leaks.suspects import (
     MAX_SUSPECTS,
     Suspect,
     cycle_suspects,
+    graph_cycle_suspect,
     native_suspect,
     suspect_of,
 )
@@ -112,14 +113,21 @@ class CloserLook:
             self._lines = lines if lines.start() else None
         return self._lines is not None or bool(self._lineless())
 
-    def close_window(self, rate: float) -> list[Suspect]:
-        """Set the lines by which the suspects were seen to grow; returns further suspects. Releases everything."""
+    def close_window(self, rate: float, num_steps: int) -> list[Suspect]:
+        """Set the lines by which the suspects were seen to grow; returns further suspects. Releases everything.
+
+        Args:
+            rate: Growth in bytes a step.
+            num_steps: Steps since `open_window`.
+        """
         found = []
         lines = self._lines
         if lines is not None:
             lines.stop()
             if self._wants_native:
-                found = [native_suspect(code, line, rate) for code, line in filter(None, [lines.native_line(rate)])]
+                cycle = graph_cycle_suspect(rate)
+                native = lines.native_line(rate, rate * num_steps)
+                found = [cycle] if cycle is not None else [] if native is None else [native_suspect(*native, rate)]
         for number, (suspect, holder) in enumerate(self._watched):
             line = lines.line_of(number) if lines is not None else None
             if line is not None and not _is_credible(line, suspect):

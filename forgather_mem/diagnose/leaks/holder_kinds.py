@@ -110,6 +110,9 @@ _KINDS = (
     HolderKind(name="native line",
         cure="is what this line allocates freed with its object? If so: heaptrack, or memray run --native, "
         "names the function that keeps it"),
+    HolderKind(name="graph cycle",
+        cure="the gradients hold the graph, and it them: torch.autograd.grad(..., create_graph=True) instead, or set "
+        "each .grad to None when it is no longer needed"),
     HolderKind(name="library",
         cure="a library keeps it and never drops it: pass it less (numbers, not arrays), call it once, or "
         "remove what you no longer need"),

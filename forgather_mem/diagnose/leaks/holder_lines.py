@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import re
 import sys
@@ -16,7 +17,7 @@ from forgather_mem.diagnose.leaks.holder_kinds import HolderKind
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.container_code import adding_lines, bounding_line, calling_lines
 from forgather_mem.heap.holder_names import files_that_run
-from forgather_mem.heap.object_size import LRU_CACHE, inside
+from forgather_mem.heap.object_size import LRU_CACHE, inside, is_tensor
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.heap.source_lines import (
     files_of_class,
@@ -102,16 +103,23 @@ def _adding(held: HolderSource) -> list[Line]:
     return []
 
 
-def bound_of_holder(held: HolderSource) -> str | None:
+class Bound(NamedTuple):
+    """Why something will stop growing by itself, or may, and its most items, if known."""
+
+    why: str
+    most: int | None = None
+
+
+def bound_of_holder(held: HolderSource) -> Bound | None:
     """Why it will stop growing, or may; None if there is no sign of that."""
     one, _, container, path, owner, names = held
     if one.bound is not None:
-        return f"{path} holds {one.bound:,} at most"
+        return Bound(f"{path} holds {one.bound:,} at most", one.bound)
     if isinstance(owner, queue.Queue) and owner.maxsize > 0 and path.endswith(".queue"):
-        return f"{path} holds {owner.maxsize:,} at most"
+        return Bound(f"{path} holds {owner.maxsize:,} at most", owner.maxsize)
     rows = _rows(owner)
-    if rows is not None and one.kind == "items" and one.count < rows and issubclass(type(container), dict):
-        return f"{path} holds one entry for each of {rows:,} rows at most"
+    if rows is not None and one.kind == "items" and one.count < rows and _is_keyed_by_row(container, rows):
+        return Bound(f"{path} holds one entry for each of {rows:,} rows at most", rows)
     if one.kind not in ("items", "size"):
         return None
     is_list = issubclass(type(container), list | deque)
@@ -122,7 +130,7 @@ def bound_of_holder(held: HolderSource) -> str | None:
         file = next((region.file for region in named.regions), "")
         found = bounding_line(named, is_list, count, partial(_value, owner, file))
         if found is not None:
-            return f"the code at {place(*found)} limits {path}"
+            return Bound(f"the code at {place(*found)} limits {path}")
     return None
 
 
@@ -193,8 +201,16 @@ def _value(owner: object, file: str, name: str, attribute: bool) -> object:
     return next((vars(module).get(name) for module in modules if getattr(module, "__file__", None) == file), None)
 
 
+def _is_keyed_by_row(container: object, rows: int) -> bool:
+    """Whether these are the numbers of rows, as far as the first keys show."""
+    keys = list(itertools.islice(dict.__iter__(container), 100)) if isinstance(container, dict) else []
+    return bool(keys) and all(type(key) is int and 0 <= key < rows for key in keys)
+
+
 def _rows(owner: Any) -> int | None:
-    """The number of rows of a dataset."""
+    """The number of rows of a dataset; a parameter and its hooks are none."""
+    if is_tensor(owner):
+        return None
     if not hasattr(type(owner), "__getitem__") or not hasattr(type(owner), "__len__"):
         return None
     if hasattr(type(owner), "keys") or isinstance(owner, list):

@@ -2,8 +2,9 @@
 
 Each line of the user's functions is traced, and lengths and the C library's allocated bytes are read before and after
 it. Memory counts for a line only as far as the process never falls below it again: what the backward pass gives back is
-nobody's. A line that brings as much as the process gains is the place; this remains a guess, since the effect may come
-from another thread.
+nobody's. At first what Python's objects and numpy's arrays take does not count: with it, memory that is freed later in
+a step may not be told from memory that stays. A line that brings as much as the process gains is the place; this
+remains a guess, since the effect may come from another thread.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
@@ -41,6 +43,7 @@ class LineLook:
         self._longer: list[Counter[Place]] = [Counter() for _ in containers]
         self._given_out = given_out
         self._levels: list[float] = []
+        self._native: list[float] = []  # without what Python's objects and numpy's arrays take
         self._lines: list[tuple[Place, int, int]] = []  # with the readings before and after it
         self._depths: dict[Place, int] = {}
         self._dull: Counter[CodeType] = Counter()
@@ -48,13 +51,17 @@ class LineLook:
         self._frames: list[FrameType] = []
         self._begun: set[Place] = set()  # lines that are being executed and may last for the whole training
         self._depth = 0
-        self._spent_s = self._gained = 0.0
+        self._spent_s = 0.0
+        self._traces = False
         self._tracer = self._on_call  # one object, so that it can be recognised
 
     def start(self) -> bool:
         """Start watching; returns whether it does."""
         if sys.gettrace() is not None or _compiles():
             return False
+        if self._given_out is not None and not tracemalloc.is_tracing():
+            tracemalloc.start(1)
+            self._traces = True
         self._read()
         sys.settrace(self._tracer)
         frame: FrameType | None = sys._getframe(1)
@@ -71,7 +78,9 @@ class LineLook:
         if sys.gettrace() is self._tracer:
             sys.settrace(None)
             self._read()
-            self._gained = self._levels[-1] - self._levels[0]
+        if self._traces:
+            self._traces = False
+            tracemalloc.stop()
         for frame in self._frames:
             frame.f_trace = None
         self._frames, self._containers = [], []
@@ -84,17 +93,23 @@ class LineLook:
         """Whether each container has a line, and no memory is watched."""
         return self._given_out is None and all(sum(lines.values()) >= _SEEN for lines in self._longer)
 
-    def native_line(self, least_bytes: float = 0.0) -> tuple[CodeType, int] | None:
+    def native_line(self, least_bytes: float = 0.0, expected_bytes: float | None = None) -> tuple[CodeType, int] | None:
         """Function and line of the innermost line that accounts for the process's growth; None if no line does.
 
         Args:
             least_bytes: Growth below this is the watching's own.
+            expected_bytes: The growth of so many steps as were watched; default: what was seen.
         """
-        gained = self._gained
+        gained = self._levels[-1] - self._levels[0] if self._levels else 0.0
         if gained <= least_bytes:
             return None
+        in_full = expected_bytes is not None and self._spent_s <= MOST_S
+        found = self._line_that_brings(self._native, expected_bytes or gained) if in_full else None
+        return found or self._line_that_brings(self._levels, gained)
+
+    def _line_that_brings(self, levels: Sequence[float], gained: float) -> tuple[CodeType, int] | None:
         # The least that was ever reached afterwards: what it has risen by is still there
-        lasting = list(itertools.accumulate(reversed(self._levels), min))[::-1]
+        lasting = list(itertools.accumulate(reversed(levels), min))[::-1]
         brought: Counter[Place] = Counter()
         for place, before, after in self._lines:
             brought[place] += int(lasting[after] - lasting[before])
@@ -109,6 +124,7 @@ class LineLook:
         """Read what is given out; returns the reading's number."""
         if self._given_out is not None:
             self._levels.append(self._given_out())
+            self._native.append(self._levels[-1] - tracemalloc.get_traced_memory()[0])
         else:
             self._levels = [0.0]
         return len(self._levels) - 1

@@ -14,7 +14,7 @@ from forgather_mem.diagnose.leaks.copied_pages import CopiedPages
 from forgather_mem.probes.workers import is_data_worker
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.native_heap import mallinfo2
-from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, anonymous_bytes, child_pids, shmem_bytes
+from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, anonymous_bytes, child_pids, kib_fields, shmem_bytes
 from forgather_mem.system.time_budget import TimeBudget
 
 # Expensive readings wait until the resident size, which takes 2 us, has grown: the C library's statistics take 20 us,
@@ -58,6 +58,7 @@ class LeakSizes:
         self._shmem_bytes = 0
         self.totals: dict[str, float] = {}
         self._workers: tuple[int, ...] = ()
+        self._shared_bytes: dict[int, int] = {}  # of a worker: pages that it has from this process
         self.copied = CopiedPages()
         self._others: tuple[str, ...] = ()
         self._found_at = 0
@@ -150,16 +151,17 @@ class LeakSizes:
     def _of_workers(self) -> dict[str, float]:
         children = sorted(child.pid for child in list(getattr(processes, "_children", ())) if child.pid)
         pids = tuple(pid for pid in children if pid in self._workers or is_data_worker(Path(f"/proc/{pid}")))
-        self.workers_changed = pids != self._workers
+        self.workers_changed = not set(self._workers) <= set(pids)  # more of them are growth
         self._workers = pids
         total = 0
         for pid in pids:
             try:
-                with open(f"/proc/{pid}/statm", "rb") as file:
-                    fields = file.read(128).split()
-            except OSError:  # it has just exited
+                anonymous = _anonymous_bytes(str(pid))
+                if pid not in self._shared_bytes:
+                    self._shared_bytes[pid] = _shared_bytes(str(pid))
+            except (OSError, KeyError):  # it has just exited
                 continue
-            total += (int(fields[1]) - int(fields[2])) * PAGE_BYTES
+            total += max(0, anonymous - self._shared_bytes[pid])
         return {"workers": float(total)} if pids else {}
 
     def _read_other_children(self, calls: int, every: int) -> None:
@@ -177,6 +179,19 @@ class LeakSizes:
                 return
         if self._others:
             self.totals["children"] = float(total)
+
+
+def _anonymous_bytes(process: str) -> int:
+    with open(f"/proc/{process}/statm", "rb") as file:
+        fields = file.read(128).split()
+    return (int(fields[1]) - int(fields[2])) * PAGE_BYTES
+
+
+def _shared_bytes(process: str) -> int:
+    """The anonymous memory that it shares with its parent: more workers are growth, what they share is none."""
+    with open(f"/proc/{process}/smaps_rollup", "rb") as file:
+        memory = kib_fields(file.read())
+    return max(0, memory[b"Anonymous"] - memory[b"Private_Dirty"])
 
 
 class _Last:

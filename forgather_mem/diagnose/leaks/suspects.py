@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
+from multiprocessing.process import BaseProcess
 from types import CodeType
 
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS, Held, kind_of, signature_of
@@ -18,6 +19,7 @@ from forgather_mem.diagnose.leaks.holder_lines import (
 )
 from forgather_mem.diagnose.leaks.sizes import native_free_bytes
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
+from forgather_mem.heap.container_code import calling_lines
 from forgather_mem.heap.holder_names import names_of, slot_names
 from forgather_mem.heap.object_size import LRU_CACHE, deep_bytes, inside, is_tensor
 from forgather_mem.heap.owner_paths import attributes_of
@@ -27,6 +29,7 @@ from forgather_mem.heap.source_lines import (
     is_user_file,
     place,
     source_line,
+    user_files,
 )
 from forgather_mem.telemetry.report import LeakSuspect
 from forgather_mem.telemetry.report_schema import keys_of
@@ -43,8 +46,10 @@ _MODULE_PARTS = re.compile(r"\._(?:modules|parameters|buffers)\.")
 class Suspect:
     """One thing that grows: a `LeakSuspect` in the making, with what only the search needs.
 
-    `kind` is a key of `KINDS`. `bounded`: why it will stop growing by itself, or may. `key`: the container's `id`.
+    `kind` is a key of `KINDS`. `bounded`: why it will stop growing by itself, or may; `full_bytes`: what it will hold
+    then, if known. `key`: the container's `id`.
     `lines`: all that add to it as far as its code shows, best first. `last`: any other one is a better explanation.
+    `runs_workers`: each of its items keeps processes running.
     """
 
     type: str
@@ -61,9 +66,11 @@ class Suspect:
     each: str = ""
     where: str = "python"
     bounded: str | None = None
+    full_bytes: int | None = None
     key: int = 0
     lines: tuple[tuple[str, int], ...] = ()
     last: bool = False
+    runs_workers: bool = False
 
     def reported(self) -> LeakSuspect:
         """The suspect as the report has it."""
@@ -103,6 +110,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     if kind.name in ("list", "dict", "tensor") and is_a_librarys(owner, path, line):
         kind = KINDS["library"]
     tensors = any(is_tensor(part) for part in inside(one.samples)) or kind.name == "graph"
+    bound = bound_of_holder(source)
     suspect = Suspect(
         type=type(container).__name__ if type(container) is not LRU_CACHE else "lru_cache",
         bytes_per_step=one.bytes_per_step,
@@ -114,9 +122,13 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         bytes=int(one.count * one.each_bytes) if one.kind == "items" else None,
         kind=kind.name,
         where="tensors" if tensors else "python",
-        bounded=bound_of_holder(source),
+        bounded=bound.why if bound is not None else None,
+        full_bytes=int(bound.most * one.each_bytes) if bound is not None and bound.most is not None else None,
         lines=tuple(lines),
         last=walk.is_librarys_variable(one.position),
+        runs_workers=any(
+            isinstance(part, BaseProcess) or _is_loader_with_workers(part) for part in inside(one.samples)
+        ),
         key=id(container) if one.kind == "items" and not one.name else 0,
     )
     if line is not None:
@@ -175,6 +187,28 @@ def native_suspect(code: CodeType | None, line: int, bytes_per_step: float) -> S
     if code:
         suspect.set_line((code.co_filename, line))
     return suspect
+
+
+def graph_cycle_suspect(bytes_per_step: float) -> Suspect | None:
+    """Gradients that keep the graph that they are part of, which neither the collector nor a walk can see."""
+    lines = calling_lines(("backward",), user_files(), keyword="create_graph")
+    if not lines:
+        return None
+    suspect = Suspect(
+        type="gradients",
+        bytes_per_step=bytes_per_step,
+        count_per_step=0.0,
+        held_by="the graph of backward(create_graph=True)",
+        cure=KINDS["graph cycle"].cure,
+        kind="graph cycle",
+        where="tensors",
+    )
+    suspect.set_line(lines[0])
+    return suspect
+
+
+def _is_loader_with_workers(part: object) -> bool:
+    return type(part).__name__ == "_MultiProcessingDataLoaderIter"
 
 
 def _slot(container: object, value: object) -> str:

@@ -17,6 +17,7 @@ from forgather_mem.units import format_bytes
 _FLOORS = {"mapped": 4 * FLOOR_BYTES, "shared": 4 * FLOOR_BYTES, "workers": 2 * FLOOR_BYTES}
 _RARE = ("objects", "workers")
 _SURE_STEPS = 100
+_GUESSED = ("native", "graph cycle")  # kinds of which nobody has seen that they hold it
 _ENOUGH_STEPS = 200  # after so many it is not too early, but too uneven
 
 
@@ -35,16 +36,22 @@ def verdict_of(
     if not growing:
         return _slowing(trends, suspects) or _no_leak(trends, gains)
     trend = whole_of(growing)
-    suspects = [one for one in suspects if one.bytes_per_step >= 0.05 * trend.per_step]
-    bounded = next((one.bounded for one in suspects[:1] if one.bounded), None)
-    if bounded:
-        unknown = _no_leak({**trends, **dict.fromkeys(growing, Trend(kind="not enough data"))})
-        return replace(unknown, why=f"it grows, but {bounded}", suspects=tuple(one.reported() for one in suspects))
-    explained = sum(one.bytes_per_step for one in suspects if one.kind != "native")
+    of_workers = "workers" in growing and 2 * growing["workers"].per_step > trend.per_step
+    suspects = [
+        one
+        for one in suspects
+        if (of_workers and one.runs_workers)
+        or (one.bytes_per_step >= 0.05 * trend.per_step and not (of_workers and one.kind == "native"))
+    ]
+    suspects.sort(key=lambda one: not (of_workers and one.runs_workers))
+    bounded = next((one for one in suspects[:1] if one.bounded), None)
+    if bounded is not None and not _is_full_before(bounded, "device" in growing):
+        return _bounded(growing, trend, bounded, suspects)
+    explained = sum(one.bytes_per_step for one in suspects if one.kind not in _GUESSED)
     sure: Sure = "not yet"
     if step - trend.since_step >= _SURE_STEPS:
         sure = "yes" if 0.4 * trend.per_step <= explained <= 2.5 * trend.per_step else "likely"
-    where = _where(growing, suspects)
+    where = "workers" if of_workers else _where(growing, suspects)
     if not suspects and where == "native":
         suspects = [native_suspect(None, 0, trend.per_step)]
     return LeakReport(
@@ -59,6 +66,29 @@ def verdict_of(
         sure=sure,
         judged=True,
     )
+
+
+def _bounded(growing: Mapping[str, Trend], trend: Trend, holder: Suspect, suspects: Sequence[Suspect]) -> LeakReport:
+    """Growth that may end by itself: not yet a leak, and not free of leaks either."""
+    why = f"{label_of(growing)} grows {format_bytes(trend.per_step)} a step, but {holder.bounded}"
+    if holder.full_bytes:
+        why += f", about {format_bytes(holder.full_bytes)} then"
+    return LeakReport(
+        bytes_per_step_high=trend.per_step,
+        since_step=trend.since_step,
+        suspects=tuple(one.reported() for one in suspects),
+        judged=True,
+        why=why,
+        undecided="bounded",
+    )
+
+
+def _is_full_before(holder: Suspect, on_device: bool) -> bool:
+    """Whether memory will be full before a holder that has a limit has reached it."""
+    room = device_room() if on_device else next(iter(host_rooms()), None)
+    if room is None or holder.full_bytes is None:
+        return False
+    return room.num_ranks * (holder.full_bytes - (holder.bytes or 0)) > room.lasting_bytes
 
 
 def with_copied(leak: LeakReport, suspect: Suspect) -> LeakReport:

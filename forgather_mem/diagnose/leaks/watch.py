@@ -51,6 +51,7 @@ class LeakWatch:
         self._look = None
         self._at_look: dict[str, float] = {}
         self._suspects: list[Suspect] = []
+        self._counted = False
         self._window_step: int | None = None
         self._looks = 0
         self._loader: weakref.ref[object] | None = None
@@ -66,6 +67,9 @@ class LeakWatch:
             self._look_again(moment, values)
         else:
             self._judge(moment)
+        if self._suspects and moment.step == getattr(moment.state, "max_steps", None):
+            _count_again(self._suspects)  # before what ends with the training empties its own
+            self._counted = True
         return NOTHING
 
     def end(self, run: RunInfo) -> None:
@@ -75,7 +79,8 @@ class LeakWatch:
         sizes.close()
         if self._look is not None:
             self._end_look(run)
-        _count_again(self._suspects)
+        if not self._counted:
+            _count_again(self._suspects)
         leak = self._verdict(run)
         copied = sizes.copied.found()
         if copied is not None:
@@ -177,7 +182,7 @@ class LeakWatch:
         assert look is not None
         try:
             if self._window_step is not None:
-                self._suspects += look.close_window(self._rate)
+                self._suspects += look.close_window(self._rate, run.step - self._window_step)
             elif not self._finished and run.step > look.step:  # the training ends before everything was seen
                 self._suspects = look.finish(run.step, self._rate) or self._suspects
         finally:
@@ -208,8 +213,9 @@ class LeakWatch:
         workers = trends.get("workers")
         if workers is not None and workers.kind == "leak":
             loader = loader_of(self._known_loader())
-            self._suspects = [one for one in self._suspects if one.kind != "workers"]
-            self._suspects += worker_suspects(loader, workers.per_step)
+            found = worker_suspects(loader, workers.per_step)
+            if found:  # at the end of a script its loader may be gone
+                self._suspects = [*(one for one in self._suspects if one.kind != "workers"), *found]
         return verdict_of(trends, self._suspects, run.step, unexplained(self._totals, self._series, trends))
 
     def _known_loader(self) -> object:

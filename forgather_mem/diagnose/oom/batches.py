@@ -15,6 +15,7 @@ KEPT_FREE_FRAC = 0.02
 # How much more than at its failure a phase takes until its end: an estimate, since this is never observed.
 _UNSEEN = {"forward": 2.0, "backward": 1.25}
 _UNSEEN_ELSE = 1.5
+_UNSEEN_AT_THE_BEGIN = 4.0  # of a forward pass: the first large tensor was not to be had
 _STILL_OF_REQUEST = {"forward": 1.0, "backward": 0.25}
 _UNSEEN_DATA = 2.5  # of the array that could not be allocated: there are others, and copies
 _EVALUATION = frozenset({"evaluate"})
@@ -166,15 +167,18 @@ class Batches:
     def _least(self, shape: Shape) -> float | None:
         """A lower bound from what was in memory at the failure; the rest of the phase is an estimate."""
         failure, failed = self._failure, self.failed_shape(shape.rows)
-        activations = failure.parts.get("activations", failure.parts.get("evaluation"))
+        activations = failure.parts.get("activations", failure.parts.get("evaluation", 0))
+        requested = failure.requested_bytes or 0
         if failure.used_bytes is None or failed is None or not failed.tokens:
             return None
         if failure.phase == "data" and failure.requested_bytes:
             return failure.used_bytes + _UNSEEN_DATA * failure.requested_bytes * shape.tokens / failed.tokens
-        if not activations:
+        if not activations and not (requested and self._uses):
             return None
         unseen = _UNSEEN.get(failure.phase, _UNSEEN_ELSE)
-        needed = unseen * (activations + (failure.requested_bytes or 0)) * shape.tokens / failed.tokens
+        if activations < requested and failure.phase == "forward":
+            unseen = _UNSEEN_AT_THE_BEGIN
+        needed = unseen * (activations + requested) * shape.tokens / failed.tokens
         return failure.used_bytes - activations + self._still_to_come() + needed
 
     def _still_to_come(self) -> int:

@@ -30,6 +30,8 @@ _BUILDS_A_MODEL = frozenset(
 )  # fmt: skip
 _SAVES_THE_OPTIMIZER = frozenset({"_save_optimizer_and_scheduler"})
 _LOADS_THE_OPTIMIZER = frozenset({"_load_optimizer_and_scheduler"})
+# How much more than at its failure a generation takes until its end: an estimate, since this is never observed.
+_UNSEEN_OF_GENERATION = 4
 # What a training computes with, instead of what numpy makes by itself.
 _NARROW = {"float64": "float32", "complex128": "complex64", "int64": "int32"}
 _MUCH_FRAC = (0.05, 0.1)  # of what is in use, outside a pass and in one: a variable that is worth a word
@@ -182,7 +184,7 @@ def generate_changes(failure: FailureContext, settings: RunSettings, batches: Ba
     if (arguments.get("generation_num_beams") or 1) > 1:
         changes.append(_set(f"one sequence for each sample; {NOT_MEASURED}", generation_num_beams=1))
     if not changes:
-        few = max(1, (failure.rows or 4) // 4)
+        few = _fewer_sequences(failure)
         text = f"generate from {few} prompt{'s' * (few != 1)} at a time"
         changes.append(Change(text=text, in_script={"rows": few}, note=NOT_MEASURED))
     longest = arguments.get("generation_max_length")
@@ -193,6 +195,18 @@ def generate_changes(failure: FailureContext, settings: RunSettings, batches: Ba
     else:
         changes.append(Change(text="half as many max_new_tokens", note=NOT_MEASURED))
     return changes
+
+
+def _fewer_sequences(failure: FailureContext) -> int:
+    """A quarter of those that failed, or fewer if what they took until then would not let so many come to their end."""
+    rows = failure.rows or 4
+    few, taken = max(1, rows // 4), failure.parts.get("generation", 0)
+    if failure.capacity_bytes is None or failure.used_bytes is None:
+        return few
+    needed = _UNSEEN_OF_GENERATION * (taken + (failure.requested_bytes or 0))
+    while few > 1 and failure.used_bytes - taken + needed * few / rows > (1 - KEPT_FREE_FRAC) * failure.capacity_bytes:
+        few //= 2
+    return few
 
 
 def save_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:

@@ -230,7 +230,7 @@ def looked_at(two: Two, step: Callable[[int], Any]) -> Suspect:
     for number in range(4):
         step(number)
     assert look.window_told()
-    look.close_window(20_000.0)
+    look.close_window(20_000.0, 1)
     return top
 
 
@@ -262,5 +262,5 @@ def test_a_line_that_runs_while_another_thread_adds_is_not_blamed() -> None:
     look.open_window(nothing_found=False)
     for number in range(4):
         step(number)
-    look.close_window(20_000.0)
+    look.close_window(20_000.0, 1)
     assert top.source_line in ("self.kept.append(x)", "self.kept.insert(0, x)")
