@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from multiprocessing.process import BaseProcess
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -126,6 +127,14 @@ def has_graph(samples: list[object]) -> bool:
 def keeps_frames(samples: list[object]) -> bool:
     """Whether a piece is an error that keeps the variables of all the functions it passed through."""
     return any(isinstance(part, BaseException) and part.__traceback__ is not None for part in inside(samples))
+
+
+def runs_workers(samples: Sequence[object]) -> bool:
+    """Whether these hold processes: a pass of a loader over its data has workers that end with it."""
+    return any(
+        isinstance(part, BaseProcess) or type(part).__name__ == "_MultiProcessingDataLoaderIter"
+        for part in inside(samples)
+    )
 
 
 def _variables_of_thread(thread: threading.Thread) -> list[object]:

@@ -20,7 +20,7 @@ from forgather_mem.diagnose.leaks.suspects import (
     suspect_of,
 )
 from forgather_mem.heap.garbage import Mark, garbage_among
-from forgather_mem.heap.object_size import LRU_CACHE, has_graph, keeps_frames
+from forgather_mem.heap.object_size import LRU_CACHE, has_graph, keeps_frames, runs_workers
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.heap.syntax import forget_trees
 
@@ -188,7 +188,11 @@ def _tells(one: Suspect | GrownObject, rate: float) -> bool:
     return (
         isinstance(one, GrownObject)
         and one.kind == "items"
-        and (keeps_frames(one.samples) or (one.count_per_step >= 0.5 and has_graph(one.samples)))
+        and (
+            keeps_frames(one.samples)
+            or runs_workers(one.samples)
+            or (one.count_per_step >= 0.5 and has_graph(one.samples))
+        )
     )
 
 

@@ -64,6 +64,7 @@ class LeakSizes:
         self._found_at = 0
         self.others_changed = False
         self.workers_changed = False
+        self.has_more_workers = False  # than at first, beside those
         self._budget = TimeBudget(0.0, budget_frac=_SPENT_FRAC)
         self._asked = _Last()
         self._shared = _Last()
@@ -152,6 +153,8 @@ class LeakSizes:
         children = sorted(child.pid for child in list(getattr(processes, "_children", ())) if child.pid)
         pids = tuple(pid for pid in children if pid in self._workers or is_data_worker(Path(f"/proc/{pid}")))
         self.workers_changed = not set(self._workers) <= set(pids)  # more of them are growth
+        more = bool(self._workers) and len(pids) > len(self._workers)
+        self.has_more_workers = not self.workers_changed and (more or self.has_more_workers)
         self._workers = pids
         total = 0
         for pid in pids:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from multiprocessing.process import BaseProcess
 from types import CodeType
 
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS, Held, kind_of, signature_of
@@ -21,7 +20,7 @@ from forgather_mem.diagnose.leaks.sizes import native_free_bytes
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.container_code import calling_lines
 from forgather_mem.heap.holder_names import names_of, slot_names
-from forgather_mem.heap.object_size import LRU_CACHE, deep_bytes, inside, is_tensor
+from forgather_mem.heap.object_size import LRU_CACHE, deep_bytes, inside, is_tensor, runs_workers
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.heap.source_lines import (
@@ -126,9 +125,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         full_bytes=int(bound.most * one.each_bytes) if bound is not None and bound.most is not None else None,
         lines=tuple(lines),
         last=walk.is_librarys_variable(one.position),
-        runs_workers=any(
-            isinstance(part, BaseProcess) or _is_loader_with_workers(part) for part in inside(one.samples)
-        ),
+        runs_workers=runs_workers(one.samples),
         key=id(container) if one.kind == "items" and not one.name else 0,
     )
     if line is not None:
@@ -205,10 +202,6 @@ def graph_cycle_suspect(bytes_per_step: float) -> Suspect | None:
     )
     suspect.set_line(lines[0])
     return suspect
-
-
-def _is_loader_with_workers(part: object) -> bool:
-    return type(part).__name__ == "_MultiProcessingDataLoaderIter"
 
 
 def _slot(container: object, value: object) -> str:
