@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from forgather_mem.reporting.from_events import Curve
-from forgather_mem.reporting.html_plot import Line, Marks, Plot, bar_html, escape, plot_html
+from forgather_mem.reporting.html_plot import Marks, Plot, PlotLine, bar_html, escape, plot_html
 from forgather_mem.reporting.html_style import SCRIPT, STYLE
 from forgather_mem.reporting.table import format_place
 from forgather_mem.reporting.text import report_text
@@ -108,9 +108,9 @@ def _wanted(report: RunReport, curves: Curves) -> Iterator[Plot]:
     )
 
 
-def _lines(curves: Curves, *wanted: tuple[str, str, int, str]) -> list[Line]:
+def _lines(curves: Curves, *wanted: tuple[str, str, int, str]) -> list[PlotLine]:
     return [
-        Line(label=label, curve=curves[name], colour=colour, area=form == "area", stems=form == "stems")
+        PlotLine(label=label, curve=curves[name], colour=colour, area=form == "area", stems=form == "stems")
         for name, label, colour, form in wanted
         if name in curves
     ]

@@ -30,7 +30,7 @@ from forgather_mem.reporting.problems import (
     was_out_of_memory,
 )  # fmt: skip
 from forgather_mem.reporting.table import format_gib, places, table_lines
-from forgather_mem.telemetry.report import Extremes, Part, RunReport
+from forgather_mem.telemetry.report import Extremes, ReportPart, RunReport
 from forgather_mem.units import GIB, format_bytes, format_duration
 
 MAX_LINES = 25
@@ -71,7 +71,7 @@ def _printable(value: T) -> T:
     made: object = value
     if isinstance(value, str):
         made = value if value.isprintable() else escape_controls(value)
-    elif isinstance(value, Part):
+    elif isinstance(value, ReportPart):
         made = type(value)(**{one.name: _printable(getattr(value, one.name)) for one in fields(value)})
     elif isinstance(value, Mapping):
         made = {_printable(key): _printable(part) for key, part in value.items()}
