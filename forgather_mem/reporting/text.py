@@ -192,7 +192,7 @@ def _long(report: RunReport, width: int, most: int, every_suspect: bool) -> list
 def _head(report: RunReport, width: int) -> str:
     ending = _ending(report)
     room = width - len(f"== forgather-mem ==  == {ending} =")
-    script = _script(report)
+    script = script_name(report)
     if len(script) > room:
         script = script[: max(1, room - 3)] + "..."
     return f"== forgather-mem == {script} == {ending} ".ljust(width, "=")
@@ -222,7 +222,8 @@ def _ending(report: RunReport) -> str:
     return f"{how.get(run.end, run.end)} after {done}{took}"
 
 
-def _script(report: RunReport) -> str:
+def script_name(report: RunReport) -> str:
+    """What was run, in a word: the script without its folder, or the package of `python -m package`."""
     folder, name = os.path.split(report.run.script)
     if name == "__main__.py":  # python -m package
         name = os.path.basename(folder)
