@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from forgather_mem.reporting.table import places
 from forgather_mem.reporting.costs import acting_s
+from forgather_mem.reporting.table import places
 from forgather_mem.telemetry.report import LedgerRow, RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
 
