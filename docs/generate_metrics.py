@@ -105,7 +105,7 @@ PHASE_HEAD = """
 ## Phases
 
 Phases appear in `phase/host/{}_peak_bytes`, in the report's peaks and in out-of-memory reports. Everything inside an
-evaluation, a checkpoint or a text generation belongs to that phase: its forward passes are not `forward`.
+evaluation, a checkpoint or a text generation belongs to that phase: its forward passes do not count as `forward`.
 """
 
 # What a phase covers in a Trainer.

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from forgather_mem.telemetry.report import Part, RunReport
+from forgather_mem.telemetry.report import ReportPart, RunReport
 from forgather_mem.telemetry.report_schema import keys_of, without_none
 
 FILE = Path(__file__).with_name("report.schema.json")
@@ -27,7 +27,7 @@ def schema() -> dict[str, Any]:
     return head | top | {"$defs": dict(sorted(parts.items()))}
 
 
-def of_part(part: type[Part], parts: dict[str, Any]) -> dict[str, Any]:
+def of_part(part: type[ReportPart], parts: dict[str, Any]) -> dict[str, Any]:
     keys = keys_of(part)
     return {
         "description": str(part.__doc__).partition("\n")[0],

@@ -1,8 +1,9 @@
 """The pictures of docs/dashboards.md and README.md, taken anew from the pages of real runs.
 
     forgather-mem demo --steps 120
-    forgather-mem run train.py            # README.md's script
-    python docs/take_screenshots.py out/demo --report out/forgather_mem
+    forgather-mem run train.py                                     # README.md's script
+    forgather-mem run -m forgather_mem demo --set output_dir=page  # a page with phases, evaluations and collections
+    python docs/take_screenshots.py out/demo --leak out/forgather_mem --page page
 
 Needs Chromium with its chromedriver, and Pillow.
 """
@@ -52,6 +53,18 @@ for (const bar of document.querySelectorAll('button.group-toolbar')) {
     const open = !!bar.querySelector('[svgicon=expand_less_24px]');
     if (open !== (bar.querySelector('.group-title').title === arguments[0])) bar.click();
 }
+"""
+# Charts of the Custom Scalars tab show all points as they are.
+AS_READ = "localStorage.setItem('_ignoreYOutliers', 'false');"
+# A text is shown in full, not in a box that scrolls.
+UNROLL = """
+function look(root) {
+    for (const element of root.querySelectorAll('*')) {
+        if (element.id === 'steps-container') element.style.maxHeight = 'none';
+        if (element.shadowRoot) look(element.shadowRoot);
+    }
+}
+look(document);
 """
 # Left, top, right and bottom of each section of a page, or of the section of this name; they are web components.
 SECTIONS = """
@@ -147,28 +160,38 @@ def report_page(folder: str) -> str:
     return page.as_uri()
 
 
+def below_plot(browser: Browser, number: int) -> float:
+    """Where the plot of this number ends on the report's page, counted from 1."""
+    bottom: float = browser.run(
+        f"return document.querySelectorAll('figure')[{number - 1}].getBoundingClientRect().bottom"
+    )
+    return bottom
+
+
 def save(picture: Image.Image, name: str, box: Sequence[float] | None = None) -> None:
-    """As a PNG of few colours: a page has no more."""
+    """As a PNG of 256 colours; with fewer, two curves may get one colour."""
     if box is not None:
         picture = picture.crop(tuple(map(int, box)))  # type: ignore[arg-type]
     path = IMAGES / f"{name}.png"
-    picture.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
+    picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
     sys.stdout.write(f"{path}: {path.stat().st_size // 1024} KiB, {picture.width} x {picture.height}\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("logdir", help="the folder of a run, as it shall stand on the page")
-    parser.add_argument("--report", metavar="DIR", help="the folder of a run whose report is shown as a page")
+    parser.add_argument("--leak", metavar="DIR", help="a run whose page is shown down to its first plot")
+    parser.add_argument("--page", metavar="DIR", help="a run whose page is shown down to its third plot")
     parser.add_argument("--wait", type=float, default=8.0, help="seconds that a page takes to draw itself")
     options = parser.parse_args()
     IMAGES.mkdir(exist_ok=True)
     pinned = quote(json.dumps([{"plugin": "scalars", "tag": tag} for tag in PINNED]))
     browser = Browser(options.wait)
     try:
-        if options.report:
-            browser.open(report_page(options.report), 1000, 1100)
-            save(browser.picture(), "leak", (0, 0, 1000, 785))
+        for name, folder, plots in (("leak", options.leak, 1), ("report", options.page, 3)):
+            if folder:
+                browser.open(report_page(folder), 1000, 1800)
+                save(browser.picture(), name, (0, 0, 1000, below_plot(browser, plots) + 36))
         with tensorboard(options.logdir) as page:
             browser.open(f"{page}?smoothing=0&pinnedCards={pinned}#timeseries", 1500, 970)
             browser.run(TIDY, wait_s=options.wait / 2)
@@ -177,10 +200,13 @@ def main() -> None:
             browser.run(TIDY, wait_s=2)
             browser.run(OPEN_ONLY, "mem_phase_host", wait_s=options.wait / 2)
             save(browser.picture(), "groups")
-            browser.open(f"{page}#custom_scalars", 1300, 2400)
+            browser.run(AS_READ)
+            browser.open(f"{page}#custom_scalars&_smoothingWeight=0", 1300, 2400)
             bottom = max(box[3] for box in browser.sections())
             save(browser.picture(), "charts", (0, 0, 1300, bottom + 10))
-            browser.open(f"{page}#text", 1300, 2000)
+            browser.open(f"{page}#text", 1300, 6000)
+            browser.sections("mem_report")
+            browser.run(UNROLL, wait_s=2)
             (box,) = browser.sections("mem_report")
             save(browser.picture(), "verdict", (box[0] - 10, box[1] - 5, 1300, box[3] + 5))
     finally:

@@ -13,9 +13,9 @@ def main() -> int:
     """
     words = sys.argv[1:]
     if words[:1] == ["run"] and words[1:2] not in (["-h"], ["--help"]):
-        from forgather_mem.launch.parent import run
+        from forgather_mem.launch.parent import run_command
 
-        return run(words[1:])
+        return run_command(words[1:])
     from forgather_mem.cli.app import dispatch
 
     return dispatch(words)

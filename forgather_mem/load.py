@@ -15,7 +15,7 @@ from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.policy.policy import Policy
 from forgather_mem.errors import TemplateError
 from forgather_mem.telemetry import run_session
-from forgather_mem.telemetry.switch import is_off, why_off
+from forgather_mem.telemetry.switch import is_switched_off, why_off
 
 if TYPE_CHECKING:
     from forgather_mem.loops.observed import ObservedLoop
@@ -98,7 +98,7 @@ def attach(trainer: Any, template: str | os.PathLike[str] = WATCH, **options: An
             f"attach({type(trainer).__name__}): this object has no method add_callback, so it is not a trainer"
         )
     name = os.fspath(template)
-    if is_off():
+    if is_switched_off():
         return Attached(trainer, (), options, why_off())
     known = Link.handles_of(trainer).get(name)
     if isinstance(known, Attached):
@@ -147,11 +147,11 @@ def watch(
     from forgather_mem.loops.observed import LOOPS, ObservedLoop
     from forgather_mem.loops.state import default_arguments
 
-    callbacks = [] if is_off() else load_callbacks(template, **options)
+    callbacks = [] if is_switched_off() else load_callbacks(template, **options)
     arguments = default_arguments()
     arguments.output_dir = None if output_dir is None else os.fspath(output_dir)
     loop = ObservedLoop(arguments, lambda: callbacks)
-    if not is_off():
+    if not is_switched_off():
         LOOPS.add(loop)
         loop.listen()
     return WatchedLoop(loop, callbacks, quiet=quiet or run_session.folder() is not None)
@@ -232,7 +232,7 @@ class Attached:
 
         ours = [callback for callback in self.callbacks if isinstance(callback, RuleCallback) and callback.enabled]
         failures = [callback.failure for callback in ours if callback.failure is not None]
-        if is_off():
+        if is_switched_off():
             return why_off()
         if failures:
             return f"our run could not begin: {failures[0]}"
@@ -264,5 +264,5 @@ def _report_of(callbacks: Sequence[Any], why_not: str | None) -> Report | None:
         summary = getattr(callback, "summary", None)
         if summary is not None:
             return Report.of(summary)
-    why_not = why_not or (why_off() if is_off() else None)
+    why_not = why_not or (why_off() if is_switched_off() else None)
     return Report.of_nothing(f"Nothing was watched: {why_not}") if why_not is not None else None

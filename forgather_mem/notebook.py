@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from forgather_mem.errors import did_you_mean
 from forgather_mem.heap.failed_frames import chain, drop_frames
 from forgather_mem.heap.retained import WeakWatch, describe, tensors_in
-from forgather_mem.heap.variables import variables_of
+from forgather_mem.heap.variables import frame_variables
 from forgather_mem.probes.tensors import live_tensors, storages_of
 from forgather_mem.reclaim.sequence import give_back, memory_now, write_steps
 from forgather_mem.sinks.console import print_line
@@ -181,7 +181,7 @@ def _frames(error: BaseException) -> Iterator[Mapping[str, object]]:
     for link in chain(error, suppressed=True):
         part = link.__traceback__
         while part is not None:
-            yield variables_of(part.tb_frame)
+            yield frame_variables(part.tb_frame)
             part = part.tb_next
 
 

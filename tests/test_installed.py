@@ -1,4 +1,4 @@
-"""The wheel: built, installed into a clean environment, and a shipped template loaded from it."""
+"""The wheel: built, installed into a clean environment, where templates load and the commands run."""
 
 from __future__ import annotations
 
@@ -30,27 +30,44 @@ def test_the_wheel_has_the_templates_and_nothing_but_the_package(wheel: Path) ->
     assert "forgather_mem/py.typed" in names
 
 
-def test_a_clean_environment_loads_a_template_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
-    environment = tmp_path / "clean"
+@pytest.fixture(scope="module")
+def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of programs of an environment that has the wheel and nothing else."""
+    environment = tmp_path_factory.mktemp("clean")
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
-    python = environment / "bin" / "python"
-    install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    programs = environment / "bin"
+    install = [str(programs / "python"), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
     subprocess.run(install, check=True, capture_output=True)
+    return programs
+
+
+def output(folder: Path, program: Path, *words: str) -> str:
     # The dependencies come from here; the package must not: an editable install's .pth is not read from PYTHONPATH.
     variables = {**os.environ, "PYTHONPATH": sysconfig.get_paths()["purelib"], "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [str(program), *words], cwd=folder, env=variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_clean_environment_loads_a_template_from_the_wheel(clean: Path, tmp_path: Path) -> None:
     script = (
-        "import forgather_mem, sys; from forgather_mem import load_callbacks; "
+        "import forgather_mem; from forgather_mem import load_callbacks; "
         "print(forgather_mem.__file__); "
         "print([type(c).__name__ for c in load_callbacks('callbacks/memory.yaml')])"
     )
-    done = subprocess.run(
-        [str(python), "-c", script], cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    where, callbacks = done.stdout.splitlines()
-    assert Path(where).is_relative_to(environment)
+    where, callbacks = output(tmp_path, clean / "python", "-c", script).splitlines()
+    assert Path(where).is_relative_to(clean.parent)
     assert callbacks == "['SimpleGarbageCollector', 'ClearCacheCallback', 'TBMemoryLogger']"
-    listed = subprocess.run(
-        [str(environment / "bin" / "forgather-mem"), "ls"], cwd=tmp_path, env=variables, capture_output=True, text=True
-    )
-    assert "callbacks/memory.yaml" in listed.stdout, listed.stderr
+
+
+def test_the_commands_run_from_the_wheel(clean: Path, tmp_path: Path) -> None:
+    ours = clean / "forgather-mem"
+    assert "callbacks/memory.yaml" in output(tmp_path, ours, "ls")
+    assert output(tmp_path, ours, "check", "callbacks/memory.yaml") == "callbacks/memory.yaml: no problems found\n"
+    small = ["--set", "hidden_size=32", "--set", "num_layers=1", "--set", "block_size=32"]
+    assert "Where the memory went: 3 steps" in output(tmp_path, ours, "demo", "--steps", "3", *small)
+    assert "== 3 steps" in output(tmp_path, ours, "report", "out")
+    output(tmp_path, ours, "report", "out", "--html", "page.html")
+    assert "where the memory went" in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from forgather_mem import ConfigEnvironment, load_callbacks
 from forgather_mem.callbacks import MemoryCallback, TBMemoryLogger
-from forgather_mem.cli.options import variables_of
+from forgather_mem.cli.options import parse_settings
 from forgather_mem.trackers import EpochMemoryMonitor
 from tests.training import fingerprint, make_trainer
 
@@ -82,7 +82,7 @@ def test_one_of_the_two_switches_may_be_left_out(template: str, enabled: bool) -
 
 
 def test_the_switches_can_be_set_on_the_command_line() -> None:
-    variables = variables_of(
+    variables = parse_settings(
         ["trainer_params.enable_memory_monitoring=true", "trainer_params.memory_monitor_batches=3"]
     )
     monitor = monitor_of(PRODUCTION, **variables)

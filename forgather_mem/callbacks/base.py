@@ -28,7 +28,7 @@ from forgather_mem.telemetry.protocols import Sink
 from forgather_mem.telemetry.records import Objects
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.telemetry.rule import Rule
-from forgather_mem.telemetry.switch import is_off, why_off
+from forgather_mem.telemetry.switch import is_switched_off, why_off
 
 if TYPE_CHECKING:
     from transformers import TrainerControl as Control
@@ -103,7 +103,7 @@ class RuleCallback(TrainerCallback):
 
     def on_train_begin(self, args: Args, state: State, control: Control, **objects: Any) -> None:
         self.failure = None
-        self._summary = _nothing_watched() if self.enabled and is_off() else None
+        self._summary = _nothing_watched() if self.enabled and is_switched_off() else None
         self._event("train_begin", args, state, control, objects)
 
     def on_train_end(self, args: Args, state: State, control: Control, **objects: Any) -> None:
@@ -150,7 +150,7 @@ class RuleCallback(TrainerCallback):
         self._forget_run()
 
     def _on(self) -> bool:
-        return self.enabled and self.failure is None and not is_off()
+        return self.enabled and self.failure is None and not is_switched_off()
 
     def _finish(self) -> None:
         run = self._run

@@ -7,8 +7,8 @@ from pathlib import Path
 import typer
 
 from forgather_mem.cli.app import FAILURE
-from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, policy_of, variables_of
-from forgather_mem.cli.output import print_rows, shortened
+from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, parse_settings, policy_of
+from forgather_mem.cli.output import first_names, print_rows
 from forgather_mem.errors import ForgatherMemError
 
 
@@ -27,7 +27,7 @@ def allow(
     from forgather_mem.config.policy.denied import NOT_LISTED
 
     environment, name = environment_of(template, searchpath, policy_of())
-    config = environment.load(name, **variables_of(settings))
+    config = environment.load(name, **parse_settings(settings))
     found = refused(environment, config)
     if not found:
         print(f"{name}: the policy refuses none of its names")
@@ -44,7 +44,7 @@ def allow(
     if not entries:
         raise typer.Exit(FAILURE)
     file = Path.cwd() / "pyproject.toml"
-    if not yes and not typer.confirm(f"Allow {shortened(entries)} for everything that is run in {Path.cwd()}?"):
+    if not yes and not typer.confirm(f"Allow {first_names(entries)} for everything that is run in {Path.cwd()}?"):
         print("nothing was written")
         raise typer.Exit(FAILURE)
     try:

@@ -20,10 +20,10 @@ from forgather_mem.cli.options import (
     Template,
     UnsafeAny,
     environment_of,
+    parse_settings,
     policy_of,
-    variables_of,
 )
-from forgather_mem.cli.output import shortened
+from forgather_mem.cli.output import first_names
 from forgather_mem.errors import escape_controls
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def check(
 
     environment, name = environment_of(template, searchpath, policy_of(allow, allow_file, unsafe_any))
     with _no_warnings():  # warnings are among the findings
-        found = problems(environment, name, variables_of(settings))
+        found = problems(environment, name, parse_settings(settings))
     mistakes = [problem for problem in found if problem.is_mistake]
     if as_json:
         print(json.dumps({"template": name, "ok": not mistakes, "findings": list(map(_as_json, found))}, indent=2))
@@ -92,4 +92,4 @@ def _summary(name: str, found: Sequence[Problem]) -> Iterator[str]:
     yield f"{name}: {', '.join(counts) or 'no problems found'}"
     entries = list(dict.fromkeys(entry for problem in found for entry in problem.entries))
     if len(entries) > 1:
-        yield f"  forgather-mem allow {shlex.quote(name)}  opens {shortened(entries)}"
+        yield f"  forgather-mem allow {shlex.quote(name)}  opens {first_names(entries)}"

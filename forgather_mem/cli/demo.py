@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from forgather_mem.cli.app import INTERRUPTED, complain
-from forgather_mem.cli.options import Settings, environment_of, policy_of, variables_of
+from forgather_mem.cli.options import Settings, environment_of, parse_settings, policy_of
 from forgather_mem.errors import TemplateError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def demo(
     """Train a tiny language model on Python's own source text, and show where the memory went."""
     # On a busy two-core machine, two threads were ten times slower than one; read when torch is loaded.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    variables = variables_of(settings)
+    variables = parse_settings(settings)
     if steps is not None:
         variables["steps"] = steps
     if logging_dir is not None:

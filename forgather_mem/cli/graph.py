@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import typer
 
-from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, variables_of
+from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, parse_settings
 from forgather_mem.cli.output import print_rows, print_yaml
 from forgather_mem.errors import TemplateError, did_you_mean
 
@@ -29,7 +29,7 @@ def graph(
     from forgather_mem.config.graph.encode import encode, tree
 
     environment, name = environment_of(template, searchpath)
-    config = environment.load(name, **variables_of(settings))
+    config = environment.load(name, **parse_settings(settings))
     for wanted in target or ():
         if wanted not in config.targets:
             hint = did_you_mean(wanted, config.targets) or f"the targets are {', '.join(config.targets)}"

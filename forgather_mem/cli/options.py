@@ -95,10 +95,10 @@ def policy_of(
     return policy
 
 
-def variables_of(settings: Sequence[str] | None) -> dict[str, object]:
+def parse_settings(settings: Sequence[str] | None) -> dict[str, object]:
     """Variables from `--set key=value`: keys may be dotted, a value is one YAML scalar, list or mapping.
 
-    >>> variables_of(["lr=1e-4", "run.name=first", "run.tags=[a, b]"])
+    >>> parse_settings(["lr=1e-4", "run.name=first", "run.tags=[a, b]"])
     {'lr': 0.0001, 'run': {'name': 'first', 'tags': ['a', 'b']}}
 
     Raises:

@@ -58,10 +58,10 @@ def print_rows(rows: Sequence[tuple[str, ...]], styles: Sequence[str] = ()) -> N
         console.print(line, soft_wrap=True)
 
 
-def shortened(names: Sequence[str], limit: int = 8) -> str:
+def first_names(names: Sequence[str], limit: int = 8) -> str:
     """Names for a sentence: the first ones, and the number of the others.
 
-    >>> shortened(["a", "b", "c"], limit=2)
+    >>> first_names(["a", "b", "c"], limit=2)
     'a, b and 1 more'
     """
     more = len(names) - limit

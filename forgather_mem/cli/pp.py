@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, variables_of
+from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, parse_settings
 from forgather_mem.cli.output import print_rows, print_yaml
 from forgather_mem.errors import TemplateError
 
@@ -19,7 +19,7 @@ def pp(
 ) -> None:
     """Show the text that a template renders to (also called `render`)."""
     environment, name = environment_of(template, searchpath)
-    rendered = environment.render(name, **variables_of(settings))
+    rendered = environment.render(name, **parse_settings(settings))
     if not debug:
         print_yaml(rendered.shown)
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, variables_of
+from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, parse_settings
 from forgather_mem.cli.output import print_rows
 
 
@@ -11,7 +11,7 @@ def targets(template: Template, settings: Settings = None, searchpath: Searchpat
     from forgather_mem.config.graph.encode import tree
 
     environment, name = environment_of(template, searchpath)
-    config = environment.load(name, **variables_of(settings))
+    config = environment.load(name, **parse_settings(settings))
     rows = []
     for branch in tree(config.graph, outermost=True):
         place = config.graph.place(branch.mark) if branch.mark else None

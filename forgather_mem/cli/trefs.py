@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, variables_of
+from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, parse_settings
 from forgather_mem.cli.output import print_rows
 
 
@@ -12,7 +12,7 @@ def trefs(template: Template, settings: Settings = None, searchpath: Searchpath 
     When one is missing or has an error, the tree has what was found so far, and the error follows.
     """
     environment, name = environment_of(template, searchpath)
-    found, error = environment.references(name, **variables_of(settings))
+    found, error = environment.references(name, **parse_settings(settings))
     print_rows([("    " * level + name, file) for level, name, file in found], ("bold", "dim"))
     if error is not None:  # reports what is missing
         raise error

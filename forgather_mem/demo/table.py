@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from forgather_mem.reporting.costs import acting_s
 from forgather_mem.reporting.table import places
 from forgather_mem.telemetry.report import LedgerRow, RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
@@ -73,6 +74,6 @@ def _cost_rows(report: RunReport) -> Iterator[tuple[str, str]]:
             continue
         yield label, f"{row.calls:,} in {format_duration(row.time_s)}, freed {format_bytes(row.freed_bytes)}"
     ours = report.overhead
-    acting_s = sum(row.time_s for row in report.ledger)
-    acting = f", of these {acting_s * 1e3:,.0f} ms collecting and clearing" if acting_s else ""
+    spent_s = acting_s(report)
+    acting = f", of these {spent_s * 1e3:,.0f} ms collecting and clearing" if spent_s else ""
     yield "our own cost", f"{ours.seconds * 1e3:,.0f} ms ({format_share(ours.share_of_run)} of the run){acting}"

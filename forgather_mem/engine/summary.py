@@ -35,7 +35,7 @@ _PHASE_HEADS = (("phase/host/", "host"), ("phase/device/", "device"))
 
 
 @dataclass(slots=True)
-class Span:
+class GaugeRange:
     """A gauge over a run: first, last and highest value, and the step and phase of the highest.
 
     If a record follows steps without one, a rise of less than 1 % can't be assigned to one of them: the step remains
@@ -113,7 +113,7 @@ class RunSummary:
         self.first_step: int | None = None
         self.last_step = 0
         self.device: int | None = None
-        self.spans: dict[str, Span] = {}
+        self.spans: dict[str, GaugeRange] = {}
         self.started_with: dict[str, float] = {}
         self.least_anon_bytes: float | None = None
         self.rises: dict[tuple[str, str], float] = {}
@@ -192,7 +192,7 @@ class RunSummary:
     def _look_for_new(self, sample: Sample, phase: str | None) -> None:
         for name, value in sample.values.items():
             if name not in self.spans and (name in REPORTED or name.startswith("phase/")):
-                self.spans[name] = Span(value, value, value, sample.step, phase, value, sample.step)
+                self.spans[name] = GaugeRange(value, value, value, sample.step, phase, value, sample.step)
                 for head, where in _PHASE_HEADS:
                     if name.startswith(head):
                         self._rising.append((name, _GROUND[where], (where, _phase_of(name, head))))
@@ -218,7 +218,7 @@ class RunSummary:
         return span.highest if span else None
 
     @property
-    def phases(self) -> dict[tuple[str, str], Span]:
+    def phases(self) -> dict[tuple[str, str], GaugeRange]:
         """The peaks of phases by ("host" | "device", phase)."""
         return {
             (where, _phase_of(name, head)): span

@@ -112,7 +112,7 @@ def _new_path(folder: Path) -> Path:
     return path
 
 
-def is_ours(name: str) -> bool:
+def is_our_file(name: str) -> bool:
     """Whether an event file has a name given by `EventFile`."""
     return name.startswith(_OURS)
 

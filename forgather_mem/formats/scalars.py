@@ -35,7 +35,7 @@ _MAX_WAITING_BYTES, _MAX_CHUNKS = 16 * 2**20, 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class ScalarSeries:
     """One tag's points in writing order; a step written twice appears twice."""
 
     steps: NDArray[np.int64]
@@ -47,7 +47,7 @@ class Series:
 class Scalars:
     """The result: the series by tag, and the number of unreadable bytes at the ends of files."""
 
-    series: Mapping[str, Series]
+    series: Mapping[str, ScalarSeries]
     torn_bytes: int
 
 
@@ -127,14 +127,14 @@ class _Columns:
             self._read_group(numbers, group_payloads)
         return last_end
 
-    def series(self) -> dict[str, Series]:
+    def series(self) -> dict[str, ScalarSeries]:
         import numpy as np
 
         result = {}
         for tag, chunks in self._chunks.items():
             records, steps, times, values = map(np.concatenate, zip(*chunks, strict=True))
             order = np.argsort(records, kind="stable")
-            result[tag] = Series(steps=steps[order], wall_times_s=times[order], values=values[order])
+            result[tag] = ScalarSeries(steps=steps[order], wall_times_s=times[order], values=values[order])
         return result
 
     def _read_group(self, numbers: list[int], group: list[bytes]) -> None:

@@ -23,7 +23,7 @@ FEWEST_RISES = 4
 
 def edges_of(part: Sequence[Point], count: int) -> list[Point]:
     """The lowest size in each of `count` stretches of steps."""
-    return [min(block, key=size_of) for block in _blocks(part, count)]
+    return [min(block, key=size_at) for block in _blocks(part, count)]
 
 
 def rate_of(edges: Sequence[Point]) -> Rate:
@@ -82,5 +82,5 @@ def _blocks(part: Sequence[Point], count: int) -> Iterator[Sequence[Point]]:
         yield block
 
 
-def size_of(point: Point) -> float:
+def size_at(point: Point) -> float:
     return point[1]

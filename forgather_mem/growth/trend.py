@@ -20,7 +20,7 @@ from forgather_mem.growth.lower_envelope import (
     edges_of,
     has_stairs,
     rate_of,
-    size_of,
+    size_at,
     stairs_of,
 )
 from forgather_mem.growth.noise import line_in_noise
@@ -93,7 +93,7 @@ class Series:
                 points[-1] = (step, value)
         else:
             if len(points) == MAX_POINTS:
-                points[:] = [min(pair, key=size_of) for pair in zip(points[::2], points[1::2], strict=True)]
+                points[:] = [min(pair, key=size_at) for pair in zip(points[::2], points[1::2], strict=True)]
                 self._every *= 2
             points.append((step, value))
         self._seen += 1
@@ -180,7 +180,7 @@ def _without_greatest_rise(points: Sequence[Point]) -> list[Point] | None:
     """The series with its largest single rise moved to the start; None if there is none."""
     begin = int(len(points) * _STARTS[0])
     rises = stairs_of(points[begin:])
-    at, rise = max(rises, key=size_of, default=(0, 0.0))
+    at, rise = max(rises, key=size_at, default=(0, 0.0))
     if rise < 0.3 * sum(size for _, size in rises):
         return None
     return [(step, size + rise if step < at else size) for step, size in points]
@@ -216,7 +216,7 @@ def _to_the_end(part: Sequence[Point], rises: Sequence[float], grown: float) -> 
 def _in_many_rises(part: Sequence[Point], grown: float) -> bool:
     """Whether the growth is spread over many rises: a few late allocations are not a leak."""
     needed, brought = 0, 0.0  # the smallest number of rises that make up most of the growth
-    for _, rise in sorted(stairs_of(part), key=size_of, reverse=True):
+    for _, rise in sorted(stairs_of(part), key=size_at, reverse=True):
         needed, brought = needed + 1, brought + rise
         if brought >= 0.75 * grown:
             break

@@ -12,7 +12,7 @@ from types import FrameType
 from forgather_mem.heap.object_size import array_bytes
 from forgather_mem.heap.source_lines import is_user_file, place
 from forgather_mem.heap.syntax import tree_of
-from forgather_mem.heap.variables import variables_of
+from forgather_mem.heap.variables import frame_variables
 from forgather_mem.probes.tensors import StorageKey, storages_in
 
 _CONTAINERS = (list, tuple, deque, dict, OrderedDict, defaultdict)
@@ -52,7 +52,7 @@ def held_variables(
     found = []
     for frame in frames:
         if is_user_file(frame.f_code.co_filename):
-            variables = variables_of(frame)
+            variables = frame_variables(frame)
             found += [_held(name, value, frame, known) for name, value in variables.items()]
             found += _attributes(variables.get("self"), known)
     for other in others:

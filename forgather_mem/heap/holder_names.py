@@ -6,7 +6,7 @@ import sys
 from types import CellType, CodeType, FunctionType
 
 from forgather_mem.heap.live_frames import running_frames
-from forgather_mem.heap.owner_paths import attributes_of, place_of
+from forgather_mem.heap.owner_paths import attributes_of, frame_name
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.heap.source_lines import is_user_class, is_user_file
 from forgather_mem.heap.syntax import Named, class_regions, function_regions, module_regions, tree_of
@@ -118,7 +118,8 @@ def _of_function(function: FunctionType, way: list[object]) -> list[Named]:
 def _of_frame(label: str, *, item: bool) -> list[Named]:
     """A variable of a function that runs now; `label` as the walk writes it."""
     name, _, place = label.removeprefix("local '").partition("' of ")
-    return next((_of_code(frame.f_code, name, item=item) for frame in running_frames() if place == place_of(frame)), [])
+    frame = next((frame for frame in running_frames() if frame_name(frame) == place), None)
+    return [] if frame is None else _of_code(frame.f_code, name, item=item)
 
 
 def _of_code(code: CodeType, name: str, *, item: bool) -> list[Named]:

@@ -18,11 +18,11 @@ def running_frames() -> Iterator[FrameType]:
     Module-level code has no own variables and is left out. Don't keep frames: each keeps all it can see alive.
     """
     for frame in _all_frames():
-        if not is_ours(frame) and (is_function(frame) or frame.f_locals is not frame.f_globals):
+        if not is_our_frame(frame) and (is_function(frame) or frame.f_locals is not frame.f_globals):
             yield frame
 
 
-def is_running(frame: FrameType) -> bool:
+def is_frame_running(frame: FrameType) -> bool:
     """Whether this function has not returned yet."""
     return any(other is frame for other in _all_frames())
 
@@ -33,7 +33,7 @@ def running_namespaces() -> Iterator[dict[str, object]]:
         yield frame.f_globals
 
 
-def is_ours(frame: FrameType) -> bool:
+def is_our_frame(frame: FrameType) -> bool:
     """Whether this function belongs to this library."""
     return frame.f_code.co_filename.startswith(_OURS)
 

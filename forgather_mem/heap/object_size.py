@@ -14,10 +14,10 @@ from multiprocessing.process import BaseProcess
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from forgather_mem.heap.live_frames import is_running
+from forgather_mem.heap.live_frames import is_frame_running
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.heap.source_lines import is_our_class
-from forgather_mem.heap.variables import variables_of
+from forgather_mem.heap.variables import frame_variables
 from forgather_mem.probes.tensors import storages_of
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def deep_bytes(thing: Any, known: set[int], counted: set[tuple[object, int]]) ->
         kind = type(part)
         if is_our_class(kind):  # reached through the frames that an exception keeps
             continue
-        if (kind is int and -6 < part < 257) or (kind is FrameType and is_running(part)):
+        if (kind is int and -6 < part < 257) or (kind is FrameType and is_frame_running(part)):
             continue
         if is_tensor(part):
             total += 200.0
@@ -84,7 +84,7 @@ def deep_bytes(thing: Any, known: set[int], counted: set[tuple[object, int]]) ->
             todo += list(part.__closure__ or ())
             todo += [part.__defaults__, part.__kwdefaults__]
         elif kind is FrameType:
-            todo += variables_of(part).values()  # without its module's names
+            todo += frame_variables(part).values()  # without its module's names
         elif kind not in _SHARED:
             todo += gc.get_referents(part)
             if isinstance(part, threading.Thread):
@@ -109,7 +109,7 @@ class Sorts(dict[type, int]):
         return total
 
 
-def largest(node: object) -> list[object]:
+def largest_held(node: object) -> list[object]:
     """The largest of those that `own_bytes` counts."""
     return sorted(gc.get_referents(node), key=big_bytes)[-1:]
 
@@ -142,7 +142,7 @@ def _variables_of_thread(thread: threading.Thread) -> list[object]:
     found: list[object] = []
     frame = sys._current_frames().get(thread.ident or 0)
     while frame is not None and thread is not threading.current_thread():
-        found += variables_of(frame).values()
+        found += frame_variables(frame).values()
         frame = frame.f_back
     return found
 

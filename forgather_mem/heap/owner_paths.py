@@ -21,7 +21,7 @@ from types import (
     TracebackType,
 )
 
-from forgather_mem.heap.variables import variables_of
+from forgather_mem.heap.variables import frame_variables
 
 MAX_KEY_CHARS = 40
 # torch keeps a module's parts in internal dicts; people write module.part.
@@ -73,11 +73,11 @@ def attributes_of(holder: object) -> dict[str, object] | None:
     return found if type(found) is dict else None
 
 
-def place_of(frame: FrameType) -> str:
+def frame_name(frame: FrameType) -> str:
     """A function and its location.
 
     >>> import sys
-    >>> place_of(sys._getframe())
+    >>> frame_name(sys._getframe())
     '<module> (<doctest ...>:1)'
     """
     return f"{_function(frame.f_code)} ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
@@ -115,7 +115,7 @@ def _dict_step(before: object, holder: dict[object, object], held: object, *, na
     for key, value in list(holder.items()):
         if value is held:
             if type(before) is FrameType and not _is_variable(before, holder):  # someone's snapshot of the variables
-                return f", local {key!r} of {place_of(before)}"
+                return f", local {key!r} of {frame_name(before)}"
             return f".{key}" if names and type(key) is str else f"[{_short(key)}]"
     if any(key is held for key in list(holder)):
         return " (as a key)"
@@ -149,13 +149,13 @@ def _local_step(frame: FrameType, held: object) -> str:
         try:
             held = held.cell_contents
         except ValueError:  # a variable that has no value yet
-            return f", a variable of {place_of(frame)}"
-    name = next((name for name, value in variables_of(frame).items() if value is held), None)
-    return f", a variable of {place_of(frame)}" if name is None else f", local {name!r} of {place_of(frame)}"
+            return f", a variable of {frame_name(frame)}"
+    name = next((name for name, value in frame_variables(frame).items() if value is held), None)
+    return f", a variable of {frame_name(frame)}" if name is None else f", local {name!r} of {frame_name(frame)}"
 
 
 def _is_variable(frame: FrameType, held: object) -> bool:
-    return any(value is held for value in variables_of(frame).values())
+    return any(value is held for value in frame_variables(frame).values())
 
 
 def _attribute_step(holder: object, held: object) -> str:

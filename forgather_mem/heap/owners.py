@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Literal
 
-from forgather_mem.heap.live_frames import is_ours, running_frames, running_namespaces
-from forgather_mem.heap.owner_paths import attributes_of, place_of, write_path
-from forgather_mem.heap.variables import variables_of
+from forgather_mem.heap.live_frames import is_our_frame, running_frames, running_namespaces
+from forgather_mem.heap.owner_paths import attributes_of, frame_name, write_path
+from forgather_mem.heap.variables import frame_variables
 
 Kind = Literal["variable", "module", "class", "traceback", "notebook"]
 
@@ -121,8 +121,8 @@ class _Search:
 
     def _look_at_running(self) -> None:
         for frame in running_frames():
-            place = place_of(frame)
-            for name, value in variables_of(frame).items():
+            place = frame_name(frame)
+            for name, value in frame_variables(frame).items():
                 self.variables.setdefault(id(value), []).append(f"local {name!r} of {place}")
 
     def _climb(self) -> None:
@@ -158,7 +158,7 @@ class _Search:
         came_from |= dict.fromkeys(self.passed_over)  # as if already seen
         here = {id(thing) for thing in self.objects}
         batch: Iterable[object] = itertools.chain(
-            (value for frame in running_frames() for value in variables_of(frame).values()),
+            (value for frame in running_frames() for value in frame_variables(frame).values()),
             (namespace for _, namespace in self.namespaces.values()),
         )
         holder: object = None
@@ -167,7 +167,7 @@ class _Search:
             for held in batch:
                 if id(held) not in came_from and gc.is_tracked(held):
                     came_from[id(held)] = holder
-                    if not (type(held) is FrameType and is_ours(held)):
+                    if not (type(held) is FrameType and is_our_frame(held)):
                         heap.append(held)
             if position == len(heap):
                 break
@@ -192,7 +192,7 @@ class _Search:
                 below = holder
 
     def _counts(self, holder: object) -> bool:
-        return id(holder) not in self.passed_over and not (type(holder) is FrameType and is_ours(holder))
+        return id(holder) not in self.passed_over and not (type(holder) is FrameType and is_our_frame(holder))
 
     def _add(self, holder: object, here: set[int]) -> None:
         for held in here.intersection(map(id, gc.get_referents(holder))):

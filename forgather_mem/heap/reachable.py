@@ -29,9 +29,9 @@ from typing import Any
 
 from forgather_mem.heap.live_frames import running_frames
 from forgather_mem.heap.object_size import LRU_CACHE
-from forgather_mem.heap.owner_paths import attributes_of, place_of, write_path
+from forgather_mem.heap.owner_paths import attributes_of, frame_name, write_path
 from forgather_mem.heap.source_lines import is_our_class, is_user_class, is_user_file, user_modules
-from forgather_mem.heap.variables import variables_of
+from forgather_mem.heap.variables import frame_variables
 
 MAX_NODES = 40_000
 # Of longer containers only the first and last few items are visited: new ones are last.
@@ -201,8 +201,8 @@ class ReachableGraph:
 
 
 def _variables(frame: FrameType) -> Iterator[tuple[str, object]]:
-    where = place_of(frame)
-    for name, value in variables_of(frame).items():
+    where = frame_name(frame)
+    for name, value in frame_variables(frame).items():
         yield f"local {name!r} of {where}", value
 
 

@@ -82,7 +82,7 @@ class _Watch:
         itself = self.itself() if self.itself is not None else None
         if itself is None and not tensors:
             return None
-        wanted = itself if itself is not None else max(tensors, key=size_of)
+        wanted = itself if itself is not None else max(tensors, key=storage_bytes)
         owners = _owners(wanted, max_owners, ignore=[tensors])
         return Retained(
             what=self.what,
@@ -136,7 +136,7 @@ def tensors_in(thing: object) -> Iterator[torch.Tensor]:
             todo += [part.state, part.param_groups]
 
 
-def size_of(tensor: torch.Tensor) -> int:
+def storage_bytes(tensor: torch.Tensor) -> int:
     """Size of a tensor's storages, in bytes."""
     return sum(size for _, size in storages_of(tensor))
 

@@ -21,7 +21,7 @@ def is_function(frame: FrameType) -> bool:
     return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
 
 
-def variables_of(frame: FrameType) -> dict[str, object]:
+def frame_variables(frame: FrameType) -> dict[str, object]:
     """A copy of the frame's variables."""
     variables = dict(frame.f_locals)
     _drop_snapshot(frame)

@@ -12,7 +12,7 @@ from types import ModuleType
 import typer
 
 from forgather_mem.cli.app import FAILURE, USAGE, complain
-from forgather_mem.cli.options import environment_of, policy_of, variables_of
+from forgather_mem.cli.options import environment_of, parse_settings, policy_of
 from forgather_mem.cli.run_arguments import Arguments
 from forgather_mem.config.check import problems
 from forgather_mem.config.environment import Config, ConfigEnvironment
@@ -25,7 +25,7 @@ _TARGET = "trainer_callbacks"
 _HEAVY = ("torch", "transformers", "transformers.trainer_callback")
 
 
-def check(arguments: Arguments) -> int:
+def check_arguments(arguments: Arguments) -> int:
     """Print what is wrong with the template, its variables or the sizes; returns the exit code, 0 for no error."""
     try:
         for _, size in arguments.max_peaks:
@@ -39,7 +39,7 @@ def check(arguments: Arguments) -> int:
 def _check_template(arguments: Arguments) -> int:
     try:
         environment, name = environment_of(arguments.template or WATCH, None, policy_of(arguments.allow))
-        variables = variables_of(arguments.settings)
+        variables = parse_settings(arguments.settings)
         light = _is_light(environment.load(name, **variables))
         if light and _is_well_without_torch(environment, name, variables):
             return 0

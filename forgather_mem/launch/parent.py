@@ -25,7 +25,7 @@ LOOK_EVERY_S = 1.0
 _SITE = os.path.join(os.path.dirname(__file__), "on_path")
 
 
-def run(words: Sequence[str]) -> int:
+def run_command(words: Sequence[str]) -> int:
     """Run `forgather-mem run WORDS...`; returns the exit code of the command, or 3 if it broke one of our limits."""
     try:
         arguments = Arguments(words)
@@ -88,9 +88,9 @@ def _check(arguments: Arguments) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     code = 1
     try:
-        from forgather_mem.launch.checking import check
+        from forgather_mem.launch.checking import check_arguments
 
-        code = check(arguments)
+        code = check_arguments(arguments)
     finally:
         sys.stderr.flush()
         os._exit(code)

@@ -57,9 +57,9 @@ def template_and_options() -> tuple[str, dict[str, Any]]:
     """What the options of `forgather-mem run` ask for: the template, and keyword arguments of `load_callbacks`."""
     options: dict[str, Any] = {}
     if settings := os.environ.get(run_session.SETTINGS):
-        from forgather_mem.cli.options import variables_of
+        from forgather_mem.cli.options import parse_settings
 
-        options.update(variables_of(settings.split("\n")))
+        options.update(parse_settings(settings.split("\n")))
     if allowed := os.environ.get(run_session.ALLOW):
         options["allow"] = allowed.split("\n")
     return os.environ.get(run_session.TEMPLATE, WATCH), options

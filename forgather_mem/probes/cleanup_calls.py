@@ -172,7 +172,7 @@ class _Calls:
         """The rows of the report, most expensive first."""
         rows = []
         for (what, file, line), site in self.sites.items():
-            shown, whose = place_of(file)
+            shown, whose = file_and_origin(file)
             rows.append(CleanupCall(what=what, file=shown, line=line, whose=whose, **asdict(site)))
         return sorted(rows, key=lambda row: -row.seconds)
 
@@ -314,12 +314,12 @@ def calls_collect(code: CodeType, at: int) -> bool:
     return bool(names) and called and any(of_line == line and name == "collect" for of_line, name in names)
 
 
-def place_of(file: str) -> tuple[str, str]:
+def file_and_origin(file: str) -> tuple[str, str]:
     """A file in short form, and its origin: "us", "library" or "user".
 
-    >>> place_of("/env/lib/python3.11/site-packages/transformers/trainer.py")
+    >>> file_and_origin("/env/lib/python3.11/site-packages/transformers/trainer.py")
     ('transformers/trainer.py', 'library')
-    >>> place_of("<stdin>"), place_of(__file__)
+    >>> file_and_origin("<stdin>"), file_and_origin(__file__)
     (('<stdin>', 'user'), ('forgather_mem/probes/cleanup_calls.py', 'us'))
     """
     if file.startswith(_US):

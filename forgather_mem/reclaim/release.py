@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from forgather_mem.heap.failed_frames import drop_frames
 from forgather_mem.heap.owners import find_owners
-from forgather_mem.heap.retained import WeakWatch, describe, size_of
+from forgather_mem.heap.retained import WeakWatch, describe, storage_bytes
 from forgather_mem.heap.variables import empty_assigned
 from forgather_mem.reclaim.sequence import GivenBack, MemoryNow, give_back, memory_now, write_steps
 from forgather_mem.sinks.console import print_line
@@ -168,14 +168,14 @@ class cleanup:  # lower case: it is used like a function, `with cleanup():`
         before = {id(tensor) for ref in self._tensors if (tensor := ref()) is not None}
         self._tensors.clear()
         tensors = _errors_and_tensors()[1]
-        new = sorted((tensor for tensor in tensors if id(tensor) not in before), key=size_of, reverse=True)
-        num_bytes = sum(size_of(tensor) for tensor in new)
+        new = sorted((tensor for tensor in tensors if id(tensor) not in before), key=storage_bytes, reverse=True)
+        num_bytes = sum(storage_bytes(tensor) for tensor in new)
         if num_bytes < MIN_KEPT_BYTES:
             return num_bytes, ()
         sentences = []
         for owner in find_owners(new[:3], max_owners=3, ignore=[new, tensors]).found:
             tensor = new[owner.target]
-            sentences.append(f"{describe(tensor)}, {format_bytes(size_of(tensor))}, held by {owner.path}")
+            sentences.append(f"{describe(tensor)}, {format_bytes(storage_bytes(tensor))}, held by {owner.path}")
         return num_bytes, tuple(sentences)
 
 

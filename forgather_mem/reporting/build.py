@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from forgather_mem.engine.summary import REPORTED, RunFacts, RunSummary, Span
+from forgather_mem.engine.summary import REPORTED, GaugeRange, RunFacts, RunSummary
 from forgather_mem.files import make_real_folder, replace_file
 from forgather_mem.formats.ring import files_by_rank
 from forgather_mem.formats.stalls import may_stall
@@ -218,7 +218,7 @@ def _peaks(summary: RunSummary) -> Iterator[Peak]:
         yield from found
 
 
-def _not_read_since(summary: RunSummary, phase: str, span: Span, whole: Span) -> int | None:
+def _not_read_since(summary: RunSummary, phase: str, span: GaugeRange, whole: GaugeRange) -> int | None:
     """The last step that could tell this phase of every step, if a higher peak elsewhere has hidden it for long."""
     hidden = phase in STEP_PHASES and span.highest < _SAME_FRAC * whole.highest
     steps_since = summary.last_step - span.read
@@ -297,24 +297,24 @@ def _start(summary: RunSummary, name: str) -> float:
     return summary.started_with.get(name, first) if first else first
 
 
-def _span(summary: RunSummary, name: str) -> Span:
+def _span(summary: RunSummary, name: str) -> GaugeRange:
     assert name in REPORTED or name.startswith("phase/"), f"{name} must stand in REPORTED of engine/summary.py"
-    return summary.spans.get(name) or Span(0.0, 0.0, 0.0, 0)
+    return summary.spans.get(name) or GaugeRange(0.0, 0.0, 0.0, 0)
 
 
-def _host_peak(summary: RunSummary) -> Span:
+def _host_peak(summary: RunSummary) -> GaugeRange:
     return _highest(summary, "host", "host/rss_peak_bytes", "host/rss_bytes")
 
 
-def _device_peak(summary: RunSummary) -> Span:
+def _device_peak(summary: RunSummary) -> GaugeRange:
     return _highest(summary, "device", "device/step_peak_bytes", "device/allocated_bytes")
 
 
-def _highest(summary: RunSummary, place: str, *names: str) -> Span:
+def _highest(summary: RunSummary, place: str, *names: str) -> GaugeRange:
     """The highest of these gauges and of the phases: an evaluation after the last step appears in a phase only."""
     spans = [_span(summary, name) for name in names]
     spans += [
-        Span(span.highest, span.highest, span.highest, span.step, phase)
+        GaugeRange(span.highest, span.highest, span.highest, span.step, phase)
         for (where, phase), span in summary.phases.items()
         if where == place
     ]

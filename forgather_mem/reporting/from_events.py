@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from forgather_mem.engine.summary import RunFacts, RunSummary, Span
+from forgather_mem.engine.summary import GaugeRange, RunFacts, RunSummary
 from forgather_mem.formats.jsonl import LogReader, log_files
-from forgather_mem.formats.scalars import Series, read_scalars
+from forgather_mem.formats.scalars import ScalarSeries, read_scalars
 from forgather_mem.reporting.build import build_report
 from forgather_mem.sinks.tags import tag_of
 from forgather_mem.telemetry.metrics import Metric, every_metric
@@ -81,7 +81,7 @@ def report_of_events(folder: str | Path) -> RunReport:
         summary.facts.wall_s = max(float(series.wall_times_s.max()) for series in everything) - began_s
     for name, series in page.series.items():
         at, values = int(series.values.argmax()), series.values
-        summary.spans[name] = Span(float(values[0]), float(values[-1]), float(values[at]), int(series.steps[at]))
+        summary.spans[name] = GaugeRange(float(values[0]), float(values[-1]), float(values[at]), int(series.steps[at]))
         summary.latest[name] = float(values[-1])
     if "step/self_s" in page.series:
         summary.self_s = float(page.series["step/self_s"].values.sum())
@@ -100,7 +100,7 @@ class _Page:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self.series: dict[str, Series] = {}
+        self.series: dict[str, ScalarSeries] = {}
         self.device: int | None = None
         for tag, series in read_scalars(folder, wanted=lambda tag: _row_of(tag) is not None).series.items():
             row, index = _row_of(tag) or (None, None)
@@ -123,24 +123,24 @@ def _row_of(tag: str) -> tuple[Metric, int | None] | None:
     return None if row is None else (row, int(of_a_device[1]) if of_a_device else None)
 
 
-def _sound(series: Series) -> Series:
+def _sound(series: ScalarSeries) -> ScalarSeries:
     """Without the points that can't be sizes, times or steps: the file may be anybody's."""
     import numpy as np
 
     good = np.abs(series.values) < MOST / GIB  # which NaN is not; a value may be in GiB
     for numbers in (series.steps.astype(float), series.wall_times_s):
         good &= np.abs(numbers) < MOST
-    return Series(steps=series.steps[good], wall_times_s=series.wall_times_s[good], values=series.values[good])
+    return ScalarSeries(steps=series.steps[good], wall_times_s=series.wall_times_s[good], values=series.values[good])
 
 
-def _first_step(series: Series) -> int:
+def _first_step(series: ScalarSeries) -> int:
     """The step at which the run began: one record period before the first record."""
     steps = series.steps
     spacing = int(steps[1] - steps[0]) if len(steps) > 1 else 1
     return max(0, int(steps[0]) - max(1, spacing))
 
 
-def _add_limits(summary: RunSummary, series: dict[str, Series]) -> None:
+def _add_limits(summary: RunSummary, series: dict[str, ScalarSeries]) -> None:
     """Derive the limits from the curves of used fractions."""
     used_frac, available = series.get("host/limit_used_frac"), series.get("host/available_bytes")
     if used_frac is not None and available is not None and used_frac.values[0] < 1:

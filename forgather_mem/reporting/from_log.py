@@ -17,18 +17,18 @@ from forgather_mem.formats.ring import Ring
 from forgather_mem.reporting.build import build_report
 from forgather_mem.reporting.growth import Growth
 from forgather_mem.system.cgroups import kills_since
-from forgather_mem.system.process_start import is_running
+from forgather_mem.system.process_start import is_process_running
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.metrics import every_metric
 from forgather_mem.telemetry.records import Finding, Sample
-from forgather_mem.telemetry.report import ADDED, Action, KilledReport, LedgerRow, Part, Rank, RunReport
+from forgather_mem.telemetry.report import ADDED, Action, KilledReport, LedgerRow, Rank, ReportPart, RunReport
 from forgather_mem.telemetry.report_schema import MOST, checked_report, from_dict, to_dict
 
 _KNOWN = frozenset(row.name for row in every_metric())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kills(Part):
+class _Kills(ReportPart):
     """The kernel's counter of out-of-memory kills when the run began."""
 
     file: str
@@ -39,7 +39,7 @@ class _Kills(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Process(Part):
+class _Process(ReportPart):
     """What a process said of itself, in its log or its black box."""
 
     rank: Rank = field(default=0, metadata=ADDED)
@@ -179,7 +179,7 @@ class _LogReplay:
     def _facts(self) -> RunFacts:
         process, ring = self.process, self._ring
         end = ring.state.end if ring is not None and ring.state.end != "running" else None
-        if end is None and process.pid and is_running(process.pid, process.host, process.process) is False:
+        if end is None and process.pid and is_process_running(process.pid, process.host, process.process) is False:
             end = "killed"
         return RunFacts(
             script=process.script,

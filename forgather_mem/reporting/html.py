@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from forgather_mem.reporting.from_events import Curve
-from forgather_mem.reporting.html_plot import Line, Marks, Plot, bar_html, escape, plot_html
+from forgather_mem.reporting.html_plot import Marks, Plot, PlotLine, bar_html, escape, plot_html
 from forgather_mem.reporting.html_style import SCRIPT, STYLE
 from forgather_mem.reporting.table import format_place
-from forgather_mem.reporting.text import report_text
+from forgather_mem.reporting.text import report_text, script_name
 from forgather_mem.telemetry.events import PHASES
 from forgather_mem.telemetry.report import Peak, RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
@@ -36,7 +36,7 @@ def report_html(report: RunReport, curves: Curves) -> str:
         report: The report.
         curves: The available curves, by the names in `CURVES`.
     """
-    title = escape(f"{report.run.script.rpartition('/')[2] or 'training'}: where the memory went")
+    title = escape(f"{script_name(report)}: where the memory went")
     body = [
         f'<pre class="text">{escape(report_text(report))}</pre>',
         *_plots(report, curves),
@@ -96,7 +96,7 @@ def _wanted(report: RunReport, curves: Curves) -> Iterator[Plot]:
     )
     for family, where in (("phase/device/", "the device"), ("phase/host/", "the host")):
         names = [(f"{family}{phase}_peak_bytes", phase, 1 + number % 7, "") for number, phase in enumerate(PHASES)]
-        yield Plot(title=f"Highest in each phase, on {where}", lines=_lines(curves, *names))
+        yield Plot(title=f"Peak in each phase, on {where}", lines=_lines(curves, *names))
     yield Plot(
         title="Pauses: Python's collector, and our actions",
         lines=_lines(
@@ -108,9 +108,9 @@ def _wanted(report: RunReport, curves: Curves) -> Iterator[Plot]:
     )
 
 
-def _lines(curves: Curves, *wanted: tuple[str, str, int, str]) -> list[Line]:
+def _lines(curves: Curves, *wanted: tuple[str, str, int, str]) -> list[PlotLine]:
     return [
-        Line(label=label, curve=curves[name], colour=colour, area=form == "area", stems=form == "stems")
+        PlotLine(label=label, curve=curves[name], colour=colour, area=form == "area", stems=form == "stems")
         for name, label, colour, form in wanted
         if name in curves
     ]

@@ -28,7 +28,7 @@ def escape(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class PlotLine:
     """One curve of a plot.
 
     Attributes:
@@ -63,7 +63,7 @@ class Plot:
     """
 
     title: str
-    lines: Sequence[Line]
+    lines: Sequence[PlotLine]
     unit: str = "bytes"
     marks: Sequence[Marks] = field(default_factory=tuple)
     limit: tuple[str, float] | None = None
@@ -186,7 +186,7 @@ class _Scale:
         return f"{100 * self.x(step) / _WIDTH:.2f}"
 
 
-def _shapes(line: Line, points: Sequence[tuple[int, float]], scale: _Scale) -> Iterable[str]:
+def _shapes(line: PlotLine, points: Sequence[tuple[int, float]], scale: _Scale) -> Iterable[str]:
     if line.stems:
         path = " ".join(f"M{scale.x(step)},{_HEIGHT} V{scale.y(value)}" for step, value in points if value > 0)
     else:

@@ -11,7 +11,7 @@ from forgather_mem.units import GIB
 _WHOSE = {"cgroup": "container", "host": "machine"}
 
 
-class Place(NamedTuple):
+class MemoryRow(NamedTuple):
     """One kind of memory: `at` is when its peak was, `whose` the source of the limit, if there is one to show."""
 
     label: str
@@ -55,21 +55,21 @@ def times_of_peaks(report: RunReport) -> dict[str, str]:
     return {peak.where: format_time(peak.step, peak.phase) for peak in reversed(report.peaks)}
 
 
-def places(report: RunReport) -> Iterator[Place]:
+def places(report: RunReport) -> Iterator[MemoryRow]:
     """Each kind of memory of a report; with several ranks, the device that was fullest."""
     times = times_of_peaks(report)
     for device in report.device if report.ranks is None else report.device[:1]:
         label, at = format_place(device.where), times.get(device.where, "")
         start, end, peak = device.allocated_start_bytes, device.allocated_end_bytes, device.peak_allocated_bytes
-        yield Place(f"{label} used", start, end, peak, at, device.total_bytes, "")
+        yield MemoryRow(f"{label} used", start, end, peak, at, device.total_bytes, "")
         start, end, peak = device.reserved_start_bytes, device.reserved_end_bytes, device.peak_reserved_bytes
-        yield Place(f"{label} reserved", start, end, peak, "", 0, "")
+        yield MemoryRow(f"{label} reserved", start, end, peak, "", 0, "")
     host = report.host
     if host.rss_peak_bytes:
         whose = _WHOSE.get(host.limit_kind, "") if host.limit_bytes else ""
         at = times.get("host", "")
         sizes = host.rss_start_bytes, host.rss_end_bytes, host.rss_peak_bytes
-        yield Place("host", *sizes, at, host.limit_bytes, whose)
+        yield MemoryRow("host", *sizes, at, host.limit_bytes, whose)
 
 
 def table_lines(report: RunReport) -> list[str]:

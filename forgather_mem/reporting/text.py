@@ -30,7 +30,7 @@ from forgather_mem.reporting.problems import (
     was_out_of_memory,
 )  # fmt: skip
 from forgather_mem.reporting.table import format_gib, places, table_lines
-from forgather_mem.telemetry.report import Extremes, Part, RunReport
+from forgather_mem.telemetry.report import Extremes, ReportPart, RunReport
 from forgather_mem.units import GIB, format_bytes, format_duration
 
 MAX_LINES = 25
@@ -71,7 +71,7 @@ def _printable(value: T) -> T:
     made: object = value
     if isinstance(value, str):
         made = value if value.isprintable() else escape_controls(value)
-    elif isinstance(value, Part):
+    elif isinstance(value, ReportPart):
         made = type(value)(**{one.name: _printable(getattr(value, one.name)) for one in fields(value)})
     elif isinstance(value, Mapping):
         made = {_printable(key): _printable(part) for key, part in value.items()}
@@ -192,7 +192,7 @@ def _long(report: RunReport, width: int, most: int, every_suspect: bool) -> list
 def _head(report: RunReport, width: int) -> str:
     ending = _ending(report)
     room = width - len(f"== forgather-mem ==  == {ending} =")
-    script = _script(report)
+    script = script_name(report)
     if len(script) > room:
         script = script[: max(1, room - 3)] + "..."
     return f"== forgather-mem == {script} == {ending} ".ljust(width, "=")
@@ -222,7 +222,8 @@ def _ending(report: RunReport) -> str:
     return f"{how.get(run.end, run.end)} after {done}{took}"
 
 
-def _script(report: RunReport) -> str:
+def script_name(report: RunReport) -> str:
+    """What was run, in a word: the script without its folder, or the package of `python -m package`."""
     folder, name = os.path.split(report.run.script)
     if name == "__main__.py":  # python -m package
         name = os.path.basename(folder)

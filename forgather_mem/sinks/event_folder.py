@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from forgather_mem.formats.event_file import is_ours
+from forgather_mem.formats.event_file import is_our_file
 
 # `output_dir/runs/<time>_<host>/<trial>` is the deepest folder that transformers writes to.
 _MAX_DEPTH = 3
 
 
-def find_folder(logging_dir: str | Path | None, output_dir: Path | None, began_s: float) -> str:
+def find_event_folder(logging_dir: str | Path | None, output_dir: Path | None, began_s: float) -> str:
     """The folder or its address: the requested one, else the one this process's trainer writes to, else a new one.
 
     Args:
@@ -79,4 +79,4 @@ def _files_of_this_process(output_dir: Path) -> Iterator[_Found]:
         for name in names:
             match = pattern.search(name)
             if match:
-                yield _Found(int(match[1]), int(match[2]), Path(folder), name, is_ours(name))
+                yield _Found(int(match[1]), int(match[2]), Path(folder), name, is_our_file(name))

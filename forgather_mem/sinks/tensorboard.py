@@ -19,7 +19,7 @@ from forgather_mem.formats.summaries import (
     text_payload,
 )
 from forgather_mem.sinks.charts import charts_for
-from forgather_mem.sinks.event_folder import find_folder
+from forgather_mem.sinks.event_folder import find_event_folder
 from forgather_mem.sinks.event_page import open_events
 from forgather_mem.sinks.step_points import StepPoints
 from forgather_mem.sinks.tags import Columns
@@ -197,7 +197,7 @@ class _Page:
             self.out.close()
 
     def _find_folder(self) -> str:
-        self.folder = find_folder(self._sink.logging_dir, self._output_dir, self._began_s)
+        self.folder = find_event_folder(self._sink.logging_dir, self._output_dir, self._began_s)
         return self.folder
 
     def _forget_what_was_said(self) -> None:

@@ -22,7 +22,7 @@ def process_start(pid: int | str = "self") -> str:
         return ""
 
 
-def is_running(pid: int, host: str, start: str) -> bool | None:
+def is_process_running(pid: int, host: str, start: str) -> bool | None:
     """Whether a process is still there; None when this machine can't know.
 
     Args:
@@ -30,7 +30,7 @@ def is_running(pid: int, host: str, start: str) -> bool | None:
         host: The name of its machine.
         start: What `process_start` gave for it then.
 
-    >>> is_running(os.getpid(), os.uname().nodename, process_start())
+    >>> is_process_running(os.getpid(), os.uname().nodename, process_start())
     True
     """
     if host != os.uname().nodename or not os.path.isdir("/proc/self"):

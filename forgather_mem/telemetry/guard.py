@@ -18,7 +18,7 @@ R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
 
-class Part(Protocol):
+class Guarded(Protocol):
     """Something that is called again and again, and no longer after three failures in a row.
 
     Attributes:
@@ -77,7 +77,7 @@ class FailureGuard:
             _warn("%s failed; training continues: %r", name, error, exc_info=error)
         return not self.strict
 
-    def strike(self, part: Part, error: Exception) -> bool:
+    def strike(self, part: Guarded, error: Exception) -> bool:
         """As `keeps`; the third failure in a row switches the part off."""
         if not self.keeps(part.name, error):
             return False

@@ -23,14 +23,14 @@ Action = Literal["collect", "clear", "trim"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ReportPart:
     """What all parts have: `extra`, the keys of a newer version as they were read."""
 
     extra: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training(Part):
+class Training(ReportPart):
     """The process that trained."""
 
     script: str = ""
@@ -47,7 +47,7 @@ class Training(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostMemory(Part):
+class HostMemory(ReportPart):
     """Resident memory of the process, and the smallest limit that applies."""
 
     rss_start_bytes: int = 0
@@ -59,7 +59,7 @@ class HostMemory(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMemory(Part):
+class DeviceMemory(ReportPart):
     """An accelerator's allocator in this process, and the size of the card."""
 
     name: str
@@ -80,7 +80,7 @@ class DeviceMemory(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peak(Part):
+class Peak(ReportPart):
     """The peak of the run on "host" or "gpu{i}", or of one phase there."""
 
     where: str
@@ -93,7 +93,7 @@ class Peak(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Breakdown(Part):
+class Breakdown(ReportPart):
     """What memory consisted of, each part at its own peak."""
 
     parameters: int = 0
@@ -111,7 +111,7 @@ class Breakdown(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collector(Part):
+class Collector(ReportPart):
     """Python's collector: full collections, and all of its pauses, whatever caused them."""
 
     collections: int = 0
@@ -121,7 +121,7 @@ class Collector(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheClears(Part):
+class CacheClears(ReportPart):
     """Our clears of the device cache."""
 
     clears: int = 0
@@ -130,7 +130,7 @@ class CacheClears(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanupCall(Part):
+class CleanupCall(ReportPart):
     """All calls of "gc.collect" or of one `empty_cache` from one line."""
 
     what: str
@@ -143,7 +143,7 @@ class CleanupCall(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeakSuspect(Part):
+class LeakSuspect(ReportPart):
     """A holder that may explain a leak."""
 
     type: str
@@ -163,7 +163,7 @@ class LeakSuspect(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeakReport(Part):
+class LeakReport(ReportPart):
     """The verdict on leaks."""
 
     verdict: Verdict = "not enough data"
@@ -189,7 +189,7 @@ NOT_JUDGED = LeakReport()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerRow(Part):
+class LedgerRow(ReportPart):
     """All our own collections, clears or trims."""
 
     what: Action
@@ -202,7 +202,7 @@ class LedgerRow(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OomReport(Part):
+class OomReport(ReportPart):
     """An out-of-memory error."""
 
     where: Memory
@@ -233,7 +233,7 @@ class OomReport(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KilledReport(Part):
+class KilledReport(ReportPart):
     """A process that ended without saying so, with its last sign of life."""
 
     signal: int | None = None  # which only its parent knows
@@ -252,7 +252,7 @@ class KilledReport(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change(Part):
+class Change(ReportPart):
     """One thing to change or, in a good run, what would still fit."""
 
     text: str  # what to do, as the user would type it
@@ -268,7 +268,7 @@ class Change(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastError(Part):
+class LastError(ReportPart):
     """What a process leaves for the report that its parent writes; `pid` if its training has told of the error."""
 
     oom: OomReport
@@ -277,7 +277,7 @@ class LastError(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackedOff(Part):
+class BackedOff(ReportPart):
     """A reading that was taken less often than asked, to stay within the budget."""
 
     what: str
@@ -285,7 +285,7 @@ class BackedOff(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overhead(Part):
+class Overhead(ReportPart):
     """What watching cost; of a step in steady state, without what is done once.
 
     Processor time, and waits for a disk or a device; not the waits for a processor that others keep busy.
@@ -301,7 +301,7 @@ class Overhead(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankRow(Part):
+class RankRow(ReportPart):
     """One rank of a merged report; `leak` is its verdict."""
 
     rank: Rank
@@ -316,7 +316,7 @@ class RankRow(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extremes(Part):
+class Extremes(ReportPart):
     """The lowest and the highest of the ranks' peaks, and the rank of the highest."""
 
     min: int
@@ -325,7 +325,7 @@ class Extremes(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread(Part):
+class Spread(ReportPart):
     """How far the ranks are apart."""
 
     host_peak_bytes: Extremes
@@ -336,7 +336,7 @@ class Spread(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunReport(Part):
+class RunReport(ReportPart):
     """The report of a run, or of a running one up to now."""
 
     schema: Literal[1] = 1

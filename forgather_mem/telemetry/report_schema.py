@@ -16,7 +16,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from forgather_mem.files import read_regular
-from forgather_mem.telemetry.report import Part, RunReport
+from forgather_mem.telemetry.report import ReportPart, RunReport
 
 # The report of 4,000 ranks takes 3 MB.
 MAX_REPORT_BYTES = 4 * 2**20
@@ -26,7 +26,7 @@ _MAX_TEXT, _MAX_DEPTH, _MAX_NAMED = 10_000, 20, 3
 _MAX_ROWS = 100_000
 _EMPTY: dict[object, object] = {str: "", int: 0, float: 0.0, bool: False}
 
-P = TypeVar("P", bound=Part)
+P = TypeVar("P", bound=ReportPart)
 T = TypeVar("T")
 
 
@@ -65,7 +65,7 @@ def _key(one: Field[object], kind: object) -> Key:
     return Key(kind, default, "added" in one.metadata, "rare" in one.metadata)
 
 
-def to_dict(part: Part) -> dict[str, Any]:
+def to_dict(part: ReportPart) -> dict[str, Any]:
     """A part of the report as plain JSON values, for users and for files."""
     keys = keys_of(type(part)).items()
     values = ((name, getattr(part, name), key) for name, key in keys)
@@ -74,7 +74,7 @@ def to_dict(part: Part) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, Part):
+    if isinstance(value, ReportPart):
         return to_dict(value)
     if isinstance(value, tuple):
         return [_plain(row) for row in value]
@@ -207,7 +207,7 @@ def _fit_rows(value: object, kinds: tuple[object, ...], place: str, wrong: list[
 
 
 def _is_part(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Part)
+    return isinstance(kind, type) and issubclass(kind, ReportPart)
 
 
 def _default(kind: object) -> object:

@@ -11,7 +11,7 @@ from forgather_mem.telemetry import run_session
 logger = logging.getLogger(__name__)
 
 
-def is_off() -> bool:
+def is_switched_off() -> bool:
     """As `run_session.is_off`; a value that is neither on nor off is named once, by rank 0 of the first process."""
     unknown = run_session.unknown_switch()
     if unknown is not None and run_session.FOLDER not in os.environ and run_session.rank_and_size()[0] == 0:
@@ -20,7 +20,7 @@ def is_off() -> bool:
 
 
 def why_off() -> str:
-    """The end of a sentence that says why nothing is watched; only where `is_off()`."""
+    """The end of a sentence that says why nothing is watched; only where `is_switched_off()`."""
     return f"it is switched off by {run_session.SWITCH}={os.environ[run_session.SWITCH]} in the environment"
 
 

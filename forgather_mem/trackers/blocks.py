@@ -12,7 +12,7 @@ from forgather_mem.sinks.console import print_line
 from forgather_mem.system.call_wrapping import around_calls
 from forgather_mem.system.usage import Span, UsageSpan, UsageWindow
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.switch import is_off
+from forgather_mem.telemetry.switch import is_switched_off
 from forgather_mem.trackers.text import block_lines
 
 Say = Callable[[str], object]
@@ -31,7 +31,7 @@ def switched_on(owner: str, enabled: bool) -> bool:
     """
     if not isinstance(enabled, bool):
         raise ValueError(f"{owner}(enabled={enabled!r}): give true or false")
-    return enabled and not is_off()
+    return enabled and not is_switched_off()
 
 
 class TrackedBlock:

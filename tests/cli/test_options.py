@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
-from forgather_mem.cli.options import variables_of
+from forgather_mem.cli.options import parse_settings
 
 
 def test_settings_are_yaml_values_under_dotted_keys():
     settings = ["a=1", "b=x", "c=[1, {d: ~}]", "e.f.g=1e-4", "e.f.h=on", "i=", "j=a=b", "k='1'"]
     expected = {"a": 1, "b": "x", "c": [1, {"d": None}], "e": {"f": {"g": 1e-4, "h": True}}, "i": None, "j": "a=b"}
-    assert variables_of(settings) == {**expected, "k": "1"}
+    assert parse_settings(settings) == {**expected, "k": "1"}
 
 
 def test_a_template_may_be_a_file_anywhere(cli, here, tmp_path_factory, monkeypatch):

@@ -20,7 +20,7 @@ from forgather_mem.formats.event_file import (
     EventFile,
     crc32c,
     frame,
-    is_ours,
+    is_our_file,
     payloads,
 )
 
@@ -68,7 +68,7 @@ def test_our_file_is_one_that_tensorboard_takes_and_reads(tmp_path: Path) -> Non
     file.close()
     (path,) = tmp_path.iterdir()
     assert IsTensorFlowEventsFile(str(path))
-    assert is_ours(path.name)
+    assert is_our_file(path.name)
     events = [Event.FromString(raw) for raw in RawEventFileLoader(str(path)).Load()]
     assert events[0].file_version == "brain.Event:2"
     assert [event.step for event in events[1:]] == [0, 1, 2]

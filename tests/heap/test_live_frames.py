@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 from forgather_mem.callbacks import MemoryCallback
-from forgather_mem.heap.live_frames import is_ours, is_running, running_frames, running_namespaces
+from forgather_mem.heap.live_frames import is_frame_running, is_our_frame, running_frames, running_namespaces
 
 
 def names() -> list[str]:
@@ -56,8 +56,8 @@ def test_a_function_runs_until_it_has_returned() -> None:
 
     generator = numbers()
     frame = next(generator)
-    assert not is_running(frame), "it waits, and is in nobody's way"
-    assert is_running(sys._getframe())
+    assert not is_frame_running(frame), "it waits, and is in nobody's way"
+    assert is_frame_running(sys._getframe())
     generator.close()
 
 
@@ -68,9 +68,9 @@ def test_a_function_of_this_library_is_not_the_users() -> None:
         @property
         def events(self) -> tuple[str, ...]:
             caller = sys._getframe(1)
-            while not is_ours(caller) and caller.f_back is not None:
+            while not is_our_frame(caller) and caller.f_back is not None:
                 caller = caller.f_back
-            seen.append((is_ours(caller), any(frame is caller for frame in running_frames())))
+            seen.append((is_our_frame(caller), any(frame is caller for frame in running_frames())))
             return ()
 
         every_steps, every_epochs, limit = 1, 0, None
@@ -79,4 +79,4 @@ def test_a_function_of_this_library_is_not_the_users() -> None:
 
     MemoryCallback([Rule(Looks(), [print])], [])  # type: ignore[list-item]
     assert seen[0] == (True, False)
-    assert not is_ours(sys._getframe())
+    assert not is_our_frame(sys._getframe())

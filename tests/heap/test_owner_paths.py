@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from forgather_mem.heap.owner_paths import MAX_KEY_CHARS, attributes_of, place_of, write_path
+from forgather_mem.heap.owner_paths import MAX_KEY_CHARS, attributes_of, frame_name, write_path
 
 
 class Trainer:
@@ -94,7 +94,7 @@ def test_where_no_code_leads_there_it_is_said_in_words() -> None:
     next(generator)
     assert write_path([generator, thing]).startswith(", local 'inside' of numbers (test_owner_paths.py:")
     here = sys._getframe()
-    assert write_path([here, thing]) == f", local 'thing' of {place_of(here)}"
+    assert write_path([here, thing]) == f", local 'thing' of {frame_name(here)}"
 
 
 def test_the_names_of_a_module_are_attributes_and_a_long_key_is_cut() -> None:

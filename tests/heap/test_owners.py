@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from forgather_mem.heap.owners import Owner, find_owners
-from forgather_mem.heap.variables import variables_of
+from forgather_mem.heap.variables import frame_variables
 
 HERE = sys.modules[__name__]
 CACHE: dict[str, Any] = {}
@@ -148,7 +148,7 @@ def test_a_traceback_that_is_kept_says_the_function_and_its_variable() -> None:
     owners = find_owners([watched[0]()]).found
     (owner,) = (owner for owner in owners if owner.kind == "traceback")
     assert owner.path.startswith(f"{__name__}.CACHE['last'].__traceback__, local 'model' of train (test_owners.py:")
-    variables_of(CACHE["last"].__traceback__.tb_next.tb_frame)  # a debugger's look makes it no second owner
+    frame_variables(CACHE["last"].__traceback__.tb_next.tb_frame)  # a debugger's look makes it no second owner
     assert [owner.kind for owner in kept_elsewhere(watched[0]())] == ["traceback"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from forgather_mem.heap.retained import Retained, WeakWatch, describe, size_of, tensors_in
+from forgather_mem.heap.retained import Retained, WeakWatch, describe, storage_bytes, tensors_in
 
 KEPT: dict[str, Any] = {}
 
@@ -74,7 +74,7 @@ def test_the_tensors_of_an_optimizer_and_of_containers_are_found_each_once() -> 
     found = {id(tensor) for tensor in tensors_in([{"model": model}, (optimizer, optimizer)])}
     assert {id(weight), id(weight.grad), id(model.mask), id(momentum)} <= found
     assert len(list(tensors_in([weight, weight]))) == 2, "it and its gradient"
-    assert size_of(torch.zeros(1000)[:1]) == 4000
+    assert storage_bytes(torch.zeros(1000)[:1]) == 4000
 
 
 def test_a_description_is_short() -> None:

@@ -8,7 +8,7 @@ import weakref
 from types import FrameType
 from typing import Any
 
-from forgather_mem.heap.variables import empty_assigned, is_function, variables_of
+from forgather_mem.heap.variables import empty_assigned, frame_variables, is_function
 
 
 class Thing:
@@ -27,7 +27,7 @@ def test_only_a_function_has_variables_of_its_own() -> None:
 def test_reading_keeps_nothing_alive() -> None:
     thing = Thing()
     watched = weakref.ref(thing)
-    found = variables_of(sys._getframe())
+    found = frame_variables(sys._getframe())
     assert found["thing"] is thing
     del thing, found
     assert watched() is None, "no snapshot of the variables is left in this frame"
@@ -36,7 +36,7 @@ def test_reading_keeps_nothing_alive() -> None:
 def test_a_snapshot_of_the_user_stays_as_it_was() -> None:
     thing = Thing()
     snapshot = locals()
-    assert variables_of(sys._getframe())["thing"] is thing
+    assert frame_variables(sys._getframe())["thing"] is thing
     assert snapshot["thing"] is thing
 
 

@@ -10,10 +10,10 @@ from tests.launch.commands import ROOT, python, run
 _CHECK = """
 import json, sys
 from forgather_mem.cli.run_arguments import Arguments
-from forgather_mem.launch.checking import check
+from forgather_mem.launch.checking import check_arguments
 codes = []
 for words in json.loads(sys.argv[1]):
-    codes.append((check(Arguments([*words, "train.py"])), "torch" in sys.modules))
+    codes.append((check_arguments(Arguments([*words, "train.py"])), "torch" in sys.modules))
 print(json.dumps(codes))
 """
 MISTAKE = """-- extends "callbacks/memory.yaml"

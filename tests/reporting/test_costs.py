@@ -85,3 +85,9 @@ def test_of_a_short_run_the_cost_of_the_start_is_told_apart_from_what_a_step_cos
     assert "OWN COST  25.0 % of the run: 0.2 ms a step (1.0 %), 290.0 ms once\n" in text_of(report)
     report["leak"].update(verdict="no leak", bytes_per_step_high=4096.0)
     assert "Own cost 1.0 % of a step and 290.0 ms once." in " ".join(text_of(report).split())
+
+
+def test_what_freeing_memory_took_beside_busy_processes_is_no_more_than_all_that_we_cost() -> None:
+    summary = gpu_run()  # 400 ms of actions, by the clock on the wall
+    summary.self_s = 0.3
+    assert "(300.0 ms, nearly all of it to free memory)" in " ".join(text_of(built(summary)).split())

@@ -7,13 +7,13 @@ from dataclasses import MISSING, FrozenInstanceError, fields
 import pytest
 
 from forgather_mem.telemetry import report
-from forgather_mem.telemetry.report import Breakdown, DeviceMemory, Part, RunReport
+from forgather_mem.telemetry.report import Breakdown, DeviceMemory, ReportPart, RunReport
 
-PARTS = [part for part in vars(report).values() if isinstance(part, type) and issubclass(part, Part)]
+PARTS = [part for part in vars(report).values() if isinstance(part, type) and issubclass(part, ReportPart)]
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
-def test_a_key_that_came_later_has_a_value_where_an_older_file_lacks_it(part: type[Part]) -> None:
+def test_a_key_that_came_later_has_a_value_where_an_older_file_lacks_it(part: type[ReportPart]) -> None:
     later = [one for one in fields(part) if one.metadata.get("added")]
     assert [one.name for one in later if one.default is MISSING and one.default_factory is MISSING] == []
     assert [one.name for one in later if not one.metadata.keys() <= {"added", "rare"}] == []

@@ -20,8 +20,8 @@ from forgather_mem.telemetry.report import (
     LastError,
     LeakReport,
     OomReport,
-    Part,
     Peak,
+    ReportPart,
     RunReport,
     Training,
 )
@@ -37,7 +37,7 @@ from forgather_mem.telemetry.report_schema import (
 from tests.json_schema import FILE, assert_fits, faults, schema
 from tests.reporting.report_fixtures import all_well, killed, leaking, out_of_memory
 
-PARTS = [part for part in vars(parts).values() if isinstance(part, type) and issubclass(part, Part)]
+PARTS = [part for part in vars(parts).values() if isinstance(part, type) and issubclass(part, ReportPart)]
 
 
 def filled(kind: Any) -> Any:
@@ -69,7 +69,7 @@ def test_the_committed_schema_is_what_the_classes_give() -> None:
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
-def test_every_part_with_everything_that_may_be_in_it_survives_json(part: type[Part]) -> None:
+def test_every_part_with_everything_that_may_be_in_it_survives_json(part: type[ReportPart]) -> None:
     whole = filled(part)
     plain = to_dict(whole)
     assert set(plain) == set(keys_of(part)) == {one.name for one in fields(part)} - {"extra"}

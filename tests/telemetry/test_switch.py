@@ -116,7 +116,7 @@ def test_a_value_that_is_neither_is_named_once(
 
 def test_run_names_such_a_value_once_and_runs_alone_when_switched_off(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text("from forgather_mem.telemetry import switch\nprint(switch.is_off())\n")
+    script.write_text("from forgather_mem.telemetry import switch\nprint(switch.is_switched_off())\n")
     said = {}
     for value in ("maybe", "No"):
         words = [sys.executable, "-m", "forgather_mem", "run", str(script)]

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from forgather_mem.sinks.event_folder import find_folder
+from forgather_mem.sinks.event_folder import find_event_folder
 from forgather_mem.sinks.event_page import EventPage
 from forgather_mem.telemetry.records import Moment
 
@@ -33,7 +33,7 @@ def event_folder(moment: Moment, asked: str | Path | None, began_s: float) -> st
 
 
 def _find(moment: Moment, began_s: float) -> str:
-    found = find_folder(None, moment.run.output_dir, began_s)
+    found = find_event_folder(None, moment.run.output_dir, began_s)
     # Forgather's trainer and transformers 4 have a folder among their arguments, possibly still empty.
     of_trainer = getattr(moment.args, "logging_dir", None)
     if of_trainer and not os.environ.get("TENSORBOARD_LOGGING_DIR") and not os.path.isdir(found):

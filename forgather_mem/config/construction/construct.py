@@ -18,7 +18,7 @@ from forgather_mem.config.construction.filling import filled_arguments, filled_l
 from forgather_mem.config.construction.resolve import Callee, Resolver, is_file
 from forgather_mem.config.construction.sizes import Sizes, TooLarge
 from forgather_mem.config.construction.value_builtins import Values
-from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, DictNode, ListNode, Node, Value, VarNode, walk
+from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, DictNode, ListNode, Node, Value, VarNode, walk_nodes
 from forgather_mem.config.policy.remote_code import ArgumentCheck
 from forgather_mem.errors import TemplateError
 
@@ -100,7 +100,7 @@ class Partial:
         def parts(node: Node) -> Sequence[Node]:
             return () if node.is_singleton and id(node) in singletons else resolver.parts(node)
 
-        for node in walk([self._node], parts):
+        for node in walk_nodes([self._node], parts):
             if node.is_singleton:
                 cell = self._cells[id(node)] = cells.setdefault(id(node), Cell(node))
                 cell.fill(singletons)

@@ -13,7 +13,7 @@ from forgather_mem.config.construction.construct import Builder
 from forgather_mem.config.construction.resolve import MAX_NAMES, Callee, Resolver, is_file
 from forgather_mem.config.construction.sizes import TooLarge
 from forgather_mem.config.construction.value_types import accepted_by
-from forgather_mem.config.graph.nodes import NO_DEFAULT, TEXT, CallNode, Node, Value, VarNode, shortened
+from forgather_mem.config.graph.nodes import NO_DEFAULT, TEXT, CallNode, Node, Value, VarNode, shortened_text
 from forgather_mem.errors import TemplateError
 
 _OURS = tuple(f"forgather_mem.{part}." for part in ("callbacks", "telemetry", "probes", "actions", "sinks"))
@@ -68,7 +68,7 @@ class _Search:
         try:
             callee = self._builder.callee(node)
             if hint := self._resolver.missing_colon(node, callee):
-                message = f"the only argument of {node.constructor} is the text {shortened(str(node.args[0]))!r}"
+                message = f"the only argument of {node.constructor} is the text {shortened_text(str(node.args[0]))!r}"
                 raise self._resolver.error(node, message, TEXT, hint)
             self._builder.check_ahead(node)
             self._check_values(node, callee)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from forgather_mem.config.clock import CpuClock
 from forgather_mem.config.construction.signature_check import Misfit, Parameters, misfit, parameters_of
-from forgather_mem.config.graph.nodes import NO_DEFAULT, TEXT, CallNode, Graph, Node, Paths, Value, VarNode, walk
+from forgather_mem.config.graph.nodes import NO_DEFAULT, TEXT, CallNode, Graph, Node, Paths, Value, VarNode, walk_nodes
 from forgather_mem.config.graph.scalars import is_text
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.limits import Limits
@@ -113,7 +113,7 @@ class Resolver:
 
     def reached(self, roots: Sequence[Value]) -> Iterator[Node]:
         """Every node that is built for the roots, or may be when a partial is called."""
-        return walk(roots, self.parts)
+        return walk_nodes(roots, self.parts)
 
     def allows(self, node: CallNode) -> bool:
         """Whether the policy allows importing the name of a call."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FunctionType
 
-from forgather_mem.config.graph.nodes import DictNode, ListNode, Value, VarNode, shortened
+from forgather_mem.config.graph.nodes import DictNode, ListNode, Value, VarNode, shortened_text
 from forgather_mem.errors import did_you_mean
 
 _SEQUENCES = frozenset({"list", "List", "tuple", "Tuple"})
@@ -59,7 +59,7 @@ class Accepted:
         if self.types & {"int", "float"} and _is_number(text):
             return None
         choices = [choice for choice in self.literals if isinstance(choice, str)]
-        return f"takes {self.text}; {shortened(text)!r} is text", did_you_mean(text, choices)
+        return f"takes {self.text}; {shortened_text(text)!r} is text", did_you_mean(text, choices)
 
 
 def accepted_by(function: Callable[..., object]) -> dict[str, Accepted]:

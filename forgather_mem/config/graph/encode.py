@@ -24,9 +24,9 @@ from forgather_mem.config.graph.nodes import (
     VarNode,
     edges,
     extended,
-    shortened,
+    shortened_text,
     step,
-    walk,
+    walk_nodes,
 )
 from forgather_mem.config.graph.scalars import resolve
 from forgather_mem.config.graph.tags import is_shorthand
@@ -81,7 +81,7 @@ def _events(root: Value) -> Iterator[yaml.Event]:
 
 def _anchors(root: Value) -> dict[int, str]:
     """A name for each node that occurs in several places: its own if it has one."""
-    nodes = list(walk([root]))
+    nodes = list(walk_nodes([root]))
     times = Counter(id(child) for node in nodes for child in node.children)
     names = {node.name for node in nodes}
     numbered = (name for i in itertools.count(1) if (name := f"a{i}") not in names)
@@ -207,11 +207,11 @@ def tree(graph: Graph, targets: Sequence[str] | None = None, *, outermost: bool 
     for name in reversed(graph.targets if targets is None else targets):
         way = step(name)
         note = notes.get((id(graph.root), way), "")
-        stack.append((0, shortened(name), graph.target(name), extended("$", way), note, root_marks.get(way)))
+        stack.append((0, shortened_text(name), graph.target(name), extended("$", way), note, root_marks.get(way)))
     while stack:
         depth, label, value, path, note, mark = stack.pop()
         if not isinstance(value, Node):
-            text = repr(shortened(value, _MAX_SHOWN)) if isinstance(value, str) else _text(value)
+            text = repr(shortened_text(value, _MAX_SHOWN)) if isinstance(value, str) else _text(value)
             yield Branch(depth, label, text, mark, note)
             continue
         first = shown.setdefault(id(value), path)
@@ -242,10 +242,10 @@ def _described(node: Node) -> str:
     """
     name = f" @{node.name}" if node.name else ""
     if isinstance(node, CallNode):
-        return shortened(f"!{node.kind}:{node.constructor}{name}", _MAX_SHOWN)
+        return shortened_text(f"!{node.kind}:{node.constructor}{name}", _MAX_SHOWN)
     if isinstance(node, VarNode):
-        return shortened(f"!var {node.variable}", _MAX_SHOWN)
-    name = shortened(name)
+        return shortened_text(f"!var {node.variable}", _MAX_SHOWN)
+    name = shortened_text(name)
     if isinstance(node, ListNode):
         return f"!{node.form}{name}" if node.form else f"list of {len(node.items)}"
     assert isinstance(node, DictNode)

@@ -199,7 +199,7 @@ class Paths:
         self._came: dict[int, tuple[int | None, str]] = {}
         self._last: tuple[int | None, str] = (None, "")  # a node whose parts are asked for, and its path
         self._graph = graph  # keeps the ids from being reused
-        hidden = [(value, f"$[{shortened(key)!r}]") for key, value in graph.definitions]
+        hidden = [(value, f"$[{shortened_text(key)!r}]") for key, value in graph.definitions]
         stack: list[tuple[Value, int | None, str]] = [(value, None, label) for value, label in reversed(hidden)]
         stack.append((graph.root, None, "$"))
         while stack:
@@ -233,10 +233,10 @@ def extended(path: str, way: str = "") -> str:
     return path if path.endswith("...") else path[:MAX_PATH] + "..."
 
 
-def shortened(text: str, limit: int = MAX_STEP) -> str:
+def shortened_text(text: str, limit: int = MAX_STEP) -> str:
     """A text as people are shown it in one line: a stranger may have made it as long as a file.
 
-    >>> shortened("abcdefgh", 5), shortened("abc", 5)
+    >>> shortened_text("abcdefgh", 5), shortened_text("abc", 5)
     ('abcde... (8 characters)', 'abc')
     """
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text):,} characters)"
@@ -268,7 +268,7 @@ def step(key: object) -> str:
     ('.gc', "['a b']", '[3]')
     """
     if isinstance(key, str):
-        key = shortened(key)
+        key = shortened_text(key)
         return f".{key}" if key.isidentifier() else f"[{key!r}]"
     return f"[{key!r}]"
 
@@ -278,7 +278,7 @@ def children_of(node: Node) -> Sequence[Node]:
     return node.children
 
 
-def walk(roots: Iterable[Value], parts: Callable[[Node], Sequence[Node]] = children_of) -> Iterator[Node]:
+def walk_nodes(roots: Iterable[Value], parts: Callable[[Node], Sequence[Node]] = children_of) -> Iterator[Node]:
     """Every node reachable from the given ones, once, in written order. `parts` gives the successors of a node."""
     seen: set[int] = set()
     stack = [root for root in reversed(list(roots)) if isinstance(root, Node)]

@@ -95,7 +95,7 @@ def _python_files(folder: str) -> list[str]:
         return []
 
 
-def find_folder(written: str, directory: str | None) -> Path:
+def find_package_folder(written: str, directory: str | None) -> Path:
     """The real path of a folder, looked up like a file; it need not exist."""
     for folder in (directory, os.getcwd()):
         path = os.path.realpath(os.path.join(folder or "", os.path.expanduser(written)))
@@ -134,7 +134,7 @@ def import_file(path: Path, searchpath: Sequence[Path] = ()) -> ModuleType:
     return module
 
 
-def walk(module: ModuleType, name: Name, *, strict: bool = True) -> Callable[..., object]:
+def walk_qualname(module: ModuleType, name: Name, *, strict: bool = True) -> Callable[..., object]:
     """The callable that the name refers to in an imported module.
 
     If strict, the path may lead through classes only: never through a module that was merely imported there, an
@@ -156,7 +156,7 @@ def walk(module: ModuleType, name: Name, *, strict: bool = True) -> Callable[...
             raise NoSuchName(f"{name.module} has no {part!r}", did_you_mean(part, _names_in(found, part))) from error
         if isinstance(found, ModuleType) and found is sys.modules.get(f"{name.module}.{part}") and i < len(parts) - 1:
             rest = Name("module", f"{name.module}.{part}", ".".join(parts[i + 1 :]))
-            return walk(found, rest, strict=strict)
+            return walk_qualname(found, rest, strict=strict)
     if not callable(found):
         raise NoSuchName(f"{name} is neither a class nor a function; it is of type {type(found).__name__}")
     return found

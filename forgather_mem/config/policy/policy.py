@@ -22,11 +22,11 @@ from forgather_mem.config.policy.denied import Refusal, Refused
 from forgather_mem.config.policy.imports import (
     NoSuchName,
     find_file,
-    find_folder,
+    find_package_folder,
     import_file,
     import_module,
     out_of_place,
-    walk,
+    walk_qualname,
 )
 from forgather_mem.config.policy.names import Name, is_within, parse_name
 from forgather_mem.config.policy.remote_code import Forbidden, is_below
@@ -208,17 +208,17 @@ class Policy:
     def _find(self, use: NameUse, opening: _Opening) -> Callable[..., object]:
         name = opening.name
         if name.kind == "file":
-            folders = [find_folder(folder, use.directory) for folder in use.submodule_searchpath]
+            folders = [find_package_folder(folder, use.directory) for folder in use.submodule_searchpath]
             module = import_file(find_file(name.module, use.directory), folders)
-            found = walk(module, name, strict=not self._any)
+            found = walk_qualname(module, name, strict=not self._any)
             return self._in_place(use, found, opening, module.__name__)
         try:
             module = import_module(name.module, anywhere=opening.why != DEFAULT)
-            found = walk(module, name, strict=not self._any)
+            found = walk_qualname(module, name, strict=not self._any)
         except (NoSuchName, ImportError):  # Forgather is not installed, incomplete, or has moved the class
             if opening.alias is None:
                 raise
-            return walk(import_module(opening.alias.module), opening.alias)
+            return walk_qualname(import_module(opening.alias.module), opening.alias)
         return self._in_place(use, found, opening, opening.namespace)
 
     def _in_place(
@@ -278,7 +278,7 @@ class Policy:
     def _refused_folder(self, use: NameUse) -> str | None:
         own = [os.path.dirname(file) if file.endswith(".py") else file for file in self._files]
         for folder in use.submodule_searchpath if not self._any else ():
-            path = str(find_folder(folder, use.directory))
+            path = str(find_package_folder(folder, use.directory))
             if not any(path == o or path.startswith(o.rstrip(os.sep) + os.sep) for o in own):
                 return os.path.relpath(path)
         return None

@@ -203,7 +203,7 @@ CALLED_BY_JINJA: Final[Mapping[type, Rule]] = {
 """What Jinja itself calls: macros and blocks count as they run, makers by their arguments."""
 
 
-def check(meter: RenderBudget, rule: Rule, value: object, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+def spend(meter: RenderBudget, rule: Rule, value: object, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
     """Count a call before it is made."""
     if isinstance(value, Iterator | Undefined):  # counted as it comes; the call raises its own error
         value = ()

@@ -53,7 +53,7 @@ def _metered(function: Callable[..., object], rule: costs.Rule, *, whole: bool =
             value = meter.items(value)
             if rule is not costs.shallow and rule is not costs.free:
                 value = meter.made(list(value))
-        costs.check(meter, rule, value, args, kwargs)
+        costs.spend(meter, rule, value, args, kwargs)
         outside = whole and (is_tainted(value) or is_tainted(args) or is_tainted(kwargs))
         if whole:
             value, args, kwargs = untaint(value), untaint(args), untaint(kwargs)

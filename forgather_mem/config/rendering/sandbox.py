@@ -168,7 +168,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             if isinstance(arg, Undefined):
                 str(arg)  # raises an error of its own, which names it
         if id(obj) in self._own:
-            costs.check(self.meter, self._own[id(obj)], (), args, kwargs)
+            costs.spend(self.meter, self._own[id(obj)], (), args, kwargs)
             return self._call_own(obj, args, kwargs)
         return self._call_method(obj, args, kwargs)
 
@@ -177,7 +177,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if maker in (dict, Namespace) and args and not isinstance(args[0], Mapping):
             args = (self._pairs(args[0]), *args[1:])
         for arg in args:
-            costs.check(self.meter, costs.CALLED_BY_JINJA[maker], arg, (), {})
+            costs.spend(self.meter, costs.CALLED_BY_JINJA[maker], arg, (), {})
         made = context.call(maker, *args, **kwargs)
         return self.meter.made(made) if maker is dict else made
 
@@ -201,7 +201,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _call_method(self, method: Any, args: tuple[Any, ...], kwargs: dict[str, object]) -> object:
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
-        costs.check(self.meter, self._rule(owner, name), owner, args, kwargs)
+        costs.spend(self.meter, self._rule(owner, name), owner, args, kwargs)
         if isinstance(owner, str):
             args, kwargs = tuple(formatting.positional(name, args, kwargs)), {}
             formatting.check_method(owner, name, args, self.meter)

@@ -21,7 +21,7 @@ from forgather_mem.heap.object_size import (
     Sorts,
     deep_bytes,
     is_tensor,
-    largest,
+    largest_held,
 )
 from forgather_mem.heap.reachable import ReachableGraph
 
@@ -130,7 +130,7 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
         elif now == then and id(node) in before.sizes:
             more = sorts.own_bytes(node) - before.sizes[id(node)]
             if more > _BIG_BYTES:
-                found.append(GrownObject(position, "size", 1.0, more / steps, 1, largest(node)))
+                found.append(GrownObject(position, "size", 1.0, more / steps, 1, largest_held(node)))
     found += _rebuilt(before, walk, steps, counted)
     found += _graphs(before, walk)
     return sorted(found, key=lambda one: -one.bytes_per_step)

@@ -10,7 +10,7 @@ from forgather_mem.diagnose.oom.allocator_changes import allocator_changes, is_i
 from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches
 from forgather_mem.diagnose.oom.changes import changes_training, checkpointing_name, step_changes
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
-from forgather_mem.diagnose.oom.fit import PhaseFit, binding, fits_of, largest
+from forgather_mem.diagnose.oom.fit import PhaseFit, binding, fits_of, largest_that_fits
 from forgather_mem.diagnose.oom.phase_changes import BY_PHASE, array_changes, callback_changes, variable_changes
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import Change
@@ -147,7 +147,7 @@ def room(
 
     seen_tokens = max(fit.most_tokens for fit in fits.values())
     farthest = int(_FARTHEST * seen_tokens // (length or 1))
-    count = largest(lambda count: use_of(count, "high") <= most, farthest)
+    count = largest_that_fits(lambda count: use_of(count, "high") <= most, farthest)
     bound = binding(fits, count, length)
     if count <= rows or bound is None:
         return None
@@ -170,7 +170,7 @@ def room(
         text=text,
         set={"per_device_train_batch_size": count},
         predicted_bytes=max(least_bytes, round(likely) + uncounted_bytes),
-        interval=(count, largest(lambda count: use_of(count, "low") <= most, farthest)),
+        interval=(count, largest_that_fits(lambda count: use_of(count, "low") <= most, farthest)),
         binds=bound[0],
     )
 

@@ -24,7 +24,7 @@ _FAR = 4.0  # times as long as any sample before
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class BatchShape:
     """A micro-batch, and the number of them in a step."""
 
     rows: int
@@ -67,10 +67,10 @@ class Batches:
         self._optimizer_bytes = settings.state_of(settings.optim) or 0
         self._unseen_bytes = self._not_in_the_fit()
 
-    def failed_shape(self, rows: int | None) -> Shape | None:
+    def failed_shape(self, rows: int | None) -> BatchShape | None:
         """The micro-batch that did not fit."""
         rows = self._failure.rows or rows
-        return None if not rows else Shape(rows, self._failure.length, self._accumulation)
+        return None if not rows else BatchShape(rows, self._failure.length, self._accumulation)
 
     @property
     def is_far_longer(self) -> bool:
@@ -78,7 +78,7 @@ class Batches:
         seen = max((use.length for use in self._uses if use.step < self._failure.step and use.length), default=None)
         return seen is not None and self._failure.length is not None and self._failure.length > _FAR * seen
 
-    def predicted(self, shape: Shape) -> Estimate | None:
+    def predicted(self, shape: BatchShape) -> Estimate | None:
         """The highest use with such batches; None if it can't be estimated."""
         if not self.known:
             return None
@@ -94,7 +94,7 @@ class Batches:
         middle, low, high = (max(seen, size) for size in sizes)
         return Estimate(bytes=middle, low=low, high=high)
 
-    def fits_in(self, shape: Shape) -> bool | None:
+    def fits_in(self, shape: BatchShape) -> bool | None:
         """Whether it fits with 2 % kept free; None if it can't be estimated."""
         estimate = self.predicted(shape)
         if estimate is not None and self.capacity_bytes is not None:
@@ -106,13 +106,13 @@ class Batches:
             return None
         return least <= (1 - KEPT_FREE_FRAC) * self.capacity_bytes
 
-    def smaller(self, rows: int) -> Iterator[Shape]:
+    def smaller(self, rows: int) -> Iterator[BatchShape]:
         """The same step in smaller micro-batches, the largest first."""
         length, whole = self._failure.length, rows * self._accumulation
         for accumulation in range(self._accumulation + 1, min(whole, _MOST_PARTS) + 1):
             step = whole // accumulation
             if whole % accumulation == 0 and (rows % step == 0 or rows & (rows - 1)):
-                yield Shape(step, length, accumulation)
+                yield BatchShape(step, length, accumulation)
 
     def basis(self) -> str:
         """What the numbers are based on, for people."""
@@ -125,7 +125,7 @@ class Batches:
         line = "curve" if any(fit.per_square_bytes for fit in self.fits.values()) else "line"
         return f"{line} fitted to {fit.num_steps:,} steps, {fit.num_shapes:,} batch shapes; keeps 2 % free"
 
-    def _highest_seen(self, shape: Shape) -> float:
+    def _highest_seen(self, shape: BatchShape) -> float:
         """The highest use of the batches that were no larger."""
         smaller = [
             use
@@ -149,22 +149,22 @@ class Batches:
         wanted = (1 + still) * (self._failure.requested_bytes or 0)
         return max(0.0, self._failure.used_bytes + wanted - bound[1].bytes)
 
-    def _kept_gradients(self, shape: Shape) -> int:
+    def _kept_gradients(self, shape: BatchShape) -> int:
         """Gradients of the first micro-batch, which are in memory from the second one on."""
         return self._gradient_bytes if self._begins_to_accumulate(shape) else 0
 
-    def _begins_to_accumulate(self, shape: Shape) -> bool:
+    def _begins_to_accumulate(self, shape: BatchShape) -> bool:
         return self._failure.phase != "evaluate" and self._accumulation == 1 and shape.accumulation > 1
 
-    def _seen(self, shape: Shape) -> bool:
+    def _seen(self, shape: BatchShape) -> bool:
         """Whether batches at least as large have succeeded."""
         if self._begins_to_accumulate(shape):
             return False
         first = min((use.step for use in self._uses), default=0)  # in that step the optimizer had no state
-        fitted = [Shape(use.rows, use.length) for use in self._uses if first < use.step != self._failure.step]
+        fitted = [BatchShape(use.rows, use.length) for use in self._uses if first < use.step != self._failure.step]
         return any(done.tokens >= shape.tokens and done.squares >= shape.squares for done in fitted)
 
-    def _least(self, shape: Shape) -> float | None:
+    def _least(self, shape: BatchShape) -> float | None:
         """A lower bound from what was in memory at the failure; the rest of the phase is an estimate."""
         failure, failed = self._failure, self.failed_shape(shape.rows)
         activations = failure.parts.get("activations", failure.parts.get("evaluation", 0))

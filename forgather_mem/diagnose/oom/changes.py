@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches, Shape
+from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches, BatchShape
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
-from forgather_mem.diagnose.oom.fit import binding, largest
+from forgather_mem.diagnose.oom.fit import binding, largest_that_fits
 from forgather_mem.telemetry.report import Change
 
 NOT_MEASURED = "not measured"
@@ -70,7 +70,7 @@ def _fits(change: Change, failure: FailureContext, batches: Batches) -> bool:
     rows, parts = change.set.get("per_device_train_batch_size"), change.set.get("gradient_accumulation_steps", 1)
     if not isinstance(rows, int) or not isinstance(parts, int):
         return False
-    return batches.fits_in(Shape(rows, failure.length, parts)) is not False
+    return batches.fits_in(BatchShape(rows, failure.length, parts)) is not False
 
 
 def _smaller_batch(failure: FailureContext, settings: RunSettings, batches: Batches, rows: int) -> Change | None:
@@ -106,7 +106,7 @@ def _less_state(failure: FailureContext, settings: RunSettings) -> Iterator[Chan
         yield Change(text="optim=adafactor", set={"optim": "adafactor"})
 
 
-def _batch_change(shape: Shape, batches: Batches, rows: int) -> Change:
+def _batch_change(shape: BatchShape, batches: Batches, rows: int) -> Change:
     settings = {"per_device_train_batch_size": shape.rows, "gradient_accumulation_steps": shape.accumulation}
     estimate = batches.predicted(shape)
     if estimate is None or batches.capacity_bytes is None:
@@ -119,7 +119,7 @@ def _batch_change(shape: Shape, batches: Batches, rows: int) -> Change:
             found = batches.predicted(replace(shape, rows=rows))
             return found is not None and float(getattr(found, size)) <= most
 
-        return largest(small, 64 * shape.rows)
+        return largest_that_fits(small, 64 * shape.rows)
 
     bound = binding(batches.fits, shape.rows, shape.length)
     return Change(
@@ -162,7 +162,7 @@ def _shorter(failure: FailureContext, settings: RunSettings, batches: Batches, r
             found = batches.predicted(replace(failed, length=tokens))
             return found is not None and float(getattr(found, size)) <= most
 
-        return largest(small, length)
+        return largest_that_fits(small, length)
 
     safe = fit("high")
     if safe >= 8:

@@ -14,8 +14,8 @@ from forgather_mem.diagnose.oom.memory_in_use import memory_then
 from forgather_mem.diagnose.oom.messages import array_type
 from forgather_mem.diagnose.oom.place import (
     batch_on_the_way,
+    failure_place,
     is_before_any_training,
-    place_of,
     rows_outside_a_step,
     trained_by,
 )
@@ -45,7 +45,7 @@ def story_outside(error: BaseException, rank: int = 0, reserve_bytes: int = 0) -
     if found is None:
         return None
     model, optimizer = trained_by(error)
-    place = place_of(error, model, optimizer)
+    place = failure_place(error, model, optimizer)
     has_trained = bool(getattr(optimizer, "state", None)) or not is_before_any_training(error)
     phase = place.phase or ("other" if has_trained else "startup")
     return Story(

@@ -174,7 +174,7 @@ def binding(fits: Mapping[str, PhaseFit], rows: float, length: float | None) -> 
     return phase, estimates[phase]
 
 
-def largest(fits_it: Callable[[int], bool], most: int) -> int:
+def largest_that_fits(fits_it: Callable[[int], bool], most: int) -> int:
     """The largest integer up to `most` that fits, 0 for none; `fits_it` must be monotonic."""
     low, high = 0, most
     while low < high:

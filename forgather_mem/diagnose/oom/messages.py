@@ -14,7 +14,7 @@ Where = Literal["host", "device"]
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class MessageShape:
     """One form of message.
 
     Attributes:
@@ -40,8 +40,8 @@ def _shape(
     *,
     only_when_full: bool = False,
     unless_room_in: Literal["device", "/dev/shm"] | None = None,
-) -> Shape:
-    return Shape(kind, where, re.compile(pattern, re.M), only_when_full, unless_room_in)
+) -> MessageShape:
+    return MessageShape(kind, where, re.compile(pattern, re.M), only_when_full, unless_room_in)
 
 
 # Kinds that other modules name: page-locked host memory, and the two users of /dev/shm.

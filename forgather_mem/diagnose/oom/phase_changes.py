@@ -6,7 +6,7 @@ import importlib.util
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches, Shape
+from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches, BatchShape
 from forgather_mem.diagnose.oom.changes import (
     CHANGES_TRAINING,
     NOT_MEASURED,
@@ -162,11 +162,11 @@ def _smaller_evaluation(failure: FailureContext, settings: RunSettings, batches:
     size = rows
     while size > 1:
         size //= 2
-        fits = batches.fits_in(Shape(size, failure.length))
+        fits = batches.fits_in(BatchShape(size, failure.length))
         if fits or (fits is None and size <= rows / 4):
             break
     if size < rows:
-        estimate = batches.predicted(Shape(size, failure.length))
+        estimate = batches.predicted(BatchShape(size, failure.length))
         note = None if estimate else f"smaller batches in evaluations; {NOT_MEASURED}"
         note = "; ".join(filter(None, (jump("batch", rows, size), note))) or None
         yield _set(note, None if estimate is None else round(estimate.bytes), per_device_eval_batch_size=size)

@@ -107,7 +107,7 @@ class Place:
     variables: tuple[HeldVariable, ...] = ()
 
 
-def place_of(
+def failure_place(
     error: BaseException, model: object = None, optimizer: object = None, others: Iterable[object] = ()
 ) -> Place:
     """Where this error occurred, as far as its tracebacks show. No reference to the error is kept.

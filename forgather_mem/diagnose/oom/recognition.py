@@ -18,7 +18,7 @@ from forgather_mem.diagnose.oom.messages import (
     PROCESSES,
     SHAPES,
     TYPES,
-    Shape,
+    MessageShape,
     Where,
 )  # fmt: skip
 from forgather_mem.heap.failed_frames import chain
@@ -133,7 +133,7 @@ def _by_type(error: Exception) -> tuple[str, Where] | None:
     return next((TYPES[name] for name in map(_name, type(error).__mro__) if name in TYPES), None)
 
 
-def _kind(by_type: tuple[str, Where] | None, shape: Shape | None) -> tuple[str, Where]:
+def _kind(by_type: tuple[str, Where] | None, shape: MessageShape | None) -> tuple[str, Where]:
     """The type tells which memory it was, the wording tells more about the source."""
     if by_type is None:
         assert shape is not None
@@ -223,7 +223,7 @@ def _was_pinning(error: Exception) -> bool:
     return _PINS.search(statement) is not None
 
 
-def _has_another_cause(shape: Shape, wanted_bytes: int | None) -> bool:
+def _has_another_cause(shape: MessageShape, wanted_bytes: int | None) -> bool:
     """Whether words that have several causes are, as far as is known, not about memory here."""
     if shape.unless_room_in == "/dev/shm":
         try:

@@ -14,7 +14,7 @@ from forgather_mem.diagnose.oom.batch_uses import BatchFinder, BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.explanation import explained
 from forgather_mem.diagnose.oom.memory_in_use import memory_then
-from forgather_mem.diagnose.oom.place import Place, place_of, rows_outside_a_step
+from forgather_mem.diagnose.oom.place import Place, failure_place, rows_outside_a_step
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.story import Story, sentence
 from forgather_mem.heap.source_lines import is_our_class
@@ -132,7 +132,7 @@ class OutOfMemoryWatch:
         if run is None or uses is None or found is None:
             return
         model = self._model()
-        place = place_of(error, model, self._optimizer(), self._users())
+        place = failure_place(error, model, self._optimizer(), self._users())
         told = run.failed_phase or run.phase
         phase = _phase_of(place, told)
         inside = phase in STEP_PHASES

@@ -94,7 +94,7 @@ def test_running_out_of_memory_in_the_engines_step_is_told_as_the_optimizers(tmp
 
 
 def test_by_its_files_alone_an_engines_step_inside_a_backward_pass_is_the_optimizers(tmp_path: Path) -> None:
-    from forgather_mem.diagnose.oom.place import place_of
+    from forgather_mem.diagnose.oom.place import failure_place
 
     names: dict[str, Any] = {}
     for file, text in (
@@ -104,7 +104,7 @@ def test_by_its_files_alone_an_engines_step_inside_a_backward_pass_is_the_optimi
         exec(compile(text, str(tmp_path / file), "exec"), names)
     with pytest.raises(MemoryError) as error:
         names["backward"]()
-    assert place_of(error.value).phase == "optimizer"
+    assert failure_place(error.value).phase == "optimizer"
 
 
 def partitioned(model: nn.Module, parts: int) -> nn.Module:

@@ -16,7 +16,7 @@ from forgather_mem.config.graph.nodes import (
     line_and_column,
     mark_at,
     step,
-    walk,
+    walk_nodes,
 )
 from forgather_mem.config.graph.parse import parse
 from forgather_mem.config.source.location import SourceLocation
@@ -47,7 +47,7 @@ def test_marks_stand_in_the_order_of_the_text():
 def test_every_node_has_a_path_by_targets_first():
     found = graph(TEXT)
     paths = Paths(found)
-    by_path = {paths.of(node): type(node).__name__ for node in walk([found.root])}
+    by_path = {paths.of(node): type(node).__name__ for node in walk_nodes([found.root])}
     assert by_path == {
         "$": "DictNode",
         "$.a": "ListNode",
@@ -70,12 +70,12 @@ def test_what_only_a_definition_leads_to_has_the_path_of_the_definition():
 
 def test_a_walk_sees_shared_nodes_once_in_written_order():
     found = graph("a: &a [1]\nb: [*a, &c [2, *a]]\nd: *c\n")
-    assert [line_and_column(node.mark) for node in walk([found.root])] == [(1, 1), (1, 4), (2, 4), (2, 9)]
+    assert [line_and_column(node.mark) for node in walk_nodes([found.root])] == [(1, 1), (1, 4), (2, 4), (2, 9)]
 
 
 def test_a_walk_goes_where_it_is_told():
     found = graph("a: [!partial:f [!singleton:g []]]\n")
-    seen = list(walk([found.root], lambda node: () if isinstance(node, CallNode) else node.children))
+    seen = list(walk_nodes([found.root], lambda node: () if isinstance(node, CallNode) else node.children))
     assert [node.constructor for node in seen if isinstance(node, CallNode)] == ["f"]
 
 

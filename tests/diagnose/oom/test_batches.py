@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from forgather_mem.diagnose.oom.batches import Batches, Shape
+from forgather_mem.diagnose.oom.batches import Batches, BatchShape
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
 from forgather_mem.diagnose.oom.optimizer_sizes import family_of
 from forgather_mem.units import GIB, KIB
@@ -44,12 +44,12 @@ def seen(lengths: range) -> list[StepUse]:
 def test_a_batch_is_judged_by_those_before_it_and_by_the_one_that_failed() -> None:
     batches = Batches(FAILURE, SETTINGS, seen(range(500, 3000, 100)))
     assert batches.known
-    estimates = [batches.predicted(Shape(rows, 4000)) for rows in (1, 2, 4, 8)]
+    estimates = [batches.predicted(BatchShape(rows, 4000)) for rows in (1, 2, 4, 8)]
     sizes = [estimate.bytes for estimate in estimates if estimate is not None]
     assert sizes == sorted(sizes)
     assert sizes[-1] >= 10 * GIB, "it had 9 GiB and wanted one more"
     assert sizes[0] >= GIB + 4000 * 100 * KIB, "no less than one of its size has taken"
-    assert [batches.fits_in(Shape(rows, 4000)) for rows in (1, 2, 8, 32)] == [True, True, False, False]
+    assert [batches.fits_in(BatchShape(rows, 4000)) for rows in (1, 2, 8, 32)] == [True, True, False, False]
 
 
 def test_samples_that_are_far_longer_than_any_before_are_told_from_a_batch_that_is_a_little_larger() -> None:
@@ -60,8 +60,8 @@ def test_samples_that_are_far_longer_than_any_before_are_told_from_a_batch_that_
 def test_without_uses_of_memory_nothing_is_predicted() -> None:
     batches = Batches(FAILURE, SETTINGS, ())
     assert not batches.known
-    assert batches.predicted(Shape(8, 4000)) is None
-    assert batches.failed_shape(None) == Shape(8, 4000)
+    assert batches.predicted(BatchShape(8, 4000)) is None
+    assert batches.failed_shape(None) == BatchShape(8, 4000)
     assert Batches(replace(FAILURE, rows=None), SETTINGS, ()).failed_shape(None) is None
 
 
@@ -76,5 +76,5 @@ def test_smaller_batches_are_the_same_step_in_more_parts(rows: int) -> None:
 
 
 def test_a_shape_counts_its_tokens() -> None:
-    assert (Shape(3, 5).tokens, Shape(3, 5).squares) == (15, 75)
-    assert (Shape(3, None).tokens, Shape(3, None).squares) == (3, 3)
+    assert (BatchShape(3, 5).tokens, BatchShape(3, 5).squares) == (15, 75)
+    assert (BatchShape(3, None).tokens, BatchShape(3, None).squares) == (3, 3)

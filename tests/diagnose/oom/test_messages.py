@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from forgather_mem.diagnose.oom.messages import BESIDE_TORCH, NUMBERS, PINNED, SHAPES, SHM_KINDS, Shape
+from forgather_mem.diagnose.oom.messages import BESIDE_TORCH, NUMBERS, PINNED, SHAPES, SHM_KINDS, MessageShape
 from forgather_mem.heap.failed_frames import chain
 from tests.diagnose.oom.library_messages import LIBRARY_MESSAGES
 from tests.diagnose.oom.oom_messages import OUT_OF_MEMORY
@@ -20,7 +20,7 @@ NCCL_WITHOUT_A_REASON = "Error while creating shared memory segment /dev/shm/ncc
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.kind}-{shape.pattern.pattern[:30]}")
-def test_each_form_is_that_of_a_message_that_was_met(shape: Shape) -> None:
+def test_each_form_is_that_of_a_message_that_was_met(shape: MessageShape) -> None:
     words = [*MET, *IN_OTHER_TESTS, NCCL_WITHOUT_A_REASON] + OF_OTHERS * shape.only_when_full
     firsts = [next((one for one in SHAPES if one.pattern.search(said)), None) for said in words]
     assert any(first is shape for first in firsts), (

@@ -14,8 +14,8 @@ from forgather_mem.diagnose.oom.batch_uses import Batch
 from forgather_mem.diagnose.oom.place import (
     Place,
     batch_on_the_way,
+    failure_place,
     is_before_any_training,
-    place_of,
     rows_outside_a_step,
     trained_by,
 )
@@ -52,7 +52,7 @@ def caught(work: Callable[[], object]) -> BaseException:
 
 
 def place(work: Callable[[], object], model: Any = None) -> Place:
-    return place_of(caught(work), model)
+    return failure_place(caught(work), model)
 
 
 def test_each_phase_is_known_by_the_functions_on_the_way() -> None:
@@ -105,7 +105,7 @@ def test_an_error_that_was_raised_anew_keeps_its_place() -> None:
 
     with pytest.raises(RuntimeError) as error:
         wrapped()
-    assert place_of(error.value).phase == "forward"
+    assert failure_place(error.value).phase == "forward"
 
 
 def test_model_optimizer_and_batch_of_a_plain_script_are_found() -> None:
