@@ -228,3 +228,22 @@ def test_what_measuring_phases_takes_is_booked_as_our_own_time(run: Run) -> None
 def test_a_budget_is_a_share(budget_frac: float) -> None:
     with pytest.raises(ValueError, match="give a share above 0"):
         PhaseProbe(budget_frac=budget_frac)
+
+
+@pytest.mark.fresh
+def test_the_startup_of_the_first_training_is_all_that_was_before_it(run: Run, read: Read) -> None:
+    spike(300)
+    highest = status_bytes("VmHWM")
+    assert highest > status_bytes("VmRSS") + 250 * MIB
+    probe = PhaseProbe(budget_frac=1)  # no mark is reset
+    probe.begin(run)
+    with phase(run, "startup"):
+        pass
+    values = read(probe)
+    assert values["phase/host/startup_peak_bytes"] == pytest.approx(highest, abs=MIB)
+    assert values["step/startup_s"] > 0
+    another = Run(run.facts)
+    probe.begin(another)
+    with phase(another, "startup"):
+        pass
+    assert read(probe) == {}, "of this one the mark says nothing"
