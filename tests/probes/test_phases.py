@@ -13,6 +13,7 @@ from forgather_mem.engine.run import Run
 from forgather_mem.probes import PhaseProbe
 from forgather_mem.units import MIB
 from tests.memory import open_descriptors, reset_kernel_mark, spike, status_bytes
+from tests.simulated_device import simulated_device
 
 Read = Callable[..., dict[str, float]]
 
@@ -247,3 +248,18 @@ def test_the_startup_of_the_first_training_is_all_that_was_before_it(run: Run, r
     with phase(another, "startup"):
         pass
     assert read(probe) == {}, "of this one the mark says nothing"
+
+
+@pytest.mark.fresh
+def test_the_startup_of_a_device_is_what_its_allocator_has_seen(
+    run: Run, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with simulated_device(monkeypatch) as device:
+        device.hold(300)
+        device.spike(500)
+        probe = PhaseProbe(reset_peaks=False, budget_frac=1)
+        probe.begin(run)
+        with phase(run, "startup"):
+            pass
+        assert read(probe)["phase/device/startup_peak_bytes"] == 800 * MIB
+        probe.end(run)
