@@ -13,6 +13,11 @@ from forgather_mem.system.startup import _Startup
 class Training: ...
 
 
+@pytest.fixture(autouse=True)
+def nobody_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(sys, "ps1", raising=False)  # another test may have made a shell
+
+
 def test_only_the_first_training_has_a_startup_also_when_it_is_gone() -> None:
     startup, first = _Startup(), Training()
     assert startup.was_before(first)
