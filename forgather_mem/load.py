@@ -7,8 +7,9 @@ import os
 import sys
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from forgather_mem.config.check import unused
 from forgather_mem.config.environment import ConfigEnvironment
@@ -151,7 +152,9 @@ def watch(
     arguments = default_arguments()
     arguments.output_dir = None if output_dir is None else os.fspath(output_dir)
     loop = ObservedLoop(arguments, lambda: callbacks)
-    if not is_switched_off():
+    if is_switched_off():
+        loop.close()
+    else:
         LOOPS.add(loop)
         loop.listen()
     return WatchedLoop(loop, callbacks, quiet=quiet or run_session.folder() is not None)
@@ -184,6 +187,17 @@ class WatchedLoop:
     def close(self, error: BaseException | None = None) -> None:
         """The loop is over, ended by this error if there is one: write and print the report. Idempotent."""
         self._loop.close(error)
+
+    def step(self) -> None:
+        """A step is over: for a loop without an optimizer of torch, or with a compiled one.
+
+        Where an optimizer is heard, its steps count, and this does nothing.
+        """
+        self._loop.end_step()
+
+    def phase(self, phase: Literal["evaluate", "save", "generate"]) -> AbstractContextManager[None]:
+        """A block of the loop that is this phase, from its first step on."""
+        return self._loop.phase(phase)
 
     def __enter__(self) -> WatchedLoop:
         return self

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forgather_mem import TemplateError, attach, load_callbacks
+from forgather_mem import TemplateError, attach, load_callbacks, watch
 from forgather_mem.callbacks import ClearCacheCallback, SimpleGarbageCollector, TBMemoryLogger
 from tests.training import fingerprint, make_trainer
 
@@ -130,3 +130,13 @@ def test_a_misspelt_variable_is_warned_of(caplog: pytest.LogCaptureFixture) -> N
     load_callbacks("callbacks/memory.yaml", every_step=3)
     assert "no template uses the variable 'every_step'" in caplog.text
     assert "did you mean 'every_steps'?" in caplog.text
+
+
+def test_a_loop_that_is_not_watched_may_tell_what_it_likes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FORGATHER_MEM", "0")
+    watching = watch(output_dir=tmp_path)
+    watching.step()
+    with watching.phase("save"):
+        pass
+    assert watching.report()["steps"] == 0
+    assert list(tmp_path.iterdir()) == []

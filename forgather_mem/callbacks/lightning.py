@@ -86,6 +86,7 @@ class LightningCallbacks(Callback):
         self._follow(trainer)
         self._patches.wrap(trainer, "save_checkpoint", self._saving())
         self._fire("train_begin")
+        self._phase("startup")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._follow(trainer)

@@ -65,6 +65,7 @@ class RunFacts:
         host_name: The machine's, where several processes train.
         end: How it ended; None while unknown.
         micro_batches: Number of micro-batches per step, whose gradients are summed.
+        is_observed: Whether its loop knows nothing of us: its first step is heard from the optimizer on.
     """
 
     script: str = ""
@@ -84,6 +85,7 @@ class RunFacts:
     folder: str | None = None
     event_folder: str | None = None
     micro_batches: int = 1
+    is_observed: bool = False
 
 
 class RunSummary:

@@ -53,11 +53,13 @@ def _ends(pid: int, began_s: float, reserve: list[mmap.mmap]) -> None:
 
 
 def _write(folder: str, began_s: float) -> None:
+    from dataclasses import replace
     from types import SimpleNamespace
 
     from forgather_mem.engine.facts import current_device, facts_of, finish_facts
     from forgather_mem.engine.summary import RunSummary
     from forgather_mem.reporting.build import build_report, write_report
+    from forgather_mem.reporting.hints import hints_without_steps
 
     device = current_device()
     facts = facts_of(SimpleNamespace())
@@ -66,7 +68,7 @@ def _write(folder: str, began_s: float) -> None:
     summary = RunSummary(facts)
     summary.begin(0)
     summary.add(_sample(device))
-    report = build_report(summary)
+    report = replace(build_report(summary), hints=tuple(hints_without_steps()))
     if not _is_better_there(report.host.rss_peak_bytes, folder, facts.world_size, facts.rank):
         write_report(report, folder)
 

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -91,6 +91,17 @@ class ObservedLoop:
         for call in self._at_close:
             self.fence.call("the end of a loop", call)
 
+    # ---- what a loop may tell by itself ----
+
+    def end_step(self) -> None:
+        """A step is over in a loop without an optimizer of torch, or with a compiled one."""
+        self.fence.call("a loop", self._end_step)
+
+    def phase(self, phase: str) -> AbstractContextManager[None]:
+        """The block is this phase, once the training has begun."""
+        events = self._events
+        return nullcontext() if events is None or threading.get_ident() != self._thread else events.phase(phase)
+
     # ---- hooks: a failure of ours never reaches the loop ----
 
     def before(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
@@ -131,9 +142,24 @@ class ObservedLoop:
         if events is None or threading.get_ident() != self._thread:
             return
         num_steps = self._rounds.ends_with(optimizer)
-        if not num_steps:
+        if num_steps:
+            self._step_ends(events, num_steps)
+        else:
             events.leave("optimizer")
+
+    def _end_step(self) -> None:
+        """The loop itself says that a step is over; where an optimizer is heard, that one counts."""
+        events = self._events or self._begin()
+        self._watches = events is not None and not RUNS.other_is_open(events.run())
+        if events is None or not self._watches or self._rounds.optimizers or threading.get_ident() != self._thread:
             return
+        if self._in_evaluation:
+            self._evaluation_ends(events)
+        self._step_begins(events)
+        events.optimizer_begins()
+        self._step_ends(events, 1)
+
+    def _step_ends(self, events: LoopEvents, num_steps: int) -> None:
         events.optimizer_ends()
         events.state.global_step += num_steps
         events.fire("step_end")
@@ -181,6 +207,10 @@ class ObservedLoop:
         self._events = events
         events.fire("init_end")
         events.fire("train_begin")
+        events.enter("startup")
+        run = events.run()
+        if run is not None:
+            run.facts.is_observed = True
         PROCESS_END.ask(self._process_ends, self._forget)
 
     def _step_begins(self, events: LoopEvents) -> None:

@@ -29,13 +29,16 @@ class Outermost:
 
     Args:
         found: All objects among which there may be such modules.
-        optimizers: Those of the training.
+        optimizers: Those of the training. Without any, what has a gradient is trained.
     """
 
     def __init__(self, found: Iterable[object] = (), optimizers: Sequence[torch.optim.Optimizer] = ()) -> None:
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         self._trained = {id(parameter) for group in groups for parameter in group["params"]}
         modules = [module for module in found if isinstance(module, Module)]
+        if not optimizers:  # a loop that changes its parameters itself
+            own = [parameter for module in modules for parameter in module.parameters(recurse=False)]
+            self._trained = {id(parameter) for parameter in own if parameter.grad is not None}
         inner = {id(child) for module in modules for child in module.children()}
         roots = [module for module in modules if id(module) not in inner]
         self._roots = [weakref.ref(module) for module in roots if self._holds_trained(module)]

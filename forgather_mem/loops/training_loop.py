@@ -121,6 +121,7 @@ class TrainingLoop:
     def step(self) -> Iterator[None]:
         """One optimizer step, with all its micro-batches."""
         self._need_training("step")
+        self._events.leave("startup")
         self._events.leave("data")
         self._substeps = 0
         self._optimizer_stepped = False
@@ -199,6 +200,7 @@ class TrainingLoop:
     def _reach_epoch(self, epoch: int) -> None:
         if not self._training:
             self._begin(epoch)
+            self._events.leave("startup")  # these loops tell of no phase that would end it
 
     def _begin(self, epoch: int = 0) -> None:
         if self._training:
@@ -215,6 +217,7 @@ class TrainingLoop:
         self._hooks = self._events.fence.call("the hooks of a loop", self._set_hooks) or ExitStack()
         with self._ended_by_errors():
             self._events.fire("train_begin")
+            self._events.enter("startup")
 
     def _finish(self) -> None:
         self._events.fire("train_end")

@@ -8,6 +8,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
+from forgather_mem.system.process_start import process_age_s
+from forgather_mem.system.startup import STARTUP
 from forgather_mem.system.time_budget import backed_off
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, Sample
@@ -26,6 +28,9 @@ class PhaseProbe:
     link there are no phases, and nothing is returned. A phase's peak includes what ran inside it (an evaluation's
     forward passes). Over the micro-batches of a step the highest counts. Each call returns the phases that ended since
     the last one.
+
+    The startup of the process's first training is all that was before its first step, from the start of the process on;
+    `step/startup_s` is how long that took.
 
     A mark that is not reset shows a phase's peak only if it rises in that phase; otherwise the phase is absent. If
     steps are so short that measuring exceeds its budget, the phases of some steps are skipped, but not for longer than
@@ -63,6 +68,7 @@ class PhaseProbe:
         self._open: list[_Phase] = []
         self._peaks: dict[str, float] = {}
         self._whole_run: PeakWindow | None = None
+        self._is_first = False  # training of this process
         self.wants_begin, self._measured = True, False
         self._next_s = 0.0  # when a step is to be measured again
         self._cost_s = self._unpaid_s = 0.0
@@ -70,6 +76,7 @@ class PhaseProbe:
 
     def begin(self, run: RunInfo) -> None:
         self.give_back()
+        self._is_first = STARTUP.was_before(run)
         host = host_peaks()
         if host is not None:  # while a window is open, the kernel's files stay open
             self._whole_run = host.open(reset=False)
@@ -113,6 +120,8 @@ class PhaseProbe:
             except BaseException:
                 entry.close()
                 raise
+            if entry.name == "startup" and self._is_first:
+                self._keep_startup()
             if entry.name == phase:
                 break
         self._unpaid_s += time.thread_time() - began_s
@@ -147,6 +156,16 @@ class PhaseProbe:
         peak = window.close()
         if window.exact and peak > self._peaks.get(name, -1):
             self._peaks[name] = peak
+
+    def _keep_startup(self) -> None:
+        """The whole process until now, whose peaks its marks know without a window."""
+        self._is_first = False
+        for where, owner in (("host", host_peaks()), ("device", device_peaks() if self.device else None)):
+            if owner is not None and owner.highest_bytes:
+                self._peaks[f"phase/{where}/startup_peak_bytes"] = owner.highest_bytes
+        age_s = process_age_s()
+        if age_s is not None:
+            self._peaks["step/startup_s"] = age_s
 
     def give_back(self) -> None:
         """As before `begin`, whatever has failed since. Idempotent."""

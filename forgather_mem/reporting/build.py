@@ -12,14 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from forgather_mem.engine.summary import REPORTED, GaugeRange, RunFacts, RunSummary
+from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.files import make_real_folder, replace_file
 from forgather_mem.formats.ring import files_by_rank
 from forgather_mem.formats.stalls import may_stall
+from forgather_mem.reporting.hints import hints_of
+from forgather_mem.reporting.peaks import highest_of, peaks_of, span_of
 from forgather_mem.reporting.table import format_place
 from forgather_mem.reporting.text import report_text
 from forgather_mem.telemetry import run_session
-from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import (
     BackedOff,
     Breakdown,
@@ -28,7 +29,6 @@ from forgather_mem.telemetry.report import (
     DeviceMemory,
     HostMemory,
     Overhead,
-    Peak,
     RunReport,
     Training,
 )
@@ -40,10 +40,6 @@ __all__ = ["FILE_NAME", "Report", "build_report", "rank_reports", "report_text",
 FILE_NAME = "report.json"
 _PARTS = ("parameters", "gradients", "optimizer")
 _BUSY_PHASES = ("forward", "backward")
-# The peaks of the run and of a phase come from two kernel counters, which differ by a few pages per CPU.
-_SAME_FRAC = 0.99
-# Phases are not read at every step: of the steps, so many have to lack a reading before that is told.
-_HIDDEN_STEPS, _HIDDEN_FRAC = 20, 0.1
 
 
 def build_report(summary: RunSummary) -> RunReport:
@@ -55,13 +51,14 @@ def build_report(summary: RunSummary) -> RunReport:
     """
     facts = summary.facts
     wall_s = facts.wall_s or (time.time() - facts.started_s if facts.started_s else 0.0)
+    peaks = tuple(peaks_of(summary))
     return replace(
         summary.told,
         steps=summary.steps,
-        run=_run(facts, wall_s),
+        run=_run(facts, wall_s, summary.latest.get("step/startup_s", 0.0)),
         host=_host(summary),
         device=_device(summary),
-        peaks=tuple(_peaks(summary)),
+        peaks=peaks,
         breakdown=_breakdown(summary),
         gc=Collector(
             collections=int(summary.latest.get("gc/collections", 0)),
@@ -71,6 +68,7 @@ def build_report(summary: RunSummary) -> RunReport:
         cache=_cache(summary),
         overhead=_overhead(summary, wall_s),
         switched_off=tuple(summary.switched_off),
+        hints=tuple(hints_of(peaks)) if facts.is_observed else (),
     )
 
 
@@ -150,11 +148,12 @@ def rank_reports(folder: str | Path) -> dict[int, Path]:
     return files_by_rank(folder, r"report\.rank(\d{1,6})\.json")
 
 
-def _run(facts: RunFacts, wall_s: float) -> Training:
+def _run(facts: RunFacts, wall_s: float, startup_s: float) -> Training:
     return Training(
         script=facts.script,
         argv=tuple(facts.argv),
         wall_s=wall_s,
+        startup_s=startup_s,
         end=facts.end,
         exit_code=facts.exit_code,
         rank=facts.rank,
@@ -169,8 +168,8 @@ def _run(facts: RunFacts, wall_s: float) -> Training:
 def _host(summary: RunSummary) -> HostMemory:
     return HostMemory(
         rss_start_bytes=int(_start(summary, "host/rss_bytes")),
-        rss_end_bytes=int(_span(summary, "host/rss_bytes").last),
-        rss_peak_bytes=int(_host_peak(summary).highest),
+        rss_end_bytes=int(span_of(summary, "host/rss_bytes").last),
+        rss_peak_bytes=int(highest_of(summary, "host").highest),
         limit_bytes=summary.facts.host_limit_bytes,
         limit_kind=summary.facts.host_limit_kind,
     )
@@ -180,11 +179,11 @@ def _device(summary: RunSummary) -> tuple[DeviceMemory, ...]:
     allocated = summary.spans.get("device/allocated_bytes")
     if allocated is None:
         return ()
-    reserved = _span(summary, "device/reserved_bytes")
+    reserved = span_of(summary, "device/reserved_bytes")
     device = DeviceMemory(
         name=summary.facts.device_name,
         index=summary.device or 0,
-        peak_allocated_bytes=int(_device_peak(summary).highest),
+        peak_allocated_bytes=int(highest_of(summary, "device").highest),
         peak_reserved_bytes=int(reserved.highest),
         total_bytes=summary.facts.device_total_bytes,
         allocated_start_bytes=int(_start(summary, "device/allocated_bytes")),
@@ -193,36 +192,6 @@ def _device(summary: RunSummary) -> tuple[DeviceMemory, ...]:
         reserved_end_bytes=int(reserved.last),
     )
     return (device,)
-
-
-def _peaks(summary: RunSummary) -> Iterator[Peak]:
-    """For host and device, the run's peak, then those of the measured phases; highest first."""
-    places = [("host", "host", _host_peak(summary)), ("device", f"gpu{summary.device or 0}", _device_peak(summary))]
-    for family, where, whole in places:
-        found = [
-            Peak(
-                where=where,
-                bytes=int(span.highest),
-                step=span.step,
-                phase=phase,
-                not_read_since=_not_read_since(summary, phase, span, whole),
-            )
-            for (place, phase), span in summary.phases.items()
-            if place == family
-        ]
-        found.sort(key=lambda peak: -peak.bytes)
-        if found and found[0].bytes >= _SAME_FRAC * whole.highest:
-            found[0] = replace(found[0], bytes=max(found[0].bytes, int(whole.highest)))
-        elif whole.highest:
-            yield Peak(where=where, bytes=int(whole.highest), step=whole.step, phase=whole.phase or "other")
-        yield from found
-
-
-def _not_read_since(summary: RunSummary, phase: str, span: GaugeRange, whole: GaugeRange) -> int | None:
-    """The last step that could tell this phase of every step, if a higher peak elsewhere has hidden it for long."""
-    hidden = phase in STEP_PHASES and span.highest < _SAME_FRAC * whole.highest
-    steps_since = summary.last_step - span.read
-    return span.read if hidden and steps_since > max(_HIDDEN_STEPS, _HIDDEN_FRAC * summary.steps) else None
 
 
 def _breakdown(summary: RunSummary) -> Breakdown:
@@ -236,7 +205,8 @@ def _breakdown(summary: RunSummary) -> Breakdown:
     """
     parameters, gradients, optimizer = (int(summary.highest(f"tensors/{part}_bytes") or 0) for part in _PARTS)
     on_device = "device/allocated_bytes" in summary.spans
-    place, peak = ("device", _device_peak(summary)) if on_device else ("host", _host_peak(summary))
+    place = "device" if on_device else "host"
+    peak = highest_of(summary, place, but="startup")
     stays = 0.0 if on_device else _stays_resident(summary, optimizer)
     forward, backward = (summary.rises.get((place, phase), 0.0) for phase in _BUSY_PHASES)
     if summary.facts.micro_batches > 1:  # gradients of the earlier micro-batches are in memory
@@ -247,9 +217,9 @@ def _breakdown(summary: RunSummary) -> Breakdown:
     rest = peak.highest - (parameters + gradients + optimizer) - activations
     cached = 0.0
     if on_device:
-        between = _span(summary, "device/allocated_bytes").last
+        between = span_of(summary, "device/allocated_bytes").last
         rest = max(rest, between - parameters - optimizer)
-        cached = _span(summary, "device/reserved_bytes").last - between
+        cached = span_of(summary, "device/reserved_bytes").last - between
     return Breakdown(
         parameters=parameters,
         gradients=gradients,
@@ -293,29 +263,5 @@ def _overhead(summary: RunSummary, wall_s: float) -> Overhead:
 
 def _start(summary: RunSummary, name: str) -> float:
     """The value before the first step; if unknown, at the first record."""
-    first = _span(summary, name).first
+    first = span_of(summary, name).first
     return summary.started_with.get(name, first) if first else first
-
-
-def _span(summary: RunSummary, name: str) -> GaugeRange:
-    assert name in REPORTED or name.startswith("phase/"), f"{name} must stand in REPORTED of engine/summary.py"
-    return summary.spans.get(name) or GaugeRange(0.0, 0.0, 0.0, 0)
-
-
-def _host_peak(summary: RunSummary) -> GaugeRange:
-    return _highest(summary, "host", "host/rss_peak_bytes", "host/rss_bytes")
-
-
-def _device_peak(summary: RunSummary) -> GaugeRange:
-    return _highest(summary, "device", "device/step_peak_bytes", "device/allocated_bytes")
-
-
-def _highest(summary: RunSummary, place: str, *names: str) -> GaugeRange:
-    """The highest of these gauges and of the phases: an evaluation after the last step appears in a phase only."""
-    spans = [_span(summary, name) for name in names]
-    spans += [
-        GaugeRange(span.highest, span.highest, span.highest, span.step, phase)
-        for (where, phase), span in summary.phases.items()
-        if where == place
-    ]
-    return max(spans, key=lambda span: span.highest)  # on a tie, the first

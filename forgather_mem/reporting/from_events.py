@@ -11,15 +11,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from forgather_mem.engine.summary import GaugeRange, RunFacts, RunSummary
-from forgather_mem.formats.jsonl import LogReader, log_files
+from forgather_mem.formats.jsonl import Header, LogReader, log_files
 from forgather_mem.formats.scalars import ScalarSeries, read_scalars
 from forgather_mem.reporting.build import build_report
 from forgather_mem.sinks.tags import tag_of
 from forgather_mem.telemetry.metrics import Metric, every_metric
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.telemetry.report import RunReport
-from forgather_mem.telemetry.report_schema import MOST, checked_report, to_dict
+from forgather_mem.telemetry.report_schema import MOST, checked, checked_report, to_dict
 from forgather_mem.units import GIB
+
+# The name of the curve before the training: resident bytes by the age of the process in whole seconds.
+STARTUP = "startup/rss_bytes"
 
 
 @dataclass(slots=True)
@@ -55,11 +58,21 @@ def read_curves(folder: str | Path, names: Iterable[str], rank: int = 0) -> dict
         return curves
     with contextlib.suppress(OSError):  # `read_run` has said of a file that it can't be read
         for record in LogReader(*(logs.get(rank) or next(iter(logs.values())))):
-            if isinstance(record, Sample):
+            if isinstance(record, Header) and STARTUP in whole:
+                curves |= _startup_curve(record)
+            elif isinstance(record, Sample):
                 for name, value in record.values.items():
                     if name in whole and abs(value) <= MOST:
                         curves.setdefault(name, Curve()).add(record.step, value)
     return curves
+
+
+def _startup_curve(header: Header) -> dict[str, Curve]:
+    """What was seen of the process before its training, if anything was; the file may be anybody's."""
+    curve = Curve()
+    for age_s, size in checked(tuple[tuple[float, float], ...], header.data.get("startup")) or ():
+        curve.add(int(abs(age_s)), abs(size))
+    return {STARTUP: curve} if curve.steps else {}
 
 
 def has_memory_tags(folder: str | Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from forgather_mem.reporting.from_events import Curve
+from forgather_mem.reporting.from_events import STARTUP, Curve
 from forgather_mem.reporting.html_plot import Marks, Plot, PlotLine, bar_html, escape, plot_html
 from forgather_mem.reporting.html_style import SCRIPT, STYLE
 from forgather_mem.reporting.table import format_place
@@ -18,7 +18,7 @@ CURVES = (
     "host/rss_bytes", "host/anon_bytes", "workers/pss_bytes", "host/other_children_pss_bytes",
     "device/allocated_bytes", "device/reserved_bytes", "device/step_peak_bytes", "gc/pause_s", "cache/time_s",
     "cache/freed_bytes", "collect/time_s", "collect/freed_bytes", "trim/time_s", "trim/freed_bytes", "step/time_s",
-    "phase/",
+    "phase/", STARTUP,
 )  # fmt: skip
 _ACTIONS = (
     ("collect", "collect", "our collections", 5),
@@ -55,7 +55,12 @@ def report_html(report: RunReport, curves: Curves) -> str:
 
 
 def _plots(report: RunReport, curves: Curves) -> Iterator[str]:
-    steps = [step for curve in curves.values() if curve.steps for step in (min(curve.steps), max(curve.steps))]
+    if before := curves.get(STARTUP):
+        lines = [PlotLine(label="resident", curve=before, colour=6, area=True)]
+        plot = Plot(title="Memory of the host before the first step, over seconds", lines=lines, over="second")
+        yield plot_html(plot, 0, max(before.steps))
+    over_steps = [curve for name, curve in curves.items() if name != STARTUP]
+    steps = [step for curve in over_steps if curve.steps for step in (min(curve.steps), max(curve.steps))]
     if not steps:
         yield "<p>This run left no log of its steps, so there are no curves.</p>"
         return

@@ -59,12 +59,14 @@ class Plot:
 
     Attributes:
         unit: "bytes" or "ms"; the curves are in bytes and seconds.
+        over: What the curves are over, as one reads it at a point.
         limit: A dashed line, shown if it is close to the curves: label and value.
     """
 
     title: str
     lines: Sequence[PlotLine]
     unit: str = "bytes"
+    over: str = "step"
     marks: Sequence[Marks] = field(default_factory=tuple)
     limit: tuple[str, float] | None = None
 
@@ -99,7 +101,9 @@ def plot_html(plot: Plot, first_step: int, last_step: int) -> str:
     labels = [f'<span class="y" style="bottom:{100 * tick / ticks[-1]:.2f}%">{tick:,g}</span>' for tick in ticks]
     for step in step_ticks(scale.first, scale.last):
         labels.append(f'<span class="x" style="left:{scale.percent(step)}%">{step:,}</span>')
-    data = escape(json.dumps({"unit": unit, "first": scale.first, "last": scale.last, "lines": readings}))
+    data = escape(
+        json.dumps({"unit": unit, "over": plot.over, "first": scale.first, "last": scale.last, "lines": readings})
+    )
     return (
         f"<figure><figcaption><b>{escape(plot.title)}</b>, {unit}"
         f'<span class="legend">{"".join(legend)}</span></figcaption><div class="plot" data-plot="{data}">'

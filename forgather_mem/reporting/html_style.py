@@ -58,7 +58,7 @@ for (const plot of document.querySelectorAll('.plot')) {
     at.style.left = left + '%';
     said.style.left = left < 50 ? left + 1 + '%' : ''; said.style.right = left < 50 ? '' : 101 - left + '%';
     said.textContent = '';
-    for (const text of ['step ' + step.toLocaleString('en'),
+    for (const text of [data.over + ' ' + step.toLocaleString('en'),
                         ...found.map(([label, point]) => label + ' ' + point[1] + ' ' + data.unit)]) {
       const line = document.createElement('div');
       line.textContent = text;

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from forgather_mem.telemetry.report import RunReport
-from forgather_mem.units import GIB
+from forgather_mem.units import GIB, format_bytes, format_duration
 
 _WHOSE = {"cgroup": "container", "host": "machine"}
 
@@ -37,7 +37,11 @@ def format_time(step: int, phase: str) -> str:
 
     >>> format_time(1998, "backward"), format_time(3, "other")
     ('step 1,998, backward', 'step 3')
+    >>> format_time(0, "startup")
+    'startup'
     """
+    if phase == "startup" and not step:
+        return phase
     return f"step {step:,}" + (f", {phase}" if phase and phase != "other" else "")
 
 
@@ -52,7 +56,9 @@ def format_gib(size: int, limit_bytes: int = 0) -> str:
 
 def times_of_peaks(report: RunReport) -> dict[str, str]:
     """When the highest peak was, by place."""
-    return {peak.where: format_time(peak.step, peak.phase) for peak in reversed(report.peaks)}
+    times = {peak.where: format_time(peak.step, peak.phase) for peak in reversed(report.peaks)}
+    # Of a loop that is heard from the optimizer of its first step on
+    return {where: time.replace("step 1, startup", "startup or step 1") for where, time in times.items()}
 
 
 def places(report: RunReport) -> Iterator[MemoryRow]:
@@ -70,6 +76,16 @@ def places(report: RunReport) -> Iterator[MemoryRow]:
         at = times.get("host", "")
         sizes = host.rss_start_bytes, host.rss_end_bytes, host.rss_peak_bytes
         yield MemoryRow("host", *sizes, at, host.limit_bytes, whose)
+
+
+def startup_sentences(report: RunReport) -> Iterator[str]:
+    """How long the process had run before its first step, and its highest memory until then."""
+    if not report.run.startup_s:
+        return
+    found = {peak.where: peak for peak in reversed(report.peaks) if peak.phase == "startup"}
+    sizes = "".join(f", {format_place(where)} {format_bytes(peak.bytes)}" for where, peak in sorted(found.items()))
+    until = "up to the first optimizer step" if any(peak.step for peak in found.values()) else "before the first step"
+    yield f"{format_duration(report.run.startup_s)} {until}{', peak' if sizes else ''}{sizes.lstrip(',')}"
 
 
 def table_lines(report: RunReport) -> list[str]:

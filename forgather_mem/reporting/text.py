@@ -29,7 +29,7 @@ from forgather_mem.reporting.problems import (
     signal_name,
     was_out_of_memory,
 )  # fmt: skip
-from forgather_mem.reporting.table import format_gib, places, table_lines
+from forgather_mem.reporting.table import format_gib, places, startup_sentences, table_lines
 from forgather_mem.telemetry.report import Extremes, ReportPart, RunReport
 from forgather_mem.units import GIB, format_bytes, format_duration
 
@@ -37,8 +37,8 @@ MAX_LINES = 25
 _MAX_SWITCHED_OFF = 3
 _INDENT = 10
 _LABELS = (
-    "MEMORY", "PARTS", "ROOM", "CLEAN-UP", "OWN COST", "OFF", "RANKS", "LEAK", "OUT OF MEMORY", "WOULD HAVE FIT",
-    "KILLED BY THE KERNEL", "MOST LIKELY KILLED", "KILLED", "ENDED",
+    "MEMORY", "STARTUP", "PARTS", "ROOM", "CLEAN-UP", "OWN COST", "OFF", "RANKS", "LEAK", "OUT OF MEMORY",
+    "WOULD HAVE FIT", "KILLED BY THE KERNEL", "MOST LIKELY KILLED", "KILLED", "ENDED",
 )  # fmt: skip
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
@@ -137,7 +137,9 @@ def _short(report: RunReport, width: int) -> list[str]:
     said += [f"Room: {room}" for room in _room(report)]
     rarer = len(rarer_readings(report))
     noted = f", {rarer} reading{'s' * (rarer != 1)} sampled less often" if rarer else ""
+    said += [f"Startup {sentence}." for sentence in startup_sentences(report)]
     said.append(f"Own cost {own_share(report)}{noted}.")
+    said += report.hints
     lines = [*textwrap.wrap(" ".join(said), width), *_taken_back(report, width)]
     lines += _section("RANKS", _ranks(report), width)
     lines += _section("CLEAN-UP", cleanup_sentences(report, brief=True), width)
@@ -175,7 +177,9 @@ def _long(report: RunReport, width: int, most: int, every_suspect: bool) -> list
         elif not trained:
             lines.append("No training step was seen; these numbers are for the whole process.")
         lines += [*_no_verdict(report, width), *_taken_back(report, width)]
+        lines += [line for hint in report.hints for line in textwrap.wrap(hint, width)]
         lines += table_lines(report)
+        lines += _section("STARTUP", startup_sentences(report), width)
         lines += _section("RANKS", _ranks(report), width)
         if not leaks:
             lines += _section("PARTS", parts_sentences(report), width)

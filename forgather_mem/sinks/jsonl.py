@@ -13,6 +13,7 @@ from pathlib import Path
 
 from forgather_mem.formats.append import AppendFile
 from forgather_mem.formats.jsonl import finding_line, header_line, is_torn, rotate, sample_line
+from forgather_mem.sinks.startup_curve import startup_facts
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.memory_limit import limit_facts
 from forgather_mem.system.process_start import process_start
@@ -125,6 +126,7 @@ class _Log:
         self._world_size = run.world_size if run is not None else 1
         self._closed = self._no_place = False
         self._rotate_at = sink.max_bytes
+        self._startup = startup_facts() if run is not None else {}
         self.path: Path | None = None
         self.out = AppendFile(self._open_next, always_new=False)
 
@@ -184,6 +186,7 @@ class _Log:
             "script": sys.argv[0] if sys.argv else "",
             "argv": sys.argv[1:],
             "versions": _versions(),
+            **self._startup,
             **limit_facts(),
         }
 

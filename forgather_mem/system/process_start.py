@@ -1,11 +1,12 @@
 """Telling a process from every other that had or will have its number, by the kernel's clock and not by the wall's.
 
-Only `os` is imported: the waiting parent of `forgather-mem run` asks here too.
+Only `os` and `time` are imported: the waiting parent of `forgather-mem run` asks here too.
 """
 
 from __future__ import annotations
 
 import os
+import time
 
 
 def process_start(pid: int | str = "self") -> str:
@@ -20,6 +21,19 @@ def process_start(pid: int | str = "self") -> str:
             return f"{file.read().strip()} {space} {ticks}"
     except OSError:
         return ""
+
+
+def process_age_s() -> float | None:
+    """Seconds since this process was started or forked, to 10 ms; None where the kernel does not tell.
+
+    >>> 0 <= process_age_s() <= time.clock_gettime(time.CLOCK_BOOTTIME)
+    True
+    """
+    try:
+        began_s = int(_stat("self")[1]) / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s)
+    except (OSError, AttributeError):  # no /proc, or no such clock
+        return None
 
 
 def is_process_running(pid: int, host: str, start: str) -> bool | None:

@@ -299,6 +299,14 @@ METRICS: tuple[Metric, ...] = (
         "Our own time in this step: of the processor, and waits for a disk or a device.",
         kind=FLOW,
     ),
+    _time(
+        "step/startup_s",
+        "step/startup_s",
+        1.0,
+        "s",
+        "From the start of the process to the first step of its first training; once. A loop that knows nothing of us "
+        "is heard from its first optimizer step on.",
+    ),
     _gib("ranks/allocated_min_bytes", "ranks/allocated_min_gib", "Lowest device allocation over the ranks."),
     _gib("ranks/allocated_max_bytes", "ranks/allocated_max_gib", "Highest device allocation over the ranks."),
     _gib("ranks/reserved_min_bytes", "ranks/reserved_min_gib", "Lowest reserved device memory over the ranks."),

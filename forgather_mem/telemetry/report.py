@@ -36,6 +36,7 @@ class Training(ReportPart):
     script: str = ""
     argv: tuple[str, ...] = ()
     wall_s: float = 0.0  # of the training
+    startup_s: float = field(default=0.0, metadata=RARE)  # from the start of the process to its first step
     end: str | None = None  # "finished", "exception", "oom", "killed", "interrupted"; None until that is recorded
     exit_code: int | None = None  # if known; 128 + the signal if it was killed
     rank: Rank = 0
@@ -359,4 +360,5 @@ class RunReport(ReportPart):
     ranks: tuple[RankRow, ...] | None = field(default=None, metadata=RARE)  # these three in a merged report
     spread: Spread | None = field(default=None, metadata=RARE)
     missing_ranks: tuple[Rank, ...] | None = field(default=None, metadata=RARE)  # those that left no files
+    hints: tuple[str, ...] = field(default=(), metadata=RARE)  # what is not known, and the line to add for it
     left_out: tuple[str, ...] = field(default=(), metadata=RARE)  # what in the run's folder could not be used

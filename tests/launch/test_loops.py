@@ -94,6 +94,53 @@ def test_the_leak_of_a_plain_loop_is_found_with_its_holder_and_line(tmp_path: Pa
     assert "150 steps" in result.report
 
 
+LARGE_AT_FIRST = """
+import time
+import torch
+rows = torch.ones(100_000_000)
+time.sleep(1.2)
+del rows
+"""
+
+
+def test_what_was_before_the_first_step_is_told_with_its_peak_and_its_curve(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(LARGE_AT_FIRST + PLAIN + "main(60)\n")
+    result = watched(["script.py"], tmp_path)
+    report = report_in(tmp_path)
+    peak = report["peaks"][0]
+    assert (peak["where"], peak["phase"]) == ("host", "startup")
+    assert peak["bytes"] == report["host"]["rss_peak_bytes"] >= report["host"]["rss_end_bytes"] + 200 * 2**20
+    assert report["run"]["startup_s"] > 1.2 > 0 < report["run"]["wall_s"]
+    assert "startup or step 1" in result.report
+    assert "STARTUP" in result.report
+    (log,) = tmp_path.glob("forgather_mem/*/memory.rank0.jsonl")
+    header = json.loads(log.read_text().partition("\n")[0])
+    assert max(size for _, size in header["startup"]) >= 400_000_000
+    assert header["startup"][-1][0] <= report["run"]["startup_s"]
+
+
+BY_HAND = PLAIN.replace("torch.optim.AdamW(model.parameters())", "None").replace(
+    "        optimizer.step()\n        optimizer.zero_grad()\n",
+    "        for parameter in model.parameters():\n"
+    "            parameter.data.add_(parameter.grad, alpha=-0.01)\n"
+    "        model.zero_grad(set_to_none=False)\n"
+    "        watching and watching.step()\n",
+)
+
+
+def test_a_loop_that_no_optimizer_tells_of_is_told_what_to_add(tmp_path: Path) -> None:
+    result, report = as_alone(tmp_path, BY_HAND + "watching = None\nmain(150)\n")
+    assert (report["steps"], len(report["hints"])) == (0, 1)
+    assert "`watching.step()`" in " ".join(result.report.split())
+    added = "import forgather_mem\nwatching = forgather_mem.watch()\nmain(150)\n"
+    (tmp_path / "script.py").write_text(BY_HAND + added)
+    assert "150 steps" in watched(["script.py"], tmp_path).report
+    report = json.loads(
+        max(tmp_path.glob("forgather_mem/*/report.json"), key=lambda path: path.stat().st_mtime).read_text()
+    )
+    assert (report["steps"], report["leak"]["verdict"], report.get("hints")) == (150, "leak", None)
+
+
 def test_what_lightnings_trainer_does_is_heard(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     (tmp_path / "script.py").write_text(LIGHTNING)

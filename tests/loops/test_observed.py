@@ -347,3 +347,32 @@ def test_callbacks_that_can_not_be_made_are_tried_once(caplog: pytest.LogCapture
     watched.close()
     assert (len(tried), watched.has_failed, watched.is_over) == (1, True, True)
     assert "training continues" in caplog.text
+
+
+def by_hand(loop: ObservedLoop, optimizer: torch.optim.Optimizer | None = None) -> None:
+    model = net()
+    for number in range(STEPS):
+        model.zero_grad()
+        model(torch.randn(16, 8)).square().mean().backward()
+        if optimizer is not None:
+            optimizer.step()
+        for parameter in model.parameters():
+            parameter.data.add_(parameter.grad, alpha=-0.01)  # type: ignore[arg-type]
+        loop.end_step()
+        if number == 10:
+            with loop.phase("save"):
+                pass
+
+
+def test_a_loop_without_an_optimizer_tells_its_steps(watching: tuple[ObservedLoop, Capture, Phases]) -> None:
+    loop, capture, phases = watching
+    by_hand(loop)
+    assert [sample.step for sample in capture.samples] == list(range(1, STEPS + 1))
+    assert phases.begun["forward"] == phases.begun["backward"] == STEPS - 1, "of all steps after the first"
+    assert (phases.begun["save"], phases.shapes) == (1, {(16, 8)})
+
+
+def test_where_an_optimizer_is_heard_its_steps_count(watching: tuple[ObservedLoop, Capture, Phases]) -> None:
+    loop, capture, _ = watching
+    by_hand(loop, torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))], lr=0.1))
+    assert [sample.step for sample in capture.samples] == list(range(1, STEPS + 1))

@@ -152,7 +152,7 @@ def test_phases_are_known_from_hooks() -> None:
     loop = plain_loop([MemoryCallback([Rule(Every(steps=1), [Phases()])])])
     train_plainly(loop, steps=2, accumulation=2, evaluate="epoch")
     step = ["data", *["forward", "backward"] * 2, "optimizer"]
-    assert seen == [*step, *step, "data", "evaluate"]
+    assert seen == ["startup", *step, *step, "data", "evaluate"]
 
 
 @pytest.mark.usefixtures("nothing_frozen")

@@ -13,6 +13,7 @@ from forgather_mem.engine.run import Run
 from forgather_mem.probes import PhaseProbe
 from forgather_mem.units import MIB
 from tests.memory import open_descriptors, reset_kernel_mark, spike, status_bytes
+from tests.simulated_device import simulated_device
 
 Read = Callable[..., dict[str, float]]
 
@@ -228,3 +229,37 @@ def test_what_measuring_phases_takes_is_booked_as_our_own_time(run: Run) -> None
 def test_a_budget_is_a_share(budget_frac: float) -> None:
     with pytest.raises(ValueError, match="give a share above 0"):
         PhaseProbe(budget_frac=budget_frac)
+
+
+@pytest.mark.fresh
+def test_the_startup_of_the_first_training_is_all_that_was_before_it(run: Run, read: Read) -> None:
+    spike(300)
+    highest = status_bytes("VmHWM")
+    assert highest > status_bytes("VmRSS") + 250 * MIB
+    probe = PhaseProbe(budget_frac=1)  # no mark is reset
+    probe.begin(run)
+    with phase(run, "startup"):
+        pass
+    values = read(probe)
+    assert values["phase/host/startup_peak_bytes"] == pytest.approx(highest, abs=MIB)
+    assert values["step/startup_s"] > 0
+    another = Run(run.facts)
+    probe.begin(another)
+    with phase(another, "startup"):
+        pass
+    assert read(probe) == {}, "of this one the mark says nothing"
+
+
+@pytest.mark.fresh
+def test_the_startup_of_a_device_is_what_its_allocator_has_seen(
+    run: Run, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with simulated_device(monkeypatch) as device:
+        device.hold(300)
+        device.spike(500)
+        probe = PhaseProbe(reset_peaks=False, budget_frac=1)
+        probe.begin(run)
+        with phase(run, "startup"):
+            pass
+        assert read(probe)["phase/device/startup_peak_bytes"] == 800 * MIB
+        probe.end(run)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
+import time
 
 from forgather_mem.system.process_start import is_process_running, process_start
 
@@ -24,3 +27,11 @@ def test_a_process_that_has_ended_and_was_not_waited_for_is_gone() -> None:
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     assert is_process_running(child, socket.gethostname(), process_start(child)) is False
     os.waitpid(child, 0)
+
+
+def test_the_age_of_a_process_is_the_time_since_it_was_started() -> None:
+    module = "forgather_mem.system.process_start"
+    code = f"import time; time.sleep(0.3); from {module} import process_age_s; print(process_age_s())"
+    began_s = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 0.3 <= float(done.stdout) <= time.monotonic() - began_s + 0.02

@@ -1,0 +1,31 @@
+"""What a report can't tell of a loop that knows nothing of us, and the line of the script that would change that."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+
+from forgather_mem.telemetry.report import Peak
+
+# A script in whose main thread autograd has recorded so many operations may have trained.
+_MANY_RECORDED = 1000
+
+
+def hints_of(peaks: Sequence[Peak]) -> Iterator[str]:
+    """For an observed loop with these peaks: where the highest of a place was between two steps, how to learn when."""
+    highest = {peak.where: peak for peak in reversed(peaks)}
+    if any(peak.phase == "data" for peak in highest.values()):
+        yield (
+            'The peak was between two steps, where this loop tells nothing: `with watching.phase("save"):` or '
+            '"evaluate" around what is done there names it (watching = forgather_mem.watch()).'
+        )
+
+
+def hints_without_steps() -> Iterator[str]:
+    """For this process, which took no step that we have heard of: how it would tell of steps, if it takes any."""
+    # torch's own count in each thread: asking at the end costs a training nothing
+    if getattr(sys.modules.get("torch.autograd"), "_get_sequence_nr", int)() >= _MANY_RECORDED:
+        yield (
+            "No optimizer of torch was heard to step. If this script trains, add `watching = forgather_mem.watch()` "
+            "before its loop and `watching.step()` at the end of each step."
+        )

@@ -1,0 +1,80 @@
+"""The peaks of a run: its own in each kind of memory, and those of its phases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from forgather_mem.engine.summary import REPORTED, GaugeRange, RunSummary
+from forgather_mem.telemetry.events import STEP_PHASES
+from forgather_mem.telemetry.report import Peak
+
+_GAUGES = {
+    "host": ("host/rss_peak_bytes", "host/rss_bytes"),
+    "device": ("device/step_peak_bytes", "device/allocated_bytes"),
+}
+# The peaks of the run and of a phase come from two kernel counters, which differ by a few pages per CPU.
+_SAME_FRAC = 0.99
+# Phases are not read at every step: of the steps, so many have to lack a reading before that is told.
+_HIDDEN_STEPS, _HIDDEN_FRAC = 20, 0.1
+
+
+def peaks_of(summary: RunSummary) -> Iterator[Peak]:
+    """For host and device, the run's peak, then those of the measured phases; highest first."""
+    for family, where in (("host", "host"), ("device", f"gpu{summary.device or 0}")):
+        whole, training = highest_of(summary, family), highest_of(summary, family, but="startup")
+        found = [
+            Peak(
+                where=where,
+                bytes=int(span.highest),
+                step=span.step,
+                phase=phase,
+                not_read_since=_not_read_since(summary, phase, span, whole),
+            )
+            for (place, phase), span in summary.phases.items()
+            if place == family and phase != "startup"
+        ]
+        found.sort(key=lambda peak: -peak.bytes)
+        if found and found[0].bytes >= _SAME_FRAC * training.highest:
+            found[0] = replace(found[0], bytes=max(found[0].bytes, int(training.highest)))
+        elif training.highest:
+            phase = training.phase or "other"
+            found.insert(0, Peak(where=where, bytes=int(training.highest), step=training.step, phase=phase))
+        yield from _with_startup(summary, family, found)
+
+
+def highest_of(summary: RunSummary, place: str, but: str = "") -> GaugeRange:
+    """The highest of the gauges and of the phases but one: an evaluation after the last step is in a phase only."""
+    spans = [span_of(summary, name) for name in _GAUGES[place]]
+    spans += [
+        GaugeRange(span.highest, span.highest, span.highest, span.step, phase)
+        for (where, phase), span in summary.phases.items()
+        if where == place and phase != but
+    ]
+    return max(spans, key=lambda span: span.highest)  # on a tie, the first
+
+
+def span_of(summary: RunSummary, name: str) -> GaugeRange:
+    assert name in REPORTED or name.startswith("phase/"), f"{name} must stand in REPORTED of engine/summary.py"
+    return summary.spans.get(name) or GaugeRange(0.0, 0.0, 0.0, 0)
+
+
+def _with_startup(summary: RunSummary, family: str, found: list[Peak]) -> list[Peak]:
+    """The peaks with that of the startup among them: the run's only where it is clearly above the training's."""
+    startup = summary.phases.get((family, "startup"))
+    if startup is None or not found:
+        return found
+    # The first step of an observed loop is heard at its end: it may have been then
+    step = startup.step if summary.facts.is_observed else 0
+    peak = Peak(where=found[0].where, bytes=int(startup.highest), step=step, phase="startup")
+    if _SAME_FRAC * peak.bytes > found[0].bytes:
+        return [peak, *found]
+    found[0] = replace(found[0], bytes=max(found[0].bytes, peak.bytes))
+    return sorted([*found, peak], key=lambda peak: -peak.bytes)
+
+
+def _not_read_since(summary: RunSummary, phase: str, span: GaugeRange, whole: GaugeRange) -> int | None:
+    """The last step that could tell this phase of every step, if a higher peak elsewhere has hidden it for long."""
+    hidden = phase in STEP_PHASES and span.highest < _SAME_FRAC * whole.highest
+    steps_since = summary.last_step - span.read
+    return span.read if hidden and steps_since > max(_HIDDEN_STEPS, _HIDDEN_FRAC * summary.steps) else None

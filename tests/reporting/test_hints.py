@@ -1,0 +1,30 @@
+"""What is not known of a loop is told with the line that would change it, and only where there is something to know."""
+
+from __future__ import annotations
+
+import pytest
+
+from forgather_mem.reporting.hints import hints_of
+from forgather_mem.telemetry.report import Peak
+from tests.reporting.report_fixtures import all_well, text_of
+
+
+def peak(phase: str, size: int, where: str = "host") -> Peak:
+    return Peak(where=where, bytes=size, step=4, phase=phase)
+
+
+@pytest.mark.parametrize("phases", [["forward", "data"], ["startup", "data"], ["other"], []])
+def test_a_loop_whose_peak_is_in_a_phase_or_not_known_needs_no_hint(phases: list[str]) -> None:
+    assert list(hints_of([peak(phase, 100 - number) for number, phase in enumerate(phases)])) == []
+
+
+def test_a_peak_between_two_steps_of_any_place_has_one() -> None:
+    (hint,) = hints_of([peak("forward", 9), peak("data", 8, "gpu0"), peak("forward", 7, "gpu0")])
+    assert "`with watching.phase(" in hint
+
+
+def test_it_is_in_the_short_text_too() -> None:
+    report = all_well()
+    assert "watching.phase" not in text_of(report)
+    report["hints"] = list(hints_of([peak("data", 9)]))
+    assert "watching.phase" in text_of(report)

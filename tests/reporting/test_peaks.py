@@ -1,0 +1,52 @@
+"""Which peak is the run's, where the memory before the first step was large too."""
+
+from __future__ import annotations
+
+import pytest
+
+from forgather_mem.engine.summary import RunFacts, RunSummary
+from forgather_mem.reporting.peaks import peaks_of
+from forgather_mem.telemetry.records import Sample
+from forgather_mem.units import GIB
+from tests.reporting.report_fixtures import built, text_of
+
+
+def run_with(startup_gib: float, *, is_observed: bool = False) -> RunSummary:
+    """Three steps that take 2 GiB at most, after this."""
+    summary = RunSummary(RunFacts(script="train.py", end="finished", wall_s=9.0, is_observed=is_observed))
+    summary.begin(0, {"host/rss_bytes": 1.0 * GIB})
+    first = {"phase/host/startup_peak_bytes": startup_gib * GIB, "step/startup_s": 5.0}
+    for step, peak_gib in ((1, 1.5), (2, 2.0), (3, 2.0)):
+        values = {"host/rss_bytes": 1.2 * GIB, "host/rss_peak_bytes": peak_gib * GIB, **(first if step == 1 else {})}
+        summary.add(Sample("step_end", step, None, float(step), values))
+    return summary
+
+
+@pytest.mark.parametrize(
+    ("startup_gib", "is_observed", "first"),
+    [
+        (4.0, False, ("startup", 0, 4.0)),
+        (4.0, True, ("startup", 1, 4.0)),  # it may have been in the passes of step 1
+        (2.01, False, ("other", 2, 2.01)),  # two counters of the kernel
+        (1.0, False, ("other", 2, 2.0)),
+    ],
+)
+def test_the_startup_has_the_peak_of_the_run_where_it_is_clearly_higher(
+    startup_gib: float, is_observed: bool, first: tuple[str, int, float]
+) -> None:
+    summary = run_with(startup_gib, is_observed=is_observed)
+    peaks = list(peaks_of(summary))
+    assert (peaks[0].phase, peaks[0].step, peaks[0].bytes) == (*first[:2], int(first[2] * GIB))
+    assert {peak.phase for peak in peaks} == {"startup", "other"}
+    assert built(summary)["host"]["rss_peak_bytes"] == max(peak.bytes for peak in peaks)
+
+
+def test_the_parts_of_the_training_are_those_of_its_own_peak() -> None:
+    assert built(run_with(4.0))["breakdown"]["other"] == 2 * GIB
+
+
+def test_the_text_tells_the_startup() -> None:
+    assert "STARTUP   5.0 s before the first step, peak host 4.0 GiB" in text_of(built(run_with(4.0)))
+    observed = text_of(built(run_with(4.0, is_observed=True)))
+    assert "startup or step 1" in observed
+    assert "STARTUP   5.0 s up to the first optimizer step, peak host 4.0 GiB" in observed
