@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -14,7 +16,7 @@ from tests.fresh import IN_CHILD, FreshProcesses
 from tests.simulated_freezing import simulated_freezing
 
 # Programs that tests start, not tests
-collect_ignore = ["run_child.py", "launch/train.py", "launch/loop.py"]
+collect_ignore = ["run_child.py", "launch/train.py", "launch/loop.py", "quick_start"]
 
 _PROCESSES = FreshProcesses()
 # The same examples in each run of `make test`; HYPOTHESIS_PROFILE=random looks for new ones, as `make soak` does.
@@ -32,6 +34,7 @@ _DEAR = (
     "tests/test_docs.py::test_a_page_runs_as_it_stands[README.md]",
 )
 _SHOWN = int(os.environ.get("SLOWEST", "15"))
+_QUICK_START = str(Path(__file__).parent / "quick_start")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,6 +45,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     gc.disable()  # collections among imports and thousands of tests take a third of the time until the first test
+    # What begins Pythons of tests quickly is not for pytest's own, in which tests look at imports and collections
+    sys.meta_path[:] = [finder for finder in sys.meta_path if getattr(finder, "__module__", "") != "sitecustomize"]
+    if _QUICK_START not in os.environ.get("PYTHONPATH", ""):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_QUICK_START, os.environ.get("PYTHONPATH"))))
 
 
 def pytest_collection_finish() -> None:
