@@ -12,6 +12,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.alone import REPORTS, AloneFiles, is_alone, write
 from tests.fresh import IN_CHILD, FreshProcesses
 from tests.simulated_freezing import simulated_freezing
 
@@ -19,6 +20,7 @@ from tests.simulated_freezing import simulated_freezing
 collect_ignore = ["run_child.py", "launch/train.py", "launch/loop.py", "quick_start"]
 
 _PROCESSES = FreshProcesses()
+_ALONE = AloneFiles()
 # The same examples in each run of `make test`; HYPOTHESIS_PROFILE=random looks for new ones, as `make soak` does.
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.register_profile("random", max_examples=1000, deadline=None)
@@ -53,6 +55,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """A file marked `alone` looks through the heap, of which pytest has ten times as much as these tests need."""
+    if os.environ.get(IN_CHILD) or not is_alone(item):
+        return None
+    _ALONE.replay(item)
+    item.session._setupstate.teardown_exact(nextitem)  # folders' fixtures, which the test before has left to this one
+    return True
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if os.environ.get(REPORTS):  # in the process of a file that is alone
+        write(report, os.environ[REPORTS])
 
 
 @pytest.hookimpl(tryfirst=True)
