@@ -12,10 +12,11 @@ JOBS ?= 2
 
 .PHONY: demo test test-oldest lint types contracts pytest soak bench format clean
 
+# Nothing is compiled before it is imported: it would take longer than installing, and is five times what tests import.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
-	$(BIN)/python -m pip install --quiet --editable '.[dev]' -c constraints.txt
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev]' -c constraints.txt
 	touch $(READY)
 
 demo: $(READY)  ## train a tiny model, show where the memory went
@@ -42,7 +43,7 @@ OLDEST := .venv-oldest
 $(OLDEST)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(OLDEST)
 	grep -v -i -E '^(transformers|huggingface_hub|tokenizers|hf-xet|accelerate)==' constraints.txt > $(OLDEST)/constraints.txt
-	$(OLDEST)/bin/python -m pip install --quiet --editable '.[dev]' -c $(OLDEST)/constraints.txt \
+	$(OLDEST)/bin/python -m pip install --quiet --no-compile --editable '.[dev]' -c $(OLDEST)/constraints.txt \
 		'transformers==4.46.*' 'huggingface-hub<1' accelerate
 	touch $@
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
 
+from tests.alone import REPORTS, AloneFiles, is_alone, write
 from tests.fresh import IN_CHILD, FreshProcesses
 from tests.simulated_freezing import simulated_freezing
 
 # Programs that tests start, not tests
-collect_ignore = ["run_child.py", "launch/train.py", "launch/loop.py"]
+collect_ignore = ["run_child.py", "launch/train.py", "launch/loop.py", "quick_start"]
 
 _PROCESSES = FreshProcesses()
+_ALONE = AloneFiles()
 # The same examples in each run of `make test`; HYPOTHESIS_PROFILE=random looks for new ones, as `make soak` does.
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.register_profile("random", max_examples=1000, deadline=None)
@@ -32,6 +36,7 @@ _DEAR = (
     "tests/test_docs.py::test_a_page_runs_as_it_stands[README.md]",
 )
 _SHOWN = int(os.environ.get("SLOWEST", "15"))
+_QUICK_START = str(Path(__file__).parent / "quick_start")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,10 +47,29 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     gc.disable()  # collections among imports and thousands of tests take a third of the time until the first test
+    # What begins Pythons of tests quickly is not for pytest's own, in which tests look at imports and collections
+    sys.meta_path[:] = [finder for finder in sys.meta_path if getattr(finder, "__module__", "") != "sitecustomize"]
+    if _QUICK_START not in os.environ.get("PYTHONPATH", ""):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_QUICK_START, os.environ.get("PYTHONPATH"))))
 
 
 def pytest_collection_finish() -> None:
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """A file marked `alone` looks through the heap, of which pytest has ten times as much as these tests need."""
+    if os.environ.get(IN_CHILD) or not is_alone(item):
+        return None
+    _ALONE.replay(item)
+    item.session._setupstate.teardown_exact(nextitem)  # folders' fixtures, which the test before has left to this one
+    return True
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if os.environ.get(REPORTS):  # in the process of a file that is alone
+        write(report, os.environ[REPORTS])
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,6 +9,8 @@ import pytest
 
 from forgather_mem.actions.freeze import HeapHold, frees_aged_cycles
 
+pytestmark = pytest.mark.alone
+
 
 class Node:
     """Something that only a collection can free, once it is dropped."""

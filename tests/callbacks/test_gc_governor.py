@@ -22,6 +22,8 @@ from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.records import Moment
 from tests.training import fingerprint, make_trainer
 
+pytestmark = pytest.mark.alone
+
 TEMPLATE = "callbacks/gc_governor.yaml"
 
 

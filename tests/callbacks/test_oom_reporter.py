@@ -342,7 +342,7 @@ except RuntimeError:
     print("caught", file=sys.stderr, flush=True)
 trainer.train()
 """
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent)}
+    environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parents[2]}:{os.environ['PYTHONPATH']}"}
     environment.pop("FORGATHER_MEM_SESSION", None)
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)

@@ -17,6 +17,8 @@ import torch
 from forgather_mem.heap.owners import Owner, find_owners
 from forgather_mem.heap.variables import frame_variables
 
+pytestmark = pytest.mark.alone
+
 HERE = sys.modules[__name__]
 CACHE: dict[str, Any] = {}
 

@@ -13,4 +13,4 @@ for _ in range(5):
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter -= 0.01 * parameter.grad
-print("rank", os.environ.get("RANK"))
+print(f"rank {os.environ.get('RANK')}")

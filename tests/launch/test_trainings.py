@@ -122,7 +122,7 @@ def test_a_launcher_hands_the_watching_on_with_a_template_of_the_users(tmp_path:
     )
     (tmp_path / "rules.py").write_text("from transformers import TrainerCallback\n\nclass Mine(TrainerCallback): ...\n")
     words = ["--template", "mine.yaml", "--set", "every_steps=3", "--allow", "rules", *ACCELERATE, str(SCRIPT), "short"]
-    result = taken_apart(run([*RUN, *words, "."], tmp_path, PYTHONPATH=str(tmp_path)))
+    result = taken_apart(run([*RUN, *words, "."], tmp_path, PYTHONPATH=f"{tmp_path}:{os.environ['PYTHONPATH']}"))
     assert result.plain.code == 0, result.plain.err
     callbacks, weights = result.plain.out.splitlines()
     assert callbacks == "['SimpleGarbageCollector', 'ClearCacheCallback', 'TBMemoryLogger', 'Mine']"

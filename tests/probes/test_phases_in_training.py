@@ -19,7 +19,7 @@ from forgather_mem.units import MIB
 from tests.memory import spike, status_bytes
 
 PHASES = ("data", "forward", "backward", "optimizer", "evaluate", "save")
-SIZES_MIB = (1, 8, 64, 512)
+SIZES_MIB = (1, 8, 64, 128)
 
 
 class Spikes:

@@ -20,6 +20,8 @@ from tests.memory import status_bytes
 from tests.reclaim.things import Thing, a_cycle
 from tests.simulated_device import simulated_device
 
+pytestmark = pytest.mark.alone
+
 KEPT: dict[str, Any] = {}
 
 

@@ -168,7 +168,7 @@ make_trainer(Path(sys.argv[1]), [JsonLogger(name="x"), Killed()], logging_steps=
 
 
 def test_a_training_that_is_killed_leaves_valid_json(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ['PYTHONPATH']}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=environment, capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     assert [record["global_step"] for record in records_in(tmp_path)] == [0, 1, 2, 3, 4]
