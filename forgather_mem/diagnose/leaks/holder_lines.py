@@ -103,23 +103,23 @@ def _adding(held: HolderSource) -> list[Line]:
     return []
 
 
-class Bound(NamedTuple):
+class HolderBound(NamedTuple):
     """Why something will stop growing by itself, or may, and its most items, if known."""
 
     why: str
     most: int | None = None
 
 
-def bound_of_holder(held: HolderSource) -> Bound | None:
+def bound_of_holder(held: HolderSource) -> HolderBound | None:
     """Why it will stop growing, or may; None if there is no sign of that."""
     one, _, container, path, owner, names = held
     if one.bound is not None:
-        return Bound(f"{path} holds {one.bound:,} at most", one.bound)
+        return HolderBound(f"{path} holds {one.bound:,} at most", one.bound)
     if isinstance(owner, queue.Queue) and owner.maxsize > 0 and path.endswith(".queue"):
-        return Bound(f"{path} holds {owner.maxsize:,} at most", owner.maxsize)
+        return HolderBound(f"{path} holds {owner.maxsize:,} at most", owner.maxsize)
     rows = _rows(owner)
     if rows is not None and one.kind == "items" and one.count < rows and _is_keyed_by_row(container, rows):
-        return Bound(f"{path} holds one entry for each of {rows:,} rows at most", rows)
+        return HolderBound(f"{path} holds one entry for each of {rows:,} rows at most", rows)
     if one.kind not in ("items", "size"):
         return None
     is_list = issubclass(type(container), list | deque)
@@ -130,7 +130,7 @@ def bound_of_holder(held: HolderSource) -> Bound | None:
         file = next((region.file for region in named.regions), "")
         found = bounding_line(named, is_list, count, partial(_value, owner, file))
         if found is not None:
-            return Bound(f"the code at {place(*found)} limits {path}")
+            return HolderBound(f"the code at {place(*found)} limits {path}")
     return None
 
 
