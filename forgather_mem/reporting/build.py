@@ -16,10 +16,11 @@ from forgather_mem.engine.summary import REPORTED, GaugeRange, RunFacts, RunSumm
 from forgather_mem.files import make_real_folder, replace_file
 from forgather_mem.formats.ring import files_by_rank
 from forgather_mem.formats.stalls import may_stall
-from forgather_mem.reporting.table import format_place
+from forgather_mem.reporting.table import place_of_parts
 from forgather_mem.reporting.text import report_text
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.events import STEP_PHASES
+from forgather_mem.telemetry.metrics import name_on_current, other_device
 from forgather_mem.telemetry.report import (
     BackedOff,
     Breakdown,
@@ -111,7 +112,7 @@ def verdict(report: RunReport) -> tuple[str, dict[str, object]]:
 def _tables(report: RunReport) -> Iterator[tuple[str, list[list[str]]]]:
     """Title and rows, with the header first."""
     if report.breakdown.parameters:
-        where = format_place(report.device[0].where if report.device else "host")
+        where = place_of_parts(report)
         rows = [[part, format_bytes(size)] for part, size in report.breakdown.sizes().items() if size]
         yield f"What was in the memory of the {where}", [["part", "at its peak"], *rows]
     if report.ledger:
@@ -177,27 +178,38 @@ def _host(summary: RunSummary) -> HostMemory:
 
 
 def _device(summary: RunSummary) -> tuple[DeviceMemory, ...]:
-    allocated = summary.spans.get("device/allocated_bytes")
-    if allocated is None:
-        return ()
-    reserved = _span(summary, "device/reserved_bytes")
-    device = DeviceMemory(
-        name=summary.facts.device_name,
-        index=summary.device or 0,
-        peak_allocated_bytes=int(_device_peak(summary).highest),
+    return tuple(_one_device(summary, family, index) for family, index in _device_families(summary))
+
+
+def _device_families(summary: RunSummary) -> Iterator[tuple[str, int]]:
+    """The families of sample names of this process's devices with their indices, the current device first."""
+    if "device/allocated_bytes" in summary.spans:
+        yield "device", summary.device or 0
+    others = [other_device(name) for name in summary.spans]
+    for index in sorted({other[0] for other in others if other is not None and other[1] == "device/allocated_bytes"}):
+        yield f"device{index}", index
+
+
+def _one_device(summary: RunSummary, family: str, index: int) -> DeviceMemory:
+    name, total_bytes = summary.facts.devices.get(index, ("", 0))
+    allocated, reserved = _span(summary, f"{family}/allocated_bytes"), _span(summary, f"{family}/reserved_bytes")
+    return DeviceMemory(
+        name=name,
+        index=index,
+        peak_allocated_bytes=int(_device_peak(summary, family).highest),
         peak_reserved_bytes=int(reserved.highest),
-        total_bytes=summary.facts.device_total_bytes,
-        allocated_start_bytes=int(_start(summary, "device/allocated_bytes")),
+        total_bytes=total_bytes,
+        allocated_start_bytes=int(_start(summary, f"{family}/allocated_bytes")),
         allocated_end_bytes=int(allocated.last),
-        reserved_start_bytes=int(_start(summary, "device/reserved_bytes")),
+        reserved_start_bytes=int(_start(summary, f"{family}/reserved_bytes")),
         reserved_end_bytes=int(reserved.last),
     )
-    return (device,)
 
 
 def _peaks(summary: RunSummary) -> Iterator[Peak]:
-    """For host and device, the run's peak, then those of the measured phases; highest first."""
-    places = [("host", "host", _host_peak(summary)), ("device", f"gpu{summary.device or 0}", _device_peak(summary))]
+    """For host and devices, the run's peak, then those of the measured phases; highest first."""
+    places = [("host", "host", _host_peak(summary))]
+    places += [(family, f"gpu{index}", _device_peak(summary, family)) for family, index in _device_families(summary)]
     for family, where, whole in places:
         found = [
             Peak(
@@ -232,11 +244,14 @@ def _breakdown(summary: RunSummary) -> Breakdown:
     step hold beyond the memory at its end, without the gradients. On the host freed memory stays resident: anonymous
     memory added since the first step, apart from the optimizer's state, is included, together with whatever Python and
     libraries have allocated since. Other is the rest of the peak, and on a device at least the rest of what is held
-    between steps.
+    between steps. With several devices it is of all of them; only the current one's activations are known, so those of
+    others are in the rest.
     """
     parameters, gradients, optimizer = (int(summary.highest(f"tensors/{part}_bytes") or 0) for part in _PARTS)
     on_device = "device/allocated_bytes" in summary.spans
-    place, peak = ("device", _device_peak(summary)) if on_device else ("host", _host_peak(summary))
+    families = [family for family, _ in _device_families(summary)]  # the model's parts are counted on all devices
+    place = "device" if on_device else "host"
+    peaks = [_device_peak(summary, family) for family in families] if on_device else [_host_peak(summary)]
     stays = 0.0 if on_device else _stays_resident(summary, optimizer)
     forward, backward = (summary.rises.get((place, phase), 0.0) for phase in _BUSY_PHASES)
     if summary.facts.micro_batches > 1:  # gradients of the earlier micro-batches are in memory
@@ -244,12 +259,12 @@ def _breakdown(summary: RunSummary) -> Breakdown:
     forward += max(0.0, stays - gradients)
     backward += stays - gradients
     activations = max(0, int(forward), int(backward)) if summary.rises else 0
-    rest = peak.highest - (parameters + gradients + optimizer) - activations
+    rest = sum(peak.highest for peak in peaks) - (parameters + gradients + optimizer) - activations
     cached = 0.0
     if on_device:
-        between = _span(summary, "device/allocated_bytes").last
+        between = sum(_span(summary, f"{family}/allocated_bytes").last for family in families)
         rest = max(rest, between - parameters - optimizer)
-        cached = _span(summary, "device/reserved_bytes").last - between
+        cached = sum(_span(summary, f"{family}/reserved_bytes").last for family in families) - between
     return Breakdown(
         parameters=parameters,
         gradients=gradients,
@@ -298,7 +313,9 @@ def _start(summary: RunSummary, name: str) -> float:
 
 
 def _span(summary: RunSummary, name: str) -> GaugeRange:
-    assert name in REPORTED or name.startswith("phase/"), f"{name} must stand in REPORTED of engine/summary.py"
+    assert name_on_current(name) in REPORTED or name.startswith("phase/"), (
+        f"{name} must stand in REPORTED of engine/summary.py"
+    )
     return summary.spans.get(name) or GaugeRange(0.0, 0.0, 0.0, 0)
 
 
@@ -306,8 +323,8 @@ def _host_peak(summary: RunSummary) -> GaugeRange:
     return _highest(summary, "host", "host/rss_peak_bytes", "host/rss_bytes")
 
 
-def _device_peak(summary: RunSummary) -> GaugeRange:
-    return _highest(summary, "device", "device/step_peak_bytes", "device/allocated_bytes")
+def _device_peak(summary: RunSummary, family: str = "device") -> GaugeRange:
+    return _highest(summary, family, f"{family}/step_peak_bytes", f"{family}/allocated_bytes")
 
 
 def _highest(summary: RunSummary, place: str, *names: str) -> GaugeRange:

@@ -13,7 +13,7 @@ from forgather_mem.probes import DeviceProbe, PhaseProbe, device
 from forgather_mem.system import allocator, peak_windows
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.units import GIB, MIB
-from tests.simulated_device import TOTAL_MIB, simulated_device
+from tests.simulated_device import TOTAL_MIB, simulated_device, simulated_devices
 from tests.system.allocator_stats import PaperDevice, nested_stats
 
 Read = Callable[..., dict[str, float]]
@@ -78,6 +78,44 @@ def test_the_headroom_is_what_this_process_may_still_take(
         device.private = (800, 300)
         values = read(begin())
     assert values["device/headroom_bytes"] == (TOTAL_MIB // 2 - 2000 + 1500 - 500) * MIB
+
+
+def test_other_devices_that_the_process_uses_are_read_beside_the_current_one_and_unused_ones_are_not_woken(
+    begin: Callable[..., DeviceProbe], read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with simulated_devices(monkeypatch, 4) as devices:
+        devices[0].hold(1000)
+        devices[2].hold(3000)
+        devices[2].hold(2000)
+        probe = begin(reset_peaks=True)
+        first = read(probe)
+        devices[2].spike(500)
+        second = read(probe)
+        assert [device.woken for device in devices] == [False] * 4
+    assert {name.partition("/")[0] for name in first} == {"device", "device2"}
+    assert first["device/allocated_bytes"] == 1000 * MIB
+    assert first["device2/allocated_bytes"] == 2000 * MIB
+    assert first["device2/reserved_frac"] == 3000 / TOTAL_MIB
+    assert first["device2/headroom_bytes"] == (TOTAL_MIB - 2000) * MIB
+    assert second["device2/step_peak_bytes"] == 2500 * MIB
+    assert second["device/step_peak_bytes"] == 1000 * MIB
+
+
+def test_a_device_that_is_used_later_is_found_within_a_second(
+    begin: Callable[..., DeviceProbe], read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("forgather_mem.probes.device.time.perf_counter", lambda: now[0])
+    with simulated_devices(monkeypatch, 2) as devices:
+        devices[0].hold(1000)
+        probe = begin()
+        assert "device1/allocated_bytes" not in read(probe)
+        devices[1].hold(10)
+        assert "device1/allocated_bytes" not in read(probe)
+        now[0] += 1.0
+        assert read(probe)["device1/allocated_bytes"] == 10 * MIB
+        devices[1].spike(4000)
+        assert probe.is_urgent(), "a peak on any of them"
 
 
 def test_with_resets_each_call_gives_the_peak_since_the_last_one(
