@@ -17,7 +17,6 @@ from tests.simulated_device import TOTAL_MIB, simulated_device, simulated_device
 from tests.system.allocator_stats import PaperDevice, nested_stats
 
 Read = Callable[..., dict[str, float]]
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 @pytest.fixture
@@ -246,7 +245,6 @@ def test_a_wrong_budget_is_named() -> None:
 
 
 @pytest.mark.gpu
-@needs_gpu
 @pytest.mark.parametrize("mib", [1, 8, 64, 512])
 def test_gpu_known_amounts_are_found(begin: Callable[..., DeviceProbe], read: Read, mib: int) -> None:
     torch.zeros(1, device="cuda")
@@ -265,7 +263,6 @@ def test_gpu_known_amounts_are_found(begin: Callable[..., DeviceProbe], read: Re
 
 
 @pytest.mark.gpu
-@needs_gpu
 def test_gpu_a_reading_does_not_wait_for_the_device(begin: Callable[..., DeviceProbe], read: Read) -> None:
     torch.zeros(1, device="cuda")
     probe = begin(reset_peaks=True)
@@ -277,7 +274,6 @@ def test_gpu_a_reading_does_not_wait_for_the_device(begin: Callable[..., DeviceP
 
 
 @pytest.mark.gpu
-@needs_gpu
 def test_gpu_headroom_agrees_with_the_driver(begin: Callable[..., DeviceProbe], read: Read) -> None:
     torch.zeros(1, device="cuda")
     values = read(begin())
@@ -288,7 +284,26 @@ def test_gpu_headroom_agrees_with_the_driver(begin: Callable[..., DeviceProbe], 
 
 
 @pytest.mark.gpu
-@needs_gpu
+def test_gpu_reading_creates_no_context_on_devices_that_are_not_used(
+    begin: Callable[..., DeviceProbe], read: Read
+) -> None:
+    torch.zeros(1, device="cuda")
+    has_context = getattr(torch._C, "_cuda_hasPrimaryContext")  # noqa: B009  # no stub has it
+    before = [has_context(index) for index in range(torch.cuda.device_count())]
+    read(begin(reset_peaks=True))
+    assert [has_context(index) for index in range(torch.cuda.device_count())] == before
+
+
+@pytest.mark.gpu
+def test_gpu_a_second_device_is_read_when_it_is_used(begin: Callable[..., DeviceProbe], read: Read) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two devices; the simulated ones stand in above")
+    torch.zeros(1, device="cuda:0")
+    block = torch.zeros(64 * MIB, dtype=torch.uint8, device="cuda:1")
+    assert read(begin())["device1/allocated_bytes"] == torch.cuda.memory_allocated(1) >= block.nbytes
+
+
+@pytest.mark.gpu
 def test_gpu_phases_have_their_own_peaks(run: Run, read: Read) -> None:
     torch.zeros(1, device="cuda")
     probe = PhaseProbe()
