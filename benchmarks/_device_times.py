@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from _device_memory import Row, hold
 from transformers import TrainerCallback, TrainingArguments
-from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback, TrainerControl, TrainerState
+from transformers.trainer_callback import TrainerControl, TrainerState
 
 from forgather_mem.actions.clear import clear_cache
 from forgather_mem.callbacks import MemoryCallback, TBMemoryLogger
@@ -97,8 +97,7 @@ class Watched:
         self.state, self.control = TrainerState(max_steps=10**9), TrainerControl()
         model = torch.nn.Linear(4, 4).to(device)
         optimizer = torch.optim.AdamW(model.parameters())
-        # The default one is there so that the handler does not warn
-        self.handler = CallbackHandler([DefaultFlowCallback(), callback], model, None, optimizer, None)
+        self._callback, self._objects = callback, {"model": model, "optimizer": optimizer}
         self._work, self._device = work, device
         self._fire("on_train_begin")
 
@@ -121,7 +120,7 @@ class Watched:
         self._fire("on_train_end")
 
     def _fire(self, event: str) -> None:
-        self.handler.call_event(event, self.args, self.state, self.control)
+        getattr(self._callback, event)(self.args, self.state, self.control, **self._objects)
 
 
 def cost_of(
