@@ -10,7 +10,7 @@ export TOKENIZERS_PARALLELISM := false
 unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= 2
 
-.PHONY: demo test test-oldest lint types contracts pytest soak bench format clean
+.PHONY: demo test test-oldest lint types contracts pytest soak bench device format clean
 
 # Nothing is compiled before it is imported: it would take longer than installing, and is five times what tests import.
 $(READY): pyproject.toml constraints.txt
@@ -56,6 +56,13 @@ soak: $(READY)  ## long: faults at random moments, millions of samples
 
 bench: $(READY)  ## side by side with the peers; prints ratios
 	for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# Where there is an accelerator there is often no network: nothing is installed, python3 has what it needs
+DEVICE_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
+ONLY ?=
+
+device:  ## on a machine with an accelerator: all that needs one, in under 8 minutes; ONLY="oom cost" for some parts
+	$(DEVICE_PYTHON) benchmarks/device.py $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -26,7 +26,12 @@ GROUPS = {
     "gpu": (
         "Device memory",
         "Group `device`. `{i}` is the number of this process's current device; on every rank the sample names are "
-        "the same. Nothing is written without an accelerator, or before the script first uses it.",
+        "the same. Nothing is written without an accelerator, or before the script first uses it.\n\n"
+        'Other devices on which this process holds memory (`nn.DataParallel`, `device_map="auto"`) are read beside it, '
+        "each under its own number: `device1/allocated_bytes` and so on for every row, with the tag "
+        "`mem_gpu1/allocated_gib`. A device is found within a second of its first use; one that this process does not "
+        'use is never woken. Rules can name them: `Above("device1/reserved_frac", "90%")`. Phases and leaks are those '
+        "of the current device; a clear counts on all of them.",
     ),
     "phase_host": ("Host peaks of each phase", "Group `phases`. `{}` is one of the phases below."),
     "phase_gpu": ("Device peaks of each phase", "Group `phases`. `{}` is one of the phases below."),

@@ -140,7 +140,16 @@ class _Frozen:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is not None:
+        _skip_without_device()
     _Frozen.again(item.nodeid.partition("::")[0])
+
+
+def _skip_without_device() -> None:
+    import torch  # a test without the marker may be one that imports no torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs an accelerator; `make device` runs it on a machine that has one")
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ class SimulatedDevice:
     """What torch's allocator holds; sizes in MiB. `initialised` is False until the script uses the device.
 
     Attributes:
+        woken: Whether something was asked that creates a context, although this process had never used the device.
         broken: The name of a question that is answered with an error from now on.
         fraction: What `set_per_process_memory_fraction` was called with.
         others: What other processes have.
@@ -33,17 +34,19 @@ class SimulatedDevice:
         walks: How often the segments were asked for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
         self.initialised = True
         self.broken = ""
         self.allocated = self.peak = self.reserved = self.others = 0.0
         self.fraction = 1.0
         self.private = (0.0, 0.0)
         self.walks = 0
+        self.used = self.woken = False
 
     def hold(self, allocated: float) -> None:
         """So much is allocated from now on; the peak and the reserved memory follow as on a real device."""
-        self.initialised = True
+        self.initialised = self.used = True
         self.allocated = allocated
         self.peak = max(self.peak, allocated)
         self.reserved = max(self.reserved, allocated)
@@ -61,6 +64,7 @@ class SimulatedDevice:
         return {"allocated_bytes": {"all": counts}, "reserved_bytes": {"all": held}}
 
     def memory_info(self, index: int) -> tuple[int, int]:
+        self.woken |= not self.used
         return int((TOTAL_MIB - self.reserved - self.others) * MIB), TOTAL_MIB * MIB
 
     def segments(self, mempool_id: object = None, include_traces: bool = True) -> list[dict[str, object]]:
@@ -69,12 +73,18 @@ class SimulatedDevice:
         reserved, allocated = self.private
         sizes = (((0, 0), self.reserved - reserved, self.allocated - allocated), ((0, 3), reserved, allocated))
         return [
-            {"device": 0, "segment_pool_id": pool, "total_size": int(total * MIB), "allocated_size": int(used * MIB)}
+            {
+                "device": self.index,
+                "segment_pool_id": pool,
+                "total_size": int(total * MIB),
+                "allocated_size": int(used * MIB),
+            }
             for pool, total, used in sizes
             if total
         ]
 
     def reset_peaks(self, index: int) -> None:
+        self.woken |= not self.used
         self.peak = self.allocated
 
     def empty_cache(self) -> None:
@@ -99,8 +109,26 @@ def _unless(refused: bool, accelerator: torch.device) -> torch.device | None:
 @contextmanager
 def simulated_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
     """torch answers as if this device were there."""
-    device = SimulatedDevice()
-    caches = (allocator._accelerator_kind, allocator._allocator, peak_windows._device_windows)
+    with simulated_devices(monkeypatch, 1) as (device,):
+        yield device
+
+
+@contextmanager
+def simulated_devices(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[list[SimulatedDevice]]:
+    """torch answers as if so many devices were there; the first is the current one."""
+    devices = [SimulatedDevice(index) for index in range(number)]
+    first = devices[0]
+    caches = (
+        allocator._accelerator_kind, allocator._allocator, peak_windows._device_windows,
+    )  # fmt: skip
+
+    def segments(mempool_id: object = None, include_traces: bool = True) -> list[dict[str, object]]:
+        return [one for device in devices for one in device.segments(mempool_id, include_traces)]
+
+    def empty_cache() -> None:
+        for device in devices:
+            device.empty_cache()
+
     with monkeypatch.context() as patch:
         # torch itself, which asks whether the device can be used now, is told the truth
         accelerator = torch.device("cuda")
@@ -110,23 +138,23 @@ def simulated_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevic
                 "current_accelerator",
                 lambda check_available=False: _unless(check_available, accelerator),
             ),
-            (torch.accelerator, "device_count", lambda: 1),
+            (torch.accelerator, "device_count", lambda: number),
             (torch.cuda, "get_device_properties", lambda index: PROPERTIES),
-            (torch.cuda, "is_initialized", lambda: device.initialised),
+            (torch.cuda, "is_initialized", lambda: first.initialised),
             (torch.cuda, "current_device", lambda: 0),
             (torch.cuda, "get_allocator_backend", lambda: "native"),
-            (torch.cuda, "reset_peak_memory_stats", device.reset_peaks),
-            (torch.cuda, "mem_get_info", device.memory_info),
-            (torch.cuda, "get_per_process_memory_fraction", lambda index: device.fraction),
-            (torch.cuda, "memory_snapshot", device.segments),
-            (torch.cuda, "empty_cache", device.empty_cache),
-            (torch._C, "_cuda_memoryStats", device.stats),
+            (torch.cuda, "reset_peak_memory_stats", lambda index: devices[index].reset_peaks(index)),
+            (torch.cuda, "mem_get_info", lambda index: devices[index].memory_info(index)),
+            (torch.cuda, "get_per_process_memory_fraction", lambda index: devices[index].fraction),
+            (torch.cuda, "memory_snapshot", segments),
+            (torch.cuda, "empty_cache", empty_cache),
+            (torch._C, "_cuda_memoryStats", lambda index: devices[index].stats(index)),
             (torch._C, "_cuda_isHistoryEnabled", lambda: False),
         )
         for owner, name, answer in questions:
-            patch.setattr(owner, name, device.answer(name, answer), raising=False)
+            patch.setattr(owner, name, first.answer(name, answer), raising=False)
         for cache in caches:
             cache.cache_clear()
-        yield device
+        yield devices
     for cache in caches:
         cache.cache_clear()

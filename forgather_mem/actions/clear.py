@@ -6,17 +6,17 @@ import gc
 import time
 from collections.abc import Mapping
 
-from forgather_mem.system.allocator import current_allocator, gauge
+from forgather_mem.system.allocator import current_allocator, gauge, reserved_bytes
 from forgather_mem.telemetry.records import Moment, Sample
 
 
 class ClearCache:
     """Empties the cache of the device's allocator (CUDA, ROCm, XPU, MPS, ...).
 
-    Returns the seconds it took and the reserved bytes returned to the driver. Memory of live tensors stays. A clear
-    waits for the kernels that are queued, so its seconds hold the training's own work, too. Its cost shows mostly in
-    the next steps, which have to reallocate. Without an accelerator, and before the training has used it, nothing is
-    done or returned.
+    Returns the seconds it took and the reserved bytes returned to the driver, on all devices of this process. Memory of
+    live tensors stays. A clear waits for the kernels that are queued, so its seconds hold the training's own work, too.
+    Its cost shows mostly in the next steps, which have to reallocate. Without an accelerator, and before the training
+    has used it, nothing is done or returned.
 
     Args:
         garbage_collection: Collect Python's garbage first, so that tensors in dropped cycles are freed too; its time is
@@ -54,9 +54,9 @@ def clear_cache(*, garbage_collection: bool = False) -> dict[str, float]:
     allocator = current_allocator()
     if allocator is None:
         return {}
-    before = gauge(allocator.stats(), "reserved_bytes")
+    before = reserved_bytes()
     allocator.empty_cache()
-    after = gauge(allocator.stats(), "reserved_bytes")
+    after = reserved_bytes()
     values = {"cache/time_s": time.perf_counter() - began_s}
     if before is not None and after is not None:
         values["cache/freed_bytes"] = float(max(0, before - after))

@@ -9,7 +9,7 @@ from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.diagnose.alerts.watch import Alert, AlertWatch
 from forgather_mem.errors import check_flags
 from forgather_mem.probes import probe_of
-from forgather_mem.telemetry.metrics import METRICS
+from forgather_mem.telemetry.metrics import METRICS, name_on_current
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Above, AtEvent, Below, Every, Limit, check_period
 
@@ -33,7 +33,8 @@ class MemoryAlert(RuleCallback):
 
     Args:
         above: Sample names and limits, as in `{"host/limit_used_frac": "90%"}`, which is the default. Names of the
-            host, device, collector and worker probes are read here; others must be read by another callback.
+            host, device, collector and worker probes are read here; others must be read by another callback. A limit
+            on `device/...` holds for each device on which this process has memory.
         below: The same for values that must not fall below their limit. Default: `{"device/headroom_bytes": "1GiB"}`.
         full_within_steps: Warn when memory will be full within this many steps; None for never.
         every_steps: Check every Nth step.
@@ -105,7 +106,7 @@ def _limits(parameter: str, trigger: type[Above] | type[Below], limits: Mapping[
 
 def _check_family(name: str) -> None:
     """Refuse one of our names in a misspelt family, which would count as the user's own family."""
-    family, _, rest = name.partition("/")
+    family, _, rest = name_on_current(name).partition("/")
     for metric in METRICS:
         known, _, known_rest = metric.name.partition("/")
         if rest != known_rest or family == known:

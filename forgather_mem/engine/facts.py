@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from forgather_mem.engine.summary import RunFacts
-from forgather_mem.system.allocator import current_allocator, gauge
+from forgather_mem.system.allocator import current_allocator, gauge, used_allocators
 from forgather_mem.system.memory_limit import limit_facts
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.system.rank_store import count, share_text
@@ -45,12 +45,12 @@ def sizes_now() -> dict[str, float]:
     memory = own_memory()
     sizes: dict[str, float] = {"host/rss_bytes": memory.resident_bytes, "host/anon_bytes": memory.anonymous_bytes}
     with contextlib.suppress(RuntimeError):  # a device that has failed
-        allocator = current_allocator()
-        stats = allocator.stats() if allocator is not None else {}
-        for name in ("allocated_bytes", "reserved_bytes"):
-            size = gauge(stats, name)
-            if size is not None:
-                sizes[f"device/{name}"] = size
+        for number, allocator in enumerate(used_allocators()):
+            stats, family = allocator.stats(), f"device{allocator.index}" if number else "device"
+            for name in ("allocated_bytes", "reserved_bytes"):
+                size = gauge(stats, name)
+                if size is not None:
+                    sizes[f"{family}/{name}"] = size
     return sizes
 
 
@@ -59,10 +59,9 @@ def finish_facts(facts: RunFacts, end: str, exit_code: int | None, wall_s: float
     facts.end = end
     facts.exit_code = exit_code
     facts.wall_s = wall_s
-    allocator = current_allocator()
-    if device is not None and allocator is not None:
+    for allocator in used_allocators() if device is not None else ():
         used = allocator.device()
-        facts.device_name, facts.device_total_bytes = used.name, used.total_bytes
+        facts.devices[allocator.index] = used.name, used.total_bytes
 
 
 def current_device() -> int | None:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from forgather_mem.system.allocator import current_allocator, gauge
+from forgather_mem.system.allocator import reserved_bytes
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.records import Outcome
 from forgather_mem.telemetry.report import Action, LedgerRow
@@ -88,7 +88,7 @@ class Ledger:
         self.following = False
         self._rows: dict[str, LedgerRow] = {}
         self._open: dict[str, _Booking] = {}
-        self._levels: dict[str, Level] = {"collect": _host_bytes, "clear": _reserved_bytes, "trim": _TrimmedLevel()}
+        self._levels: dict[str, Level] = {"collect": _host_bytes, "clear": reserved_bytes, "trim": _TrimmedLevel()}
         self._outcomes: dict[str, Outcome] = {}
         self._quiet_s: deque[float] = deque(maxlen=_QUIET_STEPS)  # steps without one of our actions before them
         self._begun: tuple[int, float] | None = None
@@ -184,11 +184,6 @@ class Ledger:
 
 def _host_bytes() -> float | None:
     return own_memory().anonymous_bytes
-
-
-def _reserved_bytes() -> float | None:
-    allocator = current_allocator()
-    return gauge(allocator.stats(), "reserved_bytes") if allocator is not None else None
 
 
 class _TrimmedLevel:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from forgather_mem.telemetry.metrics import name_on_current
 from forgather_mem.telemetry.protocols import Sink
 from forgather_mem.telemetry.records import RISEN, Finding, Sample
 from forgather_mem.telemetry.report import Change, CleanupCall, LeakReport, OomReport, RunReport
 from forgather_mem.telemetry.report_schema import checked, to_dict
 
 MAX_FINDINGS = 200
-# Gauges whose first, last and highest value are kept for the report, which asks for no others.
+# Gauges whose first, last and highest value are kept for the report, which asks for no others; on each device.
 REPORTED = frozenset(
     {
         "host/rss_bytes",
@@ -64,6 +65,7 @@ class RunFacts:
     Attributes:
         host_name: The machine's, where several processes train.
         end: How it ended; None while unknown.
+        devices: Name and size in bytes of the devices in use, by index; an empty name if it is not known.
         micro_batches: Number of micro-batches per step, whose gradients are summed.
         is_observed: Whether its loop knows nothing of us: its first step is heard from the optimizer on.
     """
@@ -80,8 +82,7 @@ class RunFacts:
     exit_code: int | None = None
     host_limit_bytes: int = 0
     host_limit_kind: str = "host"
-    device_name: str = ""
-    device_total_bytes: int = 0
+    devices: dict[int, tuple[str, int]] = field(default_factory=dict)
     folder: str | None = None
     event_folder: str | None = None
     micro_batches: int = 1
@@ -193,7 +194,7 @@ class RunSummary:
 
     def _look_for_new(self, sample: Sample, phase: str | None) -> None:
         for name, value in sample.values.items():
-            if name not in self.spans and (name in REPORTED or name.startswith("phase/")):
+            if name not in self.spans and (name_on_current(name) in REPORTED or name.startswith("phase/")):
                 self.spans[name] = GaugeRange(value, value, value, sample.step, phase, value, sample.step)
                 for head, where in _PHASE_HEADS:
                     if name.startswith(head):

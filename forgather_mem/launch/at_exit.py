@@ -77,7 +77,7 @@ def _sample(device: int | None) -> Sample:
     import gc
     from pathlib import Path
 
-    from forgather_mem.system.allocator import current_allocator, gauge
+    from forgather_mem.system.allocator import gauge, used_allocators
     from forgather_mem.system.procfs import kib_fields, own_memory
     from forgather_mem.telemetry.records import Sample
 
@@ -91,17 +91,16 @@ def _sample(device: int | None) -> Sample:
         values["host/rss_peak_bytes"] = kib_fields(Path("/proc/self/status").read_bytes())[b"VmHWM"]
     except (OSError, KeyError):
         values["host/rss_peak_bytes"] = memory.resident_bytes
-    allocator = current_allocator()
-    if allocator is not None:
-        stats = allocator.stats()
+    for number, allocator in enumerate(used_allocators()):
+        stats, family = allocator.stats(), f"device{allocator.index}" if number else "device"
         for name, of, what in (
-            ("device/allocated_bytes", "allocated_bytes", "current"),
-            ("device/reserved_bytes", "reserved_bytes", "peak"),
-            ("device/step_peak_bytes", "allocated_bytes", "peak"),
+            ("allocated_bytes", "allocated_bytes", "current"),
+            ("reserved_bytes", "reserved_bytes", "peak"),
+            ("step_peak_bytes", "allocated_bytes", "peak"),
         ):
             size = gauge(stats, of, what)
             if size is not None:
-                values[name] = size
+                values[f"{family}/{name}"] = size
     return Sample("other", 0, None, time.time(), values, device)
 
 

@@ -7,6 +7,7 @@ from forgather_mem.probes.phases import PhaseProbe
 from forgather_mem.probes.python import PythonProbe
 from forgather_mem.probes.tensors import TensorProbe, live_tensors
 from forgather_mem.probes.workers import WorkerProbe
+from forgather_mem.telemetry.metrics import name_on_current
 
 # Which probe reads a sample name: that of the whole name, else that of its family. Others are read by a rule only.
 _PROBE_OF = {
@@ -26,7 +27,7 @@ def probe_of(name: str) -> type[HostProbe | DeviceProbe | PythonProbe | WorkerPr
     >>> probe_of("host/rss_bytes").__name__, probe_of("host/children_pss_bytes").__name__, probe_of("mine/queue_len")
     ('HostProbe', 'WorkerProbe', None)
     """
-    return _PROBE_OF.get(name) or _PROBE_OF.get(name.partition("/")[0])
+    return _PROBE_OF.get(name) or _PROBE_OF.get(name_on_current(name).partition("/")[0])
 
 
 __all__ = [

@@ -7,16 +7,25 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
-from forgather_mem.system.allocator import Allocator, Nested, current_allocator, driver_memory, gauge, has_accelerator
+from forgather_mem.system.allocator import (
+    Allocator,
+    Nested,
+    current_allocator,
+    driver_memory,
+    gauge,
+    has_accelerator,
+    used_allocators,
+)
 from forgather_mem.system.headroom import room_of
 from forgather_mem.system.high_water import DeviceMark
 from forgather_mem.system.nvml import other_processes_bytes
-from forgather_mem.system.peak_windows import PeakWindows, device_peaks
+from forgather_mem.system.peak_windows import PeakWindows, peaks_of
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import RISEN, Moment, Sample
 
 HEADROOM_EVERY_S = 1.0
+OTHERS_EVERY_S = 1.0  # how often other devices are looked for
 
 
 class DeviceProbe:
@@ -24,6 +33,9 @@ class DeviceProbe:
 
     Returns nothing without an accelerator, or before the training has used it: a device is never initialised and never
     waited for. Numbers that an allocator does not keep (peaks on MPS, retries under cudaMallocAsync) are absent.
+
+    `device/` is the current device. Others on which this process holds memory are looked for once a second, and then
+    read as often as it, as `device1/` and so on: 15 us more for each.
 
     Args:
         reset_peaks: Reset the allocator's peak at every call, so that `device/step_peak_bytes` is this step's; other
@@ -53,6 +65,8 @@ class DeviceProbe:
         self.budget_frac = budget_frac
         self.reading: Hashable = (type(self), reset_peaks, headroom, others, budget_frac)
         self._live: _Live | None = None
+        self._others: dict[str, _Live] = {}  # by family: "device1"
+        self._find_at_s = 0.0
         self._never = False
 
     def begin(self, run: RunInfo) -> None:
@@ -61,42 +75,51 @@ class DeviceProbe:
         self._never = not has_accelerator()
 
     def end(self, run: RunInfo) -> None:
-        if self._live is not None:
-            self._live.tell(run)
+        for live in self._lives():
+            live.tell(run)
         self.give_back()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         live = self._live or (None if self._never else self._start())
         if live is None:
             return {}
-        with live.held():
-            stats = live.allocator.stats()
-            values = live.values(stats)
-        if values and time.perf_counter() >= live.next_s:
-            values |= live.rare_values(stats)
+        values = live.read()
+        if time.perf_counter() >= self._find_at_s:
+            self._find_others(live)
+        for family, other in self._others.items():
+            values |= {family + name.removeprefix("device"): value for name, value in other.read().items()}
         return values
 
     def is_urgent(self) -> bool:
         """Whether more is allocated than at any earlier reading: one nested reading."""
-        live = self._live
-        if live is None:
-            return False
-        peak = gauge(live.allocator.stats(), "allocated_bytes", "peak")
-        return peak is not None and live.risen(peak)
+        return any(live.risen() for live in self._lives())
 
     def _start(self) -> _Live | None:
         allocator = current_allocator()
-        self._live = None if allocator is None else _Live(self, allocator, device_peaks())
+        self._live = None if allocator is None else _Live(self, allocator, peaks_of(allocator))
         return self._live
+
+    def _find_others(self, live: _Live) -> None:
+        """Begin with the devices that this process has used since the last look."""
+        began_s = time.perf_counter()
+        for allocator in used_allocators():
+            family = f"device{allocator.index}"
+            if allocator.index != live.allocator.index and family not in self._others:
+                self._others[family] = _Live(self, allocator, peaks_of(allocator))
+        now_s = time.perf_counter()
+        self._find_at_s = now_s + max(OTHERS_EVERY_S, (now_s - began_s) / self.budget_frac)
+
+    def _lives(self) -> list[_Live]:
+        return [] if self._live is None else [self._live, *self._others.values()]
 
     def give_back(self) -> None:
         """As before `begin`, whatever has failed since. Idempotent."""
-        if self._live is not None:
-            self._live.close()
-            self._live = None
+        for live in self._lives():
+            live.close()
+        self._live, self._others, self._find_at_s = None, {}, 0.0
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_live": None, "_never": False}
+        return {**self.__dict__, "_live": None, "_others": {}, "_find_at_s": 0.0, "_never": False}
 
 
 class _Live:
@@ -118,6 +141,15 @@ class _Live:
         if probe.others:
             pace = TimeBudget(HEADROOM_EVERY_S, budget_frac=probe.budget_frac)
             self._rare.append(("what other processes hold on the device", pace, self._others))
+
+    def read(self) -> dict[str, float]:
+        """All numbers that are due, by their names for the current device."""
+        with self.held():
+            stats = self.allocator.stats()
+            values = self.values(stats)
+        if values and time.perf_counter() >= self.next_s:
+            values |= self.rare_values(stats)
+        return values
 
     def values(self, stats: Nested) -> dict[str, float]:
         """The numbers of one nested reading."""
@@ -149,9 +181,10 @@ class _Live:
             values["device/ooms"] = stats["num_ooms"]
         return values
 
-    def risen(self, peak_bytes: int) -> bool:
-        """Whether this peak is above all earlier ones."""
-        return self._window is not None and peak_bytes > RISEN * self._told_bytes
+    def risen(self) -> bool:
+        """Whether the peak is above all earlier ones."""
+        peak = gauge(self.allocator.stats(), "allocated_bytes", "peak")
+        return self._window is not None and peak is not None and peak > RISEN * self._told_bytes
 
     def rare_values(self, stats: Nested) -> dict[str, float]:
         """The driver's values that are due."""

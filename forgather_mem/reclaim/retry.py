@@ -15,7 +15,7 @@ from forgather_mem.actions.collect import collect
 from forgather_mem.actions.trim import trim_host
 from forgather_mem.diagnose.oom.recognition import OutOfMemory, recognise
 from forgather_mem.heap.failed_frames import drop_frames
-from forgather_mem.system.headroom import Room, device_room, host_rooms
+from forgather_mem.system.headroom import Room, device_rooms, host_rooms
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.units import format_bytes
 
@@ -150,7 +150,9 @@ class _Attempts:
             return False
         # Before the frames are cleared: memory already taken by the failed try is part of what it needed.
         rooms = _FENCE.call(_NAME, _rooms) or ()
-        self._room = next((room for room in rooms if room.where == found.where), None)
+        rooms = [room for room in rooms if room.where == found.where]
+        named = [room for room in rooms if room.where == "device" and room.limit == f"GPU {found.device}"]
+        self._room = next(iter(named or rooms), None)
         share = _FENCE.call(_NAME, self._share_that_fits, found) or _BLIND
         self.batch_size = max(self.floor, int(self.batch_size * share))
         self._says = str(found)
@@ -184,8 +186,7 @@ class _Attempts:
 
 def _rooms() -> list[Room]:
     """The limits of host and device, the tightest first for each."""
-    device = device_room()
-    return host_rooms() + ([device] if device is not None else [])
+    return host_rooms() + device_rooms()
 
 
 def _check(starting_batch_size: int, floor: int) -> None:

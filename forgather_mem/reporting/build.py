@@ -17,8 +17,8 @@ from forgather_mem.files import make_real_folder, replace_file
 from forgather_mem.formats.ring import files_by_rank
 from forgather_mem.formats.stalls import may_stall
 from forgather_mem.reporting.hints import hints_of
-from forgather_mem.reporting.peaks import highest_of, peaks_of, span_of
-from forgather_mem.reporting.table import format_place
+from forgather_mem.reporting.peaks import device_families, highest_of, peaks_of, span_of
+from forgather_mem.reporting.table import place_of_parts
 from forgather_mem.reporting.text import report_text
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.report import (
@@ -109,7 +109,7 @@ def verdict(report: RunReport) -> tuple[str, dict[str, object]]:
 def _tables(report: RunReport) -> Iterator[tuple[str, list[list[str]]]]:
     """Title and rows, with the header first."""
     if report.breakdown.parameters:
-        where = format_place(report.device[0].where if report.device else "host")
+        where = place_of_parts(report)
         rows = [[part, format_bytes(size)] for part, size in report.breakdown.sizes().items() if size]
         yield f"What was in the memory of the {where}", [["part", "at its peak"], *rows]
     if report.ledger:
@@ -176,22 +176,23 @@ def _host(summary: RunSummary) -> HostMemory:
 
 
 def _device(summary: RunSummary) -> tuple[DeviceMemory, ...]:
-    allocated = summary.spans.get("device/allocated_bytes")
-    if allocated is None:
-        return ()
-    reserved = span_of(summary, "device/reserved_bytes")
-    device = DeviceMemory(
-        name=summary.facts.device_name,
-        index=summary.device or 0,
-        peak_allocated_bytes=int(highest_of(summary, "device").highest),
+    return tuple(_one_device(summary, family, index) for family, index in device_families(summary))
+
+
+def _one_device(summary: RunSummary, family: str, index: int) -> DeviceMemory:
+    name, total_bytes = summary.facts.devices.get(index, ("", 0))
+    allocated, reserved = span_of(summary, f"{family}/allocated_bytes"), span_of(summary, f"{family}/reserved_bytes")
+    return DeviceMemory(
+        name=name,
+        index=index,
+        peak_allocated_bytes=int(highest_of(summary, family).highest),
         peak_reserved_bytes=int(reserved.highest),
-        total_bytes=summary.facts.device_total_bytes,
-        allocated_start_bytes=int(_start(summary, "device/allocated_bytes")),
+        total_bytes=total_bytes,
+        allocated_start_bytes=int(_start(summary, f"{family}/allocated_bytes")),
         allocated_end_bytes=int(allocated.last),
-        reserved_start_bytes=int(_start(summary, "device/reserved_bytes")),
+        reserved_start_bytes=int(_start(summary, f"{family}/reserved_bytes")),
         reserved_end_bytes=int(reserved.last),
     )
-    return (device,)
 
 
 def _breakdown(summary: RunSummary) -> Breakdown:
@@ -201,12 +202,14 @@ def _breakdown(summary: RunSummary) -> Breakdown:
     step hold beyond the memory at its end, without the gradients. On the host freed memory stays resident: anonymous
     memory added since the first step, apart from the optimizer's state, is included, together with whatever Python and
     libraries have allocated since. Other is the rest of the peak, and on a device at least the rest of what is held
-    between steps.
+    between steps. With several devices it is of all of them; only the current one's activations are known, so those of
+    others are in the rest.
     """
     parameters, gradients, optimizer = (int(summary.highest(f"tensors/{part}_bytes") or 0) for part in _PARTS)
     on_device = "device/allocated_bytes" in summary.spans
+    families = [family for family, _ in device_families(summary)]  # the model's parts are counted on all devices
     place = "device" if on_device else "host"
-    peak = highest_of(summary, place, but="startup")
+    peaks = [highest_of(summary, family, but="startup") for family in (families if on_device else ["host"])]
     stays = 0.0 if on_device else _stays_resident(summary, optimizer)
     forward, backward = (summary.rises.get((place, phase), 0.0) for phase in _BUSY_PHASES)
     if summary.facts.micro_batches > 1:  # gradients of the earlier micro-batches are in memory
@@ -214,12 +217,12 @@ def _breakdown(summary: RunSummary) -> Breakdown:
     forward += max(0.0, stays - gradients)
     backward += stays - gradients
     activations = max(0, int(forward), int(backward)) if summary.rises else 0
-    rest = peak.highest - (parameters + gradients + optimizer) - activations
+    rest = sum(peak.highest for peak in peaks) - (parameters + gradients + optimizer) - activations
     cached = 0.0
     if on_device:
-        between = span_of(summary, "device/allocated_bytes").last
+        between = sum(span_of(summary, f"{family}/allocated_bytes").last for family in families)
         rest = max(rest, between - parameters - optimizer)
-        cached = span_of(summary, "device/reserved_bytes").last - between
+        cached = sum(span_of(summary, f"{family}/reserved_bytes").last for family in families) - between
     return Breakdown(
         parameters=parameters,
         gradients=gradients,

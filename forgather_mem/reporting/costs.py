@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from forgather_mem.reporting.table import place_of_parts
 from forgather_mem.telemetry.records import OWN_BUDGET_FRAC
 from forgather_mem.telemetry.report import CleanupCall, Collector, LedgerRow, RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
@@ -55,7 +56,8 @@ def parts_sentences(report: RunReport) -> Iterator[str]:
     parts = report.breakdown.sizes()
     cached = parts.pop("cached")
     sizes = sorted(((size, part) for part, size in parts.items() if size), reverse=True)
-    text = "each at its peak: " + ", ".join(f"{part} {format_bytes(size)}" for size, part in sizes)
+    several = f", on {place_of_parts(report)}" if report.ranks is None and len(report.device) > 1 else ""
+    text = f"each at its peak{several}: " + ", ".join(f"{part} {format_bytes(size)}" for size, part in sizes)
     yield text + (f"; cached at the end {format_bytes(cached)}" if cached else "")
 
 

@@ -15,7 +15,7 @@ from forgather_mem.formats.jsonl import Header, LogReader, log_files
 from forgather_mem.formats.scalars import ScalarSeries, read_scalars
 from forgather_mem.reporting.build import build_report
 from forgather_mem.sinks.tags import tag_of
-from forgather_mem.telemetry.metrics import Metric, every_metric
+from forgather_mem.telemetry.metrics import Metric, every_metric, name_on_current, other_device
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_schema import MOST, checked, checked_report, to_dict
@@ -39,7 +39,9 @@ class Curve:
 
 
 def read_curves(folder: str | Path, names: Iterable[str], rank: int = 0) -> dict[str, Curve]:
-    """The curves of these names; a name ending in "/" stands for all with that prefix; missing ones are left out.
+    """The curves of these names, those of a device for each device of the process; missing ones are left out.
+
+    A name ending in "/" stands for all with that prefix.
 
     Args:
         folder: A run's folder or a TensorBoard folder.
@@ -53,7 +55,7 @@ def read_curves(folder: str | Path, names: Iterable[str], rank: int = 0) -> dict
     curves: dict[str, Curve] = {}
     if not logs:
         for name, series in _Page(folder).series.items():
-            if name in whole:
+            if name_on_current(name) in whole:
                 curves[name] = Curve(array("q", series.steps.tolist()), array("d", series.values.tolist()))
         return curves
     with contextlib.suppress(OSError):  # `read_run` has said of a file that it can't be read
@@ -62,7 +64,7 @@ def read_curves(folder: str | Path, names: Iterable[str], rank: int = 0) -> dict
                 curves |= _startup_curve(record)
             elif isinstance(record, Sample):
                 for name, value in record.values.items():
-                    if name in whole and abs(value) <= MOST:
+                    if (name in whole or name_on_current(name) in whole) and abs(value) <= MOST:
                         curves.setdefault(name, Curve()).add(record.step, value)
     return curves
 
@@ -109,19 +111,25 @@ class _Page:
 
     Attributes:
         series: The curves, by name.
-        device: The device's index; None without device curves.
+        device: The index of the process's current device: of several, the one with phases, else the first. None without
+            device curves.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.series: dict[str, ScalarSeries] = {}
-        self.device: int | None = None
-        for tag, series in read_scalars(folder, wanted=lambda tag: _row_of(tag) is not None).series.items():
-            row, index = _row_of(tag) or (None, None)
-            whole = _sound(series)
-            if row is None or not len(whole.steps):
-                continue
-            self.device = self.device if index is None else index
-            self.series[row.name] = replace(whole, values=whole.values / row.factor)
+        scalars = read_scalars(folder, wanted=lambda tag: _row_of(tag) is not None).series
+        found = [
+            (*place, whole)
+            for tag, series in scalars.items()
+            if (place := _row_of(tag)) is not None and len((whole := _sound(series)).steps)
+        ]
+        indices = sorted((not row.name.startswith("phase/"), index) for row, index, _ in found if index is not None)
+        self.device = indices[0][1] if indices else None
+        for row, index, whole in found:
+            name = row.name
+            if index is not None and index != self.device:
+                name = f"device{index}{name.removeprefix('device')}"
+            self.series[name] = replace(whole, values=whole.values / row.factor)
 
 
 @functools.cache
@@ -160,6 +168,8 @@ def _add_limits(summary: RunSummary, series: dict[str, ScalarSeries]) -> None:
         # Which limit leaves the least may change; the report names the smallest
         pairs = zip(available.values, used_frac.values, strict=False)
         summary.facts.host_limit_bytes = min(round(float(left) / (1 - float(used))) for left, used in pairs if used < 1)
-    reserved_frac, reserved = series.get("device/reserved_frac"), series.get("device/reserved_bytes")
-    if reserved_frac is not None and reserved is not None and reserved_frac.values[-1] > 0:
-        summary.facts.device_total_bytes = round(float(reserved.values[-1]) / float(reserved_frac.values[-1]))
+    for name, reserved_frac in series.items():
+        reserved = series.get(name.replace("_frac", "_bytes"))
+        if name_on_current(name) == "device/reserved_frac" and reserved is not None and reserved_frac.values[-1] > 0:
+            other, total = other_device(name), float(reserved.values[-1]) / float(reserved_frac.values[-1])
+            summary.facts.devices[other[0] if other else summary.device or 0] = "", round(total)

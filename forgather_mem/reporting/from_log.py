@@ -19,7 +19,7 @@ from forgather_mem.reporting.growth import Growth
 from forgather_mem.system.cgroups import kills_since
 from forgather_mem.system.process_start import is_process_running
 from forgather_mem.telemetry.events import STEP_PHASES
-from forgather_mem.telemetry.metrics import every_metric
+from forgather_mem.telemetry.metrics import every_metric, name_on_current, other_device
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report import ADDED, Action, KilledReport, LedgerRow, Rank, ReportPart, RunReport
 from forgather_mem.telemetry.report_schema import MOST, checked_report, from_dict, to_dict
@@ -107,7 +107,8 @@ class _LogReplay:
         self._ledger: dict[Action, LedgerRow] = {}
         self._ring: Ring | None = None
         self._last_s, self._last_step, self._spacing = 0.0, -1, 0
-        self._limit_bytes = self._device_total_bytes = 0
+        self._limit_bytes = 0
+        self._devices: dict[int, tuple[str, int]] = {}
 
     def take(self, record: Header | Sample | Finding) -> None:
         """Take one record of the log; another process's header starts over."""
@@ -148,9 +149,9 @@ class _LogReplay:
 
     def _take_sample(self, sample: Sample) -> None:
         values = sample.values
-        if not _KNOWN.issuperset(values) or sum(map(abs, values.values())) > MOST:
+        if not all(map(_is_known, values)) or sum(map(abs, values.values())) > MOST:
             # A user's own, of which a report tells nothing; and what no machine has
-            values = {name: value for name, value in values.items() if name in _KNOWN and abs(value) <= MOST}
+            values = {name: value for name, value in values.items() if _is_known(name) and abs(value) <= MOST}
             sample = sample._replace(values=values)
         if self._last_step < 0 and sample.event == "step_end":
             self._last_step = sample.step
@@ -167,9 +168,11 @@ class _LogReplay:
         used_frac, available = values.get("host/limit_used_frac"), values.get("host/available_bytes")
         if used_frac is not None and available is not None and used_frac < 1:
             self._limit_bytes = round(available / (1 - used_frac))
-        reserved_frac = values.get("device/reserved_frac")
-        if reserved_frac:
-            self._device_total_bytes = round(values.get("device/reserved_bytes", 0.0) / reserved_frac)
+        for name, frac in values.items():
+            if frac and name.endswith("/reserved_frac") and name_on_current(name) == "device/reserved_frac":
+                other, family = other_device(name), name.partition("/")[0]
+                index = (sample.device or 0) if other is None else other[0]
+                self._devices[index] = "", round(values.get(f"{family}/reserved_bytes", 0.0) / frac)
 
     def _book(self, sample: Sample) -> None:
         for what, (time_name, _) in BOOKED.items():
@@ -193,7 +196,7 @@ class _LogReplay:
             end=end,
             host_limit_bytes=process.limit_bytes or self._limit_bytes,
             host_limit_kind=process.limit_kind or "host",
-            device_total_bytes=self._device_total_bytes,
+            devices=self._devices,
         )
 
     def _is_own_limit(self) -> bool:
@@ -224,6 +227,10 @@ class _LogReplay:
             workers_bytes_per_step=growth.of("workers"),
             since_step=growth.since_step,
         )
+
+
+def _is_known(name: str) -> bool:
+    return name in _KNOWN or name_on_current(name) in _KNOWN
 
 
 def _report_in(record: object) -> RunReport | None:

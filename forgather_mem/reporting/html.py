@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from forgather_mem.reporting.from_events import STARTUP, Curve
 from forgather_mem.reporting.html_plot import Marks, Plot, PlotLine, bar_html, escape, plot_html
 from forgather_mem.reporting.html_style import SCRIPT, STYLE
-from forgather_mem.reporting.table import format_place
+from forgather_mem.reporting.table import format_place, place_of_parts
 from forgather_mem.reporting.text import report_text, script_name
 from forgather_mem.telemetry.events import PHASES
 from forgather_mem.telemetry.report import Peak, RunReport
@@ -71,16 +71,19 @@ def _plots(report: RunReport, curves: Curves) -> Iterator[str]:
 
 def _wanted(report: RunReport, curves: Curves) -> Iterator[Plot]:
     marks = list(_marks(curves))
-    device = report.device[0] if report.device else None
-    if device is not None:
-        total = device.total_bytes
+    for device in report.device:
+        if device.rank != report.device[0].rank:  # the curves are one rank's
+            continue
+        total, family = device.total_bytes, f"device{device.index}"
+        if f"{family}/allocated_bytes" not in curves:  # the current one
+            family = "device"
         yield Plot(
             title=f"Memory of {format_place(device.where)}",
             lines=_lines(
                 curves,
-                ("device/reserved_bytes", "reserved", 6, "area"),
-                ("device/allocated_bytes", "in tensors", 1, "area"),
-                ("device/step_peak_bytes", "peak of the step", 2, ""),
+                (f"{family}/reserved_bytes", "reserved", 6, "area"),
+                (f"{family}/allocated_bytes", "in tensors", 1, "area"),
+                (f"{family}/step_peak_bytes", "peak of the step", 2, ""),
             ),
             marks=marks,
             limit=("total", total) if total else None,
@@ -137,7 +140,7 @@ def _marks(curves: Curves) -> Iterator[Marks]:
 def _breakdown(report: RunReport) -> str:
     if not report.breakdown.parameters:
         return ""
-    where = format_place(report.device[0].where) if report.device else "the host"
+    where = place_of_parts(report) if report.device else "the host"
     bar = bar_html([(part, size) for part, size in report.breakdown.sizes().items() if part != "cached"])
     return f"<section><h2>What was in the memory of {where}, each part at its peak</h2>{bar}</section>"
 

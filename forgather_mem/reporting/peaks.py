@@ -7,12 +7,10 @@ from dataclasses import replace
 
 from forgather_mem.engine.summary import REPORTED, GaugeRange, RunSummary
 from forgather_mem.telemetry.events import STEP_PHASES
+from forgather_mem.telemetry.metrics import name_on_current, other_device
 from forgather_mem.telemetry.report import Peak
 
-_GAUGES = {
-    "host": ("host/rss_peak_bytes", "host/rss_bytes"),
-    "device": ("device/step_peak_bytes", "device/allocated_bytes"),
-}
+_OF_HOST = ("host/rss_peak_bytes", "host/rss_bytes")
 # The peaks of the run and of a phase come from two kernel counters, which differ by a few pages per CPU.
 _SAME_FRAC = 0.99
 # Phases are not read at every step: of the steps, so many have to lack a reading before that is told.
@@ -20,8 +18,9 @@ _HIDDEN_STEPS, _HIDDEN_FRAC = 20, 0.1
 
 
 def peaks_of(summary: RunSummary) -> Iterator[Peak]:
-    """For host and device, the run's peak, then those of the measured phases; highest first."""
-    for family, where in (("host", "host"), ("device", f"gpu{summary.device or 0}")):
+    """For host and devices, the run's peak, then those of the measured phases; highest first."""
+    places = [("host", "host"), *((family, f"gpu{index}") for family, index in device_families(summary))]
+    for family, where in places:
         whole, training = highest_of(summary, family), highest_of(summary, family, but="startup")
         found = [
             Peak(
@@ -43,9 +42,19 @@ def peaks_of(summary: RunSummary) -> Iterator[Peak]:
         yield from _with_startup(summary, family, found)
 
 
+def device_families(summary: RunSummary) -> Iterator[tuple[str, int]]:
+    """The families of sample names of this process's devices with their indices, the current device first."""
+    if "device/allocated_bytes" in summary.spans:
+        yield "device", summary.device or 0
+    others = [other_device(name) for name in summary.spans]
+    for index in sorted({other[0] for other in others if other is not None and other[1] == "device/allocated_bytes"}):
+        yield f"device{index}", index
+
+
 def highest_of(summary: RunSummary, place: str, but: str = "") -> GaugeRange:
     """The highest of the gauges and of the phases but one: an evaluation after the last step is in a phase only."""
-    spans = [span_of(summary, name) for name in _GAUGES[place]]
+    gauges = _OF_HOST if place == "host" else (f"{place}/step_peak_bytes", f"{place}/allocated_bytes")
+    spans = [span_of(summary, name) for name in gauges]
     spans += [
         GaugeRange(span.highest, span.highest, span.highest, span.step, phase)
         for (where, phase), span in summary.phases.items()
@@ -55,7 +64,8 @@ def highest_of(summary: RunSummary, place: str, but: str = "") -> GaugeRange:
 
 
 def span_of(summary: RunSummary, name: str) -> GaugeRange:
-    assert name in REPORTED or name.startswith("phase/"), f"{name} must stand in REPORTED of engine/summary.py"
+    known = name_on_current(name) in REPORTED or name.startswith("phase/")
+    assert known, f"{name} must stand in REPORTED of engine/summary.py"
     return summary.spans.get(name) or GaugeRange(0.0, 0.0, 0.0, 0)
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.units import GIB, format_bytes, format_duration
 
+_MAX_DEVICES = 8  # of a process; the JSON has all
 _WHOSE = {"cgroup": "container", "host": "machine"}
 
 
@@ -30,6 +31,17 @@ def format_place(where: str) -> str:
     ('GPU 0', 'host')
     """
     return f"GPU {where[3:]}" if where.startswith("gpu") else where
+
+
+def place_of_parts(report: RunReport) -> str:
+    """Whose parts the breakdown has: those of all devices of a process; of several ranks, the worst one's.
+
+    >>> place_of_parts(RunReport())
+    'host'
+    """
+    if report.ranks is None and len(report.device) > 1:
+        return f"{len(report.device)} GPUs"
+    return format_place(report.device[0].where) if report.device else "host"
 
 
 def format_time(step: int, phase: str) -> str:
@@ -64,10 +76,12 @@ def times_of_peaks(report: RunReport) -> dict[str, str]:
 def places(report: RunReport) -> Iterator[MemoryRow]:
     """Each kind of memory of a report; with several ranks, the device that was fullest."""
     times = times_of_peaks(report)
-    for device in report.device if report.ranks is None else report.device[:1]:
+    for number, device in enumerate(report.device[:_MAX_DEVICES] if report.ranks is None else report.device[:1]):
         label, at = format_place(device.where), times.get(device.where, "")
         start, end, peak = device.allocated_start_bytes, device.allocated_end_bytes, device.peak_allocated_bytes
         yield MemoryRow(f"{label} used", start, end, peak, at, device.total_bytes, "")
+        if number:  # of the others one line is enough
+            continue
         start, end, peak = device.reserved_start_bytes, device.reserved_end_bytes, device.peak_reserved_bytes
         yield MemoryRow(f"{label} reserved", start, end, peak, "", 0, "")
     host = report.host
@@ -99,4 +113,6 @@ def table_lines(report: RunReport) -> list[str]:
         sizes = "".join(f"{size / GIB:>6,.{decimals}f}" for size in (row.start_bytes, row.end_bytes, row.peak_bytes))
         limit = f"{row.limit_bytes / GIB:>6,.1f} {row.whose}" if row.limit_bytes else ""
         lines.append(f"  {row.label:<14}{sizes}  {row.at:<22}{limit}".rstrip())
+    if report.ranks is None and len(report.device) > _MAX_DEVICES:
+        lines.append(f"  and {len(report.device) - _MAX_DEVICES} more devices: see the JSON")
     return lines

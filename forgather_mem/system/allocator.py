@@ -25,6 +25,9 @@ _WITH_A_CACHE = (
     "torch.accelerator.memory", "torch.npu", "torch.mlu", "torch.musa",
 )  # fmt: skip
 
+# Here the statistics of a device that was never used can be read, and don't create a context on it.
+_ANSWERS_FOR_UNUSED = ("cuda", "xpu")
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -103,6 +106,37 @@ def current_allocator() -> Allocator | None:
     if kind is None or not _is_initialised(torch, kind):
         return None
     return _allocator(kind, _current_index(torch, kind))
+
+
+def used_allocators() -> list[Allocator]:
+    """The current device's allocator first, then those of other devices on which torch holds memory for this process.
+
+    `nn.DataParallel` and `device_map="auto"` use several. Costs one reading of the statistics for each device; no
+    context is made: both allocators of CUDA, and that of XPU, answer 0 for a device that was never used.
+    """
+    current = current_allocator()
+    if current is None or current.kind not in _ANSWERS_FOR_UNUSED:
+        return [] if current is None else [current]
+    import torch
+
+    others = (
+        _allocator(current.kind, index) for index in range(torch.accelerator.device_count()) if index != current.index
+    )
+    return [current, *(other for other in others if gauge(other.stats(), "reserved_bytes"))]
+
+
+def reserved_bytes() -> int | None:
+    """What torch holds for this process on all its devices, as `empty_cache` clears all of them; None without one."""
+    sizes = [gauge(allocator.stats(), "reserved_bytes") for allocator in used_allocators()]
+    return sum(size or 0 for size in sizes) if sizes and sizes[0] is not None else None
+
+
+def allocator_of(index: int | None) -> Allocator | None:
+    """That of the device with this index, if torch holds memory there; else the current device's."""
+    found = current_allocator()
+    if found is None or index in (None, found.index):
+        return found
+    return next((other for other in used_allocators() if other.index == index), found)
 
 
 def devices() -> list[Device]:

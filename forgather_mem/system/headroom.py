@@ -13,9 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from forgather_mem.system.allocator import Allocator, Nested, current_allocator, driver_memory, gauge
+from forgather_mem.system.allocator import (
+    Allocator,
+    Nested,
+    current_allocator,
+    driver_memory,
+    gauge,
+    used_allocators,
+)
 from forgather_mem.system.memory_limit import MemoryLimit
-from forgather_mem.system.peak_windows import device_peaks
+from forgather_mem.system.peak_windows import peaks_of
 from forgather_mem.system.procfs import PAGE_BYTES, kib_fields
 from forgather_mem.system.time_budget import TimeBudget
 from forgather_mem.units import MIB
@@ -120,6 +127,12 @@ def device_room() -> Room | None:
     return None if allocator is None else room_of(allocator, allocator.stats())
 
 
+def device_rooms() -> list[Room]:
+    """The limits of all devices on which this process holds memory: what a training can keep least of comes first."""
+    rooms = (room_of(allocator, allocator.stats()) for allocator in used_allocators())
+    return sorted((room for room in rooms if room is not None), key=lambda room: room.lasting_bytes)
+
+
 def room_of(allocator: Allocator, stats: Nested) -> Room | None:
     """The limit of this device's memory; None if the allocator or the driver keeps no numbers.
 
@@ -132,7 +145,7 @@ def room_of(allocator: Allocator, stats: Nested) -> Room | None:
         return None
     unused = max(0, reserved - allocated)
     unused -= private_bytes(allocator, reserved, unused)
-    peaks = device_peaks() if allocator.reset_peaks is not None else None
+    peaks = peaks_of(allocator)
     highest = 0 if peaks is None else peaks.highest_bytes  # also where someone resets the allocator's at each step
     return Room(
         where="device",

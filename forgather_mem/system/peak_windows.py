@@ -220,9 +220,12 @@ def host_peaks() -> PeakWindows[HostMark] | None:
 def device_peaks() -> PeakWindows[DeviceMark] | None:
     """The owner of the current device's mark; None without an initialised accelerator that has one."""
     allocator = current_allocator()
-    if allocator is None or allocator.reset_peaks is None:
-        return None
-    return _device_windows(allocator)
+    return None if allocator is None else peaks_of(allocator)
+
+
+def peaks_of(allocator: Allocator) -> PeakWindows[DeviceMark] | None:
+    """The owner of this device's mark; None if its allocator keeps none."""
+    return None if allocator.reset_peaks is None else _device_windows(allocator)
 
 
 # One owner per process and mark, because there is one mark: that is why these two are cached.

@@ -8,7 +8,7 @@ this table.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forgather_mem.errors import did_you_mean
 from forgather_mem.telemetry.events import PHASES
@@ -16,6 +16,7 @@ from forgather_mem.units import GIB
 
 # A gauge is a current value; a flow is what was added in the step (summed within a step); a total only grows.
 GAUGE, FLOW, TOTAL = "gauge", "flow", "total"
+_MAX_DIGITS = 4  # of a device's index
 _TO_GIB = 1 / GIB  # one shared object: repeated numbers stay in the caches
 
 
@@ -334,12 +335,18 @@ def metric_of(name: str) -> Metric:
 
     >>> metric_of("host/rss_bytes").tag, metric_of("phase/host/save_peak_bytes").tag
     ('host/rss_gib', 'phase_host/save_gib')
+    >>> metric_of("device1/headroom_bytes").tag
+    'gpu1/headroom_gib'
     >>> metric_of("mine/cache_bytes").tag, metric_of("queue_len").tag
     ('mine/cache_gib', 'custom/queue_len')
     """
     found = _BY_NAME.get(name)
     if found is not None:
         return found
+    other = other_device(name)
+    if other is not None and (found := _BY_NAME.get(other[1])) is not None:
+        tag, extreme = (one.replace("gpu/", f"gpu{other[0]}/") for one in (found.tag, found.extreme_tag))
+        return replace(found, name=name, tag=tag, extreme_tag=extreme)
     phase = _phase_metric(name)
     if phase is not None:
         return phase
@@ -351,6 +358,29 @@ def metric_of(name: str) -> Metric:
     if rest.endswith("_s"):
         return _time(name, f"{group}/{rest[:-2]}_ms", 1e3, "ms", "A metric of your own.")
     return _count(name, f"{group}/{rest}", "A metric of your own.")
+
+
+def other_device(name: str) -> tuple[int, str] | None:
+    """For a metric of another device than the current one: that device's index, and the current device's metric.
+
+    >>> other_device("device1/headroom_bytes"), other_device("device/headroom_bytes")
+    ((1, 'device/headroom_bytes'), None)
+    """
+    family, _, rest = name.partition("/")
+    index = family.removeprefix("device")
+    if index == family or not rest or not (index.isascii() and index.isdecimal() and len(index) <= _MAX_DIGITS):
+        return None
+    return int(index), f"device/{rest}"
+
+
+def name_on_current(name: str) -> str:
+    """The name of this metric for the current device; of anything else, its own.
+
+    >>> name_on_current("device12/reserved_bytes"), name_on_current("host/rss_bytes")
+    ('device/reserved_bytes', 'host/rss_bytes')
+    """
+    other = other_device(name) if name.startswith("device") else None
+    return name if other is None else other[1]
 
 
 def _phase_metric(name: str) -> Metric | None:
@@ -368,8 +398,8 @@ def check_name(name: str) -> None:
     Raises:
         ValueError: with the closest name, or the family's names.
     """
-    family = name.split("/")[0]
-    if name in _BY_NAME or family not in _FAMILIES or _phase_metric(name) is not None:
+    family = name_on_current(name).split("/")[0]
+    if name_on_current(name) in _BY_NAME or family not in _FAMILIES or _phase_metric(name) is not None:
         return
     known = [known for known in _BY_NAME if known.startswith(family + "/")]
     hint = did_you_mean(name, known) or f"{family}/ has: {', '.join(known)}"

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from forgather_mem.actions import ClearCache, clear
+from forgather_mem.system import allocator
 from forgather_mem.units import GIB, MIB
+from tests.simulated_device import simulated_devices
 from tests.system.allocator_stats import PaperDevice
 
 Act = Callable[..., dict[str, float]]
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has an accelerator")
 
 
@@ -25,7 +26,8 @@ class Cycle:
 def test_what_went_back_to_the_driver_is_reported(act: Act, monkeypatch: pytest.MonkeyPatch) -> None:
     paper = PaperDevice()
     found = paper.allocator()
-    monkeypatch.setattr(clear, "current_allocator", lambda: found)
+    for module in (clear, allocator):
+        monkeypatch.setattr(module, "current_allocator", lambda: found)
     paper.hold(5 * GIB)
     paper.hold(2 * GIB)
     action = ClearCache()
@@ -61,8 +63,16 @@ def test_it_pickles() -> None:
     assert pickle.loads(pickle.dumps(ClearCache(garbage_collection=True))).garbage_collection
 
 
+def test_what_all_devices_gave_back_is_reported(act: Act, monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_devices(monkeypatch, 3) as devices:
+        for device, mib in zip(devices, (300, 200), strict=False):
+            device.hold(mib)
+            device.hold(100)
+        assert act(ClearCache())["cache/freed_bytes"] == (200 + 100) * MIB
+        assert not devices[2].woken
+
+
 @pytest.mark.gpu
-@needs_gpu
 def test_gpu_unused_memory_goes_back_and_live_memory_stays(act: Act) -> None:
     kept = torch.ones(MIB, device="cuda")
     torch.cuda.empty_cache()

@@ -19,6 +19,7 @@ from forgather_mem.callbacks import MemoryAlert, MemoryCallback
 from forgather_mem.callbacks.memory_alert import Alert
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.records import Moment, Sample
+from tests.simulated_device import TOTAL_MIB, SimulatedDevice, simulated_devices
 from tests.training import fingerprint, make_trainer
 
 
@@ -175,3 +176,36 @@ def test_from_a_template(tmp_path: Path) -> None:
 def test_a_wrong_argument_is_named_at_construction(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MemoryAlert(**arguments)
+
+
+class FillsDevice(TrainerCallback):
+    """Keeps 40 MiB more at each step on one device."""
+
+    def __init__(self, device: SimulatedDevice) -> None:
+        self.device = device
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self.device.hold(2000 + 40 * state.global_step)
+
+
+def test_the_second_device_of_a_process_is_watched_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alerts: list[Alert] = []
+    with simulated_devices(monkeypatch, 3) as devices:
+        devices[0].hold(500)
+        devices[1].hold(2000)
+        alert = MemoryAlert(full_within_steps=30, call=alerts.append, strict=True)
+        monkeypatch.setattr("forgather_mem.probes.device.HEADROOM_EVERY_S", 0.0)
+        trainer = make_trainer(tmp_path, [FillsDevice(devices[1]), alert], max_steps=140, rows=64)
+        trainer.train()
+        assert not devices[2].woken
+    assert [alert.name for alert in alerts] == ["device1", "device1/headroom_bytes"]
+    forecast, limit = alerts
+    assert forecast.full_at_step == pytest.approx((TOTAL_MIB - 2000) / 40, abs=1.5)
+    assert forecast.text.startswith("GPU 1 is full near step ")
+    assert limit.text.startswith("device1/headroom_bytes is ")
+
+
+def test_a_limit_may_name_another_device() -> None:
+    assert MemoryAlert(above={"device1/reserved_frac": "90%"}) is not None
+    with pytest.raises(ValueError, match="there is no sample named 'device1/reservd_frac'"):
+        MemoryAlert(above={"device1/reservd_frac": "90%"})

@@ -13,11 +13,10 @@ from forgather_mem.probes import DeviceProbe, PhaseProbe, device
 from forgather_mem.system import allocator, peak_windows
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.units import GIB, MIB
-from tests.simulated_device import TOTAL_MIB, simulated_device
+from tests.simulated_device import TOTAL_MIB, simulated_device, simulated_devices
 from tests.system.allocator_stats import PaperDevice, nested_stats
 
 Read = Callable[..., dict[str, float]]
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 @pytest.fixture
@@ -78,6 +77,44 @@ def test_the_headroom_is_what_this_process_may_still_take(
         device.private = (800, 300)
         values = read(begin())
     assert values["device/headroom_bytes"] == (TOTAL_MIB // 2 - 2000 + 1500 - 500) * MIB
+
+
+def test_other_devices_that_the_process_uses_are_read_beside_the_current_one_and_unused_ones_are_not_woken(
+    begin: Callable[..., DeviceProbe], read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with simulated_devices(monkeypatch, 4) as devices:
+        devices[0].hold(1000)
+        devices[2].hold(3000)
+        devices[2].hold(2000)
+        probe = begin(reset_peaks=True)
+        first = read(probe)
+        devices[2].spike(500)
+        second = read(probe)
+        assert [device.woken for device in devices] == [False] * 4
+    assert {name.partition("/")[0] for name in first} == {"device", "device2"}
+    assert first["device/allocated_bytes"] == 1000 * MIB
+    assert first["device2/allocated_bytes"] == 2000 * MIB
+    assert first["device2/reserved_frac"] == 3000 / TOTAL_MIB
+    assert first["device2/headroom_bytes"] == (TOTAL_MIB - 2000) * MIB
+    assert second["device2/step_peak_bytes"] == 2500 * MIB
+    assert second["device/step_peak_bytes"] == 1000 * MIB
+
+
+def test_a_device_that_is_used_later_is_found_within_a_second(
+    begin: Callable[..., DeviceProbe], read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("forgather_mem.probes.device.time.perf_counter", lambda: now[0])
+    with simulated_devices(monkeypatch, 2) as devices:
+        devices[0].hold(1000)
+        probe = begin()
+        assert "device1/allocated_bytes" not in read(probe)
+        devices[1].hold(10)
+        assert "device1/allocated_bytes" not in read(probe)
+        now[0] += 1.0
+        assert read(probe)["device1/allocated_bytes"] == 10 * MIB
+        devices[1].spike(4000)
+        assert probe.is_urgent(), "a peak on any of them"
 
 
 def test_with_resets_each_call_gives_the_peak_since_the_last_one(
@@ -208,7 +245,6 @@ def test_a_wrong_budget_is_named() -> None:
 
 
 @pytest.mark.gpu
-@needs_gpu
 @pytest.mark.parametrize("mib", [1, 8, 64, 512])
 def test_gpu_known_amounts_are_found(begin: Callable[..., DeviceProbe], read: Read, mib: int) -> None:
     torch.zeros(1, device="cuda")
@@ -227,7 +263,6 @@ def test_gpu_known_amounts_are_found(begin: Callable[..., DeviceProbe], read: Re
 
 
 @pytest.mark.gpu
-@needs_gpu
 def test_gpu_a_reading_does_not_wait_for_the_device(begin: Callable[..., DeviceProbe], read: Read) -> None:
     torch.zeros(1, device="cuda")
     probe = begin(reset_peaks=True)
@@ -239,7 +274,6 @@ def test_gpu_a_reading_does_not_wait_for_the_device(begin: Callable[..., DeviceP
 
 
 @pytest.mark.gpu
-@needs_gpu
 def test_gpu_headroom_agrees_with_the_driver(begin: Callable[..., DeviceProbe], read: Read) -> None:
     torch.zeros(1, device="cuda")
     values = read(begin())
@@ -250,7 +284,26 @@ def test_gpu_headroom_agrees_with_the_driver(begin: Callable[..., DeviceProbe], 
 
 
 @pytest.mark.gpu
-@needs_gpu
+def test_gpu_reading_creates_no_context_on_devices_that_are_not_used(
+    begin: Callable[..., DeviceProbe], read: Read
+) -> None:
+    torch.zeros(1, device="cuda")
+    has_context = getattr(torch._C, "_cuda_hasPrimaryContext")  # noqa: B009  # no stub has it
+    before = [has_context(index) for index in range(torch.cuda.device_count())]
+    read(begin(reset_peaks=True))
+    assert [has_context(index) for index in range(torch.cuda.device_count())] == before
+
+
+@pytest.mark.gpu
+def test_gpu_a_second_device_is_read_when_it_is_used(begin: Callable[..., DeviceProbe], read: Read) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two devices; the simulated ones stand in above")
+    torch.zeros(1, device="cuda:0")
+    block = torch.zeros(64 * MIB, dtype=torch.uint8, device="cuda:1")
+    assert read(begin())["device1/allocated_bytes"] == torch.cuda.memory_allocated(1) >= block.nbytes
+
+
+@pytest.mark.gpu
 def test_gpu_phases_have_their_own_peaks(run: Run, read: Read) -> None:
     torch.zeros(1, device="cuda")
     probe = PhaseProbe()

@@ -25,8 +25,7 @@ def gpu_run() -> RunSummary:
         exit_code=0,
         host_limit_bytes=64 * GIB,
         host_limit_kind="cgroup",
-        device_name="NVIDIA H100 80GB HBM3",
-        device_total_bytes=int(79.6 * GIB),
+        devices={0: ("NVIDIA H100 80GB HBM3", int(79.6 * GIB))},
         event_folder="out",
     )
     summary = RunSummary(facts)

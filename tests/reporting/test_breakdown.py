@@ -12,8 +12,12 @@ from transformers import Trainer, TrainingArguments
 
 from forgather_mem import attach
 from forgather_mem.callbacks import MemoryCallback
+from forgather_mem.engine.summary import RunSummary
+from forgather_mem.reporting.build import build_report
+from forgather_mem.reporting.costs import parts_sentences
 from forgather_mem.sinks import Capture
-from forgather_mem.units import MIB
+from forgather_mem.telemetry.records import Sample
+from forgather_mem.units import GIB, MIB
 from tests.callbacks.test_memory_callback import Training
 from tests.events import texts
 from tests.reporting.report_fixtures import built
@@ -129,3 +133,21 @@ def test_on_a_device_each_part_is_what_was_allocated_for_it(tmp_path: Path, monk
     assert {part: round(size / MIB) for part, size in parts.items()} == {
         "parameters": 16, "gradients": 16, "optimizer": 32, "activations_peak": 64, "cached": 70, "other": 7,
     }  # fmt: skip
+
+
+def test_the_parts_of_a_training_on_two_devices_are_those_of_both() -> None:
+    summary = RunSummary()
+    summary.begin(0)
+    values = {
+        "device/allocated_bytes": 4.0 * GIB,
+        "device/reserved_bytes": 5.0 * GIB,
+        "device/step_peak_bytes": 6.0 * GIB,
+        "device1/allocated_bytes": 3.0 * GIB,
+        "device1/reserved_bytes": 3.5 * GIB,
+        "tensors/parameters_bytes": 6.5 * GIB,
+    }
+    summary.add(Sample("step_end", 1, None, 0.0, values, 0))
+    report = build_report(summary)
+    parts = report.breakdown
+    assert (parts.parameters, parts.cached, parts.other) == (6.5 * GIB, 1.5 * GIB, 2.5 * GIB)
+    assert next(parts_sentences(report)).startswith("each at its peak, on 2 GPUs: parameters 6.5 GiB")

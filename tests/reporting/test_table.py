@@ -21,3 +21,16 @@ def test_small_sizes_have_two_decimals_and_what_was_not_read_is_left_out() -> No
     report = report_of("train.py", 9, 1.0, "finished", host={"rss_start_bytes": gib(0.25), "rss_peak_bytes": gib(1.5)})
     assert [line.split() for line in table_lines(parsed(report))[1:]] == [["host", "0.25", "0.00", "1.50"]]
     assert table_lines(parsed(report_of("train.py", 0, 1.0, "finished"))) == ["MEMORY  nothing was measured"]
+
+
+def test_each_device_of_a_process_has_a_line_and_of_many_the_first() -> None:
+    report = all_well()
+    first = report["device"][0]
+    report["device"] += [{**first, "index": index} for index in range(1, 3)]
+    report["peaks"].append({"where": "gpu2", "bytes": gib(40), "step": 7, "phase": "forward"})
+    lines = table_lines(parsed(report))[1:]
+    labels = ["GPU 0 used", "GPU 0 reserved", "GPU 1 used", "GPU 2 used", "host"]
+    assert [line[2:16].strip() for line in lines] == labels
+    assert "step 7, forward" in lines[3]
+    report["device"] += [{**first, "index": index} for index in range(3, 16)]
+    assert table_lines(parsed(report))[-1] == "  and 8 more devices: see the JSON"

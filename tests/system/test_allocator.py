@@ -13,10 +13,14 @@ import torch
 
 import forgather_mem
 from forgather_mem import attach
+from forgather_mem.reporting.from_events import read_curves
+from forgather_mem.reporting.html import CURVES, report_html
 from forgather_mem.system import allocator
-from forgather_mem.system.allocator import Device, current_allocator, devices, gauge
-from forgather_mem.units import GIB
-from tests.simulated_device import simulated_device
+from forgather_mem.system.allocator import Device, allocator_of, current_allocator, devices, gauge, used_allocators
+from forgather_mem.telemetry.report import RunReport
+from forgather_mem.telemetry.report_schema import from_dict
+from forgather_mem.units import GIB, MIB
+from tests.simulated_device import simulated_device, simulated_devices
 from tests.training import make_trainer
 
 ROOT = Path(forgather_mem.__file__).parent
@@ -89,3 +93,51 @@ def test_the_report_names_the_device_and_its_size(tmp_path: Path, monkeypatch: p
 
 def test_without_an_accelerator_there_are_no_devices() -> None:
     assert devices() == []
+
+
+def test_used_are_the_current_device_and_those_on_which_this_process_holds_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with simulated_devices(monkeypatch, 4) as simulated:
+        simulated[2].hold(10)
+        assert [found.index for found in used_allocators()] == [0, 2]
+        indices = {asked: found.index for asked in (None, 0, 1, 2) if (found := allocator_of(asked)) is not None}
+        assert indices == {None: 0, 0: 0, 1: 0, 2: 2}
+        assert not any(device.woken for device in simulated)
+    assert used_allocators() == []
+
+
+def test_a_kind_that_does_not_answer_for_unused_devices_is_asked_for_the_current_one_only(
+    xpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [found.index for found in used_allocators()] == [1], "the other one has reserved nothing"
+    monkeypatch.setattr(allocator, "_ANSWERS_FOR_UNUSED", ())
+    assert [found.index for found in used_allocators()] == [1]
+
+
+def test_the_report_page_and_log_have_each_device_of_a_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with simulated_devices(monkeypatch, 3) as simulated:
+        simulated[0].hold(100)
+        simulated[2].hold(600)
+        simulated[2].hold(200)
+        trainer = make_trainer(tmp_path)
+        watching = attach(trainer)
+        trainer.train()
+        assert not simulated[1].woken
+    report = watching.report()
+    assert [(used["index"], used["name"], used["total_bytes"]) for used in report["device"]] == [
+        (0, "Simulated 8", 8 * GIB),
+        (2, "Simulated 8", 8 * GIB),
+    ]
+    assert [used["allocated_end_bytes"] for used in report["device"]] == [100 * MIB, 200 * MIB]
+    assert report["device"][1]["peak_reserved_bytes"] == 600 * MIB
+    assert "GPU 2" in str(report)
+    folder = Path(report["run"]["folder"])
+    curves = read_curves(folder, ["device/allocated_bytes"])
+    assert set(curves) == {"device/allocated_bytes", "device2/allocated_bytes"}
+    assert set(curves["device2/allocated_bytes"].values) == {200 * MIB}
+    text = report_html(from_dict(RunReport, report), read_curves(folder, CURVES))
+    assert "Memory of GPU 0" in text
+    assert "Memory of GPU 2" in text

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from forgather_mem.system.headroom import HostRooms, device_room, host_rooms
+from forgather_mem.system.headroom import HostRooms, device_room, device_rooms, host_rooms
 from forgather_mem.units import GIB, MIB
-from tests.simulated_device import TOTAL_MIB, simulated_device
+from tests.simulated_device import TOTAL_MIB, simulated_device, simulated_devices
 
 CHILD = """
 import resource
@@ -51,6 +51,19 @@ def test_a_device_has_room_in_what_the_driver_and_torch_have_unused(monkeypatch:
     assert room is not None
     assert (room.where, room.limit, room.used_bytes, room.free_bytes) == ("device", "GPU 0", 100 * MIB, 250 * MIB)
     assert (room.passing_bytes, room.lasting_bytes) == (200 * MIB, 50 * MIB), "the peak was 300"
+
+
+def test_of_several_devices_the_one_that_can_keep_least_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_devices(monkeypatch, 4) as devices:
+        devices[0].hold(3000)
+        devices[1].hold(1000)
+        devices[1].spike(TOTAL_MIB - 1500)
+        devices[3].hold(4000)
+        rooms, current = device_rooms(), device_room()
+        assert not devices[2].woken
+    assert [room.limit for room in rooms] == ["GPU 1", "GPU 3", "GPU 0"]
+    assert rooms[0].lasting_bytes == 500 * MIB
+    assert current == rooms[-1]
 
 
 def test_the_peak_of_a_step_counts_also_where_others_reset_the_allocator_s(monkeypatch: pytest.MonkeyPatch) -> None:

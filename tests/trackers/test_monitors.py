@@ -385,7 +385,6 @@ def test_the_example_shows_every_tracker(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device; the simulated device stands in above")
 def test_a_real_device_s_lines_tell_known_tensors(capsys: pytest.CaptureFixture[str]) -> None:
     held = torch.zeros(32 * MIB, dtype=torch.uint8, device="cuda")
     start = torch.cuda.memory_allocated() / MIB

@@ -7,8 +7,8 @@ from collections import deque
 
 from forgather_mem.diagnose.alerts.forecast import Filling, Forecast
 from forgather_mem.diagnose.oom.batch_uses import HostMeasure
-from forgather_mem.system.allocator import current_allocator, gauge
-from forgather_mem.system.headroom import HostRooms, Room, device_room
+from forgather_mem.system.allocator import Allocator, current_allocator, gauge
+from forgather_mem.system.headroom import HostRooms, Room, room_of
 from forgather_mem.units import format_bytes
 
 _FORECAST_EVERY = 4  # readings
@@ -22,12 +22,14 @@ class Wall:
     """One memory of this process, and when it will be full.
 
     Args:
-        where: "host" or "device".
+        where: "host", "device", or "device1" for another than the current one.
         within_steps: Only a forecast nearer than this is reported.
+        allocator: That other device's. Default: the current device's.
     """
 
-    def __init__(self, where: str, within_steps: int) -> None:
+    def __init__(self, where: str, within_steps: int, allocator: Allocator | None = None) -> None:
         self.where = where
+        self._of_device = allocator
         self._filling = Filling(within_steps)
         self._within = within_steps
         self._measure: HostMeasure | None = None
@@ -82,8 +84,11 @@ class Wall:
 
     def _ask(self) -> None:
         """Update the capacity: what can be kept between two steps."""
-        rooms = [device_room()] if self._rooms is None else self._rooms.read()
-        self._room = next(iter(rooms), None)
+        if self._rooms is not None:
+            self._room = next(iter(self._rooms.read()), None)
+        else:
+            allocator = self._allocator()
+            self._room = None if allocator is None else room_of(allocator, allocator.stats())
         used = None if self._room is None else self._now()
         if self._room is not None and used is not None:
             self._seen.append((used, self._room.free_bytes))
@@ -93,8 +98,11 @@ class Wall:
     def _now(self) -> float | None:
         if self._measure is not None:
             return float(self._measure.read())
-        allocator = current_allocator()
+        allocator = self._allocator()
         return None if allocator is None else gauge(allocator.stats(), "allocated_bytes")
+
+    def _allocator(self) -> Allocator | None:
+        return self._of_device or current_allocator()
 
 
 def times_shared(then: _UsedAndFree, now: _UsedAndFree, num_ranks: int) -> float:

@@ -6,10 +6,12 @@ import logging
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.alerts.capacity import Wall, wall_text
+from forgather_mem.system.allocator import used_allocators
 from forgather_mem.system.rank_store import RankAgreement, get, put
+from forgather_mem.system.time_budget import TimeBudget
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.metrics import metric_of
 from forgather_mem.telemetry.protocols import RunInfo
@@ -22,6 +24,7 @@ logger = logging.getLogger(__name__)
 NOTHING: Mapping[str, float] = {}
 # Ranks look into the store at each step; after this many steps all of them have done so.
 _AHEAD_STEPS = 4
+_FIND_DEVICES_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +34,7 @@ class Alert:
     Attributes:
         step: The step that has just finished.
         rank: Rank of the process.
-        name: A sample name, or "host" or "device" for a forecast.
+        name: A sample name, or "host" or "device" for a forecast; "device1" for another device than the current one.
         value: The sample's value; for a forecast, the growth in bytes per step.
         limit: The limit crossed; None for a forecast.
         text: One line for a person.
@@ -74,12 +77,15 @@ class AlertWatch:
         self._save, self._stop = save, stop
         self._walls: list[Wall] = []
         self._crossings: list[Crossing] = []
+        self._devices: set[int] = set()  # those besides the current one
+        self._find = TimeBudget(_FIND_DEVICES_EVERY_S)
         self._calls = 0
 
     def begin(self, run: RunInfo) -> None:
         self.end(run)
         self._crossings = [Crossing(limit) for limit in self._limits]
         self._read: set[str] = set()
+        self._devices, self._find = set(), TimeBudget(_FIND_DEVICES_EVERY_S)
         self._calls = 0
         self._rank, self._world_size = run.rank, run.world_size
         self._key = run.store_key("alert")
@@ -89,6 +95,7 @@ class AlertWatch:
             self._walls = [Wall("device", self._within), Wall("host", self._within)]
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        self._find.take(self._find_devices)
         alerts = [alert for one in self._crossings if (alert := self._look(one, moment, sample)) is not None]
         if moment.event == "step_end":
             self._calls += 1
@@ -116,6 +123,21 @@ class AlertWatch:
         """As before `begin`, whatever has failed since. Idempotent."""
         while self._walls:
             self._walls.pop().close()
+
+    def _find_devices(self) -> dict[str, float]:
+        """Watch each device of this process by itself: the first to be full ends the training."""
+        for allocator in used_allocators()[1:]:
+            if allocator.index in self._devices:
+                continue
+            self._devices.add(allocator.index)
+            family = f"device{allocator.index}"
+            for limit in self._limits:
+                if limit.name.startswith("device/"):
+                    name = family + limit.name.removeprefix("device")
+                    self._crossings.append(Crossing(replace(limit, name=name)))
+            if self._within is not None:
+                self._walls.append(Wall(family, self._within, allocator))
+        return {}
 
     def _look(self, crossing: Crossing, moment: Moment, sample: Sample) -> Alert | None:
         limit = crossing.limit
@@ -182,6 +204,7 @@ class AlertWatch:
         return {name: value for name, value in self.__dict__.items() if name in kept} | {
             "_walls": [],
             "_crossings": [],
+            "_devices": set(),
             "_calls": 0,
         }
 

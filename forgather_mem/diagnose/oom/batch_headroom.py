@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from forgather_mem.diagnose.oom.advice import room
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
+from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC
 from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.probes.tensors import tensor_bytes
 from forgather_mem.system.allocator import current_allocator, gauge
-from forgather_mem.system.headroom import device_room, host_rooms
+from forgather_mem.system.headroom import Room, device_room, device_rooms, host_rooms
 from forgather_mem.system.procfs import KernelFile, kib_fields
 from forgather_mem.telemetry.report import Change
 
@@ -50,8 +52,9 @@ def room_left(
     seen = max((size for use in uses.uses for size in use.phases.values()), default=0)
     if used is None or limit is None or peak is None or began_bytes is None or not seen:
         return None
+    others = [other for other in device_rooms() if other.limit != limit.limit] if on_device else []
     state = tensor_bytes(model, optimizer).get("tensors/optimizer_bytes", 0.0) if model is not None else 0.0
-    return room(
+    found = room(
         settings,
         uses.uses,
         used + limit.free_bytes,
@@ -63,6 +66,30 @@ def room_left(
         saved_bytes=uses.saved_bytes,
         limit=_WHOSE.get(limit.limit, f"the memory of {limit.limit}"),
         retains=not on_device,
+    )
+    for other in others:
+        found = found and _within(other, found, int(settings.arguments["per_device_train_batch_size"]))
+    return found
+
+
+def _within(other: Room, found: Change, rows: int) -> Change | None:
+    """The same on a device whose steps were not measured by phase: all that passes there is taken to grow with the
+    batch. The smaller of the two, and which device limits it; None if nothing larger fits there."""
+    if not other.passing_bytes:  # no activations come and go there
+        return found
+    capacity = (1 - KEPT_FREE_FRAC) * (other.used_bytes + other.free_bytes)
+    count = int(rows * (capacity - other.used_bytes) / other.passing_bytes)
+    if count >= found.set["per_device_train_batch_size"]:  # type: ignore[operator]  # a number: `room` has made it
+        return found
+    if count <= rows:
+        return None
+    return replace(
+        found,
+        text=f"batch {count} would still fit (now {rows}), limited by the memory of {other.limit}",
+        set={"per_device_train_batch_size": count},
+        predicted_bytes=round(other.used_bytes + other.passing_bytes * count / rows),
+        interval=None,
+        binds=None,
     )
 
 

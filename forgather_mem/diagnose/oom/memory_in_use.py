@@ -10,7 +10,7 @@ from forgather_mem.diagnose.oom.batch_uses import HostMeasure
 from forgather_mem.diagnose.oom.messages import SHM_KINDS
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.probes.tensors import tensor_bytes
-from forgather_mem.system.allocator import current_allocator, driver_memory, gauge
+from forgather_mem.system.allocator import allocator_of, driver_memory, gauge
 from forgather_mem.system.headroom import host_rooms, private_bytes
 from forgather_mem.system.procfs import own_memory
 
@@ -153,7 +153,7 @@ def _in_shm(wanted_bytes: int | None) -> MemoryThen:
 
 def _on_device(found: OutOfMemory, phase: str, tensors: dict[str, int], between_bytes: int | None) -> MemoryThen:
     """The error's own numbers first: they are from that very moment."""
-    allocator = current_allocator()
+    allocator = allocator_of(found.device)
     stats = allocator.stats() if allocator is not None else {}
     driver = driver_memory(allocator) if allocator is not None else None
     pools = found.private_pools_bytes or 0

@@ -22,7 +22,7 @@ from forgather_mem.diagnose.oom.messages import (
     Where,
 )  # fmt: skip
 from forgather_mem.heap.failed_frames import chain
-from forgather_mem.system.allocator import current_allocator, driver_memory
+from forgather_mem.system.allocator import driver_memory, used_allocators
 from forgather_mem.units import MIB, format_bytes, parse_bytes
 
 MAX_MESSAGE_CHARS = 20_000
@@ -236,10 +236,7 @@ def _has_another_cause(shape: MessageShape, wanted_bytes: int | None) -> bool:
 
 
 def _device_is_full() -> bool | None:
-    """None if it is not known."""
-    allocator = current_allocator()
-    memory = driver_memory(allocator) if allocator is not None else None
-    if memory is None:
-        return None
-    free, total = memory
-    return free < max(_FULL_FRAC * total, _FULL_BYTES)
+    """Whether any of this process's devices is; None if it is not known."""
+    memories = [driver_memory(allocator) for allocator in used_allocators()]
+    known = [memory for memory in memories if memory is not None]
+    return any(free < max(_FULL_FRAC * total, _FULL_BYTES) for free, total in known) if known else None

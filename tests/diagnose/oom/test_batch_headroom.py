@@ -13,15 +13,23 @@ from forgather_mem.diagnose.oom.batch_uses import Batch, BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, StepUse
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import GIB, MIB
-from tests.simulated_device import TOTAL_MIB, simulated_device
+from tests.simulated_device import TOTAL_MIB, simulated_devices
 
 HELD_MIB, TOKEN_MIB = 1024, 0.5
 SETTINGS = RunSettings(arguments={"per_device_train_batch_size": 8}, trained_bytes=256 * MIB)
 
 
-def room_after(monkeypatch: pytest.MonkeyPatch, lengths: list[int], transient: float = 1.0) -> Change | None:
-    """A training with these batches of 8; its backward pass goes `transient` times as high as is seen at its end."""
-    with simulated_device(monkeypatch) as device:
+def room_after(
+    monkeypatch: pytest.MonkeyPatch, lengths: list[int], transient: float = 1.0, other: tuple[int, int] | None = None
+) -> Change | None:
+    """A training with these batches of 8; its backward pass goes `transient` times as high as is seen at its end.
+
+    Another device of the process holds `other[0]` MiB, and in the steps `other[1]` MiB more.
+    """
+    with simulated_devices(monkeypatch, 2) as (device, second):
+        if other is not None:
+            second.hold(other[0])
+            second.spike(other[1])
         device.hold(512)
         uses = BatchUses()
         began_bytes = uses.read()
@@ -68,6 +76,27 @@ def test_from_one_shape_it_names_less_than_would_fit_and_a_short_run_names_nothi
     assert found is not None
     assert 8 < found.set["per_device_train_batch_size"] <= largest([600])
     assert room_after(monkeypatch, [600] * 4) is None
+
+
+@pytest.mark.parametrize(("held", "passing"), [(5000, 2000), (1000, 3000)])
+def test_of_two_devices_the_tighter_one_limits_the_batch_and_is_named(
+    monkeypatch: pytest.MonkeyPatch, held: int, passing: int
+) -> None:
+    found = room_after(monkeypatch, LENGTHS, other=(held, passing))
+    fits = int(8 * (0.98 * TOTAL_MIB - held) / passing)
+    assert found is not None
+    assert found.text == f"batch {fits} would still fit (now 8), limited by the memory of GPU 1"
+    assert found.set == {"per_device_train_batch_size": fits}
+    assert found.predicted_bytes == pytest.approx((held + passing * fits / 8) * MIB)
+
+
+def test_a_second_device_with_more_room_changes_nothing_and_a_full_one_leaves_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = room_after(monkeypatch, LENGTHS)
+    assert room_after(monkeypatch, LENGTHS, other=(1000, 100)) == alone
+    assert room_after(monkeypatch, LENGTHS, other=(TOTAL_MIB - 1000, 0)) == alone, "nothing passes there"
+    assert room_after(monkeypatch, LENGTHS, other=(1000, TOTAL_MIB - 1100)) is None
 
 
 def test_a_full_device_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from forgather_mem.diagnose.oom.memory_in_use import MemoryThen, memory_then
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.units import GIB, MIB
 from tests.memory import status_bytes
-from tests.simulated_device import TOTAL_MIB, simulated_device
+from tests.simulated_device import TOTAL_MIB, simulated_device, simulated_devices
 
 HOST = OutOfMemory(kind="CPU allocator", where="host", error_type="RuntimeError", message="")
 DEVICE = OutOfMemory(kind="CUDA allocator", where="device", error_type="OutOfMemoryError", message="", device=0)
@@ -86,3 +87,11 @@ def test_tensors_on_the_host_are_no_part_of_a_devices_memory(monkeypatch: pytest
     with simulated_device(monkeypatch) as device:
         device.hold(100)
         assert "parameters" not in memory_then(DEVICE, "optimizer", torch.nn.Linear(10, 10)).in_use
+
+
+def test_the_numbers_are_those_of_the_device_that_the_error_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_devices(monkeypatch, 2) as (first, second):
+        first.hold(1000)
+        second.hold(7000)
+        then = memory_then(replace(DEVICE, device=1), "forward")
+    assert (then.limit, then.used_bytes, then.free_bytes) == ("GPU 1", 7000 * MIB, (TOTAL_MIB - 7000) * MIB)
