@@ -12,6 +12,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+# Tests fork: with threads of OpenMP, which torch starts, the child would wait for ever
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from tests.alone import REPORTS, AloneFiles, is_alone, write
 from tests.fresh import IN_CHILD, FreshProcesses
 from tests.simulated_freezing import simulated_freezing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import pickle
 import re
@@ -222,6 +223,61 @@ def test_a_leak_of_workers_that_have_ended_is_in_the_verdict(tmp_path: Path) -> 
     (suspect,) = leak["suspects"]
     assert suspect["held_by"] == "Remembers.read"
     assert suspect["source_line"].startswith("self.read.append(")
+
+
+class Enters(TrainerCallback):
+    """Enters a context a step, and leaves them all when the training is over."""
+
+    def __init__(self) -> None:
+        self.stack = contextlib.ExitStack()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self.stack.enter_context(contextlib.nullcontext(torch.zeros(LEAK_BYTES // 4)))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self.stack.close()
+
+
+@pytest.mark.fresh
+def test_what_is_emptied_after_the_last_step_has_leaked_until_then(tmp_path: Path) -> None:
+    leak = leak_of(tmp_path, [Enters()])
+    assert leak["verdict"] == "leak"
+    assert leak["suspects"][0]["held_by"] == "ExitStack._exit_callbacks"
+
+
+class Rounds(TrainerCallback):
+    """Keeps a loader with a worker every ten steps."""
+
+    def __init__(self) -> None:
+        self.loaders: list[tuple[object, object]] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if state.global_step % 10 == 0:
+            loader = torch.utils.data.DataLoader(Numbers(), num_workers=1, persistent_workers=True)
+            self.loaders.append((loader, iter(loader)))
+            next(self.loaders[-1][1])  # type: ignore[call-overload]
+
+
+class Numbers(torch.utils.data.Dataset[torch.Tensor]):
+    def __init__(self) -> None:
+        self.table: np.ndarray[Any, Any] | None = None
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.table = np.ones(2**20) if self.table is None else self.table
+        return torch.ones(1)
+
+
+@pytest.mark.fresh
+def test_loaders_whose_workers_are_ever_more_are_named(tmp_path: Path) -> None:
+    rounds = Rounds()
+    leak = leak_of(tmp_path, [rounds], max_steps=200)
+    rounds.loaders.clear()
+    assert (leak["verdict"], leak["where"]) == ("leak", "workers")
+    assert leak["suspects"][0]["held_by"] == "Rounds.loaders"
+    assert leak["bytes_per_step"] > 2**23 / 10
 
 
 class Averages(TrainerCallback):

@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+from forgather_mem.diagnose.leaks.holder_kinds import KINDS
+from forgather_mem.diagnose.leaks.holder_lines import HolderSource, bound_of_holder
+from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from tests.heap.test_reachable import Holder, suspects_after
 
 
@@ -43,3 +46,41 @@ def test_a_queue_with_a_size_is_limited() -> None:
     holder.outbox = queue.Queue(maxsize=300)
     (top, *_) = suspects_after(lambda step: holder.outbox.put(bytes(5_000 + step)))
     assert top.bounded == "Queue.queue holds 300 at most"
+
+
+class Clips:
+    """A data set that keeps what it has decoded."""
+
+    def __init__(self, by_name: bool) -> None:
+        self.by_name = by_name
+        self.decoded: dict[object, bytes] = {}
+
+    def __len__(self) -> int:
+        return 4_000
+
+    def __getitem__(self, index: int) -> bytes:
+        return self.decoded.setdefault(str(index) if self.by_name else index, bytes(5_000 + index))
+
+
+def test_what_keeps_one_entry_a_row_is_limited_by_their_number() -> None:
+    clips = Clips(by_name=False)
+    (top, *_) = suspects_after(lambda step: clips[step])
+    assert top.bounded == "Clips.decoded holds one entry for each of 4,000 rows at most"
+    assert top.full_bytes is not None
+    assert 4_000 * 5_000 < top.full_bytes < 4_000 * 5_200
+
+
+def test_what_is_not_kept_by_its_row_is_not_limited_by_the_rows() -> None:
+    clips = Clips(by_name=True)
+    (top, *_) = suspects_after(lambda step: clips[step])
+    assert (top.held_by, top.bounded) == ("Clips.decoded", None)
+
+
+def test_a_parameter_has_no_rows_that_limit_its_hooks() -> None:
+    weight = torch.nn.Parameter(torch.zeros(4_000))
+    handles = [weight.register_hook(print) for _ in range(100)]
+    hooks = weight._backward_hooks
+    assert len(handles) == len(hooks) == 100
+    grown = GrownObject(kind="items", position=0, count=100, count_per_step=1.0, each_bytes=5e3, samples=[])
+    source = HolderSource(grown, KINDS["hooks"], hooks, "Parameter._backward_hooks", weight, [])
+    assert bound_of_holder(source) is None

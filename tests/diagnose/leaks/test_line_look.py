@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -16,7 +17,7 @@ from PIL import Image
 from forgather_mem.diagnose.leaks.heap_diff import CloserLook
 from forgather_mem.diagnose.leaks.line_look import LineLook
 from forgather_mem.diagnose.leaks.sizes import native_bytes, native_free_bytes
-from forgather_mem.diagnose.leaks.suspects import Suspect, native_suspect
+from forgather_mem.diagnose.leaks.suspects import Suspect, graph_cycle_suspect, native_suspect
 from forgather_mem.heap.object_size import array_bytes
 from tests.heap.test_reachable import Holder, suspects_after
 
@@ -87,6 +88,27 @@ def test_a_line_whose_memory_the_backward_pass_gives_back_is_not_the_leak(rows_f
     assert (code.co_qualname, text_of((code.co_filename, line))) == (
         "Rows.__getitem__", "kept = MALLOC(NUM_BYTES)",
     )  # fmt: skip
+
+
+def test_arrays_that_are_given_back_later_in_the_step_are_not_the_leak() -> None:
+    rows = Rows()
+
+    def step(number: int) -> None:
+        batch = np.ones(NUM_BYTES // 8)  # as much as leaks, and before it
+        rows[number]
+        del batch
+
+    step(0)
+    found = watched(LineLook(given_out=native_bytes), step).native_line(NUM_BYTES, 12 * NUM_BYTES)
+    assert found is not None
+    assert text_of((found[0].co_filename, found[1])) == "kept = MALLOC(NUM_BYTES)"
+
+
+def test_a_graph_that_its_gradients_keep_is_named_by_the_call_that_makes_it() -> None:
+    suspect = graph_cycle_suspect(1e5)
+    assert suspect is not None
+    assert suspect.held_by == "the graph of backward(create_graph=True)"
+    assert "create_graph=True" in suspect.source_line
 
 
 def test_what_only_one_step_holds_is_nobodys() -> None:

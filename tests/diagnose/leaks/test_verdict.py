@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from forgather_mem.diagnose.leaks.suspects import Suspect
 from forgather_mem.diagnose.leaks.verdict import verdict_of
 from forgather_mem.growth.trend import Trend
+from forgather_mem.units import GIB
 
 
 def trend(kind: str, steps: int) -> Trend:
@@ -23,3 +27,31 @@ def test_after_few_steps_it_is_too_early() -> None:
 
 def test_what_does_not_grow_is_no_leak() -> None:
     assert verdict_of({"anon": Trend(kind="no leak", steps=400, high=1000.0)}, [], 400).verdict == "no leak"
+
+
+def holder(held_by: str, rate: float, **more: Any) -> Suspect:
+    return Suspect(type="dict", bytes_per_step=rate, count_per_step=1.0, held_by=held_by, **more)
+
+
+GROWING = {"native": Trend(kind="leak", steps=400, per_step=1e5, low=1e5, high=1e5)}
+
+
+def test_what_ends_at_a_limit_that_fits_is_told_with_what_it_holds_then() -> None:
+    bounded = holder("Clips.decoded", 1e5, bounded="Clips.decoded holds 4,000 at most", full_bytes=2 * 10**8)
+    leak = verdict_of(GROWING, [bounded], 400)
+    assert (leak.verdict, leak.undecided) == ("not enough data", "bounded")
+    assert leak.why == (
+        "host memory grows 97.7 KiB a step, but Clips.decoded holds 4,000 at most, about 190.7 MiB then"
+    )
+
+
+def test_a_limit_beyond_what_is_left_is_a_leak() -> None:
+    bounded = holder("Clips.decoded", 1e5, bounded="Clips.decoded holds 4,000 at most", full_bytes=10**6 * GIB)
+    assert verdict_of(GROWING, [bounded], 400).verdict == "leak"
+
+
+def test_of_growing_workers_who_starts_them_is_named_first_and_no_native_line() -> None:
+    growing = {"workers": Trend(kind="leak", steps=400, per_step=1e6), "objects": Trend(kind="leak", per_step=1e3)}
+    suspects = [holder("C code", 1e6, kind="native"), holder("Rounds.loaders", 1e3, runs_workers=True)]
+    leak = verdict_of(growing, suspects, 400)
+    assert (leak.where, [one.held_by for one in leak.suspects]) == ("workers", ["Rounds.loaders"])

@@ -122,3 +122,11 @@ def test_an_array_of_wide_numbers_is_made_of_narrow_ones_where_that_fits() -> No
 
 def test_in_a_loop_of_ones_own_a_checkpoint_has_no_trainers_arguments() -> None:
     assert of_own_loop(failed("save")) == ["torch.save of the model, then of the optimizer, without a copy of them"]
+
+
+def test_so_many_sequences_are_generated_at_once_as_may_come_to_their_end() -> None:
+    def rows(requested_bytes: int) -> object:
+        failure = failed("generate", rows=64, requested_bytes=requested_bytes, parts={"generation": GIB})
+        return advise(failure, RunSettings(is_trainers=False)).changes[0].in_script["rows"]
+
+    assert (rows(2**20), rows(16 * GIB)) == (16, 1)
