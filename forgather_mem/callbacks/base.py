@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -19,14 +18,12 @@ from forgather_mem.engine.run_of import RUNS, run_of
 from forgather_mem.engine.schedule import EventSchedule, events_of
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import check_flags
-from forgather_mem.files import replace_file
-from forgather_mem.reporting.build import build_report, verdict, write_report
+from forgather_mem.reporting.build import build_report, copy_report, verdict, write_report
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.events import EVENTS_THAT_BEGIN_A_RUN
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.protocols import Sink
 from forgather_mem.telemetry.records import Objects
-from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.switch import is_switched_off, why_off
 
@@ -301,9 +298,8 @@ def _close_report(summary: RunSummary) -> tuple[str, dict[str, object]]:
             write_report(report, folder)
         session = run_session.folder()
         if session is not None:
-            copy = run_session.copy_of_report(session, folder, facts.rank)
             with contextlib.suppress(OSError):
-                replace_file(copy, json.dumps(to_dict(report)).encode(), through_links=False)
+                copy_report(report, session, folder)
     return verdict(report)
 
 

@@ -17,7 +17,7 @@ from forgather_mem.files import make_real_folder, replace_file
 from forgather_mem.formats.ring import files_by_rank
 from forgather_mem.formats.stalls import may_stall
 from forgather_mem.reporting.hints import hints_of
-from forgather_mem.reporting.peaks import device_families, highest_of, peaks_of, span_of
+from forgather_mem.reporting.peaks import device_families, highest_of, report_peaks, span_of
 from forgather_mem.reporting.table import place_of_parts
 from forgather_mem.reporting.text import report_text
 from forgather_mem.telemetry import run_session
@@ -51,7 +51,7 @@ def build_report(summary: RunSummary) -> RunReport:
     """
     facts = summary.facts
     wall_s = facts.wall_s or (time.time() - facts.started_s if facts.started_s else 0.0)
-    peaks = tuple(peaks_of(summary))
+    peaks = tuple(report_peaks(summary))
     return replace(
         summary.told,
         steps=summary.steps,
@@ -141,6 +141,16 @@ def write_report(report: RunReport, folder: str | Path) -> Path:
         make_real_folder(path.parent)
         replace_file(path, text.encode(), through_links=False)
     return path
+
+
+def copy_report(report: RunReport, session: str, folder: str | Path) -> None:
+    """Put a copy into the folder of `forgather-mem run`: the training's own may be cleared away before the run ends.
+
+    Raises:
+        OSError: if it can't be written.
+    """
+    copy = run_session.copy_of_report(session, str(folder), report.run.rank)
+    replace_file(copy, json.dumps(to_dict(report)).encode(), through_links=False)
 
 
 def rank_reports(folder: str | Path) -> dict[int, Path]:

@@ -17,7 +17,7 @@ _SAME_FRAC = 0.99
 _HIDDEN_STEPS, _HIDDEN_FRAC = 20, 0.1
 
 
-def peaks_of(summary: RunSummary) -> Iterator[Peak]:
+def report_peaks(summary: RunSummary) -> Iterator[Peak]:
     """For host and devices, the run's peak, then those of the measured phases; highest first."""
     places = [("host", "host"), *((family, f"gpu{index}") for family, index in device_families(summary))]
     for family, where in places:
