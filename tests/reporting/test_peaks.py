@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forgather_mem.engine.summary import RunFacts, RunSummary
-from forgather_mem.reporting.peaks import peaks_of
+from forgather_mem.reporting.peaks import report_peaks
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.units import GIB
 from tests.reporting.report_fixtures import built, text_of
@@ -35,7 +35,7 @@ def test_the_startup_has_the_peak_of_the_run_where_it_is_clearly_higher(
     startup_gib: float, is_observed: bool, first: tuple[str, int, float]
 ) -> None:
     summary = run_with(startup_gib, is_observed=is_observed)
-    peaks = list(peaks_of(summary))
+    peaks = list(report_peaks(summary))
     assert (peaks[0].phase, peaks[0].step, peaks[0].bytes) == (*first[:2], int(first[2] * GIB))
     assert {peak.phase for peak in peaks} == {"startup", "other"}
     assert built(summary)["host"]["rss_peak_bytes"] == max(peak.bytes for peak in peaks)
