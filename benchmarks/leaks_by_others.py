@@ -6,7 +6,9 @@ Runs the scripts of tests/leaks/by_others, each under `forgather-mem run`: 60 to
 leak among several features, their twins (`twins/*.diff`: only the leak is mended), and innocent ones. `patches/*.diff`
 are the patches of readers who were given a script and its report and nothing else. What the report says is held against
 facts.json, and what is mended is judged by the kernel's count of the same script without us, beside that of the twin.
-Prints a line for each script, then recall, false alarms, how many holders were named, and how many leaks were mended.
+Prints a line for each script, then recall, false alarms, how many holders and lines were named, and how many leaks were
+mended. A leak counts as told, not as recall, if the verdict is none but says that it grows, and names its true holder: a
+cache of all rows, pages that workers copy, growth that becomes slower.
 """
 
 from __future__ import annotations
@@ -117,19 +119,26 @@ def alone(path: str) -> None:
 
 def located(name: str, leak: dict[str, Any]) -> bool:
     """Whether the true holder or line is among the first three suspects."""
-    facts = FACTS[name]
-    for suspect in leak["suspects"][:3]:
-        line = re.search(rf"{name}\.py:(\d+)$", suspect["allocated_at"] or "")
-        if line is not None and any(abs(int(line[1]) - true) <= 1 for true in facts["lines"]):
-            return True
-        if facts["held"] and re.search(facts["held"], suspect["held_by"] or ""):
-            return True
-    return False
+    held = FACTS[name]["held"]
+    named = any(held and re.search(held, suspect["held_by"] or "") for suspect in leak["suspects"][:3])
+    return named or has_line(name, leak)
+
+
+def has_line(name: str, leak: dict[str, Any]) -> bool:
+    """Whether the true line, or one beside it, is among those of the first three suspects."""
+    lines = [re.search(rf"{name}\.py:(\d+)$", suspect["allocated_at"] or "") for suspect in leak["suspects"][:3]]
+    return any(line and abs(int(line[1]) - true) <= 1 for line in lines for true in FACTS[name]["lines"])
+
+
+def is_told(name: str, leak: dict[str, Any]) -> bool:
+    """Whether it is a leak by the verdict, or told as growth of its true holder."""
+    return leak["verdict"] == "leak" or bool(leak.get("undecided") and located(name, leak))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", help="names of scripts")
+    parser.add_argument("--set", type=int, choices=(1, 2, 3), help="the leaking scripts and twins of one author")
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--reports", type=Path, help="put each leaking script and its report here, for a reader")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
@@ -139,6 +148,8 @@ def main() -> None:
         alone(options.alone)
     chosen = [one for one in scripts() if one.kind in options.kinds and (not options.only or one.name in options.only)]
     chosen = [one for one in chosen if one.diff is None or one.diff.exists()]
+    if options.set:
+        chosen = [one for one in chosen if FACTS.get(one.name, {}).get("set", options.set) == options.set]
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(lambda script: run(script, options.reports), chosen))
     table(chosen, results)
@@ -171,7 +182,9 @@ def figures(chosen: list[Script], results: list[dict[str, Any]]) -> None:
             by_kind[script.kind][script.name] = result
     leaking, twins, mended = by_kind["leaking"], by_kind["twin"], by_kind["mended"]
     found = [name for name, one in leaking.items() if one["leak"]["verdict"] == "leak"]
-    right = [name for name in found if located(name, leaking[name]["leak"])]
+    told = [name for name, one in leaking.items() if is_told(name, one["leak"])]
+    right = [name for name in told if located(name, leaking[name]["leak"])]
+    lines = [name for name in told if has_line(name, leaking[name]["leak"])]
     near = [
         name
         for name in found
@@ -187,7 +200,9 @@ def figures(chosen: list[Script], results: list[dict[str, Any]]) -> None:
     print()
     if leaking:
         print(f"recall        {len(found)} of {len(leaking)}{missing(leaking, found)}")
+        print(f"told          {len(told)} of {len(leaking)}{missing(leaking, told)}")
         print(f"located       {len(right)} of {len(leaking)}{missing(leaking, right)}")
+        print(f"line          {len(lines)} of {len(leaking)}{missing(leaking, lines)}")
         print(f"bytes         {len(near)} of {len(found)} within 25 % of the kernel's count{missing(found, near)}")
     if others:
         print(f"false alarms  {len(alarms)} of {len(others)}" + (f": {', '.join(alarms)}" if alarms else ""))
