@@ -7,8 +7,8 @@ leak among several features, their twins (`twins/*.diff`: only the leak is mende
 are the patches of readers who were given a script and its report and nothing else. What the report says is held against
 facts.json, and what is mended is judged by the kernel's count of the same script without us, beside that of the twin.
 Prints a line for each script, then recall, false alarms, how many holders and lines were named, and how many leaks were
-mended. A leak counts as told, not as recall, if the verdict is none but says that it grows, and names its true holder: a
-cache of all rows, pages that workers copy, growth that becomes slower.
+mended. A leak counts as told, not as recall, if the verdict is none but says that it grows, and names its true holder:
+a cache of all rows, pages that workers copy, growth that becomes slower.
 """
 
 from __future__ import annotations
