@@ -26,11 +26,13 @@ class RankProbe:
 
     No rank waits for another, nor for the store: what rank 0 tells was asked for one period ago, and may have been
     written a period before that. Ranks that have written nothing yet, or for three periods, are left out and missing in
-    `ranks/count`. A call costs a few microseconds, and a thread of its own two round trips to the store.
+    `ranks/count`. A call takes 0.2 to 0.4 ms on rank 0 (2 to 64 ranks), less on the others; the round trips to the
+    store are made in a thread.
     """
 
     def __init__(self) -> None:
-        self._rank, self._world_size, self._key = 0, 1, ""
+        self._rank, self._world_size = 0, 1
+        self._keys: list[str] = []
         self._host, self._limit_bytes = 0.0, 0
         self._last_step, self._period = 0, 1
 
@@ -38,7 +40,8 @@ class RankProbe:
         self._rank, self._world_size = run.rank, run.world_size
         self._last_step, self._period = 0, 1
         if run.world_size > 1:
-            self._key = run.store_key("ranks")
+            key = run.store_key("ranks")
+            self._keys = [f"{key}/{rank}" for rank in range(run.world_size)]
             self._host = float(zlib.crc32(socket.gethostname().encode()))
             self._limit_bytes = limit_facts().get("limit_bytes", 0)
 
@@ -47,12 +50,12 @@ class RankProbe:
             return NOTHING
         mine = [sample.values.get(name, moment.run.latest(name)) for name in _NUMBERS]
         numbers = (sample.step, self._host, *(_NAN if size is None else size for size in mine))
-        put(f"{self._key}/{self._rank}", _FORMAT.pack(*numbers), wait_s=0.0)
+        put(self._keys[self._rank], _FORMAT.pack(*numbers), wait_s=0.0)
         if self._rank != 0:
             return NOTHING
         if sample.step > self._last_step:
             self._period, self._last_step = sample.step - self._last_step, sample.step
-        found = read_ahead([f"{self._key}/{rank}" for rank in range(self._world_size)])
+        found = read_ahead(self._keys)
         rows = [_FORMAT.unpack(one) if one is not None else (_NAN,) * 5 for one in found or ()]
         oldest = sample.step - _STALE * self._period
         return self._told({rank: row[1:] for rank, row in enumerate(rows) if row[0] >= oldest})

@@ -220,7 +220,7 @@ def read_ahead(keys: Sequence[str]) -> list[bytes | None] | None:
         found = dict(zip(there, store.multi_get(there) if there else (), strict=True))
         return [bytes(found[key]) if key in found else None for key in full]
 
-    asked = f"read {full}"
+    asked = f"read {full[0]} and {len(full) - 1} others"
     question = _ASKER.ask(asked, read, anew=False, wait_s=0.0)
     if question is None or not question.done.is_set():
         return None
