@@ -8,6 +8,7 @@ has none.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import queue
 import sys
@@ -135,6 +136,15 @@ class _Asker:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._answer, name="forgather_mem store", daemon=True)
                 self._thread.start()
+                atexit.unregister(self._ends)
+                atexit.register(self._ends)
+
+    def _ends(self) -> None:
+        """Wait for what is under way: a thread that comes back from the store after Python's end aborts the process."""
+        if self._forks == FORKS.number:
+            deadline_s = time.monotonic() + ANSWER_S
+            for question in tuple(self._open.values()):
+                question.done.wait(max(0.0, deadline_s - time.monotonic()))
 
     def _answer(self) -> None:
         """What the thread does."""
