@@ -10,8 +10,7 @@ from forgather_mem.callbacks.memory_loggers import BETWEEN_STEPS
 from forgather_mem.callbacks.step_loss import StepLoss
 from forgather_mem.callbacks.trainer.link import Link
 from forgather_mem.engine.run import Run
-from forgather_mem.probes import CleanupProbe, DeviceProbe, HostProbe, PhaseProbe, PythonProbe, TensorProbe
-from forgather_mem.probes.ranks import RankProbe
+from forgather_mem.probes import CleanupProbe, DeviceProbe, HostProbe, PhaseProbe, PythonProbe, RankProbe, TensorProbe
 from forgather_mem.sinks import BlackBoxSink, JsonlSink, TensorBoardSink
 from forgather_mem.sinks.console import print_line
 from forgather_mem.telemetry.protocols import Sink
