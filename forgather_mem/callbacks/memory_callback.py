@@ -10,7 +10,7 @@ from forgather_mem.callbacks.memory_loggers import BETWEEN_STEPS
 from forgather_mem.callbacks.step_loss import StepLoss
 from forgather_mem.callbacks.trainer.link import Link
 from forgather_mem.engine.run import Run
-from forgather_mem.probes import CleanupProbe, DeviceProbe, HostProbe, PhaseProbe, PythonProbe, TensorProbe
+from forgather_mem.probes import CleanupProbe, DeviceProbe, HostProbe, PhaseProbe, PythonProbe, RankProbe, TensorProbe
 from forgather_mem.sinks import BlackBoxSink, JsonlSink, TensorBoardSink
 from forgather_mem.sinks.console import print_line
 from forgather_mem.telemetry.protocols import Sink
@@ -102,6 +102,7 @@ def watch_rules() -> list[Rule]:
         ),
         Rule(when=AtEvent(*BETWEEN_STEPS), do=[collector, phases], name="watch between steps"),
         Rule(when=Every(steps=10, at="pre_optimizer_step"), do=[TensorProbe(budget_frac=0.0005)], name="watch tensors"),
+        Rule(when=Every(steps=50), do=[RankProbe()], name="watch ranks"),
     ]
 
 

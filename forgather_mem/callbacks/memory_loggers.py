@@ -8,8 +8,7 @@ from pathlib import Path
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.errors import check_flags, did_you_mean
-from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, TensorProbe, WorkerProbe
-from forgather_mem.probes.ranks import RankProbe
+from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, RankProbe, TensorProbe, WorkerProbe
 from forgather_mem.sinks import JsonlSink, TensorBoardSink, TrainerLogSink
 from forgather_mem.telemetry.protocols import Work
 from forgather_mem.telemetry.rule import Rule

@@ -158,6 +158,7 @@ class Run:
     def fail(self, error: BaseException, end: str) -> None:
         if self.closed:
             return
+        self.fence.call("facts", self.facts.failed_by, error)
         try:
             for see in tuple(self.phases.on_failure if end != "interrupted" else ()):
                 self.fence.call("oom", see, error)
@@ -316,6 +317,7 @@ class Run:
     def _conclude(self, end: str, exit_code: int | None) -> None:
         """What is known of the run when it is over goes into its summary."""
         fence, summary = self.fence, self.summary
+        self.reach(self.step)  # not every step has a record
         self._recorder.own.add(self._closes_since)
         fence.call("own time", self._recorder.take_self_s)
         self._recorder.own.close()

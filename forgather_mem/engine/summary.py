@@ -66,6 +66,7 @@ class RunFacts:
         host_name: The machine's, where several processes train.
         end: How it ended; None while unknown.
         devices: Name and size in bytes of the devices in use, by index; an empty name if it is not known.
+        error: Type and first line of the exception that ended it, where several processes train.
         micro_batches: Number of micro-batches per step, whose gradients are summed.
         is_observed: Whether its loop knows nothing of us: its first step is heard from the optimizer on.
     """
@@ -79,6 +80,7 @@ class RunFacts:
     started_s: float = 0.0
     wall_s: float = 0.0
     end: str | None = None
+    error: str | None = None
     exit_code: int | None = None
     host_limit_bytes: int = 0
     host_limit_kind: str = "host"
@@ -87,6 +89,11 @@ class RunFacts:
     event_folder: str | None = None
     micro_batches: int = 1
     is_observed: bool = False
+
+    def failed_by(self, error: BaseException) -> None:
+        """Keep the error's type and first line if several processes train: who launched them prints those of all."""
+        if self.world_size > 1:
+            self.error = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}".removesuffix(": ")
 
 
 class RunSummary:

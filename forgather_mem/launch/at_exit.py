@@ -12,6 +12,7 @@ import sys
 import time
 
 from forgather_mem.launch.last_error import tell_last_error
+from forgather_mem.launch.launcher_word import note_word
 from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
@@ -45,11 +46,11 @@ def _ends(pid: int, began_s: float, reserve: list[mmap.mmap]) -> None:
     if "torch" not in sys.modules:
         return
     run_session.note(run_session.TORCH)
-    if run_session.registered(folder):
-        return
     from forgather_mem.telemetry.guard import FailureGuard
 
-    FailureGuard().call("run", _write, folder, began_s)
+    FailureGuard().call("run", note_word, getattr(sys, "last_value", None))
+    if not run_session.registered(folder):
+        FailureGuard().call("run", _write, folder, began_s)
 
 
 def _write(folder: str, began_s: float) -> None:

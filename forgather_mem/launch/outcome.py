@@ -17,10 +17,12 @@ from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import ForgatherMemError
 from forgather_mem.files import is_real_folder, write_chosen_file
 from forgather_mem.launch.last_error import add_last_error
+from forgather_mem.launch.launcher_word import word_of
 from forgather_mem.launch.sampler import Sampler
 from forgather_mem.launch.session_folder import SessionFolder
 from forgather_mem.launch.waiting import Ended
 from forgather_mem.reporting.build import build_report, write_report
+from forgather_mem.reporting.first_failure import NO_WORD, LauncherWord, first_failure
 from forgather_mem.reporting.merge_ranks import merge_ranks
 from forgather_mem.reporting.run_dir import killed_report, run_report
 from forgather_mem.reporting.table import format_place
@@ -50,11 +52,13 @@ def tell_outcome(folder: SessionFolder, arguments: Arguments, command: Command, 
 
 def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler) -> int:
     trainings = run_session.registered(folder.path) if folder.path else []
-    reports = [
-        _finished(Path(place), command, ended, place == trainings[-1], session=folder.path) for place in trainings
-    ]
+    word, session = word_of(folder.path), folder.path
+    reports = [_finished(Path(place), command, ended, session=session) for place in trainings[:-1]]
+    last = trainings[-1] if trainings else session
+    reports.append(
+        _finished(Path(last) if last else None, command, ended, word, session=session if trainings else None)
+    )
     if not trainings:
-        reports = [_finished(Path(folder.path) if folder.path else None, command, ended, True)]
         reports = [_seen_from_outside(reports[0], sampler, ended)]
     if ended.code != 0 and folder.path:
         reports[-1] = add_last_error(reports[-1], folder.path)
@@ -106,37 +110,46 @@ def _print(text: str) -> None:
 
 
 def _finished(
-    folder: Path | None, command: Command, ended: Ended, last: bool, *, session: str | None = None
+    folder: Path | None, command: Command, ended: Ended, word: LauncherWord | None = None, *, session: str | None = None
 ) -> RunReport:
-    """The report of the run in this folder, with what only the parent knows: how the command ended."""
+    """The report of the run in this folder, with what only the parent knows: how the command ended.
+
+    The last one gets the `word` of a launcher, too.
+    """
     report = build_report(RunSummary())
     there = folder is not None and is_real_folder(folder)  # else the command has put something in its place
     # Nothing could be written to the disk, or the command has cleared it away
     with contextlib.suppress(ForgatherMemError):
-        report = run_report(folder) if there and folder is not None else _copied(session, folder) or report
+        told = word or NO_WORD
+        known = run_report(folder, told) if there and folder is not None else _copied(session, folder, told)
+        report = known or report
     # The command's own name for it counts from a folder that it may have left
     run = replace(report.run, folder=str(folder) if there else None)
     if not run.script:
         run = replace(run, script=command.script, argv=tuple(command.arguments))
     report = replace(report, run=run)
-    if last and ended.signal is not None:
+    if word is not None and report.first_failure is None:  # of ranks that left nothing
+        report = replace(report, first_failure=first_failure((), word))
+    if word is not None and word.asked is not None and report.killed is not None:  # who launched it was, as all of it
+        report = replace(_ended_as(report, "interrupted"), killed=replace(report.killed, signal=word.asked))
+    if word is not None and ended.signal is not None:
         report = killed_report(report, ended.signal)
         return _ended_as(report, "interrupted") if ended.signal in _ASKED else report
     if ended.signal is None:
-        report = replace(report, run=replace(run, exit_code=ended.code))
-        if run.end == "killed" and command.is_python:  # it called os._exit during its training
+        report = replace(report, run=replace(report.run, exit_code=ended.code))
+        if run.end == "killed" and command.is_python and run.world_size == 1:  # it called os._exit during its training
             return replace(_ended_as(report, "interrupted"), killed=None)
     return report
 
 
-def _copied(session: str | None, training: Path | None) -> RunReport | None:
+def _copied(session: str | None, training: Path | None, word: LauncherWord) -> RunReport | None:
     """What the ranks of a training have put into the run's folder, whose own folder is gone."""
     if session is None or training is None:
         return None
     last = os.path.basename(run_session.copy_of_report(session, str(training), 0)).rpartition(".")[2]
     reports = [read_report(path)[0] for path in sorted(Path(session).glob(f"report.rank*.json.{last}"))]
     found = [report for report in reports if report is not None]
-    return merge_ranks(found) if found else None
+    return merge_ranks(found, word) if found else None
 
 
 def _ended_as(report: RunReport, end: str) -> RunReport:

@@ -5,6 +5,7 @@ from forgather_mem.probes.device import DeviceProbe
 from forgather_mem.probes.host import HostProbe
 from forgather_mem.probes.phases import PhaseProbe
 from forgather_mem.probes.python import PythonProbe
+from forgather_mem.probes.ranks import RankProbe
 from forgather_mem.probes.tensors import TensorProbe, live_tensors
 from forgather_mem.probes.workers import WorkerProbe
 from forgather_mem.telemetry.metrics import name_on_current
@@ -36,6 +37,7 @@ __all__ = [
     "HostProbe",
     "PhaseProbe",
     "PythonProbe",
+    "RankProbe",
     "TensorProbe",
     "WorkerProbe",
     "live_tensors",

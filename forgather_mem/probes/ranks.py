@@ -2,48 +2,78 @@
 
 from __future__ import annotations
 
+import math
+import socket
 import struct
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 
-from forgather_mem.system.rank_store import get_all, put
+from forgather_mem.system.memory_limit import limit_facts
+from forgather_mem.system.rank_store import put, read_ahead
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Moment, Sample
 
 _NUMBERS = ("device/allocated_bytes", "device/reserved_bytes", "host/rss_bytes")
 _SHORT = ("allocated", "reserved", "rss")
-_FORMAT = struct.Struct("<3d")
+_FORMAT = struct.Struct("<5d")  # step, a number of the machine, the numbers above
+_STALE = 3  # a rank that has written nothing for so many of our periods has gone, or stands still
+_NAN = math.nan
 NOTHING: Mapping[str, float] = {}
 
 
 class RankProbe:
-    """Lowest and highest memory over the ranks, and the highest rank; on rank 0 only, and only with several ranks.
+    """Lowest and highest memory over the ranks, and the sum on rank 0's machine; on rank 0 only, with several ranks.
 
-    A rank's numbers are its last written ones, so they may be one period old: no rank waits for another. A call costs
-    one round trip to the store (about 0.1 ms), on rank 0 one per rank.
+    No rank waits for another, nor for the store: what rank 0 tells was asked for one period ago, and may have been
+    written a period before that. Ranks that have written nothing yet, or for three periods, are left out and missing in
+    `ranks/count`. A call takes 0.2 to 0.4 ms on rank 0 (2 to 64 ranks), less on the others; the round trips to the
+    store are made in a thread.
     """
 
     def __init__(self) -> None:
-        self._rank, self._world_size, self._key = 0, 1, ""
+        self._rank, self._world_size = 0, 1
+        self._keys: list[str] = []
+        self._host, self._limit_bytes = 0.0, 0
+        self._last_step, self._period = 0, 1
 
     def begin(self, run: RunInfo) -> None:
         self._rank, self._world_size = run.rank, run.world_size
-        self._key = run.store_key("ranks") if run.world_size > 1 else ""
+        self._last_step, self._period = 0, 1
+        if run.world_size > 1:
+            key = run.store_key("ranks")
+            self._keys = [f"{key}/{rank}" for rank in range(run.world_size)]
+            self._host = float(zlib.crc32(socket.gethostname().encode()))
+            self._limit_bytes = limit_facts().get("limit_bytes", 0)
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if self._world_size == 1:
             return NOTHING
-        mine = [sample.values.get(name, float("nan")) for name in _NUMBERS]
-        put(f"{self._key}/{self._rank}", _FORMAT.pack(*mine))
+        mine = [sample.values.get(name, moment.run.latest(name)) for name in _NUMBERS]
+        numbers = (sample.step, self._host, *(_NAN if size is None else size for size in mine))
+        put(self._keys[self._rank], _FORMAT.pack(*numbers), wait_s=0.0)
         if self._rank != 0:
             return NOTHING
-        keys = [f"{self._key}/{rank}" for rank in range(self._world_size)]
-        found = get_all(keys)
-        if found is None:  # some rank has not written yet; next time
+        if sample.step > self._last_step:
+            self._period, self._last_step = sample.step - self._last_step, sample.step
+        found = read_ahead(self._keys)
+        rows = [_FORMAT.unpack(one) if one is not None else (_NAN,) * 5 for one in found or ()]
+        oldest = sample.step - _STALE * self._period
+        return self._told({rank: row[1:] for rank, row in enumerate(rows) if row[0] >= oldest})
+
+    def _told(self, ranks: Mapping[int, tuple[float, ...]]) -> Mapping[str, float]:
+        if not ranks:
             return NOTHING
-        return spread([_FORMAT.unpack(numbers) for numbers in found])
+        values = spread([ranks.get(rank, (_NAN,) * 4)[1:] for rank in range(self._world_size)])
+        values["ranks/count"] = float(len(ranks))
+        here = [row[3] for row in ranks.values() if row[0] == self._host and row[3] == row[3]]
+        if here:
+            values["ranks/host_sum_bytes"] = sum(here)
+            if self._limit_bytes:
+                values["ranks/host_sum_frac"] = sum(here) / self._limit_bytes
+        return values
 
 
-def spread(ranks: list[tuple[float, ...]]) -> dict[str, float]:
+def spread(ranks: Sequence[tuple[float, ...]]) -> dict[str, float]:
     """Lowest, highest and the highest rank from one (allocated, reserved, rss) in bytes per rank; NaN means absent.
 
     >>> spread([(1.0, 2.0, 5.0), (3.0, 2.0, 4.0)])["ranks/argmax"]

@@ -172,6 +172,7 @@ def _run(facts: RunFacts, wall_s: float, startup_s: float) -> Training:
         folder=facts.folder,
         event_folder=facts.event_folder,
         host=facts.host_name,
+        error=facts.error,
     )
 
 

@@ -6,22 +6,25 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from forgather_mem.telemetry.report import Extremes, RankRow, RunReport, Spread
+from forgather_mem.reporting.first_failure import NO_WORD, LauncherWord, first_failure
+from forgather_mem.telemetry.report import Extremes, FirstFailure, RankRow, RunReport, Spread
 
 # The later, the worse.
 _ENDS = ("finished", None, "interrupted", "exception", "killed", "oom")
 
 
-def merge_ranks(reports: Sequence[RunReport]) -> RunReport:
+def merge_ranks(reports: Sequence[RunReport], word: LauncherWord = NO_WORD) -> RunReport:
     """The report over all ranks; for a single process, its own.
 
-    The rank with the worst end, and among equals the one with the highest peak on its device, else on the host,
-    provides what the schema has once: script, breakdown, out-of-memory. Host, collector, leak, clean-up calls and our
-    overhead come from the rank where each is worst; devices and peaks are listed for all ranks, the highest first, each
-    with its `rank`. Added keys: `ranks`, one row per rank; `spread`; `missing_ranks`, those that left no files.
+    The rank that failed first, else the one with the worst end, and among equals the one with the highest peak on its
+    device, else on the host, provides what the schema has once: script, breakdown, out-of-memory. Host, collector,
+    leak, clean-up calls and our overhead come from the rank where each is worst; devices and peaks are listed for all
+    ranks, the highest first, each with its `rank`. Added keys: `ranks`, one row per rank; `spread`; `missing_ranks`,
+    those that left no files; `first_failure`.
 
     Args:
         reports: At least one.
+        word: What the launcher has told of their ends.
 
     >>> from forgather_mem.telemetry.report import HostMemory, Training
     >>> def report(rank, peak):
@@ -33,7 +36,10 @@ def merge_ranks(reports: Sequence[RunReport]) -> RunReport:
     """
     if len(reports) == 1 and reports[0].run.world_size == 1:
         return reports[0]
+    first = first_failure(reports, word)
     worst = max(reports, key=lambda report: (_badness(report), _device_peak(report), _host_peak(report)))
+    if first is not None:
+        worst = next((_ended(report, first) for report in reports if report.run.rank == first.rank), worst)
     host = max(reports, key=_host_peak)
     gc = max(reports, key=lambda report: report.gc.pause_total_s)
     leak = max(reports, key=lambda report: (report.leak.verdict == "leak", report.leak.bytes_per_step))
@@ -42,7 +48,7 @@ def merge_ranks(reports: Sequence[RunReport]) -> RunReport:
     acting = max(reports, key=lambda report: sum(row.time_s for row in report.ledger))
     devices = [replace(row, rank=report.run.rank) for report in reports for row in report.device]
     peaks = [replace(row, rank=report.run.rank) for report in reports for row in report.peaks]
-    rows = tuple(_row(report) for report in reports)
+    rows = tuple(_row(report, word) for report in reports)
     there = {row.rank for row in rows}
     return replace(
         worst,
@@ -73,14 +79,29 @@ def merge_ranks(reports: Sequence[RunReport]) -> RunReport:
             host_sum_bytes=_host_sum(reports),
         ),
         missing_ranks=tuple(rank for rank in range(worst.run.world_size) if rank not in there),
+        first_failure=first,
     )
 
 
-def _row(report: RunReport) -> RankRow:
+def _ended(report: RunReport, first: FirstFailure) -> RunReport:
+    """The report of the rank that failed first, with what its launcher knows of its end."""
+    run, killed = replace(report.run, exit_code=first.exit_code or report.run.exit_code), report.killed
+    if first.how == "exited" and killed is not None:  # it called os._exit
+        run, killed = replace(run, end="interrupted"), None
+    elif killed is not None and first.signal is not None:
+        killed = replace(killed, signal=first.signal)
+        run = replace(run, end="interrupted" if first.how == "behind" else "killed")
+    return replace(report, run=run, killed=killed)
+
+
+def _row(report: RunReport, word: LauncherWord) -> RankRow:
+    code, _ = word.exits.get(report.run.rank, (report.run.exit_code, 0))
     return RankRow(
+        signal=-code if code is not None and code < 0 else None,
+        error=report.run.error,
         rank=report.run.rank,
         end=report.run.end,
-        exit_code=report.run.exit_code,
+        exit_code=report.run.exit_code if code is None or code < 0 else code,
         steps=report.steps,
         host_peak_bytes=_host_peak(report),
         device_peak_bytes=_device_peak(report),
@@ -91,8 +112,12 @@ def _row(report: RunReport) -> RankRow:
 
 
 def _extremes(rows: Sequence[RankRow], size: Callable[[RankRow], int]) -> Extremes:
-    highest = max(rows, key=size)
-    return Extremes(min=min(map(size, rows)), max=size(highest), argmax=highest.rank)
+    highest, ordered = max(rows, key=size), sorted(rows, key=size)
+    extremes = Extremes(min=size(ordered[0]), max=size(highest), argmax=highest.rank)
+    if len(rows) < 3:
+        return extremes
+    middle = ordered[(len(ordered) - 1) // 2]
+    return replace(extremes, argmin=ordered[0].rank, median=size(middle), argmedian=middle.rank)
 
 
 def _host_sum(reports: Sequence[RunReport]) -> int | None:

@@ -98,7 +98,7 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
 def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[str]:
     """Who ended the run, its position, what was in memory, and what had grown."""
     text = _killer(killed, report.host)
-    if killed.step or killed.phase != "other":
+    if report.first_failure is None and (killed.step or killed.phase != "other"):
         text += f" Last sign of life: {format_time(killed.step, killed.phase)}."
     lines = textwrap.wrap(text, width, subsequent_indent="  ")
     process, workers = killed.process_bytes, killed.workers_bytes

@@ -17,6 +17,7 @@ from forgather_mem.errors import ForgatherMemError, did_you_mean
 from forgather_mem.formats.jsonl import log_files
 from forgather_mem.formats.ring import Ring, read_ring, ring_files
 from forgather_mem.reporting.build import FILE_NAME, rank_reports
+from forgather_mem.reporting.first_failure import NO_WORD, LauncherWord
 from forgather_mem.reporting.from_log import report_of_log
 from forgather_mem.reporting.merge_ranks import merge_ranks
 from forgather_mem.telemetry.report import KilledReport, RunReport
@@ -38,7 +39,7 @@ def read_run(folder: str | Path) -> dict[str, Any]:
     return to_dict(run_report(folder))
 
 
-def run_report(folder: str | Path) -> RunReport:
+def run_report(folder: str | Path, word: LauncherWord = NO_WORD) -> RunReport:
     """The report of the run in a folder, over all ranks that have left files.
 
     For each rank the best source is used: its report, or else its log with its black box. `run.end` is None until the
@@ -47,6 +48,7 @@ def run_report(folder: str | Path) -> RunReport:
 
     Args:
         folder: The run's folder; or one above it, whose newest run is used; or a TensorBoard folder with `mem_*` tags.
+        word: What the launcher of several ranks has told of their ends.
 
     Raises:
         NoRun: if there is none.
@@ -54,12 +56,12 @@ def run_report(folder: str | Path) -> RunReport:
     place = find_run(folder)
     whole, left_out = read_report(place / FILE_NAME)
     if whole is None:
-        whole, wrong = _from_ranks(place)
+        whole, wrong = _from_ranks(place, word)
         left_out += wrong
     return replace(whole, left_out=(*left_out, *whole.left_out))
 
 
-def _from_ranks(place: Path) -> tuple[RunReport, list[str]]:
+def _from_ranks(place: Path, word: LauncherWord) -> tuple[RunReport, list[str]]:
     """The report of all that single ranks have left, and a sentence for what can't be used."""
     written, logs, rings = rank_reports(place), log_files(place), ring_files(place)
     reports: list[RunReport] = []
@@ -78,7 +80,7 @@ def _from_ranks(place: Path) -> tuple[RunReport, list[str]]:
             left_out.append("further files were not looked at")
             break
     if reports:
-        return merge_ranks(reports), left_out
+        return merge_ranks(reports, word), left_out
     if left_out:
         raise NoRun(f"nothing of the run in {str(place)!r} can be read\n  " + "\n  ".join(left_out))
     from forgather_mem.reporting.from_events import report_of_events  # needs numpy

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from forgather_mem.reporting.costs import (
     parts_sentences,
     rarer_readings,
 )
+from forgather_mem.reporting.first_failure import first_failure_lines
 from forgather_mem.reporting.problems import (
     is_room,
     killed_lines,
@@ -100,12 +101,14 @@ def _body(report: RunReport, width: int, most: int, every_suspect: bool) -> list
         return [line for why in report.switched_off for line in textwrap.wrap(f"{why}.", width)]
     if report.oom is not None:
         return oom_lines(report, report.oom, width)
+    first = report.first_failure
+    before = first_failure_lines(report, first, width) if first is not None else []
     if report.killed is not None:
-        lines = [*killed_lines(report, report.killed, width), *_section("RANKS", _ranks(report), width)]
+        lines = [*before, *killed_lines(report, report.killed, width), *_section("RANKS", _ranks(report), width)]
         if was_out_of_memory(report.killed):
             return lines
         return [*lines, *table_lines(report), *_section("ROOM", _room(report), width), *_end(report)]
-    return _short(report, width) if _all_well(report) else _long(report, width, most, every_suspect)
+    return _short(report, width) if _all_well(report) else _long(report, width, most, every_suspect, before)
 
 
 def _is_of_nothing(report: RunReport) -> bool:
@@ -166,12 +169,12 @@ def _taken_back(report: RunReport, width: int) -> list[str]:
     return [line for said in report.leak.taken_back for line in textwrap.wrap(f"Taken back: {said}.", width)]
 
 
-def _long(report: RunReport, width: int, most: int, every_suspect: bool) -> list[str]:
+def _long(report: RunReport, width: int, most: int, every_suspect: bool, before: Sequence[str]) -> list[str]:
     end = _end(report)
     leaks = report.leak.verdict == "leak"
     trained = report.steps or report.run.end != "finished"
     for lines_a_text in (4, 2, 1):  # shorten if there is too much to report
-        lines = leak_lines(report, width, every_suspect=every_suspect) if leaks else []
+        lines = [*before, *(leak_lines(report, width, every_suspect=every_suspect) if leaks else ())]
         if report.run.end not in ("finished", None):
             lines.append("The run did not finish; these are its numbers so far.")
         elif not trained:
@@ -246,8 +249,10 @@ def _ranks(report: RunReport) -> Iterator[str]:
         return
     used, reserved = spread.device_peak_bytes, spread.device_reserved_bytes
     sizes = (("host", spread.host_peak_bytes), ("GPU used", used), ("GPU reserved", reserved))
-    told = [_extremes(label, peaks) for label, peaks in sizes if peaks.max]
-    yield f"{len(report.ranks)} of {report.run.world_size}, peaks: {'; '.join(told) or 'none measured'}"
+    told = [_extremes(label, peaks) for label, peaks in sizes if peaks.max] or ["none measured"]
+    told = told if len(report.ranks) > 2 else ["; ".join(told)]
+    yield f"{len(report.ranks)} of {report.run.world_size}, peaks: {told[0]}"
+    yield from told[1:]
     if spread.host_sum_bytes:
         limit = f" of {report.host.limit_bytes / GIB:,.1f}" if report.host.limit_bytes else ""
         yield f"on one host, all ranks together: at most {spread.host_sum_bytes / GIB:,.1f}{limit} GiB"
@@ -258,10 +263,15 @@ def _ranks(report: RunReport) -> Iterator[str]:
 
 
 def _extremes(label: str, peaks: Extremes) -> str:
-    """From the lowest to the highest peak, with the rank of the highest."""
+    """From the lowest to the highest peak, with their ranks, and the one in the middle."""
     decimals = 1 if peaks.max >= 10 * GIB else 2
     low, high = (f"{size / GIB:,.{decimals}f}" for size in (peaks.min, peaks.max))
-    return f"{label} {high} GiB each" if low == high else f"{label} {low} to {high} GiB, most on rank {peaks.argmax}"
+    if low == high:
+        return f"{label} {high} GiB each"
+    text = f"{label} {low} to {high} GiB, most on rank {peaks.argmax}"
+    if peaks.median is not None:
+        text += f", median {peaks.median / GIB:,.{decimals}f} on {peaks.argmedian}, least on {peaks.argmin}"
+    return text
 
 
 def _commands(report: RunReport) -> list[str]:

@@ -43,7 +43,7 @@ _CHARTS = (
         lines=("mem_(gc/pause|cache/time|trim/time)_ms",),
     ),
     Chart(category=_CLEAN_UP, title="freed by our actions, GiB", lines=("mem_(cache|trim)/freed_gib",)),
-    Chart(category="Ranks", title="lowest and highest, GiB", lines=("mem_ranks/.*_gib",)),
+    Chart(category="Ranks", title="lowest and highest, GiB", lines=("mem_ranks/.*_(min|max)_gib",)),
 )
 
 

@@ -8,6 +8,7 @@ has none.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import queue
 import sys
@@ -36,6 +37,8 @@ class Store(Protocol):
     def add(self, key: str, amount: int, /) -> int: ...
 
     def get(self, key: str, /) -> bytes: ...
+
+    def multi_get(self, keys: list[str], /) -> list[bytes]: ...
 
     def check(self, keys: list[str], /) -> bool: ...
 
@@ -104,7 +107,8 @@ class _Asker:
             key: While a question under this key is under way, no other is put.
             ask: Called with the store, in the thread.
             anew: Whether a late answer counts for nothing.
-            wait_s: How long to wait for the answer, while answers come in time.
+            wait_s: How long to wait for the answer, while answers come in time. With 0 a question that has none yet
+                does not count as one that was answered late.
         """
         if self._forks != FORKS.number:
             self._begin_process()  # in a forked child: the thread is the parent's
@@ -122,7 +126,7 @@ class _Asker:
             self._hand_over(question)
         if question.done.wait(0.0 if self._slow else wait_s):
             del self._open[key]
-        else:
+        elif wait_s:
             self._slow = True
         return question
 
@@ -132,6 +136,15 @@ class _Asker:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._answer, name="forgather_mem store", daemon=True)
                 self._thread.start()
+                atexit.unregister(self._ends)
+                atexit.register(self._ends)
+
+    def _ends(self) -> None:
+        """Wait for what is under way: a thread that comes back from the store after Python's end aborts the process."""
+        if self._forks == FORKS.number:
+            deadline_s = time.monotonic() + ANSWER_S
+            for question in tuple(self._open.values()):
+                question.done.wait(max(0.0, deadline_s - time.monotonic()))
 
     def _answer(self) -> None:
         """What the thread does."""
@@ -168,13 +181,13 @@ class _Asker:
 _ASKER = _Asker()
 
 
-def put(key: str, value: str | bytes) -> bool:
+def put(key: str, value: str | bytes, *, wait_s: float = ANSWER_S) -> bool:
     """Write a value for the other ranks; whether it is on its way. False without a store, or when it is gone."""
 
     def write(store: Store) -> None:
         store.set(_PREFIX + key, value)
 
-    question = _ASKER.ask(f"put {key}", write, anew=True)
+    question = _ASKER.ask(f"put {key}", write, anew=True, wait_s=wait_s)
     return question is not None and not question.failed
 
 
@@ -203,6 +216,26 @@ def get_all(keys: Sequence[str]) -> list[bytes] | None:
 
     question = _ASKER.ask(f"get {full}", read, anew=False)
     return question.answer if question is not None else None
+
+
+def read_ahead(keys: Sequence[str]) -> list[bytes | None] | None:
+    """What stood under each of the keys when this was asked for the last time, and asks anew; None without an answer.
+
+    It never waits, and asks for nothing that is not there: ranks may have died.
+    """
+    full = [_PREFIX + key for key in keys]
+
+    def read(store: Store) -> list[bytes | None]:
+        there = full if store.check(full) else [key for key in full if store.check([key])]
+        found = dict(zip(there, store.multi_get(there) if there else (), strict=True))
+        return [bytes(found[key]) if key in found else None for key in full]
+
+    asked = f"read {full[0]} and {len(full) - 1} others"
+    question = _ASKER.ask(asked, read, anew=False, wait_s=0.0)
+    if question is None or not question.done.is_set():
+        return None
+    _ASKER.ask(asked, read, anew=True, wait_s=0.0)
+    return question.answer
 
 
 def share_text(key: str, text: str, *, rank: int, wait_s: float = 5.0) -> str:

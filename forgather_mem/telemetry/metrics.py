@@ -315,6 +315,17 @@ METRICS: tuple[Metric, ...] = (
     _gib("ranks/rss_min_bytes", "ranks/rss_min_gib", "Lowest resident memory over the ranks."),
     _gib("ranks/rss_max_bytes", "ranks/rss_max_gib", "Highest resident memory over the ranks."),
     _count("ranks/argmax", "ranks/argmax", "The rank with the highest resident or allocated memory."),
+    _count("ranks/count", "ranks/count", "Ranks that these numbers are of: those that have written lately."),
+    _gib(
+        "ranks/host_sum_bytes",
+        "ranks/host_sum_gib",
+        "Resident memory of all ranks on rank 0's machine together; pages that they share count for each.",
+    ),
+    _pct(
+        "ranks/host_sum_frac",
+        "ranks/host_sum_pct",
+        "The same / the smallest limit that applies, which all of them share.",
+    ),
 )
 
 _BY_NAME = {metric.name: metric for metric in METRICS}

@@ -45,6 +45,7 @@ class Training(ReportPart):
     folder: str | None = field(default=None, metadata=ADDED)  # of its files
     event_folder: str | None = field(default=None, metadata=ADDED)  # of its TensorBoard files
     host: str | None = field(default=None, metadata=RARE)  # the machine's name, with several processes
+    error: str | None = field(default=None, metadata=RARE)  # type and first line of what ended it; the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +315,23 @@ class RankRow(ReportPart):
     device_reserved_bytes: int
     leak: str
     bytes_per_step: float
+    signal: int | None = field(default=None, metadata=RARE)  # that ended it, if its launcher has told
+    error: str | None = field(default=None, metadata=RARE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstFailure(ReportPart):
+    """The rank that failed before the others, or was behind them when all were asked to end."""
+
+    rank: Rank
+    how: str  # "exception", "oom", "killed", "exited" with a code, "no end", "behind"
+    step: int  # that was being made, or after which an exception came
+    phase: str
+    signal: int | None = None
+    exit_code: int | None = None
+    error: str | None = None
+    or_ranks: tuple[Rank, ...] = ()  # which may as well have been it
+    sure: bool = True  # its launcher has seen it, or no other can have been it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,6 +341,9 @@ class Extremes(ReportPart):
     min: int
     max: int
     argmax: Rank
+    argmin: Rank | None = field(default=None, metadata=RARE)  # these three of three ranks or more
+    median: int | None = field(default=None, metadata=RARE)
+    argmedian: Rank | None = field(default=None, metadata=RARE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,4 +382,5 @@ class RunReport(ReportPart):
     spread: Spread | None = field(default=None, metadata=RARE)
     missing_ranks: tuple[Rank, ...] | None = field(default=None, metadata=RARE)  # those that left no files
     hints: tuple[str, ...] = field(default=(), metadata=RARE)  # what is not known, and the line to add for it
+    first_failure: FirstFailure | None = field(default=None, metadata=RARE)  # of several ranks
     left_out: tuple[str, ...] = field(default=(), metadata=RARE)  # what in the run's folder could not be used

@@ -331,3 +331,13 @@ def test_a_run_writes_through_no_link_that_nobody_named(
     folder = Run.begin(args, state).folder
     assert folder is not None
     assert folder.resolve().parent == tmp_path / "elsewhere"
+
+
+def test_steps_after_the_last_record_are_counted_when_an_error_ends_the_run() -> None:
+    loop = new_loop()
+    loop.add([Rule(when=Every(steps=4), do=[reading("mine/level")])])
+    for _ in range(7):
+        loop.step()
+    loop.run.fail(ValueError("no such row"), "exception")
+    assert loop.run.summary.steps == 7
+    assert loop.run.facts.error is None, "its launcher prints one error only"

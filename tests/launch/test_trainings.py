@@ -161,6 +161,20 @@ def test_ranks_without_a_trainer_have_reports_too(tmp_path: Path) -> None:
     assert report["host"]["rss_peak_bytes"] > 2**27
 
 
+def test_under_torchrun_the_rank_that_was_killed_is_named_with_its_last_step_and_phase(tmp_path: Path) -> None:
+    result = taken_apart(run([*RUN, *TORCHRUN, str(ROOT / "tests/launch/ranks_die.py"), "SIGKILL"], tmp_path))
+    assert result.plain.code == 1
+    head, first, others, *_ = result.report.splitlines()
+    assert head.startswith(f"{REPORT}ranks_die.py == killed (SIGKILL) after 11 steps, ")
+    assert first == "RANK 1 OF 2 FAILED FIRST, at step 12, data."
+    assert others in ("  The others: 1 ended by an exception.", "  The others: 1 left no end.")
+    assert "\nKILLED BY SIGKILL" in result.report
+    (report,) = (path for path in tmp_path.rglob("report.json"))
+    again = read_run(report.parent)
+    assert again["first_failure"]["signal"] == signal.SIGKILL
+    assert [row["signal"] for row in again["ranks"] if row["rank"] == 1] == [signal.SIGKILL]
+
+
 @pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is not installed")
 @pytest.mark.fresh
 def test_a_trainer_of_trl_is_met(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +13,14 @@ import pytest
 import torch.distributed as dist
 
 from forgather_mem.probes.ranks import RankProbe, spread
+from forgather_mem.system import rank_store
+from forgather_mem.system.memory_limit import limit_facts
 from forgather_mem.telemetry.records import Sample
+
+
+@pytest.fixture(autouse=True)
+def _no_answers_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_store, "_ASKER", rank_store._Asker())
 
 
 @pytest.fixture
@@ -28,24 +37,90 @@ def probe_of(rank: int, world_size: int) -> RankProbe:
     return probe
 
 
-def read(probe: RankProbe, **values: float) -> dict[str, float]:
-    moment: Any = None  # it looks at the record alone
+def read(probe: RankProbe, step: int = 1, **values: float) -> dict[str, float]:
+    moment: Any = SimpleNamespace(run=SimpleNamespace(latest=lambda name: None))
     readings = {name.replace("_", "/", 1): value for name, value in values.items()}
-    return dict(probe(moment, Sample("step_end", 1, None, 0.0, readings)))
+    return dict(probe(moment, Sample("step_end", step, None, 0.0, readings)))
+
+
+def read_again(probe: RankProbe, step: int = 1, num_ranks: int = 2, **values: float) -> dict[str, float]:
+    """What it tells when the store has answered: at each call it is what the call before has asked for."""
+    deadline_s = time.monotonic() + 30
+    told: dict[str, float] = {}
+    while told.get("ranks/count") != num_ranks and time.monotonic() < deadline_s:
+        told = read(probe, step, **values)
+        time.sleep(0.002)
+    return told
 
 
 @pytest.mark.usefixtures("_store")
-def test_the_first_rank_alone_tells_and_never_waits_for_the_others() -> None:
+def test_the_first_rank_alone_tells_of_those_that_have_written() -> None:
     first, second = probe_of(0, 2), probe_of(1, 2)
-    assert read(first, host_rss_bytes=5.0) == {}, "the other one has not written yet"
+    alone = read_again(first, host_rss_bytes=5.0, num_ranks=1)
+    assert (alone["ranks/rss_min_bytes"], alone["ranks/rss_max_bytes"]) == (5.0, 5.0)
     assert read(second, host_rss_bytes=7.0, device_allocated_bytes=1.0) == {}
-    assert read(first, host_rss_bytes=6.0, device_allocated_bytes=3.0) == {
-        "ranks/rss_min_bytes": 6.0,
+    told = read_again(first, host_rss_bytes=5.0, device_allocated_bytes=3.0)
+    told = read_again(first, host_rss_bytes=5.0, device_allocated_bytes=3.0)
+    assert told.pop("ranks/host_sum_frac") == pytest.approx(12.0 / limit_facts()["limit_bytes"])
+    assert told == {
+        "ranks/rss_min_bytes": 5.0,
         "ranks/rss_max_bytes": 7.0,
         "ranks/allocated_min_bytes": 1.0,
         "ranks/allocated_max_bytes": 3.0,
         "ranks/argmax": 0.0,
+        "ranks/count": 2.0,
+        "ranks/host_sum_bytes": 12.0,
     }
+
+
+@pytest.mark.usefixtures("_store")
+def test_a_rank_that_writes_no_more_is_left_out_after_three_periods() -> None:
+    ranks = [probe_of(rank, 3) for rank in range(3)]
+    for probe in ranks:
+        read(probe, 10, host_rss_bytes=4.0)
+    assert read_again(ranks[0], 10, num_ranks=3, host_rss_bytes=4.0)["ranks/host_sum_bytes"] == 12.0
+    for step in range(20, 60, 10):
+        for probe in ranks[:2]:
+            read(probe, step, host_rss_bytes=4.0)
+        rank_store.count("what was put before")  # its answer comes after theirs
+    told = read_again(ranks[0], 60, num_ranks=2, host_rss_bytes=4.0)
+    assert (told["ranks/count"], told["ranks/host_sum_bytes"]) == (2.0, 8.0)
+
+
+class Standing:
+    """A store whose server stands still."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.goes_on = threading.Event()
+
+    def _stand(self, *_: object) -> Any:
+        self.asked.set()
+        self.goes_on.wait(30)
+        return False
+
+    add = set = check = get = wait = multi_get = _stand
+
+
+def test_no_step_waits_for_a_store_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, training = Standing(), threading.current_thread()
+    monkeypatch.setattr(rank_store, "default_store", lambda: store)
+    waited: list[float | None] = []
+    wait = threading.Event.wait
+
+    def wait_seen(event: threading.Event, timeout: float | None = None) -> bool:
+        if threading.current_thread() is training:
+            waited.append(timeout)
+        return wait(event, timeout)
+
+    probe = probe_of(0, 64)
+    monkeypatch.setattr(threading.Event, "wait", wait_seen)
+    assert [read(probe, step, host_rss_bytes=5.0) for step in range(1, 20)] == [{}] * 19
+    monkeypatch.undo()
+    assert store.asked.wait(30)
+    store.goes_on.set()
+    assert 0.0 in waited
+    assert not any(waited), "None is a thread's start"
 
 
 def test_alone_or_without_a_store_there_is_nothing_to_tell() -> None:

@@ -25,11 +25,15 @@ def test_of_several_ranks_each_number_is_the_worst_and_its_rank_is_named(tmp_pat
         "min": 2**30 + 40 * MIB,
         "max": 2**30 + 4 * 38 * MIB,
         "argmax": 3,
+        "argmin": 0,
+        "median": 2**30 + 2 * 40 * MIB,
+        "argmedian": 1,
     }
     assert [row["rank"] for row in report["ranks"]] == [0, 1, 3]
     assert report["missing_ranks"] == [2]
     text = text_of(report)
-    assert "RANKS     3 of 4, peaks: host 1.04 to 1.15 GiB, most on rank 3" in text
+    shown = "RANKS 3 of 4, peaks: host 1.04 to 1.15 GiB, most on rank 3, median 1.08 on 1, least on 0"
+    assert shown in " ".join(text.split())
     assert "no files from rank 2" in text
 
 

@@ -75,8 +75,13 @@ class Batches:
     @property
     def is_far_longer(self) -> bool:
         """Whether the samples that failed were far longer than any before."""
-        seen = max((use.length for use in self._uses if use.step < self._failure.step and use.length), default=None)
-        return seen is not None and self._failure.length is not None and self._failure.length > _FAR * seen
+        seen, failed = self.longest_seen(), self._failure.length
+        return seen is not None and failed is not None and failed > _FAR * seen
+
+    def longest_seen(self, rows: int = 0) -> int | None:
+        """The most tokens of a sample in the steps before, in batches of at least so many; None without any."""
+        before = [use for use in self._uses if use.step < self._failure.step and use.rows >= rows]
+        return max((use.length for use in before if use.length), default=None)
 
     def predicted(self, shape: BatchShape) -> Estimate | None:
         """The highest use with such batches; None if it can't be estimated."""

@@ -153,6 +153,9 @@ def _shorter(failure: FailureContext, settings: RunSettings, batches: Batches, r
         tokens = length // 2
         while tokens >= 32 and batches.fits_in(replace(failed, length=tokens)) is False:
             tokens //= 2
+        gone_well = batches.longest_seen(failed.rows) or 0
+        if gone_well < length and batches.fits_in(replace(failed, length=gone_well)):
+            tokens = max(tokens, gone_well)
         yield change(tokens, note=f"cuts longer samples; {NOT_MEASURED}")
         return
     most = (1 - KEPT_FREE_FRAC) * batches.capacity_bytes

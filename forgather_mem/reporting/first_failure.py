@@ -1,0 +1,150 @@
+"""Which of several ranks failed first: the others lose their peer or are ended, and say so as loudly."""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from forgather_mem.reporting.problems import signal_name, was_out_of_memory
+from forgather_mem.reporting.table import format_time
+from forgather_mem.telemetry.events import PHASES, STEP_PHASES
+from forgather_mem.telemetry.report import FirstFailure, RunReport, Training
+
+# What gloo, NCCL and the store of torch say on a rank whose peer has gone, or does not come; some have no type.
+_LOST_PEER = re.compile(
+    r"Dist\w*Error|RuntimeError: .*(by peer|\bgloo\b|\bnccl\b|watchdog|socket timeout|TCPStore)", re.IGNORECASE
+)
+# A launcher that sees one rank fail ends the others, and kills after 30 seconds those that stay.
+_TOGETHER_S = 10.0
+_NAMED = 8
+_OTHERS = {
+    "exception": "ended by an exception", "killed": "left no end", "oom": "out of memory", "finished": "finished",
+    "interrupted": "interrupted",
+}  # fmt: skip
+
+
+class LauncherWord(NamedTuple):
+    """What a launcher has told at its end.
+
+    Attributes:
+        exits: Of those of its own ranks that failed the exit code, or minus the signal, and when, in whole seconds.
+        asked: The signal by which it was asked to end, if that was why.
+    """
+
+    exits: Mapping[int, tuple[int, int]] = {}
+    asked: int | None = None
+
+
+NO_WORD = LauncherWord()
+# How likely it failed first (0 most), when its end was seen, how far it had come, its rank
+_Suspect = tuple[int, float, tuple[int, int], int, FirstFailure]
+
+
+def first_failure(reports: Sequence[RunReport], word: LauncherWord = NO_WORD) -> FirstFailure | None:
+    """The rank that failed first; None if none is known to have failed by itself.
+
+    A signal that was not the launcher's own counts most, and memory that ran out; then a rank's own error; then that
+    it has recorded no end, where the one that had come least far has most likely failed, for the others wait for it.
+    Ranks that lost their peer, or were interrupted, follow others.
+
+    Args:
+        reports: Of each rank that has left one.
+        word: What the launcher has told.
+
+    >>> from forgather_mem.telemetry.report import Training
+    >>> errors = "RuntimeError: Connection closed by peer", "ValueError: no such row"
+    >>> ranks = [Training(rank=rank, end="exception", error=error) for rank, error in enumerate(errors)]
+    >>> first_failure([RunReport(run=run) for run in ranks]).rank
+    1
+    """
+    if word.asked is not None:
+        return _behind(reports, word.asked)
+    known = {report.run.rank: report for report in reports}
+    found = (_suspect(rank, known.get(rank), word) for rank in sorted({*known, *word.exits}))
+    first, *others = sorted(suspect for suspect in found if suspect is not None) or (None,)
+    if first is None:
+        return None
+    alike = [one for one in others if one[0] == first[0]]
+    equal = tuple(rank for *key, rank, _ in alike if tuple(key) == first[:3])
+    if len(equal) + 1 == len(reports) > 1:  # all at once, as when the machine goes down
+        return None
+    return replace(first[-1], or_ranks=equal, sure=not alike or alike[0][1] > first[1])
+
+
+def _suspect(rank: int, report: RunReport | None, word: LauncherWord) -> _Suspect | None:
+    run = Training() if report is None else report.run
+    seen_code, time_s = word.exits.get(rank, (None, math.inf))
+    code, number = (seen_code, None) if seen_code is None or seen_code > 0 else (None, -seen_code)
+    late = seen_code is not None and time_s > min(when for _, when in word.exits.values()) + _TOGETHER_S
+    if run.end == "oom":
+        likely, how = 0, "oom"
+    elif run.end == "interrupted" or (run.error is not None and _LOST_PEER.match(run.error)):
+        return None
+    elif run.end == "exception":
+        likely, how = (1 if run.error else 3), "exception"
+    elif late or number == signal.SIGTERM:
+        return None
+    elif number is not None:  # who waits for another in vain is aborted, too
+        likely, how = (2 if number == signal.SIGABRT else 0), "killed"
+    elif code is not None:
+        likely, how = 1, "exited"
+    elif report is not None and report.killed is not None:
+        likely, how = (0 if was_out_of_memory(report.killed) else 2), "no end"
+    else:
+        return None
+    step, phase = _last_sign(report)
+    what = FirstFailure(rank=rank, how=how, step=step, phase=phase, signal=number, exit_code=code, error=run.error)
+    return likely, time_s, _position(step, phase), rank, what
+
+
+def _behind(reports: Sequence[RunReport], asked: int) -> FirstFailure | None:
+    """Of ranks that were asked to end and could not answer, the one for which the others waited; None without one."""
+    silent = sorted(
+        (_position(*_last_sign(report)), report.run.rank, *_last_sign(report)) for report in reports if report.killed
+    )
+    if not silent or len(reports) == 1 or (len(silent) > 1 and silent[0][0] == silent[1][0]):
+        return None
+    _, rank, step, phase = silent[0]
+    return FirstFailure(rank=rank, how="behind", step=step, phase=phase, signal=asked, sure=False)
+
+
+def _last_sign(report: RunReport | None) -> tuple[int, str]:
+    """Step and phase; of a rank that recorded its end without them the steps that it had done."""
+    if report is None:
+        return 0, "other"
+    told = report.killed or report.oom
+    return (told.step, told.phase) if told is not None else (report.steps, "other")
+
+
+def _position(step: int, phase: str) -> tuple[int, int]:
+    return step, PHASES.index(phase) if phase in STEP_PHASES else len(PHASES)
+
+
+def first_failure_lines(report: RunReport, first: FirstFailure, width: int) -> list[str]:
+    """Which rank failed first, how, where it was, and how the others ended."""
+    ranks = (first.rank, *first.or_ranks)
+    named = ", ".join(map(str, ranks[:_NAMED])) + (", ..." if len(ranks) > _NAMED else "")
+    who = f"RANK {named} OF {report.run.world_size}" if len(ranks) == 1 else f"ONE OF RANKS {named}"
+    at = f"at {format_time(first.step, first.phase)}"
+    if first.how == "exception" and first.step:
+        at = f"after {first.step:,} step{'s' * (first.step != 1)}"
+    elif not first.step and first.phase == "other":
+        at = "before its first step"
+    if first.how == "behind":
+        text = f"{who} WAS BEHIND the others, {at}, when all were asked to end"
+    else:
+        text = f"{who} {'' if first.sure else 'MOST LIKELY '}FAILED FIRST, {at}"
+        cause = first.error or (f"exit code {first.exit_code}" if first.exit_code else "")
+        if first.signal and report.killed is None:  # else it is told below
+            cause = signal_name(first.signal)
+        text += f": {cause}" if cause else ""
+    ends = Counter(row.end for row in report.ranks or () if row.rank != first.rank)
+    told = ", ".join(f"{count:,} {_OTHERS.get(end or '', 'without an end')}" for end, count in ends.most_common())
+    lines = textwrap.wrap(f"{text}.", width, subsequent_indent="  ", max_lines=3, placeholder=" ...")
+    return [*lines, *textwrap.wrap(f"  The others: {told}.", width, subsequent_indent="    ")] if told else lines
