@@ -19,6 +19,7 @@ from forgather_mem.diagnose.leaks.suspects import (
     native_suspect,
     suspect_of,
 )
+from forgather_mem.heap.allocation_traces import start_tracing
 from forgather_mem.heap.garbage import Mark, garbage_among
 from forgather_mem.heap.object_size import LRU_CACHE, has_graph, keeps_frames, runs_workers
 from forgather_mem.heap.reachable import ReachableGraph
@@ -104,9 +105,8 @@ class CloserLook:
         Args:
             nothing_found: No holder was found: look for lines that allocate native memory.
         """
-        if self._lineless() and not tracemalloc.is_tracing():
-            tracemalloc.start(_FRAMES)
-            self._tracing = True
+        if self._lineless():
+            self._tracing = start_tracing(_FRAMES)
         self._wants_native = nothing_found and self._far is not None
         if self._watched or self._wants_native:
             lines = LineLook([holder for _, holder in self._watched], native_bytes if self._wants_native else None)

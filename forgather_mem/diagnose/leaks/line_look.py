@@ -19,6 +19,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from forgather_mem.diagnose.leaks.snapshot import length_of
+from forgather_mem.heap.allocation_traces import start_tracing
 from forgather_mem.heap.source_lines import is_user_file
 
 MOST_S = 0.1  # of reading and counting; then it stops
@@ -59,9 +60,8 @@ class LineLook:
         """Start watching; returns whether it does."""
         if sys.gettrace() is not None or _compiles():
             return False
-        if self._given_out is not None and not tracemalloc.is_tracing():
-            tracemalloc.start(1)
-            self._traces = True
+        if self._given_out is not None:
+            self._traces = start_tracing(1)
         self._read()
         sys.settrace(self._tracer)
         frame: FrameType | None = sys._getframe(1)
