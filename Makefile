@@ -8,7 +8,8 @@ export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 # What one process has compiled, the others don't compile again.
 unexport PYTHONDONTWRITEBYTECODE
-JOBS ?= 2
+# More than there are cores: many tests wait.
+JOBS ?= 3
 
 .PHONY: demo test test-oldest lint types contracts pytest soak bench device format clean
 

@@ -20,7 +20,7 @@ from tests.fresh import IN_CHILD, FreshProcesses
 from tests.simulated_freezing import simulated_freezing
 
 # Programs that tests start, not tests
-collect_ignore = ["run_child.py", "launch/train.py", "launch/loop.py", "quick_start"]
+collect_ignore = ["run_child.py", "launch/train.py", "launch/loop.py", "launch/ranks_die.py", "quick_start"]
 
 _PROCESSES = FreshProcesses()
 _ALONE = AloneFiles()

@@ -62,18 +62,19 @@ def test_only_the_outermost_module_that_holds_trained_parameters_is_heard() -> N
 
 def test_an_exception_that_leaves_the_module_is_heard_as_its_end() -> None:
     model, calls = Wrapper(nn.Linear(2, 2)), Calls()
-    Outermost(model.modules(), [optimizer_of(model)]).listen(calls.begins, calls.ends)
+    stop = Outermost(model.modules(), [optimizer_of(model)]).listen(calls.begins, calls.ends)
     with pytest.raises(RuntimeError):
         model(torch.ones(1, 3))
     assert calls.outputs == [None]
     model(torch.ones(1, 2))
     assert [name for name, *_ in calls.heard] == ["Wrapper", "Wrapper"]
+    stop()
 
 
 def test_a_wrapper_that_is_never_called_makes_way_for_what_it_holds() -> None:
     model, calls = Wrapper(Wrapper(nn.Linear(2, 2))), Calls()
     found = Outermost(model.modules(), [optimizer_of(model)])
-    found.listen(calls.begins, calls.ends)
+    stop = found.listen(calls.begins, calls.ends)
     rows = torch.ones(1, 2)
     for _ in range(5):
         model.inner.inner(rows)
@@ -82,6 +83,7 @@ def test_a_wrapper_that_is_never_called_makes_way_for_what_it_holds() -> None:
     assert found.are_heard_in_each_step() is False
     model.inner.inner(rows)
     assert found.are_heard_in_each_step() is True
+    stop()
 
 
 def test_two_models_are_one_to_callbacks_and_neither_is_kept_alive() -> None:
