@@ -78,10 +78,11 @@ def advise(failure: FailureContext, settings: RunSettings, uses: Sequence[StepUs
     else:
         changes = [*array_changes(failure), *BY_PHASE.get(failure.phase, step_changes)(failure, settings, batches)]
         held = [change for change in variable_changes(failure) if change not in changes]
-        if any(change.predicted_bytes is not None for change in changes) or failure.phase not in STEP_PHASES:
-            changes += held
-        else:
+        is_guessed = all(change.predicted_bytes is None for change in changes)
+        if is_guessed and (failure.phase in STEP_PHASES or failure.phase in ("evaluate", "generate")):
             changes[:0] = held
+        else:
+            changes += held
     changes[1:1] = allocator_changes(failure, settings)
     changes[:0] = pinned_changes(failure, settings)
     changes, too_large = _sifted(changes, failure)

@@ -100,7 +100,7 @@ def test_a_checkpoint_that_is_there_twice_is_to_be_used_once() -> None:
 def test_outside_of_loading_only_what_collects_something_can_be_less() -> None:
     variables = [held("`scores` of evaluate()", 3 * GIB), held("`rows` of main()", 2 * GIB, collects=False)]
     texts_of_it = of_own_loop(failed("evaluate", variables=variables))
-    assert texts_of_it[-1] == "keep less in `scores` of evaluate(): 3.0 GiB"
+    assert texts_of_it[0] == "keep less in `scores` of evaluate(): 3.0 GiB"
     assert not any("rows" in text for text in texts_of_it)
 
 
