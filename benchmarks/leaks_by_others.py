@@ -66,7 +66,12 @@ def run(script: Script, reports: Path | None) -> dict[str, Any]:
         if script.diff is not None:
             subprocess.run(["git", "apply", "--whitespace=nowarn", str(script.diff)], cwd=folder, check=True)
         command = [sys.executable, "-m", "forgather_mem", "run", path.name]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "FORGATHER_MEM_DIR": str(folder / "mem")}
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "FORGATHER_MEM_DIR": str(folder / "mem"),
+            "PYTHONPATH": str(SCRIPTS / "leaking"),  # what a script imports beside it
+        }
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             return {"failed": done.stderr[-1500:]}
@@ -93,27 +98,20 @@ def counted_alone(path: Path, environment: dict[str, str]) -> float:
 
 
 def alone(path: str) -> None:
-    """In the child: run the script, read `/proc/self/status` at every step, print the slope of the second half."""
-    import transformers
+    """In the child: run the script, read `/proc/self/status` after each step, print the slope of the second half."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    points: list[tuple[int, int]] = []
+    points: list[int] = []
 
-    class Reads(transformers.TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            line = next(line for line in Path("/proc/self/status").read_text().splitlines() if "RssAnon" in line)
-            points.append((state.global_step, 1024 * int(line.split()[1])))
+    def read(*_: object) -> None:
+        line = next(line for line in Path("/proc/self/status").read_text().splitlines() if "RssAnon" in line)
+        points.append(1024 * int(line.split()[1]))
 
-    began = transformers.Trainer.__init__
-
-    def with_reader(self: Any, *args: Any, **kwargs: Any) -> None:
-        began(self, *args, **kwargs)
-        self.add_callback(Reads())
-
-    transformers.Trainer.__init__ = with_reader
+    register_optimizer_step_post_hook(read)
     sys.argv = [path]
     runpy.run_path(path, run_name="__main__")
-    steps, sizes = zip(*points[len(points) // 2 :], strict=True)
-    print(statistics.linear_regression(steps, sizes).slope, flush=True)
+    half = len(points) // 2
+    print(statistics.linear_regression(range(half, len(points)), points[half:]).slope, flush=True)
     os._exit(0)  # threads of the script may wait for ever
 
 
@@ -138,7 +136,7 @@ def is_told(name: str, leak: dict[str, Any]) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", help="names of scripts")
-    parser.add_argument("--set", type=int, choices=(1, 2, 3), help="the leaking scripts and twins of one author")
+    parser.add_argument("--set", type=int, choices=(1, 2, 3, 4), help="the leaking scripts and twins of one author")
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--reports", type=Path, help="put each leaking script and its report here, for a reader")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
