@@ -154,5 +154,6 @@ def test_an_error_in_the_module_has_the_traceback_that_it_has_without_us() -> No
 
     model, calls = Wrapper(nn.Linear(2, 2)), Calls()
     alone = frames()
-    Outermost(model.modules(), [optimizer_of(model)]).listen(calls.begins, calls.ends)
+    stop = Outermost(model.modules(), [optimizer_of(model)]).listen(calls.begins, calls.ends)
     assert frames() == alone
+    stop()
