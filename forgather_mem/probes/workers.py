@@ -162,9 +162,7 @@ class Children:
         anonymous = memory[b"Anonymous"]
         inherited = self._inherited_bytes.get(key)
         if inherited is None:
-            # The stack address is randomised at exec, so only a process forked without an exec shares it
-            forked = stat[_START_STACK] == _stat(self._root / parent)[_START_STACK] != b"0"
-            inherited = min(anonymous, anonymous_bytes(self._root / parent)) if forked else 0
+            inherited = min(anonymous, inherited_bytes(self._root / pid, self._root / parent))
         known[key] = inherited
         # Private_Dirty includes shared memory that only this process maps, Pss_Anon a part of the shared pages
         private = min(memory[b"Private_Dirty"], memory.get(b"Pss_Anon", anonymous))
@@ -178,6 +176,20 @@ class Children:
             copied_bytes=copied,
             shared_bytes=max(0, inherited - copied),
         )
+
+
+def inherited_bytes(process: Path, parent: Path) -> int:
+    """Anonymous memory that a process had when its parent forked it, if asked soon after; 0 if it was not forked.
+
+    Args:
+        process, parent: Their folders under /proc.
+
+    Raises:
+        OSError: if one has ended.
+    """
+    # The stack address is randomised at exec, so only a process forked without an exec shares it
+    forked = _stat(process)[_START_STACK] == _stat(parent)[_START_STACK] != b"0"
+    return min(anonymous_bytes(process), anonymous_bytes(parent)) if forked else 0
 
 
 def _stat(process: Path) -> list[bytes]:

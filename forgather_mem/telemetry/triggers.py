@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from forgather_mem.errors import did_you_mean
 from forgather_mem.telemetry.events import EVENTS
@@ -156,7 +156,37 @@ class AtEvent:
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Above:
+class _Crossing:
+    """What `Above` and `Below` have in common."""
+
+    name: str
+    limit: Limit
+    events: tuple[str, ...]
+    side: ClassVar[str]
+
+    def __init__(
+        self,
+        name: str,
+        limit: float | str,
+        *,
+        at: str = "step_end",
+        rearm: float | str | None = None,
+    ) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "limit", _limit(self.side, name, limit, rearm))
+        object.__setattr__(self, "events", (event_name(at),))
+
+    @property
+    def every_steps(self) -> int:
+        return 1
+
+    @property
+    def every_epochs(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Above(_Crossing):
     """Due when a sample's value has just risen above a limit.
 
     It fires once, and again only after the value has been at or below `rearm` (default: 95 % of the limit), so that a
@@ -172,33 +202,11 @@ class Above:
         ValueError: for a misspelt name, an unknown event, a limit that is not a number, or a fraction above 1.
     """
 
-    name: str
-    limit: Limit
-    events: tuple[str, ...]
-
-    def __init__(
-        self,
-        name: str,
-        limit: float | str,
-        *,
-        at: str = "step_end",
-        rearm: float | str | None = None,
-    ) -> None:
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "limit", _limit("above", name, limit, rearm))
-        object.__setattr__(self, "events", (event_name(at),))
-
-    @property
-    def every_steps(self) -> int:
-        return 1
-
-    @property
-    def every_epochs(self) -> int:
-        return 0
+    side = "above"
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Below:
+class Below(_Crossing):
     """Due when a sample's value has just fallen below a limit, as `Above` is when it has risen above one.
 
     It fires once, and again only after the value has been at or above `rearm` (default: 105 % of the limit).
@@ -207,29 +215,7 @@ class Below:
     1.05
     """
 
-    name: str
-    limit: Limit
-    events: tuple[str, ...]
-
-    def __init__(
-        self,
-        name: str,
-        limit: float | str,
-        *,
-        at: str = "step_end",
-        rearm: float | str | None = None,
-    ) -> None:
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "limit", _limit("below", name, limit, rearm))
-        object.__setattr__(self, "events", (event_name(at),))
-
-    @property
-    def every_steps(self) -> int:
-        return 1
-
-    @property
-    def every_epochs(self) -> int:
-        return 0
+    side = "below"
 
 
 def _limit(side: str, name: str, limit: float | str, rearm: float | str | None) -> Limit:

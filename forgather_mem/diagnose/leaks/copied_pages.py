@@ -9,7 +9,7 @@ from forgather_mem.probes.workers import Children
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.units import MIB, format_bytes
 
-_EVERY_S = 1.0
+_EVERY_S = 0.25
 # Of the time: the first readings come soon, so that a run of a minute is judged, too
 _EARLY_FRAC, _EARLY = 0.05, 10
 _MOST_POINTS, _FEWEST_POINTS = 64, 5
@@ -49,7 +49,11 @@ class Copied:
 
 
 class CopiedPages:
-    """Reads what one data worker has copied, for all of them: 0.2 ms, plus 10 to 30 ms a GiB, within a time budget."""
+    """Reads what one data worker has copied, for all of them: 0.2 ms, plus 10 to 30 ms a GiB, within a time budget.
+
+    Attributes:
+        each_bytes: What the worker that was read last had copied.
+    """
 
     def __init__(self, every_s: float = _EVERY_S, early_frac: float = _EARLY_FRAC) -> None:
         self._pace = TimeBudget(every_s, budget_frac=early_frac)
@@ -58,6 +62,7 @@ class CopiedPages:
         self._workers: tuple[str, ...] = ()
         self._points: list[tuple[int, int]] = []
         self._shared_bytes = 0
+        self.each_bytes = 0
         self._ended: Copied | None = None
 
     def read(self, step: int) -> None:
@@ -82,6 +87,7 @@ class CopiedPages:
         if worker is not None:
             self._points.append((step, len(pids) * worker.copied_bytes))
             self._shared_bytes = len(pids) * worker.shared_bytes
+            self.each_bytes = worker.copied_bytes
             if len(self._points) > _MOST_POINTS:
                 del self._points[1:-1:2]
         return {}

@@ -11,10 +11,10 @@ from multiprocessing import process as processes
 from pathlib import Path
 
 from forgather_mem.diagnose.leaks.copied_pages import CopiedPages
-from forgather_mem.probes.workers import is_data_worker
+from forgather_mem.probes.workers import inherited_bytes, is_data_worker
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.native_heap import mallinfo2
-from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, anonymous_bytes, child_pids, kib_fields, shmem_bytes
+from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, anonymous_bytes, child_pids, shmem_bytes
 from forgather_mem.system.time_budget import TimeBudget
 
 # Expensive readings wait until the resident size, which takes 2 us, has grown: the C library's statistics take 20 us,
@@ -58,7 +58,7 @@ class LeakSizes:
         self._shmem_bytes = 0
         self.totals: dict[str, float] = {}
         self._workers: tuple[int, ...] = ()
-        self._shared_bytes: dict[int, int] = {}  # of a worker: pages that it has from this process
+        self._shared_bytes: dict[int, int] = {}  # with each worker: more workers are growth, what they share is none
         self.copied = CopiedPages()
         self._others: tuple[str, ...] = ()
         self._found_at = 0
@@ -156,13 +156,16 @@ class LeakSizes:
         more = bool(self._workers) and len(pids) > len(self._workers)
         self.has_more_workers = not self.workers_changed and (more or self.has_more_workers)
         self._workers = pids
+        self._shared_bytes = {pid: size for pid, size in self._shared_bytes.items() if pid in pids}
         total = 0
         for pid in pids:
+            process = Path(f"/proc/{pid}")
             try:
-                anonymous = _anonymous_bytes(str(pid))
-                if pid not in self._shared_bytes:
-                    self._shared_bytes[pid] = _shared_bytes(str(pid))
-            except (OSError, KeyError):  # it has just exited
+                anonymous = anonymous_bytes(process)
+                if pid not in self._shared_bytes:  # it will copy as much as those before it; to ask takes 20 ms a GiB
+                    copied = self.copied.each_bytes if more else 0
+                    self._shared_bytes[pid] = inherited_bytes(process, Path("/proc/self")) - copied
+            except OSError:  # it has just exited
                 continue
             total += max(0, anonymous - self._shared_bytes[pid])
         return {"workers": float(total)} if pids else {}
@@ -182,19 +185,6 @@ class LeakSizes:
                 return
         if self._others:
             self.totals["children"] = float(total)
-
-
-def _anonymous_bytes(process: str) -> int:
-    with open(f"/proc/{process}/statm", "rb") as file:
-        fields = file.read(128).split()
-    return (int(fields[1]) - int(fields[2])) * PAGE_BYTES
-
-
-def _shared_bytes(process: str) -> int:
-    """The anonymous memory that it shares with its parent: more workers are growth, what they share is none."""
-    with open(f"/proc/{process}/smaps_rollup", "rb") as file:
-        memory = kib_fields(file.read())
-    return max(0, memory[b"Anonymous"] - memory[b"Private_Dirty"])
 
 
 class _Last:

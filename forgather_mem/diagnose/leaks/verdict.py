@@ -73,13 +73,18 @@ def _bounded(growing: Mapping[str, Trend], trend: Trend, holder: Suspect, suspec
     why = f"{label_of(growing)} grows {format_bytes(trend.per_step)} a step, but {holder.bounded}"
     if holder.full_bytes:
         why += f", about {format_bytes(holder.full_bytes)} then"
+    return _undecided("bounded", why, trend.per_step, trend, suspects)
+
+
+def _undecided(kind: str, why: str, high: float, trend: Trend, suspects: Sequence[Suspect]) -> LeakReport:
+    """Growth of at most `high` bytes a step of which it is not known whether it goes on."""
     return LeakReport(
-        bytes_per_step_high=trend.per_step,
+        bytes_per_step_high=high,
         since_step=trend.since_step,
         suspects=tuple(one.reported() for one in suspects),
         judged=True,
         why=why,
-        undecided="bounded",
+        undecided=kind,
     )
 
 
@@ -162,14 +167,7 @@ def _slowing(trends: Mapping[str, Trend], suspects: Sequence[Suspect]) -> LeakRe
     why = f"grows, slowing down: {label_of(slowing)} {first} a step in the first third, {last} in the last"
     if suspects and suspects[0].held_by:
         why += f", held by {suspects[0].held_by}"
-    return LeakReport(
-        bytes_per_step_high=whole.high,
-        since_step=whole.since_step,
-        suspects=tuple(one.reported() for one in suspects),
-        judged=True,
-        why=why,
-        undecided="slowing",
-    )
+    return _undecided("slowing", why, whole.high, whole, suspects)
 
 
 def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain] = ()) -> LeakReport:
