@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 _MOST_INSIDE = 3_000
+_MOST_HELD = 1_000  # by one object
 OTHER, NOT_ASKED, TUPLE, CONTAINER, TEXT, ARRAY, TENSOR = range(7)
 LRU_CACHE = type(lru_cache(len))
 _SHARED = (type, ModuleType, CodeType, str, int, float, bool, type(None))
@@ -58,38 +59,69 @@ def inside(samples: Sequence[object]) -> Iterator[object]:
 
 
 def deep_bytes(thing: Any, known: set[int], counted: set[tuple[object, int]]) -> float:
-    """Bytes freed with this object: itself and what only it leads to. `known` existed before; storages count once."""
+    """Bytes freed with this object: itself and what only it leads to. `known` existed before; storages count once.
+
+    Of a large container some are looked at and stand for the others, unless two of them lead to the same.
+    """
     total = 0.0
     seen: set[int] = set()
-    todo = [thing]
+    for_others: dict[object, float] = {}  # what was added for those that were not looked at
+    todo: list[tuple[Any, float]] = [(thing, 1.0)]
     while todo and len(seen) < _MOST_INSIDE:
-        part = todo.pop()
-        if id(part) in seen or id(part) in known or isinstance(part, type | ModuleType | CodeType):
+        part, times = todo.pop()
+        if not _counts(part, known):
             continue
+        is_new = id(part) not in seen
         seen.add(id(part))
-        kind = type(part)
-        if is_our_class(kind):  # reached through the frames that an exception keeps
-            continue
-        if (kind is int and -6 < part < 257) or (kind is FrameType and is_frame_running(part)):
-            continue
-        if is_tensor(part):
-            total += 200.0
-            for key, size in storages_of(part):
-                if key not in counted:
-                    counted.add(key)
-                    total += size
-            continue
-        total += array_bytes(part) or sys.getsizeof(part, 64)
-        if kind is FunctionType:
-            todo += list(part.__closure__ or ())
-            todo += [part.__defaults__, part.__kwdefaults__]
-        elif kind is FrameType:
-            todo += frame_variables(part).values()  # without its module's names
-        elif kind not in _SHARED:
-            todo += gc.get_referents(part)
-            if isinstance(part, threading.Thread):
-                todo += _variables_of_thread(part)
+        for key, size in _pieces(part):
+            if (key in counted) if isinstance(key, tuple) else not is_new:
+                total -= for_others.pop(key, 0.0)
+                continue
+            total += size * times
+            for_others[key] = size * (times - 1)
+            if isinstance(key, tuple):
+                counted.add(key)
+        if is_new and not is_tensor(part):
+            held, each = _some_of(_led_to(part))
+            todo += zip(held, itertools.repeat(times * each))
     return total
+
+
+def _pieces(part: Any) -> list[tuple[int | tuple[object, int], float]]:
+    """Its own bytes; a tensor's storages have keys of their own."""
+    if is_tensor(part):
+        return [(id(part), 200.0), *storages_of(part)]
+    return [(id(part), array_bytes(part) or sys.getsizeof(part, 64))]
+
+
+def _counts(part: object, known: set[int]) -> bool:
+    kind = type(part)
+    if id(part) in known or isinstance(part, type | ModuleType | CodeType):
+        return False
+    if is_our_class(kind):  # reached through the frames that an exception keeps
+        return False
+    return not ((kind is int and -6 < part < 257) or (kind is FrameType and is_frame_running(part)))  # type: ignore[operator, arg-type]
+
+
+def _led_to(part: Any) -> list[object]:
+    """What is freed with it if nothing else holds that."""
+    kind = type(part)
+    if kind is FunctionType:
+        return [*(part.__closure__ or ()), part.__defaults__, part.__kwdefaults__]
+    if kind is FrameType:
+        return list(frame_variables(part).values())  # without its module's names
+    if kind in _SHARED:
+        return []
+    held = gc.get_referents(part)
+    return [*held, *_variables_of_thread(part)] if isinstance(part, threading.Thread) else held
+
+
+def _some_of(held: list[object]) -> tuple[list[object], float]:
+    """Those to look at, and how many each of them stands for."""
+    if len(held) <= _MOST_HELD:
+        return held, 1.0
+    some = held[:: 2 * (len(held) // _MOST_HELD) + 1]  # odd: keys and values of a dictionary take turns
+    return (some, len(held) / len(some)) if not any(map(is_tensor, some)) else (held, 1.0)
 
 
 class Sorts(dict[type, int]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -65,6 +66,25 @@ def test_a_storage_counts_once_over_many_pieces() -> None:
     sizes = [deep_bytes(piece, set(), counted) for piece in (base, base[3:], base.view(2, -1))]
     assert sizes[0] == pytest.approx(MIB, abs=1000)
     assert sum(sizes[1:]) < 1000
+
+
+@pytest.mark.parametrize(
+    ("make", "num_bytes"),
+    [
+        (lambda: [float(number) for number in range(20_000)], 20_000 * 32),
+        (
+            lambda: {number: [0.5 * number] for number in range(1_000, 9_000)},
+            sys.getsizeof(dict.fromkeys(range(8_000))) + 8_000 * (28 + 64 + 24),
+        ),
+        (lambda: [[bytes(10_000)] for _ in range(4_000)], 4_000 * 10_100),
+        (lambda: [{"x": torch.zeros(1_000)} for _ in range(2_000)], 2_000 * (4_000 + 432)),
+        (lambda: [(shared,) for shared in [bytes(MIB)] for _ in range(5_000)], MIB + 5_000 * 56),
+        (lambda: [(base,) for base in [torch.zeros(MIB // 4)] for _ in range(5_000)], MIB + 5_000 * 56),
+    ],
+    ids=["floats", "a dictionary of lists", "lists of bytes", "tensors", "the same bytes", "views of one storage"],
+)
+def test_thousands_in_one_container_are_all_counted(make: Callable[[], object], num_bytes: int) -> None:
+    assert size(make()) == pytest.approx(num_bytes, rel=0.1)
 
 
 def test_what_an_object_holds_directly_is_told_by_its_sort() -> None:
