@@ -18,7 +18,7 @@ from forgather_mem.heap.live_frames import is_frame_running
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.heap.source_lines import is_our_class
 from forgather_mem.heap.variables import frame_variables
-from forgather_mem.probes.tensors import storages_of
+from forgather_mem.probes.tensors import storages_of, values_of
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +49,7 @@ def inside(samples: Sequence[object]) -> Iterator[object]:
         if len(todo) > 100:
             continue
         if isinstance(part, Mapping):
-            todo += list(part.values())[:8]
+            todo += values_of(part)[:8]
         elif isinstance(part, list | tuple):
             todo += part[:8]
         elif not is_tensor(part) and not isinstance(part, type | FunctionType | BaseException | ModuleType):

@@ -112,12 +112,12 @@ def _step(before: object, holder: object, held: object, *, names: bool) -> str:
 
 
 def _dict_step(before: object, holder: dict[object, object], held: object, *, names: bool) -> str:
-    for key, value in list(holder.items()):
+    for key, value in list(dict.items(holder)):
         if value is held:
             if type(before) is FrameType and not _is_variable(before, holder):  # someone's snapshot of the variables
                 return f", local {key!r} of {frame_name(before)}"
             return f".{key}" if names and type(key) is str else f"[{_short(key)}]"
-    if any(key is held for key in list(holder)):
+    if any(key is held for key in list(dict.keys(holder))):
         return " (as a key)"
     return "" if attributes_of(holder) is held else "[...]"
 

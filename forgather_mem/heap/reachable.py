@@ -68,7 +68,13 @@ class ReachableGraph:
     def walk(cls, budget_s: float = 0.15) -> ReachableGraph:
         """Walk down from the user's variables, for so many CPU seconds of this thread at most."""
         graph = cls()
-        graph._walk(budget_s)
+        collects = gc.isenabled()
+        gc.disable()  # a full collection in between would take longer than the whole budget
+        try:
+            graph._walk(budget_s)
+        finally:
+            if collects:
+                gc.enable()
         return graph
 
     def _walk(self, budget_s: float) -> None:
@@ -226,8 +232,9 @@ def _counts(kind: type) -> bool:
 def _held_by(thing: Any) -> Iterable[Any]:
     kind = type(thing)
     if kind is dict or issubclass(kind, dict):
-        if len(thing) > _MANY:
-            return _ends(thing.values(), reversed(thing.values()))
+        if dict.__len__(thing) > _MANY:  # methods of a subclass may do anything, even import
+            values = dict.values(thing)
+            return _ends(values, reversed(values))
     elif kind is list or kind is tuple or kind is deque:
         if len(thing) > _MANY:
             return _ends(thing, reversed(thing))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from forgather_mem.heap.autograd_owners import graph_owners
 from forgather_mem.heap.object_size import is_tensor
 from forgather_mem.heap.owners import find_owners
-from forgather_mem.probes.tensors import storages_of
+from forgather_mem.probes.tensors import storages_of, values_of
 from forgather_mem.units import format_bytes
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def tensors_in(thing: object) -> Iterator[torch.Tensor]:
             if gradient is not None:
                 yield gradient
         elif isinstance(part, Mapping):
-            todo += part.values()
+            todo += values_of(part)
         elif isinstance(part, list | tuple):
             todo += part
         elif _is_torch(part, "nn", "Module"):

@@ -171,6 +171,14 @@ def storages_in(value: object) -> dict[StorageKey, int]:
     return dict(storage for tensor in _tensors_in(value) for storage in storages_of(tensor))
 
 
+def values_of(mapping: Mapping[Any, Any]) -> list[Any]:
+    """The values that a mapping holds. A dictionary's own methods are not asked.
+
+    They may do anything: those of transformers' `MODEL_MAPPING` import all of its models.
+    """
+    return list(dict.values(mapping) if isinstance(mapping, dict) else mapping.values())
+
+
 def _add_storages(tensors: Iterable[torch.Tensor], seen: set[StorageKey]) -> int:
     total = 0
     for tensor in tensors:
@@ -187,7 +195,7 @@ def _tensors_in(value: object) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):
-        for inner in value.values():
+        for inner in values_of(value):
             yield from _tensors_in(inner)
     elif isinstance(value, list | tuple):
         for inner in value:

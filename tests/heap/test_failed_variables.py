@@ -8,6 +8,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,6 +44,19 @@ def test_tensors_and_arrays_are_told_with_the_line_that_made_them() -> None:
     held = held_variables(frames(load))
     assert found(held) == {"`checkpoint` of load()": (5, True), "`table` of load()": (1, False)}
     assert held[0].line == f"test_failed_variables.py:{begin + 2}"
+
+
+class Imports(dict[str, Any]):
+    def values(self) -> Any:
+        raise ImportError
+
+
+def test_a_dictionary_of_a_class_of_its_own_is_read_without_its_code() -> None:
+    def load() -> None:
+        states = Imports(weight=numbers(3))
+        raise MemoryError
+
+    assert found(held_variables(frames(load))) == {"`states` of load()": (3, False)}
 
 
 def test_what_the_model_and_its_optimizer_have_is_theirs() -> None:

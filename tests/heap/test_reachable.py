@@ -91,6 +91,48 @@ def test_a_frozen_heap_hides_nothing() -> None:
         gc.unfreeze()
 
 
+class Imports(dict[int, Any]):
+    """Like transformers' MODEL_MAPPING: whoever reads what it lists imports modules."""
+
+    def _reads(self, *_: object) -> Any:
+        raise ImportError
+
+    values = items = keys = __iter__ = __reversed__ = __getitem__ = _reads  # type: ignore[assignment]
+
+
+def test_a_dictionary_of_a_class_of_its_own_is_read_without_its_code() -> None:
+    few, many = Imports(), Imports()
+    dict.update(few, {0: Holder()})
+    dict.update(many, {number: object() for number in range(1000)} | {1000: Holder()})
+    walk = ReachableGraph.walk(budget_s=10.0)
+    positions = [number for number, node in enumerate(walk.nodes) if type(node) is Holder]
+    assert [walk.way(position)[0] is kept for position, kept in zip(positions, (few, many), strict=True)] == [
+        True,
+        True,
+    ]
+
+
+def test_no_collection_takes_the_time_of_the_walk() -> None:
+    during: list[str] = []
+
+    def hear(phase: str, info: dict[str, int]) -> None:
+        during.append(phase)
+
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(hear)
+    try:
+        gc.set_threshold(1, 1, 1)
+        during.clear()
+        ReachableGraph.walk()
+        in_walk = len(during)
+        lists = [[] for _ in range(10)]
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(hear)
+    assert in_walk <= 2, "one may begin before the walk has begun"
+    assert len(during) > in_walk, f"the collector goes on after it, with {len(lists)} new objects"
+
+
 def test_our_own_things_are_passed_over() -> None:
     ours = MemoryCallback()
     walk = ReachableGraph.walk(budget_s=10.0)

@@ -50,6 +50,7 @@ class CloserLook:
         self._owners_s = OWNERS_S if far else min(owners_s, OWNERS_S)
         walk = ReachableGraph.walk()
         self._look = look(walk, step)
+        self._saw_all = walk.complete
         self._far = LibraryContainers(walk.ids()) if far else None
         walk.forget()
         self._mark = Mark()
@@ -69,7 +70,9 @@ class CloserLook:
         walk = ReachableGraph.walk()
         try:
             found = [one for one in merge_similar(grown(self._look, walk, step), walk) if _tells(one, rate)]
-            if not any(one.bytes_per_step > _HELD_FRAC * rate for one in found):  # else these are the pieces of those
+            # Else these are the pieces of those, or what the first look had no time for
+            explains = any(one.bytes_per_step > _HELD_FRAC * rate or has_graph(one.samples) for one in found)
+            if not explains and (self._saw_all or not walk.complete):
                 found += [one for one in chains(self._look, walk, step) if _tells(one, rate)]
                 found.sort(key=lambda one: -one.bytes_per_step)
             found = found[:MAX_SUSPECTS]

@@ -206,4 +206,4 @@ def graph_cycle_suspect(bytes_per_step: float) -> Suspect | None:
 
 def _slot(container: object, value: object) -> str:
     names = container if isinstance(container, dict) else getattr(container, "__dict__", {})
-    return next((f".{name}" for name, held in list(names.items()) if held is value and isinstance(name, str)), "")
+    return next((f".{name}" for name, held in list(dict.items(names)) if held is value and isinstance(name, str)), "")

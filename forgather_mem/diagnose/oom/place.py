@@ -26,7 +26,7 @@ _MODULE_FILE = "torch/nn/modules/module.py"
 _CALLS = ("_call_impl", "_wrapped_call_impl")
 
 # End of a file's path, function names in it, phase. The outermost function listed here decides: whatever runs inside an
-# evaluation is evaluation. An optimizer's step is one also inside a backward pass: accelerate calls DeepSpeed's there.
+# evaluation is evaluation, except in the pairs of `_INNER_COUNTS`.
 _PHASES: tuple[tuple[str, frozenset[str], str], ...] = tuple(
     (file, frozenset(names.split()), phase)
     for file, names, phase in (
@@ -70,6 +70,9 @@ _PHASES: tuple[tuple[str, frozenset[str], str], ...] = tuple(
         ("<frozen importlib._bootstrap>", "_find_and_load", "startup"),
     )
 )
+# Phases in which another one counts: accelerate calls DeepSpeed's optimizer in a backward pass, and Lightning, like
+# whoever uses LBFGS, passes the forward and backward pass to the optimizer as a closure.
+_INNER_COUNTS = {"backward": ("optimizer",), "optimizer": ("forward", "backward")}
 # Used if none of these is there.
 _ELSE = (
     ("transformers/trainer.py", frozenset({"evaluate", "predict"}), "evaluate"),
@@ -197,9 +200,9 @@ def _phase(frames: list[FrameType]) -> str | None:
         found: str | None = None
         for frame in frames:
             here = _phase_of(frame, table)
-            if here is not None and (found is None or here == "optimizer"):
+            if here is not None and (found is None or here in _INNER_COUNTS[found]):
                 found = here
-            if found not in (None, "backward"):
+            if found is not None and found not in _INNER_COUNTS:
                 return found
         if found is not None:
             return found

@@ -287,3 +287,14 @@ def test_a_line_that_runs_while_another_thread_adds_is_not_blamed() -> None:
         step(number)
     look.close_window(20_000.0, 1)
     assert top.source_line in ("self.kept.append(x)", "self.kept.insert(0, x)")
+
+
+def test_losses_kept_with_their_graph_are_named_and_not_the_batch_beside_them() -> None:
+    two, weights = Two(), torch.ones(5_000, requires_grad=True)
+    look = CloserLook(0)
+    for _ in range(10):
+        rows = torch.zeros(5_000)
+        two.rarely((rows * weights).sum())
+    found = look.finish(10, 20_000.0)
+    look.drop()
+    assert [(one.held_by, one.kind) for one in found] == [("Two.kept", "graph")]

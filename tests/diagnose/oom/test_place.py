@@ -87,6 +87,20 @@ def test_the_outermost_phase_counts() -> None:
     assert (again.phase, again.layer) == ("backward", "Full")
 
 
+def test_the_passes_of_a_closure_are_not_the_optimizer_that_calls_it() -> None:
+    weights = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weights])
+    assert place(lambda: optimizer.step(lambda: Full()(weights))).phase == "forward"
+    weights.register_hook(full)
+
+    def closure() -> float:
+        loss = weights.sum()
+        loss.backward()
+        return loss.item()
+
+    assert place(lambda: torch.optim.LBFGS([weights]).step(closure)).phase == "backward"
+
+
 def test_a_layer_has_its_name_in_the_model() -> None:
     model = torch.nn.ModuleDict({"inner": torch.nn.Sequential(torch.nn.Identity(), Full())})
     x = torch.zeros(3, 4)
