@@ -42,7 +42,7 @@ def merge_ranks(reports: Sequence[RunReport], word: LauncherWord = NO_WORD) -> R
         worst = next((_ended(report, first) for report in reports if report.run.rank == first.rank), worst)
     host = max(reports, key=_host_peak)
     gc = max(reports, key=lambda report: report.gc.pause_total_s)
-    leak = max(reports, key=lambda report: (report.leak.verdict == "leak", report.leak.bytes_per_step))
+    leak = _worst_leak(reports)
     overhead = max(reports, key=lambda report: report.overhead.share_of_run)
     cleaning = max(reports, key=lambda report: sum(row.seconds for row in report.cleanup_calls))
     acting = max(reports, key=lambda report: sum(row.time_s for row in report.ledger))
@@ -128,6 +128,15 @@ def _host_sum(reports: Sequence[RunReport]) -> int | None:
             sums[report.run.host] += _host_peak(report)
             counts[report.run.host] += 1
     return max((size for host, size in sums.items() if counts[host] > 1), default=None)
+
+
+def _worst_leak(reports: Sequence[RunReport]) -> RunReport:
+    """The rank that leaks most; of those that leak about as much, one whose report names the holder."""
+    worst = max(reports, key=lambda report: (report.leak.verdict == "leak", report.leak.bytes_per_step))
+    near = [report for report in reports if 2 * report.leak.bytes_per_step >= worst.leak.bytes_per_step]
+    named = [report for report in near if report.leak.suspects and report.leak.suspects[0].held_by]
+    leaking = [report for report in named if report.leak.verdict == "leak"]
+    return max(leaking, key=lambda report: report.leak.bytes_per_step, default=worst)
 
 
 def _badness(report: RunReport) -> int:

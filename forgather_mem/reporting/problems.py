@@ -22,6 +22,7 @@ _GROWS = {
     "python": "Python's objects",
     "tensors": "tensors on the host",
     "native": "memory outside Python and torch",
+    "host": "host memory",
     "shared": "shared memory (/dev/shm)",
     "workers": "the data workers",
 }
@@ -38,7 +39,7 @@ def leak_lines(report: RunReport, width: int, *, every_suspect: bool = False) ->
     leak = report.leak
     where = _GROWS.get(leak.where or "") or _device_place(report)
     low, high, unit = _in_one_unit(leak.bytes_per_step, leak.bytes_per_step_low, leak.bytes_per_step_high)
-    grow = "grows" if leak.where in ("native", "shared", "device", None) else "grow"
+    grow = "grows" if leak.where in ("native", "host", "shared", "device", None) else "grow"
     first = f"LEAK   {where} {grow} {format_bytes(leak.bytes_per_step)} a step ({low} to {high})"
     if not unit:
         first = f"LEAK   {where} {grow} {format_bytes(leak.bytes_per_step)} a step"
@@ -49,7 +50,7 @@ def leak_lines(report: RunReport, width: int, *, every_suspect: bool = False) ->
     lines = textwrap.wrap(f"{first}. Confidence: {sure}.", width, subsequent_indent=" " * 7)
     suspects = leak.suspects
     if not suspects:
-        return lines
+        return [*lines, "  held by   not looked for: the run ended first"] if leak.where == "host" else lines
     lines += ["", *_suspect_lines(suspects[0], width)]
     if every_suspect:
         for suspect in suspects[1:]:

@@ -169,7 +169,7 @@ class LeakReport(ReportPart):
     """The verdict on leaks."""
 
     verdict: Verdict = "not enough data"
-    where: str | None = None  # what grows: "python", "tensors", "native", "shared", "workers" or "device"
+    where: str | None = None  # what grows: "python", "tensors", "native", "host", "shared", "workers", "device"
     bytes_per_step: float = 0.0
     bytes_per_step_low: float = 0.0
     bytes_per_step_high: float = 0.0

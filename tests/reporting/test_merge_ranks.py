@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from forgather_mem.reporting.run_dir import read_run
 from forgather_mem.units import GIB, MIB
 from tests.json_schema import assert_fits
 from tests.reporting.logs import log_of
-from tests.reporting.report_fixtures import merged, report_of, text_of, written
+from tests.reporting.report_fixtures import leaking, merged, report_of, text_of, written
 
 
 def test_of_several_ranks_each_number_is_the_worst_and_its_rank_is_named(tmp_path: Path) -> None:
@@ -86,3 +87,22 @@ def test_merging_neither_hides_a_failure_nor_a_peak_whatever_the_order(ranks: li
     again = merged(reports[::-1])
     assert (again["host"]["rss_peak_bytes"], again["run"]["end"]) == (whole["host"]["rss_peak_bytes"], worst)
     assert set(report_of("a.py", 1, 1.0, None)) <= set(whole)
+
+
+def of_rank(rank: int, rate: float, *, named: bool) -> dict[str, Any]:
+    report = leaking()
+    report["run"] |= {"rank": rank, "world_size": 2}
+    report["leak"] |= {"where": "tensors" if named else "host", "bytes_per_step": rate}
+    if not named:
+        report["leak"]["suspects"] = []
+    return report
+
+
+def test_of_ranks_that_leak_alike_the_one_whose_holder_is_known_is_told() -> None:
+    alike = merged([of_rank(0, 1.0e5, named=True), of_rank(1, 1.2e5, named=False)])
+    assert (alike["leak"]["rank"], alike["leak"]["suspects"][0]["held_by"]) == (0, "Trainer.kept_logits")
+    unlike = merged([of_rank(0, 1.0e4, named=True), of_rank(1, 1.0e6, named=False)])
+    assert (unlike["leak"]["rank"], unlike["leak"]["suspects"]) == (1, [])
+    text = " ".join(text_of(unlike).split())
+    assert "LEAK host memory grows 976.6 KiB a step" in text
+    assert "held by not looked for: the run ended first" in text

@@ -22,7 +22,12 @@ _ENOUGH_STEPS = 200  # after so many it is not too early, but too uneven
 
 
 def verdict_of(
-    trends: Mapping[str, Trend], suspects: list[Suspect], step: int, gains: Sequence[Gain] = ()
+    trends: Mapping[str, Trend],
+    suspects: list[Suspect],
+    step: int,
+    gains: Sequence[Gain] = (),
+    *,
+    searched: bool = True,
 ) -> LeakReport:
     """The verdict.
 
@@ -31,6 +36,7 @@ def verdict_of(
         suspects: The candidates, most likely first.
         step: Number of finished steps.
         gains: What has grown beyond the judged sizes: "no leak" is said only if that is within its bound.
+        searched: Whether holders were looked for: if not, what grows may be Python's as well as C's.
     """
     growing = {name: trend for name, trend in trends.items() if trend.kind == "leak"}
     if not growing:
@@ -52,7 +58,9 @@ def verdict_of(
     if step - trend.since_step >= _SURE_STEPS:
         sure = "yes" if 0.4 * trend.per_step <= explained <= 2.5 * trend.per_step else "likely"
     where = "workers" if of_workers else _where(growing, suspects)
-    if not suspects and where == "native":
+    if not suspects and where == "native" and not searched:
+        where = "host"
+    elif not suspects and where == "native":
         suspects = [native_suspect(None, 0, trend.per_step)]
     return LeakReport(
         verdict="leak",

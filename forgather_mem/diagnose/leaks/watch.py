@@ -220,7 +220,8 @@ class LeakWatch:
             found = worker_suspects(loader, workers.per_step)
             if found:  # at the end of a script its loader may be gone
                 self._suspects = [*(one for one in self._suspects if one.kind != "workers"), *found]
-        return verdict_of(trends, self._suspects, run.step, unexplained(self._totals, self._series, trends))
+        gains = unexplained(self._totals, self._series, trends)
+        return verdict_of(trends, self._suspects, run.step, gains, searched=self._looks > 0)
 
     def _known_loader(self) -> object:
         return self._loader() if self._loader is not None else None

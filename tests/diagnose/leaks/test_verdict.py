@@ -55,3 +55,9 @@ def test_of_growing_workers_who_starts_them_is_named_first_and_no_native_line() 
     suspects = [holder("C code", 1e6, kind="native"), holder("Rounds.loaders", 1e3, runs_workers=True)]
     leak = verdict_of(growing, suspects, 400)
     assert (leak.where, [one.held_by for one in leak.suspects]) == ("workers", ["Rounds.loaders"])
+
+
+def test_what_nobody_has_searched_for_is_not_said_to_be_held_by_no_python_object() -> None:
+    leak = verdict_of(GROWING, [], 400, searched=False)
+    assert (leak.verdict, leak.where, leak.suspects) == ("leak", "host", ())
+    assert [one.type for one in verdict_of(GROWING, [], 400).suspects] == ["native memory"]
