@@ -32,7 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from _scripts_of_others import HEAD, LEAKS, OOM_BATCH, SCRIPTS, Script, prepare
 
 TIMES = re.compile(
-    "\\d+\\.\\d+s|ms/batch +\\d+\\.\\d+|(\\d+:)+\\d\\d|\\d+\\.\\d+it/s|time: +\\d+\\.\\d+|(_per_second|_runtime): \\d+\\.\\d+|[━╸╺ ]{3,}"
+    r"\d+\.\d+s|ms/batch +\d+\.\d+|(\d+:)+\d\d|\d+\.\d+it/s|time: +\d+\.\d+"
+    r"|(_per_second|_runtime): \d+\.\d+|[━╸╺ ]{3,}"
 )
 COLUMNS = ("exit", "stdout", "weights", "steps", "phases", "leak", "graph", "OOM")
 

@@ -97,7 +97,8 @@ class LightningCallbacks(Callback):
         if not self._inside_step:
             self._inside_step = True
             self._fire("step_begin")
-        self._phase("forward")
+        self._phase(None)
+        self._training.forward_begins((batch,), {})
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
         self._phase("backward")

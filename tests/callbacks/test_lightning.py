@@ -164,3 +164,23 @@ def test_training_is_bit_identical(tmp_path: Path) -> None:
     alone = fit(tmp_path, [])
     watched = fit(tmp_path, [MemoryCallback(), TBMemoryLogger()])
     assert torch.equal(alone.layer.weight, watched.layer.weight)
+
+
+class SeesBatches:
+    """The work of a rule that notes the rows of each micro-batch."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+
+    def begin(self, run: Any) -> None:
+        run.phases.on_batch.append(lambda arguments, keywords: self.rows.append(len(arguments[0][0])))
+
+    def __call__(self, moment: Any, sample: Any) -> dict[str, float]:
+        return {}
+
+
+def test_batches_are_seen_before_their_forward_pass(tmp_path: Path) -> None:
+    sees = SeesBatches()
+    fit(tmp_path, [MemoryCallback([Rule(Every(steps=1), [sees])])])
+    assert len(sees.rows) >= 4, "one for each step"
+    assert set(sees.rows) == {4}
