@@ -1,7 +1,9 @@
-"""Files whose tests run together in a process that has imported nothing else.
+"""Files whose tests run together in a process that has imported nothing else, or nothing but torch and transformers.
 
 For tests that look through the whole heap: pytest's process holds what all tests have imported, three to ten times as
-much. The reports of such a file are made once, whichever of xdist's workers asks first, and replayed test by test.
+much. A fork of `tests/fresh.py`, which `alone(forked=True)` stands for, has no time in which it imports; what looks at
+each object of the heap again and again is faster in a process of its own. The reports of such a file are made once,
+whichever of xdist's workers asks first, and replayed test by test.
 """
 
 from __future__ import annotations
@@ -15,17 +17,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.fresh import IN_CHILD
+from tests.fresh import IN_CHILD, OPTIONS, FreshProcesses
 
 REPORTS = "FORGATHER_MEM_TEST_REPORTS"  # the file for them, to the process that is alone
 TIMEOUT_S = 300
-_OPTIONS = ["-q", "--no-header", "-p", "no:xdist", "-p", "no:anyio"]
 
 
 class AloneFiles:
     """What has come of them so far in this run of pytest."""
 
-    def __init__(self) -> None:
+    def __init__(self, processes: FreshProcesses) -> None:
+        self._processes = processes
         self._reports: dict[str, list[pytest.TestReport | str]] = {}
 
     def replay(self, item: pytest.Item) -> None:
@@ -52,12 +54,26 @@ class AloneFiles:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not reports.exists():
                 tests = [other.nodeid for other in item.session.items if _file(other) == file and is_alone(other)]
-                _run(tests, item.config.rootpath, reports)
+                self._run(item, tests, reports)
         with reports.open("rb") as stored:
             found = []
             while stored.peek(1):
                 found.append(pickle.load(stored))
         return found
+
+    def _run(self, item: pytest.Item, tests: list[str], reports: Path) -> None:
+        written, folder = str(reports.with_suffix(".part")), item.config.rootpath
+        marker = item.get_closest_marker("alone")
+        if marker is not None and marker.kwargs.get("forked"):
+            code, printed = self._processes.run(tests, folder, **{REPORTS: written})
+        else:
+            done = subprocess.run(
+                [sys.executable, "-P", "-m", "pytest", *OPTIONS, *tests], cwd=folder, timeout=TIMEOUT_S, text=True,
+                env={**os.environ, IN_CHILD: "1", REPORTS: written}, stdin=subprocess.DEVNULL, capture_output=True,
+            )  # fmt: skip
+            code, printed = done.returncode, f"{done.stdout}{done.stderr}"
+        write(f"exit code {code}\n{printed}", written)
+        Path(written).rename(reports)
 
 
 def is_alone(item: pytest.Item) -> bool:
@@ -72,13 +88,3 @@ def write(report: pytest.TestReport | str, reports: str) -> None:
 
 def _file(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
-
-
-def _run(tests: list[str], folder: Path, reports: Path) -> None:
-    written = str(reports.with_suffix(".part"))
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "pytest", *_OPTIONS, *tests], cwd=folder, timeout=TIMEOUT_S, text=True,
-        env={**os.environ, IN_CHILD: "1", REPORTS: written}, stdin=subprocess.DEVNULL, capture_output=True,
-    )  # fmt: skip
-    write(f"exit code {done.returncode}\n{done.stdout}{done.stderr}", written)
-    Path(written).rename(reports)

@@ -23,7 +23,7 @@ from tests.simulated_freezing import simulated_freezing
 collect_ignore = ["run_child.py", "launch/train.py", "launch/loop.py", "launch/ranks_die.py", "quick_start"]
 
 _PROCESSES = FreshProcesses()
-_ALONE = AloneFiles()
+_ALONE = AloneFiles(_PROCESSES)
 # The same examples in each run of `make test`; HYPOTHESIS_PROFILE=random looks for new ones, as `make soak` does.
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.register_profile("random", max_examples=1000, deadline=None)
@@ -79,11 +79,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """A test marked `fresh` looks at this process's heap or peak, which earlier tests have shaped: it runs alone."""
     if os.environ.get(IN_CHILD):
-        gc.unfreeze()
+        if not os.environ.get(REPORTS):  # a file that is alone has small heaps from the start
+            gc.unfreeze()
         return None
     if pyfuncitem.get_closest_marker("fresh") is None:
         return None
-    code, printed = _PROCESSES.run(pyfuncitem.nodeid, pyfuncitem.config.rootpath)
+    code, printed = _PROCESSES.run([pyfuncitem.nodeid], pyfuncitem.config.rootpath)
     if code:
         pytest.fail(f"in a process of its own:\n{printed}", pytrace=False)
     return True
@@ -135,7 +136,7 @@ class _Frozen:
 
     @classmethod
     def again(cls, file: str) -> None:
-        if file != cls.file and not os.environ.get(IN_CHILD):  # a test that is alone looks at its heap
+        if file != cls.file and (os.environ.get(REPORTS) or not os.environ.get(IN_CHILD)):
             cls.file = file
             gc.collect()
             gc.freeze()

@@ -13,15 +13,13 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
 import types
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
-from tests.fresh import IN_CHILD
+from tests.fresh import IN_CHILD, end
 
 SCRIPTS = Path(sys.executable).parent  # of the environment: forgather-mem, torchrun
 
@@ -40,7 +38,7 @@ class Forked:
         if not self._pid:
             try:
                 _become(folder, environment, *(file.fileno() for file in self._files))
-                _end(_run(script, arguments))
+                end(_run(script, arguments))
             finally:
                 os._exit(70)
 
@@ -114,11 +112,3 @@ def _run(script: Path, arguments: Sequence[str]) -> int:
         sys.excepthook(type(error), error.with_traceback(place), place)
         return 1
     return 0
-
-
-def _end(code: int) -> NoReturn:
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

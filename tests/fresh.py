@@ -1,7 +1,7 @@
 """A process that has imported torch and transformers and done nothing else; tests marked `fresh` run in forks of it.
 
-Started as a program by `conftest.py`, which asks in lines of JSON: the test, the environment, the file for what it
-prints. The answer is a line with the exit code and the CPU seconds of the test and its children.
+Started as a program by `conftest.py`, which asks in lines of JSON: the tests, the environment, the file for what they
+print. The answer is a line with the exit code and the CPU seconds of the tests and their children.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 TIMEOUT_S = 300
+OPTIONS = ["-q", "--no-header", "-p", "no:xdist"]
 # A plugin of pytest that transformers has imported is not rewritten: it has no asserts that matter here
-_OPTIONS = ["-q", "--no-header", "-p", "no:xdist", "-p", "no:anyio", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+_IMPORTED = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 IN_CHILD = "FORGATHER_MEM_TEST_CHILD"
 
 
@@ -33,15 +35,14 @@ class FreshProcesses:
         self._origin: subprocess.Popen[str] | None = None
         self.cpu_s = 0.0  # of all tests so far
 
-    def run(self, test: str, folder: Path) -> tuple[int, str]:
-        """The exit code of pytest for this test, and what it printed."""
+    def run(self, tests: Sequence[str], folder: Path, **environment: str) -> tuple[int, str]:
+        """The exit code of pytest for these tests, all in one process, and what it printed."""
         if self._origin is None:
             # Not by tests/quick_start: what that leaves uncollected would be in the heap that tests look at
             path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
             kept = os.pathsep.join(entry for entry in path if not entry.endswith("quick_start"))
-            environment = {**os.environ, "PYTHONPATH": kept}
             self._origin = subprocess.Popen(
-                [sys.executable, "-P", __file__], cwd=folder, env=environment,
+                [sys.executable, "-P", __file__], cwd=folder, env={**os.environ, "PYTHONPATH": kept},
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             )  # fmt: skip
             self._origin.wait()  # what it leaves behind is nobody's child: tests count the children of their process
@@ -49,7 +50,8 @@ class FreshProcesses:
         assert origin.stdin is not None
         assert origin.stdout is not None
         with tempfile.NamedTemporaryFile("r", errors="replace") as printed:
-            asked = {"test": test, "environment": {**os.environ, IN_CHILD: "1"}, "printed": printed.name}
+            variables = {**os.environ, IN_CHILD: "1", **environment}
+            asked = {"tests": tests, "environment": variables, "printed": printed.name}
             origin.stdin.write(json.dumps(asked) + "\n")
             origin.stdin.flush()
             code, _, cpu_s = origin.stdout.readline().partition(" ")
@@ -82,7 +84,7 @@ def _serve() -> None:
         pid = os.fork()
         if not pid:
             _become(asked["environment"], asked["printed"])
-            _end(int(pytest.main([*_OPTIONS, asked["test"]])))
+            end(int(pytest.main([*OPTIONS, *_IMPORTED, *asked["tests"]])))
         os.write(answers, "{} {}\n".format(*_wait(pid)).encode())
 
 
@@ -97,7 +99,7 @@ def _become(environment: dict[str, str], printed: str) -> None:
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
 
 
-def _end(code: int) -> NoReturn:
+def end(code: int) -> NoReturn:
     """As the interpreter ends, but for taking every module apart."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()

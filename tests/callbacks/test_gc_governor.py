@@ -22,7 +22,7 @@ from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.records import Moment
 from tests.training import fingerprint, make_trainer
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.alone(forked=True)
 
 TEMPLATE = "callbacks/gc_governor.yaml"
 
@@ -39,7 +39,9 @@ def gc_state() -> tuple[Any, ...]:
 
 
 @pytest.fixture(autouse=True)
-def same_collector_afterwards(unfrozen: None) -> Iterator[None]:
+def same_collector_afterwards(request: pytest.FixtureRequest) -> Iterator[None]:
+    """On a heap that is really unfrozen, where each collection takes long, unless the test is content with less."""
+    request.getfixturevalue("nothing_frozen" if "nothing_frozen" in request.fixturenames else "unfrozen")
     before = gc_state()
     yield
     assert gc_state() == before
@@ -154,6 +156,7 @@ def test_a_boundary_of_its_own_comes_when_there_is_no_other(tmp_path: Path) -> N
     ]  # and once before the first step
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_a_training_shorter_than_the_period_leaves_nothing_uncollected(tmp_path: Path) -> None:
     drops = Drops(1)
     make_trainer(tmp_path, [ScheduledGarbageCollector(every_steps=100), drops], max_steps=2).train()
@@ -231,6 +234,7 @@ def test_a_freeze_in_the_middle_leaves_frozen_what_was_alive_then_and_nothing_of
         gc.unfreeze()
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_thresholds_and_a_switched_off_collector_stay_as_the_user_left_them(tmp_path: Path) -> None:
     thresholds = gc.get_threshold()
     gc.disable()
@@ -243,6 +247,7 @@ def test_thresholds_and_a_switched_off_collector_stay_as_the_user_left_them(tmp_
         gc.enable()
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_two_trainings_that_overlap_restore_together(tmp_path: Path) -> None:
     class TrainsInside(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -271,6 +276,7 @@ def test_a_restart_with_a_smaller_batch_is_governed_again(tmp_path: Path) -> Non
     assert cycles.frozen[-1] > 100_000
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_when_it_fails_itself_automatic_collection_comes_back_at_once(tmp_path: Path) -> None:
     governor = ScheduledGarbageCollector(every_steps=2).rules[0].do[0]
     run = Run.begin(SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=0))
@@ -284,6 +290,7 @@ def test_when_it_fails_itself_automatic_collection_comes_back_at_once(tmp_path: 
     run.close()
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_training_is_bit_identical_under_the_governor(tmp_path: Path) -> None:
     prints = []
     for callbacks in ([], [ScheduledGarbageCollector(every_steps=2)]):
@@ -293,6 +300,7 @@ def test_training_is_bit_identical_under_the_governor(tmp_path: Path) -> None:
     assert prints[0] == prints[1]
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_it_can_be_pickled_after_a_training(tmp_path: Path) -> None:
     callback = ScheduledGarbageCollector(every_steps=2)
     make_trainer(tmp_path / "a", [callback], max_steps=2).train()

@@ -59,7 +59,7 @@ def main(argv: list[str]) -> None:
     for file in argv:
         if file.startswith("--"):
             continue
-        for attack in yaml.safe_load(Path(file).read_text(encoding="utf-8")):
+        for attack in yaml.load(Path(file).read_text(encoding="utf-8"), yaml.CSafeLoader):
             if bool(attack.get("heavy")) == heavy:
                 result = run(attack, listener, unsafe="--unsafe" in argv or bool(attack.get("unsafe")))
                 print(json.dumps({"file": Path(file).stem, "name": attack["name"], **result}), flush=True)

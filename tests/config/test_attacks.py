@@ -17,7 +17,7 @@ import yaml
 
 HERE = Path(__file__).parent
 FILES = sorted((HERE / "attacks").glob("*.yaml"))
-ATTACKS = [(file.stem, attack) for file in FILES for attack in yaml.safe_load(file.read_text())]
+ATTACKS = [(file.stem, attack) for file in FILES for attack in yaml.load(file.read_text(), yaml.CSafeLoader)]
 MAX_GROWN_MIB = 200
 MAX_CPU_S = 15
 MAX_MESSAGE_CHARS = 2_500

@@ -12,7 +12,7 @@ from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.policy.policy import Policy
 from forgather_mem.errors import TemplateError
 
-TEMPLATES = yaml.safe_load((Path(__file__).parent / "benign.yaml").read_text())
+TEMPLATES = yaml.load((Path(__file__).parent / "benign.yaml").read_text(), yaml.CSafeLoader)
 
 
 def plain(value: object) -> object:

@@ -15,7 +15,7 @@ from forgather_mem.engine.run import Run
 from forgather_mem.probes import TensorProbe, live_tensors
 from forgather_mem.probes.tensors import storages_of, tensor_bytes
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.alone(forked=True)
 
 Read = Callable[..., dict[str, float]]
 FLOAT = 4

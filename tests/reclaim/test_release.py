@@ -20,7 +20,7 @@ from tests.memory import status_bytes
 from tests.reclaim.things import Thing, a_cycle
 from tests.simulated_device import simulated_device
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.alone(forked=True)
 
 KEPT: dict[str, Any] = {}
 

@@ -22,7 +22,7 @@ from forgather_mem.diagnose.leaks.sizes import LeakSizes
 from forgather_mem.heap.object_size import deep_bytes
 from tests.heap.test_reachable import Holder, suspects_after
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.alone(forked=True)
 
 
 def add_to(pool_of: int, donors: dict[int, list[bytes]] = {0: []}) -> None:  # noqa: B006  # the leak
