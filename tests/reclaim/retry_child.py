@@ -91,5 +91,6 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # the helpers collect after each failed try; what was imported is not what they are to free
     for case in json.loads(sys.argv[1]):
         print(json.dumps(run(case)))
