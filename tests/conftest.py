@@ -34,7 +34,6 @@ _LIMIT_S = float(os.environ.get("CPU_LIMIT_S", "20"))
 # These may take twice as much: they start real launchers, or several processes that import torch and transformers
 _DEAR = (
     "tests/launch/test_trainings.py::test_torchrun_hands_the_watching_on_to_each_rank",
-    "tests/test_examples.py::test_two_ranks_under_torchrun",
     "tests/test_docs.py::test_a_page_runs_as_it_stands[run.md]",
     "tests/test_docs.py::test_a_page_runs_as_it_stands[README.md]",
 )

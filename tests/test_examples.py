@@ -6,7 +6,6 @@ import json
 import os
 import re
 import runpy
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.events import event_folders, scalars
+from tests.forked import on_ranks
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -115,30 +115,13 @@ def test_a_notebook_gives_memory_back() -> None:
     assert "a trial" in done.stderr
 
 
-def _in_a_session(command: list[str], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run`; after the time limit the processes that it has started end, too."""
-    with subprocess.Popen(
-        command, cwd=folder, env=environment, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
-        try:
-            out, err = process.communicate(timeout=150)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
-        return subprocess.CompletedProcess(command, process.returncode, out, err)
-
-
-def test_two_ranks_under_torchrun(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    command += ["--redirects=3", f"--log-dir={tmp_path / 'logs'}", str(EXAMPLES / "two_ranks.py"), "out"]
+@pytest.mark.fresh
+def test_two_ranks(tmp_path: Path) -> None:
+    """As torchrun starts them: what that does besides is in tests/launch/test_trainings.py."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    try:
-        done = _in_a_session(command, tmp_path, environment)
-    except subprocess.TimeoutExpired:  # once in some hundred times the launcher's processes don't find each other
-        done = _in_a_session(command, tmp_path, environment)
-    said = ["".join(path.read_text() for path in (tmp_path / "logs").rglob(f"{rank}/std*.log")) for rank in (0, 1)]
-    assert done.returncode == 0, done.stderr + "".join(said)
+    ended = on_ranks(EXAMPLES / "two_ranks.py", ["out"], tmp_path, environment)
+    said = [out + err for _, out, err in ended]
+    assert [code for code, _, _ in ended] == [0, 0], said[0] + said[1]
     assert re.findall(r"^memory.rank(\d).jsonl: lines up to step (\d)", said[0], re.M) == [("0", "8"), ("1", "8")]
     assert "TensorBoard runs: 1" in said[0]
     assert said[0].count("Garbage collection finished") == 2

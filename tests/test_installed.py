@@ -34,16 +34,17 @@ def test_the_wheel_has_the_templates_and_nothing_but_the_package(wheel: Path) ->
 def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of programs of an environment that has the wheel and nothing else."""
     environment = tmp_path_factory.mktemp("clean")
-    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     programs = environment / "bin"
-    install = [str(programs / "python"), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run(install, check=True, capture_output=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(programs / "python"), "install", "--no-compile"]
+    subprocess.run([*pip, "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, capture_output=True)
     return programs
 
 
 def output(folder: Path, program: Path, *words: str) -> str:
     # The dependencies come from here; the package must not: an editable install's .pth is not read from PYTHONPATH.
-    variables = {**os.environ, "PYTHONPATH": sysconfig.get_paths()["purelib"], "PYTHONWARNINGS": "ignore"}
+    places = os.pathsep.join((str(ROOT / "tests" / "quick_start"), sysconfig.get_paths()["purelib"]))
+    variables = {**os.environ, "PYTHONPATH": places, "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
         [str(program), *words], cwd=folder, env=variables, capture_output=True, text=True, check=False
     )
