@@ -45,7 +45,9 @@ def leak_of(folder: Path, callbacks: list[Any], **arguments: Any) -> dict[str, A
 
 
 @pytest.mark.fresh
-def test_a_tensor_kept_at_each_step_is_named_with_its_bytes_and_line(tmp_path: Path) -> None:
+def test_a_tensor_kept_at_each_step_is_named_with_its_bytes_and_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     leak = leak_of(tmp_path, [Keeps()])
     assert (leak["verdict"], leak["where"]) == ("leak", "tensors")
     assert leak["bytes_per_step"] == pytest.approx(LEAK_BYTES, rel=0.25)
@@ -58,6 +60,9 @@ def test_a_tensor_kept_at_each_step_is_named_with_its_bytes_and_line(tmp_path: P
     assert top["count_per_step"] == pytest.approx(1, rel=0.2)
     assert top["whose"] == "user"
     assert leak["full_at_step"] > 160
+    said = " ".join(capfd.readouterr().err.split())
+    assert said.count("host memory grows") == 1, "in a line while the training runs"
+    assert ": held by Keeps.kept, +1 a step, made at test_leak_detector.py:" in said
 
 
 @pytest.mark.fresh
@@ -76,14 +81,6 @@ def test_a_training_without_a_leak_is_left_in_peace(tmp_path: Path, capfd: pytes
     assert leak["suspects"] == []
     assert "grows" not in capfd.readouterr().err
     assert not tracemalloc.is_tracing()
-
-
-@pytest.mark.fresh
-def test_a_live_line_says_what_grows_and_who_holds_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    leak_of(tmp_path, [Keeps()])
-    said = " ".join(capfd.readouterr().err.split())
-    assert said.count("host memory grows") == 1
-    assert ": held by Keeps.kept, +1 a step, made at test_leak_detector.py:" in said
 
 
 class Shares(TrainerCallback):

@@ -12,15 +12,15 @@ USAGE = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argumen
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "code"),
+    ("first", "text", "words", "code"),
     [
-        (USAGE, ["--help"], 0),
-        (USAGE, ["-h"], 0),
-        (USAGE, ["--learning"], 2),
-        ("import no_such_module_at_all\n", [], 1),
-        ("print('x'\n", [], 1),
-        ("import torch\n" + USAGE, ["--help"], 0),
-        ("import torch\n" + USAGE, ["--learning"], 2),
+        ("", USAGE, ["--help"], 0),
+        ("", USAGE, ["-h"], 0),
+        ("", USAGE, ["--learning"], 2),
+        ("", "import no_such_module_at_all\n", [], 1),
+        ("", "print('x'\n", [], 1),
+        ("import torch\n", USAGE, ["--help"], 0),
+        ("import torch\n", USAGE, ["--learning"], 2),
     ],
     ids=[
         "help",
@@ -32,9 +32,12 @@ USAGE = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argumen
         "a wrong option with torch",
     ],
 )
-def test_usage_texts_and_first_lines_leave_nothing(tmp_path: Path, text: str, words: list[str], code: int) -> None:
+def test_usage_texts_and_first_lines_leave_nothing(
+    tmp_path: Path, first: str, text: str, words: list[str], code: int
+) -> None:
     (tmp_path / "a.py").write_text(text)
-    plain = run(python("a.py", *words), tmp_path)
+    plain = run(python("a.py", *words), tmp_path)  # torch says nothing when it is imported
+    (tmp_path / "a.py").write_text(first + text)
     with_us = run([*RUN, "a.py", *words], tmp_path)
     assert plain.code == code
     begin = "" if code == 0 else f"{BEGIN}a.py; your run is not changed. Report at the end.\n"
