@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.launch.commands import REPORT, Watched, python, run, taken_apart, watched
+from tests.forked import Forked
+from tests.launch.commands import REPORT, Watched, environment, python, run, taken_apart, watched
 
 PLAIN = """
 import sys
@@ -77,12 +78,13 @@ def report_in(folder: Path) -> dict[str, Any]:
 def as_alone(folder: Path, text: str) -> tuple[Watched, dict[str, Any]]:
     """The outcome of this script when it is watched; what it prints and its exit code are the same without us."""
     (folder / "script.py").write_text(text)
-    plain = run(python("script.py"), folder)
+    code, out, _ = Forked(folder / "script.py", [], folder, environment()).wait()
     with_us = watched(["script.py"], folder)
-    assert (with_us.plain.code, with_us.plain.out) == (plain.code, plain.out), with_us.plain.err
+    assert (with_us.plain.code, with_us.plain.out) == (code, out), with_us.plain.err
     return with_us, report_in(folder)
 
 
+@pytest.mark.fresh
 def test_the_leak_of_a_plain_loop_is_found_with_its_holder_and_line(tmp_path: Path) -> None:
     result, report = as_alone(tmp_path, PLAIN + "main(150)\n")
     assert (report["steps"], report["run"]["end"], report["leak"]["verdict"]) == (150, "finished", "leak")
@@ -103,10 +105,12 @@ del rows
 """
 
 
-def test_what_was_before_the_first_step_is_told_with_its_peak_and_its_curve(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(LARGE_AT_FIRST + PLAIN + "main(60)\n")
-    result = watched(["script.py"], tmp_path)
-    report = report_in(tmp_path)
+@pytest.mark.fresh
+def test_what_was_before_the_first_step_is_told_with_its_peak_and_its_curve_and_an_error_at_the_end(
+    tmp_path: Path,
+) -> None:
+    result, report = as_alone(tmp_path, LARGE_AT_FIRST + PLAIN + "main(60)\nraise ValueError('afterwards')\n")
+    assert (result.plain.code, report["run"]["end"], report["steps"]) == (1, "exception", 60)
     peak = report["peaks"][0]
     assert (peak["where"], peak["phase"]) == ("host", "startup")
     assert peak["bytes"] == report["host"]["rss_peak_bytes"] >= report["host"]["rss_end_bytes"] + 200 * 2**20
@@ -128,6 +132,7 @@ BY_HAND = PLAIN.replace("torch.optim.AdamW(model.parameters())", "None").replace
 )
 
 
+@pytest.mark.fresh
 def test_a_loop_that_no_optimizer_tells_of_is_told_what_to_add(tmp_path: Path) -> None:
     result, report = as_alone(tmp_path, BY_HAND + "watching = None\nmain(150)\n")
     assert (report["steps"], len(report["hints"])) == (0, 1)
@@ -163,11 +168,7 @@ def test_a_plain_loop_that_is_killed_is_told_of_with_its_last_step(tmp_path: Pat
     assert report["killed"]["step"] in (41, 42)
 
 
-def test_an_error_ends_the_report_of_a_plain_loop(tmp_path: Path) -> None:
-    result, report = as_alone(tmp_path, PLAIN + "main(50)\nraise ValueError('afterwards')\n")
-    assert (result.plain.code, report["run"]["end"], report["steps"]) == (1, "exception", 50)
-
-
+@pytest.mark.fresh
 def test_memory_that_runs_out_in_the_backward_pass_of_a_plain_loop(tmp_path: Path) -> None:
     text = PLAIN.replace("torch.randn(32, 64)", "torch.randn(32 if step < 40 else 300_000, 64)")
     limit = "import resource\nresource.setrlimit(resource.RLIMIT_DATA, (900 * 2**20,) * 2)\n"
@@ -177,10 +178,11 @@ def test_memory_that_runs_out_in_the_backward_pass_of_a_plain_loop(tmp_path: Pat
     assert "300,000" in result.report
 
 
+@pytest.mark.fresh
 def test_a_script_that_calls_watch_is_watched_once_and_its_report_printed_once(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(PLAIN + "import forgather_mem\nwith forgather_mem.watch():\n    main(60)\n")
-    alone = run(python("script.py"), tmp_path)
-    assert alone.err.count(REPORT) == 1
+    _, _, alone = Forked(tmp_path / "script.py", [], tmp_path, environment()).wait()
+    assert alone.count(REPORT) == 1
     result = taken_apart(run([*python("-m", "forgather_mem", "run"), "script.py"], tmp_path))
     assert (result.report.count(REPORT), result.plain.code) == (1, 0)
     assert len(list(tmp_path.glob("forgather_mem/*/report.json"))) == 2
