@@ -6,7 +6,9 @@ each command that it is asked for in a fork of itself, so that a case takes mill
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import json
 import os
 import random
@@ -18,6 +20,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import traceback
 import zlib
 from collections.abc import Callable, Iterator
@@ -321,12 +324,17 @@ FOLDERS: dict[str, Make] = {
 
 
 def serve() -> None:
-    from forgather_mem.cli import app, report  # noqa: F401
+    import numpy  # noqa: F401  # of the curves
+
+    from forgather_mem.cli import app
     from forgather_mem.reporting import (
         html,  # noqa: F401
         run_dir,  # noqa: F401
     )
 
+    # What only the first command imports is not imported in each fork
+    with tempfile.TemporaryDirectory() as empty, contextlib.redirect_stderr(io.StringIO()):
+        app.dispatch(["report", empty])
     for line in sys.stdin:
         asked = json.loads(line)
         child = os.fork()
