@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 from forgather_mem.callbacks import (
     ClearCacheCallback,
@@ -31,6 +31,18 @@ def all_callbacks() -> list[TrainerCallback]:
         PeakMemory(),
         MemoryCallback(),
     ]
+
+
+class RunsOutOfMemoryOnce(Trainer):
+    """In its third step, so that it begins anew where `auto_find_batch_size` is on."""
+
+    failed = False
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.failed and self.state.global_step == 2:
+            self.failed = True
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return super().training_step(*args, **kwargs)
 
 
 def captured(rules: list[Rule], **options: Any) -> tuple[MemoryCallback, Capture]:

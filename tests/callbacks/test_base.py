@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import Trainer, TrainerCallback
+from transformers import TrainerCallback
 
 from forgather_mem.callbacks import (
     ClearCacheCallback,
@@ -20,7 +20,7 @@ from forgather_mem.callbacks import (
 from forgather_mem.engine.run_of import run_of
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every
-from tests.callbacks.common import Steps, all_callbacks, captured, read_events
+from tests.callbacks.common import RunsOutOfMemoryOnce, Steps, all_callbacks, captured, read_events
 from tests.training import make_trainer
 
 
@@ -60,16 +60,6 @@ def test_one_callback_serves_several_trainings(tmp_path: Path) -> None:
     assert [s.step for s in capture.samples if "host/rss_bytes" in s.values] == [1, 2, 3]  # of the last run
     for name in ("a", "b"):
         assert read_events(tmp_path / name, "mem_host/rss_gib") == [1, 2, 3]
-
-
-class RunsOutOfMemoryOnce(Trainer):
-    failed = False
-
-    def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        if not self.failed and self.state.global_step == 2:
-            self.failed = True
-            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return super().training_step(*args, **kwargs)
 
 
 def test_a_restart_with_a_smaller_batch_begins_a_new_run(tmp_path: Path) -> None:

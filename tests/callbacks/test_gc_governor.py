@@ -12,7 +12,7 @@ from typing import Any
 
 import accelerate
 import pytest
-from transformers import Trainer, TrainerCallback
+from transformers import TrainerCallback
 
 from forgather_mem import load_callbacks
 from forgather_mem.actions.freeze import frees_aged_cycles
@@ -20,6 +20,7 @@ from forgather_mem.callbacks import MemoryCallback, ScheduledGarbageCollector, g
 from forgather_mem.engine.run import Run
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.records import Moment
+from tests.callbacks.common import RunsOutOfMemoryOnce
 from tests.training import fingerprint, make_trainer
 
 pytestmark = pytest.mark.alone(forked=True)
@@ -258,20 +259,13 @@ def test_two_trainings_that_overlap_restore_together(tmp_path: Path) -> None:
     make_trainer(tmp_path / "outer", [ScheduledGarbageCollector(every_steps=2), TrainsInside()], max_steps=4).train()
 
 
-class FailsOnce(Trainer):
-    failed = False
-
-    def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        if not self.failed and self.state.global_step == 3:
-            self.failed = True
-            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return super().training_step(*args, **kwargs)
-
-
 def test_a_restart_with_a_smaller_batch_is_governed_again(tmp_path: Path) -> None:
     cycles = MakesCycles(3)
     callbacks = [cycles, ScheduledGarbageCollector(every_steps=2)]
-    make_trainer(tmp_path, callbacks, trainer_class=FailsOnce, auto_find_batch_size=True, max_steps=3).train()
+    settings: dict[str, Any] = {"auto_find_batch_size": True, "max_steps": 3}
+    trainer = make_trainer(tmp_path, callbacks, trainer_class=RunsOutOfMemoryOnce, **settings)
+    trainer.train()
+    assert trainer.failed  # type: ignore[attr-defined]
     assert cycles.enabled == {False}
     assert cycles.frozen[-1] > 100_000
 

@@ -19,12 +19,12 @@ from forgather_mem import load_callbacks
 from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.engine.run_of import run_of
 from forgather_mem.formats.ring import read_ring
-from forgather_mem.loops.training_loop import TrainingLoop
 from forgather_mem.sinks import BlackBoxSink, JsonlSink
 from forgather_mem.telemetry.records import Finding, Moment, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
-from tests.training import make_trainer, tiny_model
+from tests.training import make_trainer
+from tests.ways_to_train import by_loop, by_trainer
 
 
 def ctrl_c(*_: object) -> None:
@@ -65,26 +65,6 @@ def open_files(folder: Path) -> set[str]:
     with contextlib.suppress(FileNotFoundError):  # the listing's own
         return {file for link in links if os.path.lexists(link) and str(folder) in (file := os.readlink(link))}
     return set()
-
-
-def by_trainer(folder: Path, callbacks: list[TrainerCallback]) -> tuple[Any, Callable[[], None]]:
-    trainer = make_trainer(folder, callbacks, max_steps=3)
-    return trainer, lambda: trainer.train() and None
-
-
-def by_loop(folder: Path, callbacks: list[TrainerCallback]) -> tuple[Any, Callable[[], None]]:
-    from types import SimpleNamespace
-
-    model = tiny_model()
-    loop = TrainingLoop(model, args=SimpleNamespace(output_dir=str(folder)), callbacks=callbacks)
-
-    def train() -> None:
-        with loop.train(), loop.epoch():
-            for _ in range(3):
-                with loop.step():
-                    pass
-
-    return loop, train
 
 
 def by_plain_calls(folder: Path, callbacks: list[TrainerCallback]) -> tuple[Any, Callable[[], None]]:

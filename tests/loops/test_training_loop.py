@@ -17,6 +17,7 @@ from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.events import EVENTS
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
+from tests.phase_notes import PhaseNotes
 from tests.training import Tokens, make_trainer, tiny_model
 
 
@@ -135,24 +136,11 @@ def test_our_callbacks_work_in_a_plain_loop(tmp_path: Path) -> None:
 
 
 def test_phases_are_known_from_hooks() -> None:
-    seen: list[str] = []
-
-    class Phases:
-        def begin(self, run: Any) -> None:
-            run.watch_phases(self)
-
-        def phase_begin(self, phase: str) -> None:
-            seen.append(phase)
-
-        def phase_end(self, phase: str) -> None: ...
-
-        def __call__(self, moment: Any, sample: Any) -> dict[str, float]:
-            return {}
-
-    loop = plain_loop([MemoryCallback([Rule(Every(steps=1), [Phases()])])])
+    phases = PhaseNotes()
+    loop = plain_loop([MemoryCallback([Rule(Every(steps=1), [phases])])])
     train_plainly(loop, steps=2, accumulation=2, evaluate="epoch")
     step = ["data", *["forward", "backward"] * 2, "optimizer"]
-    assert seen == ["startup", *step, *step, "data", "evaluate"]
+    assert phases.seen == ["startup", *step, *step, "data", "evaluate"]
 
 
 @pytest.mark.usefixtures("nothing_frozen")

@@ -11,7 +11,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,12 +20,12 @@ from transformers import TrainerCallback
 from forgather_mem import attach, load_callbacks
 from forgather_mem.callbacks import JsonLogger, MemoryCallback, OOMReporter, TBMemoryLogger
 from forgather_mem.engine.run_of import run_of
-from forgather_mem.loops.training_loop import TrainingLoop
 from forgather_mem.sinks import BlackBoxSink, ConsoleSink, JsonlSink
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.engine.test_closing import open_files
-from tests.training import make_trainer, tiny_model
+from tests.training import make_trainer
+from tests.ways_to_train import by_loop, by_trainer
 
 
 @pytest.fixture(autouse=True)
@@ -126,23 +125,6 @@ def callbacks_of(folder: Path, calls: Calls) -> list[TrainerCallback]:
     return [*load_callbacks("callbacks/watch.yaml"), TBMemoryLogger(logging_dir=folder / "tb"), JsonLogger(), ours]
 
 
-def by_trainer(folder: Path, callbacks: list[TrainerCallback]) -> tuple[Any, Callable[[], None]]:
-    trainer = make_trainer(folder, callbacks, max_steps=4)
-    return trainer, lambda: trainer.train() and None
-
-
-def by_loop(folder: Path, callbacks: list[TrainerCallback]) -> tuple[Any, Callable[[], None]]:
-    loop = TrainingLoop(tiny_model(), args=SimpleNamespace(output_dir=str(folder)), callbacks=callbacks)
-
-    def train() -> None:
-        with loop.train(), loop.epoch():
-            for _ in range(4):
-                with loop.step():
-                    pass
-
-    return loop, train
-
-
 @pytest.mark.parametrize("way", [by_trainer, by_loop])
 @pytest.mark.parametrize(("then", "code"), [(exits, 7), (fails, 1), (goes_on, 0)])
 def test_a_forked_child_of_a_training_writes_nothing_of_the_parents(
@@ -175,9 +157,9 @@ def test_a_forked_child_of_a_training_writes_nothing_of_the_parents(
     assert {line.split()[0] for line in calls.read_text().splitlines()} == {parent}
     assert (tmp_path / "changed").read_text() == ""
     (report,) = (tmp_path / "out").rglob("report.json")
-    assert json.loads(report.read_bytes())["steps"] == 4
+    assert json.loads(report.read_bytes())["steps"] == 3
     said = capfd.readouterr().err
-    assert [said.count(f"forgather-mem: step {step}: host") for step in (1, 2, 3, 4)] == [1, 1, 1, 1]
+    assert [said.count(f"forgather-mem: step {step}: host") for step in (1, 2, 3)] == [1, 1, 1]
 
 
 def trained(folder: Path) -> str:

@@ -16,6 +16,7 @@ from forgather_mem.callbacks import (
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.callbacks.common import Steps, captured
+from tests.phase_notes import PhaseNotes
 from tests.training import make_trainer
 
 
@@ -70,27 +71,18 @@ def test_the_names_that_the_link_wraps_exist(tmp_path: Path) -> None:
 
 
 def test_the_phases_of_a_step_come_in_their_order(tmp_path: Path) -> None:
-    seen: list[str] = []
-
-    class Phases:
-        def begin(self, run: Any) -> None:
-            run.watch_phases(self)
-
-        def phase_begin(self, phase: str) -> None:
-            seen.append(phase)
-
-        def phase_end(self, phase: str) -> None:
-            pass
-
+    class Notes(PhaseNotes):
         def __call__(self, moment: Any, sample: Any) -> dict[str, float]:
-            seen.append(f"step {moment.step}")
+            self.seen.append(f"step {moment.step}")
             return {}
 
+    notes = Notes()
+
     settings = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
-    callback = MemoryCallback([Rule(Every(steps=1), [Phases()])])
+    callback = MemoryCallback([Rule(Every(steps=1), [notes])])
     make_trainer(tmp_path, [callback], max_steps=2, gradient_accumulation_steps=2, **settings).train()
     micro = ["forward", "backward"] * 2
-    assert seen == [
+    assert notes.seen == [
         "startup",
         *["data", *micro, "optimizer", "step 1"],
         *["data", *micro, "optimizer", "step 2", "evaluate", "save"],

@@ -14,6 +14,7 @@ import torch
 from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every
+from tests.phase_notes import PhaseNotes
 
 
 class Checkpoints:
@@ -82,29 +83,13 @@ class LikeForgathers:
             self.model(torch.ones(1, 4))
 
 
-class Phases:
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    def begin(self, run: Any) -> None:
-        run.watch_phases(self)
-
-    def phase_begin(self, phase: str) -> None:
-        self.seen.append(phase)
-
-    def phase_end(self, phase: str) -> None: ...
-
-    def __call__(self, moment: Any, sample: Any) -> dict[str, float]:
-        return {}
-
-
-def watched(phases: Phases) -> list[Any]:
+def watched(phases: PhaseNotes) -> list[Any]:
     """Two callbacks, which share one link: nothing is told twice."""
-    return [MemoryCallback([Rule(Every(steps=1), [phases])]), MemoryCallback([Rule(Every(steps=1), [Phases()])])]
+    return [MemoryCallback([Rule(Every(steps=1), [phases])]), MemoryCallback([Rule(Every(steps=1), [PhaseNotes()])])]
 
 
 def test_each_phase_is_told_once_and_in_its_order(tmp_path: Path) -> None:
-    phases = Phases()
+    phases = PhaseNotes()
     trainer = LikeForgathers(tmp_path, watched(phases))
     trainer.train()
     step = [*["data", "forward", "backward"] * 2, "optimizer"]
@@ -126,7 +111,7 @@ def test_before_the_optimizers_step_there_is_an_event_with_the_gradients_in_plac
 
 @pytest.mark.parametrize("fail_at", [-1, 1])
 def test_after_a_training_nothing_of_the_phases_is_left(tmp_path: Path, fail_at: int) -> None:
-    trainer = LikeForgathers(tmp_path, watched(Phases()), fail_at)
+    trainer = LikeForgathers(tmp_path, watched(PhaseNotes()), fail_at)
     if fail_at < 0:
         trainer.train()
     else:
