@@ -111,7 +111,6 @@ class FailureContext:
         workers_bytes: Total memory of the data workers.
         heap_free_bytes: Freed host memory that the C library keeps.
         leak: How to fix the leak that has filled memory; None if nothing leaks.
-        first_optimizer_step: Whether the optimizer did not have its state yet.
     """
 
     where: Literal["host", "device"]
@@ -134,7 +133,6 @@ class FailureContext:
     workers_bytes: int | None = None
     heap_free_bytes: int | None = None
     leak: str | None = None
-    first_optimizer_step: bool = False
 
     @property
     def capacity_bytes(self) -> int | None:

@@ -91,7 +91,6 @@ def explained(
         predictions=story.predictions,
         workers_bytes=memory.in_use.get("data workers"),
         leak=_cure(leak) if leaks else None,
-        first_optimizer_step=story.phase == "optimizer" and story.is_first,
     )
     settings = settings or RunSettings(is_trainers=not _TRAINERS.isdisjoint(story.functions))
     advice = advise(failure, settings, uses)

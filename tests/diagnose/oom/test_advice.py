@@ -81,7 +81,6 @@ class Machine:
             rows=rows,
             length=length,
             parts=parts,
-            first_optimizer_step=phase == "optimizer" and step == 1,
         )
 
 

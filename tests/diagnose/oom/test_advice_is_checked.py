@@ -16,7 +16,7 @@ def in_the_optimizer(**known: Any) -> FailureContext:
     parts = {"parameters": 400 * MIB, "gradients": 400 * MIB}
     return FailureContext(
         where="host", phase="optimizer", step=1, used_bytes=LIMIT - 40 * MIB, free_bytes=40 * MIB,
-        requested_bytes=400 * MIB, first_optimizer_step=True, parts=parts, **known,
+        requested_bytes=400 * MIB, parts=parts, **known,
     )  # fmt: skip
 
 

@@ -63,7 +63,7 @@ def test_only_smaller_states_are_advised() -> None:
         arguments={"optim": "adamw_torch_4bit"}, trained_numbers=numbers, trained_bytes=4 * numbers,
         largest_trained=4096**2, adafactor_bytes=states_of(tensors)["adafactor"], state_bytes=states_of(tensors),
     )  # fmt: skip
-    failure = FailureContext(where="device", phase="optimizer", step=1, first_optimizer_step=True)
+    failure = FailureContext(where="device", phase="optimizer", step=1)
     optims = [change.set["optim"] for change in advise(failure, settings).changes if "optim" in change.set]
     assert optims == ["adafactor", "sgd"]
 

@@ -22,7 +22,7 @@ def test_what_passes_keep_has_no_part_in_a_batch_that_could_not_be_made() -> Non
 
 def test_the_first_optimizer_step_gets_an_optimizer_whose_state_fits() -> None:
     parts = {"parameters": 2 * GIB, "gradients": 2 * GIB, "optimizer": 3 * GIB}
-    failure = failed("optimizer", parts=parts, first_optimizer_step=True)
+    failure = failed("optimizer", parts=parts)
     advice = advise(failure, settings())
     change = advice.changes[0]
     assert change.set == {"optim": "adafactor"}
