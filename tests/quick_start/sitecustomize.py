@@ -40,23 +40,23 @@ def _with_names_kept(execute, module):
         module.define_import_structure = functools.partial(_kept_or_read, read)
 
 
-def _kept_or_read(read, module_path, prefix=None):
+def _kept_or_read(read, module_path, **prefix):  # which transformers 4.46 does not know
     models = str(module_path).removesuffix("/__init__.py")
     if os.path.basename(models) != "models":
-        return read(module_path, prefix)
+        return read(module_path, **prefix)
     installed_ns = os.stat(os.path.join(models, "__init__.py")).st_mtime_ns
-    kept = os.path.join(_KEPT, f"names.{models.replace('/', '.')}.{prefix}.{installed_ns}")
+    kept = os.path.join(_KEPT, f"names.{models.replace('/', '.')}.{prefix.get('prefix')}.{installed_ns}")
     try:
         with open(kept, "rb") as file:
             return marshal.load(file)
     except (OSError, EOFError, ValueError):
-        names = read(module_path, prefix)
+        names = read(module_path, **prefix)
     try:
         os.makedirs(_KEPT, exist_ok=True)
         with open(f"{kept}.{os.getpid()}", "wb") as file:
             marshal.dump(names, file)
         os.replace(f"{kept}.{os.getpid()}", kept)
-    except OSError:  # of another user, or too long a name: each process reads
+    except (OSError, ValueError):  # of another user, too long a name, or not what marshal takes: each process reads
         pass
     return names
 
