@@ -68,6 +68,7 @@ class RunFacts:
         devices: Name and size in bytes of the devices in use, by index; an empty name if it is not known.
         error: Type and first line of the exception that ended it, where several processes train.
         micro_batches: Number of micro-batches per step, whose gradients are summed.
+        counts_passes: Whether its steps are backward passes, because no optimizer was heard.
         is_observed: Whether its loop knows nothing of us: its first step is heard from the optimizer on.
     """
 
@@ -89,6 +90,7 @@ class RunFacts:
     event_folder: str | None = None
     micro_batches: int = 1
     is_observed: bool = False
+    counts_passes: bool = False
 
     def failed_by(self, error: BaseException) -> None:
         """Keep the error's type and first line if several processes train: who launched them prints those of all."""

@@ -7,6 +7,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from forgather_mem.launch.backward_passes import BackwardPasses
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.guard import FailureGuard
 
@@ -18,6 +19,8 @@ def meet_optimizers() -> None:
     """torch's optimizers have just been imported: hear of their steps."""
     torchs = sys.modules["torch.optim.optimizer"]
     hears = _FirstStep()
+    if (autograd := sys.modules.get("torch.autograd")) is not None:
+        hears.passes = BackwardPasses(autograd, hears.steps_over)
     torchs.register_optimizer_step_pre_hook(hears.before)
     torchs.register_optimizer_step_post_hook(hears.after)
 
@@ -37,21 +40,33 @@ def _of_lightning() -> list[Any]:
 
 
 class _FirstStep:
-    """Observes the loop of the first step that belongs to no training of ours; until then nothing is imported."""
+    """Observes the loop of the first step that belongs to no training of ours; until then nothing is imported.
+
+    Attributes:
+        passes: Tells of the steps of a loop without an optimizer.
+    """
 
     def __init__(self) -> None:
+        self.passes: BackwardPasses | None = None
         self._loop: ObservedLoop | None = None
         self._failed = False
         self._lock = threading.Lock()
 
     def before(self, optimizer: Any, *_: object) -> None:
-        if self._loop is None and not self._failed:
-            with self._lock:  # another thread may take its first step now
-                if self._loop is None and not _is_told_of():
-                    self._loop = FailureGuard().call("run", _observed_loop)
-                    self._failed = self._loop is None
+        if self.passes is not None:
+            self.passes.end()
+            self.passes = None
+        if self._loop is None:
+            self._observe()
         if self._loop is not None:
             self._loop.before(optimizer)
+
+    def steps_over(self, num_steps: int) -> None:
+        """So many steps are over in a loop without an optimizer."""
+        if self._loop is None:
+            self._observe()
+        if self._loop is not None:
+            self._loop.backward_ended(num_steps)
 
     def after(self, optimizer: Any, *_: object) -> None:
         if self._loop is not None:
@@ -59,6 +74,14 @@ class _FirstStep:
             if self._loop.is_over:
                 self._failed = self._loop.has_failed
                 self._loop = None
+
+    def _observe(self) -> None:
+        if self._failed:
+            return
+        with self._lock:  # another thread may take its first step now
+            if self._loop is None and not _is_told_of():
+                self._loop = FailureGuard().call("run", _observed_loop)
+                self._failed = self._loop is None
 
 
 def _is_told_of() -> bool:

@@ -68,7 +68,7 @@ def build_report(summary: RunSummary) -> RunReport:
         cache=_cache(summary),
         overhead=_overhead(summary, wall_s),
         switched_off=tuple(summary.switched_off),
-        hints=tuple(hints_of(peaks)) if facts.is_observed else (),
+        hints=tuple(hints_of(peaks, counts_passes=facts.counts_passes)) if facts.is_observed else (),
     )
 
 
