@@ -99,7 +99,7 @@ class ObservedLoop:
 
     def backward_ended(self, num_steps: int) -> None:
         """So many backward passes are over in a loop without an optimizer: each is taken for a step."""
-        self.fence.call("a loop", self._end_step, num_steps, of_passes=True)
+        self.fence.call("a loop", self._end_step, num_steps, True)
 
     def phase(self, phase: str) -> AbstractContextManager[None]:
         """The block is this phase, once the training has begun."""
@@ -151,7 +151,7 @@ class ObservedLoop:
         else:
             events.leave("optimizer")
 
-    def _end_step(self, num_steps: int, *, of_passes: bool = False) -> None:
+    def _end_step(self, num_steps: int, of_passes: bool = False) -> None:
         """The loop itself says that a step is over; where an optimizer is heard, that one counts."""
         events = self._events or self._begin()
         self._watches = events is not None and not RUNS.other_is_open(events.run())

@@ -98,7 +98,10 @@ def startup_sentences(report: RunReport) -> Iterator[str]:
         return
     found = {peak.where: peak for peak in reversed(report.peaks) if peak.phase == "startup"}
     sizes = "".join(f", {format_place(where)} {format_bytes(peak.bytes)}" for where, peak in sorted(found.items()))
-    until = "up to the first optimizer step" if any(peak.step for peak in found.values()) else "before the first step"
+    heard_at = max((peak.step or 0 for peak in found.values()), default=0)  # in a loop that is only observed
+    until = "before the first step" if not heard_at else "up to the first optimizer step"
+    if heard_at > 1:
+        until = f"up to step {heard_at:,}"
     yield f"{format_duration(report.run.startup_s)} {until}{', peak' if sizes else ''}{sizes.lstrip(',')}"
 
 

@@ -71,6 +71,10 @@ print(sum(parameter.sum().item() for parameter in line.parameters()))
 
 def report_in(folder: Path) -> dict[str, Any]:
     (path,) = folder.glob("forgather_mem/*/report.json")
+    return read(path)
+
+
+def read(path: Path) -> dict[str, Any]:
     report: dict[str, Any] = json.loads(path.read_text())
     return report
 
@@ -133,17 +137,37 @@ BY_HAND = PLAIN.replace("torch.optim.AdamW(model.parameters())", "None").replace
 
 
 @pytest.mark.fresh
-def test_a_loop_that_no_optimizer_tells_of_is_told_what_to_add(tmp_path: Path) -> None:
+def test_in_a_loop_without_an_optimizer_a_backward_pass_is_a_step(tmp_path: Path) -> None:
     result, report = as_alone(tmp_path, BY_HAND + "watching = None\nmain(150)\n")
-    assert (report["steps"], len(report["hints"])) == (0, 1)
-    assert "`watching.step()`" in " ".join(result.report.split())
+    assert (report["steps"], report["leak"]["verdict"]) == (150, "leak")
+    assert "local 'kept' of main" in report["leak"]["suspects"][0]["held_by"]
+    assert "each backward pass counts as a step" in " ".join(result.report.split())
     added = "import forgather_mem\nwatching = forgather_mem.watch()\nmain(150)\n"
-    (tmp_path / "script.py").write_text(BY_HAND + added)
-    assert "150 steps" in watched(["script.py"], tmp_path).report
-    report = json.loads(
-        max(tmp_path.glob("forgather_mem/*/report.json"), key=lambda path: path.stat().st_mtime).read_text()
+    (tmp_path / "script.py").write_text(
+        BY_HAND.replace("loss.backward()", "loss.backward(retain_graph=True); loss.backward()") + added
     )
-    assert (report["steps"], report["leak"]["verdict"], report.get("hints")) == (150, "leak", None)
+    assert "150 steps" in watched(["script.py"], tmp_path).report
+    (told,) = (one for one in map(read, tmp_path.glob("forgather_mem/*/report.json")) if one != report)
+    assert (told["steps"], told["leak"]["verdict"], told.get("hints")) == (150, "leak", None)
+
+
+@pytest.mark.fresh
+def test_the_first_optimizer_counts_also_after_many_passes(tmp_path: Path) -> None:
+    text = PLAIN.replace(
+        "        optimizer.step()\n        optimizer.zero_grad()\n",
+        "        if step % 20 == 19:\n            optimizer.step()\n            optimizer.zero_grad()\n",
+    )
+    _, report = as_alone(tmp_path, text + "main(1200)\n")
+    assert (report["steps"], report.get("hints")) == (60, None)
+
+
+@pytest.mark.fresh
+def test_a_loop_that_tells_of_no_pass_is_told_what_to_add(tmp_path: Path) -> None:
+    text = BY_HAND.replace("loss.backward()", "gradients = torch.autograd.grad(loss, list(model.parameters()))")
+    text = text.replace("parameter in model.parameters()", "parameter, gradient in zip(model.parameters(), gradients)")
+    result, report = as_alone(tmp_path, text.replace("parameter.grad", "gradient") + "watching = None\nmain(150)\n")
+    assert (report["steps"], len(report["hints"])) == (0, 1)
+    assert "No optimizer of torch was heard to step" in " ".join(result.report.split())
 
 
 def test_what_lightnings_trainer_does_is_heard(tmp_path: Path) -> None:
