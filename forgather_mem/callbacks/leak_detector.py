@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.diagnose.leaks.watch import LeakWatch
+from forgather_mem.telemetry.records import OWN_BUDGET_FRAC
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every, check_period
 
@@ -17,6 +18,7 @@ class LeakDetector(RuleCallback):
 
     Args:
         every_steps: Read the sizes at every Nth step. A verdict needs 16 readings over 60 steps after the warm-up.
+            After 128 readings without growth they become rarer if all our own code takes over 0.5 % of the time.
         look_closer: False disables the closer look: a leak is then reported without holder and line. The look takes
             about 0.04 s in total. Then the user's lines are traced for at most 10 steps with `sys.settrace`, in at
             most 0.1 s of its own time, to see which one adds to the holder; not while a debugger or coverage is
@@ -41,5 +43,6 @@ class LeakDetector(RuleCallback):
         if not isinstance(look_closer, bool):
             raise ValueError(f"LeakDetector(look_closer={look_closer!r}): look_closer is true or false")
         self.every_steps = every_steps
-        rules = [Rule(when=Every(steps=every_steps), do=[LeakWatch(look_closer)], name="LeakDetector")]
+        watch, when = LeakWatch(look_closer), Every(steps=every_steps)
+        rules = [Rule(when=when, do=[watch], name="LeakDetector", budget_frac=OWN_BUDGET_FRAC)]
         super().__init__(rules, enabled=enabled, strict=strict)

@@ -35,7 +35,7 @@ class EpochMonitor(Protocol):
 class MemoryCallback(RuleCallback):
     """Runs your own rules; without any it watches: reads everything that is cheap and changes nothing.
 
-    Watching reads at every step while that takes at most 0.5 % of the time, otherwise at every 2nd to 16th step.
+    Watching reads at every step while that takes at most 0.5 % of the time, otherwise at every 2nd to 64th step.
 
     Args:
         rules: What to do, and when. Default: the rules of `callbacks/watch.yaml`.
@@ -101,7 +101,12 @@ def watch_rules() -> list[Rule]:
             budget_frac=OWN_BUDGET_FRAC,
         ),
         Rule(when=AtEvent(*BETWEEN_STEPS), do=[collector, phases], name="watch between steps"),
-        Rule(when=Every(steps=10, at="pre_optimizer_step"), do=[TensorProbe(budget_frac=0.0005)], name="watch tensors"),
+        Rule(
+            when=Every(steps=10, at="pre_optimizer_step"),
+            do=[TensorProbe(budget_frac=0.0005)],
+            name="watch tensors",
+            budget_frac=OWN_BUDGET_FRAC,
+        ),
         Rule(when=Every(steps=50), do=[RankProbe()], name="watch ranks"),
     ]
 

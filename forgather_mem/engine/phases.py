@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from forgather_mem.system.own_time import SHORT_S, OwnTime
-from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
+from forgather_mem.system.own_time import OwnTime
+from forgather_mem.telemetry.events import OPAQUE_PHASES, PHASE_NUMBER, STEP_PHASES
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.protocols import PhaseWatcher, SeesBatch
+
+_clock = time.perf_counter  # looked up once: a step has four phases
 
 
 class PhaseStack:
@@ -27,7 +30,8 @@ class PhaseStack:
     """
 
     __slots__ = (
-        "_fence", "_stack", "_told", "_watchers", "failed", "in_step", "on_batch", "on_failure", "own",
+        "_beside", "_fence", "_stack", "_step_ended", "_told", "_watchers", "failed", "in_step", "on_batch",
+        "on_failure", "own",
     )  # fmt: skip
 
     def __init__(self, fence: FailureGuard | None = None) -> None:
@@ -37,6 +41,8 @@ class PhaseStack:
         self.on_batch: list[SeesBatch] = []
         self.on_failure: list[Callable[[BaseException], object]] = []
         self._fence = fence or FailureGuard()
+        self._beside: Any = None  # takes the number of each phase; see `PhaseWatcher`
+        self._step_ended: Callable[[int], object] | None = None
         self._stack: list[str] = []
         self._told: list[list[_Watching]] = []  # for each open phase, the watchers to notify of its end
         self._watchers: list[_Watching] = []
@@ -49,8 +55,10 @@ class PhaseStack:
         """From now on call `watcher` at every change; open phases begin for it now."""
         watching = _Watching(watcher)
         self._watchers.append(watching)
+        self._beside = getattr(watcher, "beside", None) or self._beside
+        self._step_ended = getattr(watcher, "step_ended", None) or self._step_ended
         for phase, told in zip(self._stack, self._told, strict=True):
-            told += self._begin((watching,), phase)
+            self._begin((watching,), phase, told)
 
     def enter(self, phase: str) -> bool:
         """Begin a phase. False if it belongs to an outer one and is not counted; then don't leave it."""
@@ -62,13 +70,15 @@ class PhaseStack:
                 self.leave("startup")
         if phase in STEP_PHASES:
             self.in_step = True
+            if self._beside is not None:
+                self._beside.phase = PHASE_NUMBER[phase]
         told: list[_Watching] = []
         self._stack.append(phase)
         self._told.append(told)
         if self._watchers:
-            began_s = time.perf_counter()
-            told += self._begin(self._watchers, phase)
-            self._spent(time.perf_counter() - began_s)
+            began_s = _clock()
+            self._begin(self._watchers, phase, told)
+            self.own.add_short(_clock() - began_s)
         return True
 
     def leave(self, phase: str) -> None:
@@ -79,36 +89,34 @@ class PhaseStack:
         while last != phase:
             last, told = self._stack.pop(), self._told.pop()
             if told:
-                began_s = time.perf_counter()
+                began_s = _clock()
                 for watching in told:
                     try:
-                        watching.watcher.phase_end(last)
+                        watching.end(last)
                         watching.strikes = 0
                     except Exception as error:
                         if not self._fence.strike(watching, error):
                             raise
-                self._spent(time.perf_counter() - began_s)
+                self.own.add_short(_clock() - began_s)
 
-    def _spent(self, took_s: float) -> None:
-        short_s = min(took_s, SHORT_S)
-        self.own.spent_s += short_s
-        self.own.long_s += took_s - short_s
-
-    def _begin(self, watchers: Sequence[_Watching], phase: str) -> list[_Watching]:
-        """Tell these that a phase begins; those who are to hear of its end."""
-        told = []
+    def _begin(self, watchers: Sequence[_Watching], phase: str, told: list[_Watching]) -> None:
+        """Tell these that a phase begins; `told` gets those who are to hear of its end."""
         rare = phase not in STEP_PHASES
         for watching in watchers:
-            watcher = watching.watcher
             try:
-                if not watching.off and (rare or getattr(watcher, "wants_begin", True)):
-                    watcher.phase_begin(phase)
-                    if rare or getattr(watcher, "wants_end", True):
+                if not watching.off and (rare or watching.always or watching.watcher.wants_begin):
+                    watching.begin(phase)
+                    if rare or watching.hears_ends or watching.watcher.wants_end:
                         told.append(watching)
             except Exception as error:
                 if not self._fence.strike(watching, error):
                     raise
-        return told
+
+    def step_ended(self, step: int) -> None:
+        """So many steps are done."""
+        self.in_step = False if self.in_step else self.in_step
+        if self._step_ended is not None:
+            self._step_ended(step)
 
     def fail(self) -> None:
         """An exception leaves the innermost phase; the first report is right, outer phases follow."""
@@ -126,17 +134,26 @@ class PhaseStack:
         for told in self._told:
             told.clear()
         self._watchers.clear()
+        self._beside = self._step_ended = None
         self.on_batch.clear()
         self.on_failure.clear()
 
 
 class _Watching:
-    """A watcher, with its failures in a row."""
+    """A watcher, with its members read once where that is possible, and its failures in a row.
 
-    __slots__ = ("name", "off", "strikes", "watcher")
+    Attributes:
+        always: Whether it has no `wants_begin`.
+        hears_ends: Whether it has no `wants_end`.
+    """
+
+    __slots__ = ("always", "begin", "end", "hears_ends", "name", "off", "strikes", "watcher")
 
     def __init__(self, watcher: PhaseWatcher) -> None:
-        self.watcher = watcher
+        self.watcher: Any = watcher
+        self.begin, self.end = watcher.phase_begin, watcher.phase_end
+        self.always = not hasattr(watcher, "wants_begin")
+        self.hears_ends = not hasattr(watcher, "wants_end")
         self.name = f"{type(watcher).__name__}'s phases"
         self.strikes = 0
         self.off = False

@@ -205,15 +205,22 @@ class Run:
 
     def handle(self, plan: EventSchedule, args: Any, state: Any, control: Any, objects: Objects) -> None:
         """Handle one event for one callback. Nothing is allocated when nothing is due."""
-        self.step = state.global_step
-        step = self.step + plan.offset
+        step = state.global_step
+        if step != self.step:
+            self.step = step
+            self.phases.step_ended(step)
+        step += plan.offset
         if plan.event == "epoch_end":
             plan.epochs += 1
-        elif plan.event == "step_end" and self.phases.in_step:
-            self.phases.in_step = False
-        due = not step % plan.period
-        urgent = not due and bool(plan.urgent) and self._is_urgent(plan)
-        if not (due or urgent) and not (plan.flushes and self._record.sample is not None) and not self.ledger.following:
+        due = urgent = False
+        for period in plan.periods:
+            if not step % period:
+                due = True
+                break
+        else:
+            urgent = bool(plan.urgent) and self._is_urgent(plan, step)
+        flushes = plan.flushes and bool(self._record.values)
+        if not (due or urgent or flushes or self.ledger.following):
             return
         recorder, own = self._recorder, self._recorder.own
         began = own.now()
@@ -223,9 +230,9 @@ class Run:
             recorder.flush()
         if (due or urgent) and not (plan.event == "step_end" and plan.seen_step == step):
             recorder.do(plan, Moment(plan.event, step, state.epoch, args, state, control, objects, self), urgent)
-        own.add(began, reading=bool(plan.paced))
-        if plan.flushes and self._record.sample is not None:
-            began, reads = own.now(), recorder.reads
+        began = own.add(began, reading=due and bool(plan.paced))
+        if plan.flushes and self._record.values:
+            reads = recorder.reads
             recorder.flush(began[0])  # the cost of writing appears in the next record
             own.add(began, reading=reads)
 
@@ -329,11 +336,11 @@ class Run:
         self._sinks.collect_problems(summary)
         summary.switched_off = list(dict.fromkeys(summary.switched_off + fence.switched_off))
 
-    def _is_urgent(self, plan: EventSchedule) -> bool:
+    def _is_urgent(self, plan: EventSchedule, step: int) -> bool:
         """Whether one of these works must read this step, although its rule's budget leaves it out."""
-        for work in plan.urgent:
+        for rule, work in plan.urgent:
             try:
-                if not work.off and work.is_urgent is not None and work.is_urgent():
+                if rule.is_usual(step) and not work.off and work.is_urgent is not None and work.is_urgent():
                     return True
             except Exception as error:
                 if not self.fence.strike(work, error):

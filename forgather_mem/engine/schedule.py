@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -16,11 +15,10 @@ from forgather_mem.telemetry.rule import Rule, name_of
 from forgather_mem.telemetry.triggers import Crossing
 from forgather_mem.units import format_share
 
-MAX_STRETCH = 16
+MAX_STRETCH = 64
 SHARE_RECORDS = 8
 # Of the budget: more often again only with some room, or it would go to and fro.
 _COMES_BACK_FRAC = 0.75
-_NEVER = 2**62
 
 
 class ArmedWork:
@@ -114,24 +112,23 @@ class EventSchedule:
 
     Attributes:
         rules: None of them in a plan that only follows up what was booked.
-        period: Greatest common divisor of the rules' step periods: a step that is no multiple of it has
-            nothing due here.
+        periods: The rules' step periods: a step that is a multiple of none has nothing due here.
         offset: 1 in events inside a step, where the trainer's count has not moved yet.
         flushes: Whether this callback is the last of ours in this event, so that it writes the record.
         epochs: Epochs ended so far, counted at `epoch_end` from the epoch in which we came in.
         seen_step: The step this plan has handled last; Forgather's trainer ends the last step of an epoch twice.
         paced: Those of the rules that keep to a budget.
-        urgent: The works that tell whether a step must be read, while steps are left out.
+        urgent: The works that tell whether a step must be read, while steps are left out, each with its rule.
     """
 
-    __slots__ = ("epochs", "event", "flushes", "offset", "paced", "period", "rules", "seen_step", "urgent")
+    __slots__ = ("epochs", "event", "flushes", "offset", "paced", "periods", "rules", "seen_step", "urgent")
 
     def __init__(self, event: str, rules: Sequence[ArmedRule], epoch: float | None) -> None:
         self.event = event
         self.rules = list(rules)
         self.paced = [rule for rule in self.rules if rule.budget_frac is not None]
-        self.urgent: list[ArmedWork] = []
-        self._find_period()
+        self.urgent: list[tuple[ArmedRule, ArmedWork]] = []
+        self._find_periods()
         self.offset = 1 if event in EVENTS_INSIDE_A_STEP else 0
         self.flushes = False
         self.epochs = int((epoch or 0.0) + 1e-6)
@@ -142,12 +139,12 @@ class EventSchedule:
         for rule in self.paced:
             rule.keep_to_budget(fixed_share, reading_share)
         stretched = [rule for rule in self.paced if rule.stretch > 1]
-        self.urgent = [work for rule in stretched for work in rule.works if work.is_urgent is not None]
+        self.urgent = [(rule, work) for rule in stretched for work in rule.works if work.is_urgent is not None]
         if self.paced:
-            self._find_period()
+            self._find_periods()
 
-    def _find_period(self) -> None:
-        self.period = math.gcd(*(rule.every_steps for rule in self.rules)) or _NEVER
+    def _find_periods(self) -> None:
+        self.periods = tuple(sorted({rule.every_steps for rule in self.rules}))
 
 
 class OverheadMeter:

@@ -16,12 +16,30 @@ import zlib
 from forgather_mem.files import open_real, remove_real
 from forgather_mem.system.descriptors import out_of_the_way
 from forgather_mem.system.forks import FORKS
-from forgather_mem.telemetry.events import EVENT_NUMBERS, PHASE_NUMBERS
+from forgather_mem.telemetry.events import EVENT_NUMBERS, PHASE_NUMBER
 
 TYPE_CHECKING = False  # importing typing would cost the parent a megabyte and 4 ms
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
+    from typing import Protocol
+
+    class LastState(Protocol):
+        """Where the state of a ring stands beside it, and survives this process.
+
+        Attributes:
+            pid: Whose it is; 0 when the ring needs it no more.
+            check: CRC of the ring's header.
+            phase: Its number in `PHASE_NUMBERS`.
+            time_s, step: As in `RingState`.
+        """
+
+        pid: int
+        check: int
+        phase: int
+        time_s: float
+        step: int
+
 
 # Sizes not read yet are NaN in the file and absent when read back. Adding a name requires another MAGIC, because
 # records become longer.
@@ -46,18 +64,17 @@ SAMPLES_AT = STATE_AT + 2 * CELL_BYTES
 NOTES_AT = SAMPLES_AT + NUM_SAMPLES * SAMPLE.size
 FILE_BYTES = NOTES_AT + NUM_NOTES * NOTE_STRIDE
 _NAN = float("nan")
-_PHASE, _EVENT, _END = (
-    {name: number for number, name in enumerate(names)} for names in (PHASE_NUMBERS, EVENT_NUMBERS, ENDS)
-)
-_PHASE_BYTE = {name: bytes([number]) for name, number in _PHASE.items()}
+_EVENT, _END = ({name: number for number, name in enumerate(names)} for names in (EVENT_NUMBERS, ENDS))
+_PHASE_BYTE = {name: bytes([number]) for name, number in PHASE_NUMBER.items()}
 # Looked up once: a training writes some records at every step.
 _state_bytes, _sample_bytes = STATE.pack, SAMPLE.pack
 _write, _time, _clock = os.pwrite, time.time, time.monotonic
 _LOOK_EVERY_S = 1.0
+STATE_EVERY_S = 0.1  # of steps whose states stand elsewhere, too
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def ring_name(rank: int) -> str:
+def ring_name(rank: int | str) -> str:
     """The file of one rank in a run's folder.
 
     >>> ring_name(0)
@@ -69,13 +86,18 @@ def ring_name(rank: int) -> str:
 class RingWriter:
     """Writes one ring, replacing an existing file. After a fork the child writes nothing.
 
-    Each write is one system call into the page cache (about 1 us). The file is not mapped: a store into a mapped
-    file that somebody has truncated, or whose disk is full, would end the process by SIGBUS. A write that fails is
-    left out. About once a second the file is looked at: one that was truncated or copied over begins anew.
+    Each write is one system call into the page cache: 1 us, or 15 us in a real step, from cold caches. The file is not
+    mapped: a store into a mapped file that somebody has truncated, or whose disk is full, would end the process by
+    SIGBUS. A write that fails is left out. About once a second the file is looked at: one that was truncated or copied
+    over begins anew.
 
     Args:
         path: The file; its folder exists.
         header: What `formats.ring` lists; JSON-able. Of too much text `argv` and `versions` are left out.
+        find_state: Gives, for the first bytes of the file, where its states stand beside it; None without.
+
+    Attributes:
+        beside: That place, for the one who knows the phases of a step to store them; None where each is written.
 
     Raises:
         OSError: when the file can't be made, or its disk has no room for it.
@@ -83,10 +105,15 @@ class RingWriter:
 
     __slots__ = (
         "__weakref__", "_file", "_forks", "_header", "_inode", "_looked_s", "_notes", "_phase_at", "_samples",
-        "_states", "_values", "path", "problem", "since_s", "step",
+        "_stated_s", "_states", "_values", "beside", "path", "problem", "since_s", "step",
     )  # fmt: skip
 
-    def __init__(self, path: str | Path, header: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        header: Mapping[str, object],
+        find_state: Callable[[bytes], LastState | None] = lambda header: None,
+    ) -> None:
         step = header.get("step")
         self.step = step if isinstance(step, int) else 0  # step of the last state written
         self.problem: str | None = None  # why something is missing in the file
@@ -98,7 +125,8 @@ class RingWriter:
         self.path, self.since_s = path, 0.0  # for `formats.stalls`
         self._file = _new_file(str(path), self._header)
         self._inode = _inode(self._file)
-        self._looked_s = _time()
+        self._looked_s = self._stated_s = _time()
+        self.beside = find_state(self._header)
         self.state(self.step, "other")
 
     def state(self, step: int, phase: str, end: str = "running") -> None:
@@ -108,10 +136,22 @@ class RingWriter:
             self._states = number = self._states + 1
             at = STATE_AT + (number & 1) * CELL_BYTES
             self._phase_at = at + _PHASE_IN_STATE
-            now_s = _time()
+            now_s, told, beside = _time(), PHASE_NUMBER.get(phase, 0), self.beside
+            self._stated_s = now_s
+            if beside is not None:
+                beside.step, beside.phase, beside.time_s = step, told, now_s
             if end != "running":
                 self._looked_s = 0.0  # what stands there at last is to be whole
-            self._put(at, _state_bytes(number, now_s, step, _PHASE.get(phase, 0), _END.get(end, 0), number), now_s)
+            self._put(at, _state_bytes(number, now_s, step, told, _END.get(end, 0), number), now_s)
+
+    def step_ended(self, step: int) -> None:
+        """A step is over, of those whose states stand beside the ring."""
+        beside = self.beside
+        if beside is None or self._forks != FORKS.number:
+            return
+        beside.step, beside.phase, beside.time_s = step, 0, _time()
+        if not 0 <= beside.time_s - self._stated_s < STATE_EVERY_S:
+            self.state(step, "other")
 
     def phase(self, phase: str) -> None:
         """Another phase begins in the same step: one byte of the state changes, its time stays."""
@@ -166,7 +206,9 @@ class RingWriter:
 
     def close(self) -> None:
         """Close the file; what was written stays."""
-        self._forks = -1
+        if self.beside is not None and self._forks == FORKS.number:
+            self.beside.pid = 0
+        self._forks, self.beside = -1, None
         file, self._file = self._file, -1
         if file >= 0 and _inode(file) == self._inode:
             try:

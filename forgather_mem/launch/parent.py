@@ -10,6 +10,8 @@ import os
 import sys
 
 from forgather_mem.cli.run_arguments import Arguments, Command, UsageError, command_of
+from forgather_mem.formats.ring_memory import PLACE as STATES
+from forgather_mem.formats.ring_memory import StateMemory
 from forgather_mem.launch.sampler import Sampler
 from forgather_mem.launch.session_folder import PLACE, SessionFolder
 from forgather_mem.launch.short_runs import asks_for_help, is_worth_a_report
@@ -46,10 +48,13 @@ def run_command(words: Sequence[str]) -> int:
         _say(f"forgather-mem: watching {command.name}; your run is not changed. Report at the end.")
         if folder.problem is not None:
             _say(f"forgather-mem: {_instead(folder)}")
-    child = Child(command.argv, _environment(arguments, folder.path))
+    states = StateMemory()
+    child = Child(command.argv, _environment(arguments, folder.path) | {STATES: states.place})
     sampler = Sampler(folder.path, child.pid, command)
     ended = child.wait(sampler.look, LOOK_EVERY_S)
     sampler.end(ended)
+    if folder.path is not None:
+        states.settle(run_session.registered(folder.path))
     code = _tell(folder, arguments, command, ended, sampler)
     if code and ended.code == 0:
         return code

@@ -6,9 +6,10 @@ import os
 import socket
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forgather_mem.files import make_real_folder
+from forgather_mem.formats.ring_memory import own_state
 from forgather_mem.formats.ring_writer import RingWriter, ring_name
 from forgather_mem.formats.stalls import STALLS, may_stall
 from forgather_mem.system.cgroups import kill_counter
@@ -19,15 +20,25 @@ from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.run_session import register
 
+if TYPE_CHECKING:
+    from forgather_mem.formats.ring_writer import LastState
+
 
 class BlackBoxSink:
     """Records each change of phase, each record and each finding in `ring.rank{r}`, in the run's folder.
 
     Its content survives SIGKILL and the out-of-memory killer (see `formats.ring`); a record costs about a microsecond.
-    The file takes its 110 KiB at the start. Without a folder for the run there is no file.
+    The file takes its 110 KiB at the start. Without a folder for the run there is no file. Under `forgather-mem run`
+    the phases of steps stand in memory of the waiting parent, which writes them when this process has ended; the file
+    itself has a state every 0.1 s then.
+
+    Attributes:
+        beside: That memory, in which the run stores the phases of steps; None without a parent.
     """
 
     key = ("black box",)
+    beside: LastState | None = None
+    wants_begin = True
     wants_end = False  # of a step's phases: another phase, or the step's record, follows soon
 
     def __init__(self) -> None:
@@ -48,12 +59,13 @@ class BlackBoxSink:
         try:
             with may_stall(path):
                 make_real_folder(folder)
-                self._ring = RingWriter(path, _header(run))
+                self._ring = RingWriter(path, _header(run), own_state)
             STALLS.watch(self._ring)
         except OSError as error:
             self._problem = f"nothing written: {error.strerror or error}; {path}"
             return
-        self._run = run
+        self._run, self.beside = run, self._ring.beside
+        self.wants_begin = self.beside is None
         register(folder)
         run.watch_phases(self)
 
@@ -65,6 +77,10 @@ class BlackBoxSink:
             ring.phase(phase)
         else:
             ring.state(run.step, phase)
+
+    def step_ended(self, step: int) -> None:
+        if self._ring is not None:
+            self._ring.step_ended(step)
 
     def phase_end(self, phase: str) -> None:
         if self._ring is not None and self._run is not None:
@@ -103,13 +119,13 @@ class BlackBoxSink:
         return f"black box: {problem}" if problem else None
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_ring": None, "_run": None}  # an open file is this process's own
+        return {**self.__dict__, "_ring": None, "_run": None, "beside": None}  # an open file is this process's own
 
     def _close(self) -> None:
         if self._ring is not None:
             self._ring.close()
             STALLS.forget(self._ring)
-        self._ring = self._run = None
+        self._ring = self._run = self.beside = None
 
 
 def _header(run: RunInfo) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 
 from forgather_mem.system.procfs import KernelFile
@@ -17,9 +16,9 @@ class OwnTime:
     """Sums of what is spent in our own code, by the thread that trains.
 
     Waiting for a disk or a device counts, waiting for a busy processor does not: that wait meets whatever code is
-    running, and the training would have waited instead. The kernel tells how long the thread has waited (1 us a
-    reading). Where that is too much, in phases, all times up to `SHORT_S` count, and of longer ones what the waits
-    since the last `take` can't explain.
+    running, and the training would have waited instead. The kernel tells how long the thread has waited (5 us a
+    reading in a real step). Where that is too much, in phases, all times up to `SHORT_S` count, and of longer ones what
+    the waits since the last `take` can't explain.
 
     Attributes:
         spent_s: All that was spent since the last `take`, without such waits.
@@ -43,13 +42,22 @@ class OwnTime:
         """The clocks before something of ours, for `add`."""
         return time.perf_counter(), self._read_waited_s()
 
-    def add(self, began: Clocks, *, reading: bool = False) -> None:
-        """Add what has passed since; `reading`: in what can be done less often."""
-        waited_s = max(0.0, self._read_waited_s() - began[1])
-        spent_s = max(0.0, time.perf_counter() - began[0] - waited_s)
+    def add(self, began: Clocks, *, reading: bool = False) -> Clocks:
+        """Add what has passed since; `reading`: in what can be done less often. Returns the clocks now."""
+        now = self.now()
+        spent_s = max(0.0, now[0] - began[0] - max(0.0, now[1] - began[1]))
         self.spent_s += spent_s
         if reading:
             self.reading_s += spent_s
+        return now
+
+    def add_short(self, took_s: float) -> None:
+        """Add what has taken so long by the performance counter: most often less than a reading of the waits takes."""
+        if took_s <= SHORT_S:
+            self.spent_s += took_s
+        else:
+            self.spent_s += SHORT_S
+            self.long_s += took_s - SHORT_S
 
     def take(self) -> tuple[float, float]:
         """Our seconds since the last call: all of them, and those of readings that can be taken less often."""
@@ -66,6 +74,7 @@ class OwnTime:
 
     def _read_waited_s(self) -> float:
         """0 where the kernel does not tell."""
-        with contextlib.suppress(OSError, ValueError, IndexError):
+        try:
             return int(self._file.read(128).split()[1]) / 1e9
-        return 0.0
+        except (OSError, ValueError, IndexError):
+            return 0.0

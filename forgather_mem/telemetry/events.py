@@ -70,3 +70,4 @@ PHASES = tuple([name for name, _, _ in _PHASE_ROWS])
 STEP_PHASES = _with(_STEP, _PHASE_ROWS)
 OPAQUE_PHASES = _with(_OPAQUE, _PHASE_ROWS)
 PHASE_NUMBERS = _by_number(_PHASE_ROWS)
+PHASE_NUMBER = {name: number for number, name in enumerate(PHASE_NUMBERS)}

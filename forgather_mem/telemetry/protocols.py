@@ -126,6 +126,9 @@ class PhaseWatcher(Protocol):
 
     - `wants_begin: bool`: False: not called for them at all.
     - `wants_end: bool`: False: not called at their ends.
+
+    Two more, read once, are for the one that only keeps what was last: `beside`, whose `phase` is set to the number of
+    each phase of a step that begins (`events.PHASE_NUMBER`), and `step_ended(step)`, called when so many are done.
     """
 
     def phase_begin(self, phase: str) -> None:

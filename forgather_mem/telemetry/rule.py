@@ -18,7 +18,7 @@ class Rule:
         do: Probes and actions, or any callable `(moment, sample) -> mapping of name to number`.
         name: Used in messages; default: what it does and when.
         budget_frac: The fraction of the time that our code may take in total. Above it, this rule is checked only at
-            every 2nd, 4th, 8th or 16th of its steps, until the overhead is lower again. Default: no budget.
+            every 2nd, 4th, ... or 64th of its steps, until the overhead is lower again. Default: no budget.
 
     >>> from forgather_mem.telemetry.triggers import Every
     >>> Rule(when=Every(steps=0), do=[])

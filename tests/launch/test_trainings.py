@@ -227,7 +227,8 @@ class Killed:
         last = self.last_step()
         report = read_run(self.folder)
         assert report["run"]["end"] == "killed"
-        assert abs(report["killed"]["step"] - last) <= 1
+        # Without a parent that could add what stands in its memory, it is the state that is in the file every 0.1 s
+        assert -1 <= last - report["killed"]["step"] <= (30 if self.together else 1)
         assert report["killed"]["phase"] in ("data", "forward", "backward", "optimizer", "save", "other")
         assert report["host"]["rss_peak_bytes"] > 2**27
         if not self.together:

@@ -38,6 +38,11 @@ class LiveAlarm:
         self._calls, self._next_call, self._in_a_row = 0, _JUDGED_EVERY, 0
         self._given_back_at: dict[str, float] = {}
 
+    @property
+    def suspects(self) -> bool:
+        """Whether something has grown at the last judgement, or was printed and still stands."""
+        return self._in_a_row > 0 or self.alarm is not None
+
     def growing(self, series: Mapping[str, Series]) -> dict[str, Trend]:
         """The sizes that two judgements in a row have seen growing; call it after each reading."""
         self._calls += 1

@@ -27,6 +27,7 @@ from forgather_mem.units import format_bytes, format_duration
 
 NOTHING: Mapping[str, float] = {}
 _SHRUNK_FRAC = 0.9  # of its length when it was looked at
+_FEWEST_READINGS = 128  # before they may become rarer
 # Fraction of the elapsed time for the search for a distant holder at the first look; the second is the last resort.
 OWNERS_FRAC = 0.02
 
@@ -55,12 +56,18 @@ class LeakWatch:
         self._window_step: int | None = None
         self._looks = 0
         self._loader: weakref.ref[object] | None = None
+        self._num_readings = 0
+
+    def is_urgent(self) -> bool:
+        """Whether this reading is not to be left out: early in a run, or while something may grow."""
+        return self._num_readings < _FEWEST_READINGS or self._look is not None or self._live.suspects
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if self._sizes is None:
             return NOTHING
         if self._loader is None and (loader := moment.objects.get("train_dataloader")) is not None:
             self._loader = weakref.ref(loader)
+        self._num_readings += 1
         values = self._sizes.read(moment.step)
         self._keep(moment.step, values)
         if self._look is not None:
