@@ -81,6 +81,23 @@ class PhaseStack:
             self.own.add_short(_clock() - began_s)
         return True
 
+    def turn(self, phase: str, ended: Sequence[str]) -> None:
+        """Begin a phase of a step; whichever of these is open is over."""
+        stack = self._stack
+        if stack and stack[-1] in ended and not self._watchers and phase in STEP_PHASES:  # the same, in a few stores
+            stack[-1], self.failed, self.in_step = phase, None, True
+            if self._beside is not None:
+                self._beside.phase = PHASE_NUMBER[phase]
+            return
+        for one in ended:
+            self.leave(one)
+        self.enter(phase)
+
+    def turn_from(self, ended: str, phase: str) -> None:
+        """If it is this phase that is going on, it is over and another phase of a step begins."""
+        if self._stack and self._stack[-1] == ended:
+            self.turn(phase, (ended,))
+
     def leave(self, phase: str) -> None:
         """End a phase, and whatever was left open inside it."""
         if phase not in self._stack:

@@ -11,6 +11,7 @@ from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback, TrainerControl
 
 from forgather_mem.diagnose.oom.failing import close_fenced
+from forgather_mem.engine.phases import PhaseStack
 from forgather_mem.engine.run import Run
 from forgather_mem.engine.run_of import run_of
 from forgather_mem.loops.state import NoFlow, new_state
@@ -32,6 +33,8 @@ class LoopEvents:
     Attributes:
         state, control: As in a Trainer; the loop counts in `state`.
         handler: Transformers' own, with the callbacks.
+        quiet: The run's phases while no callback wants the events of a step or its batches: who tells of these may
+            then call `PhaseStack.turn` alone. None otherwise.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class LoopEvents:
         self.fence = FailureGuard()
         self._objects = objects
         self._run: Run | None = None
+        self.quiet: PhaseStack | None = None
         flow = DefaultFlowCallback() if isinstance(args, TrainingArguments) else NoFlow()
         self.handler = CallbackHandler([flow, *callbacks], model, None, optimizer, None)
         self.renew()
@@ -55,13 +59,13 @@ class LoopEvents:
         """Another training: its state and control are new ones."""
         self.state = new_state(self.args)
         self.control = TrainerControl()
-        self._run = None
+        self._run = self.quiet = None
 
     def fire(self, event: str, **objects: Any) -> None:
         """Call `on_<event>` of all callbacks; what is in `objects` is passed to them by name."""
-        if event in _OFTEN and not self._is_wanted(event):
-            return
         handler = self.handler
+        if event in _OFTEN and (self.quiet is not None or not self._is_wanted(event)):
+            return
         if self._objects is not None:
             handler.model, handler.optimizer = self._objects()
         try:
@@ -69,7 +73,13 @@ class LoopEvents:
         finally:
             if self._objects is not None:
                 handler.model = handler.optimizer = None
+        self._find_quiet()  # they change their minds in events only
         self.control = control if control is not None else self.control
+
+    def _find_quiet(self) -> None:
+        run, self.quiet = self.run(), None
+        if run is not None and not run.phases.on_batch and not any(map(self._is_wanted, _OFTEN)):
+            self.quiet = run.phases
 
     def _is_wanted(self, event: str) -> bool:
         for callback in self.handler.callbacks:
@@ -81,7 +91,7 @@ class LoopEvents:
     def run(self) -> Run | None:
         """The run of this training, if one of the callbacks is ours."""
         if self._run is None or self._run.closed:
-            self._run = self.fence.call("the run of a loop", run_of, self.state)
+            self._run, self.quiet = self.fence.call("the run of a loop", run_of, self.state), None
         return self._run
 
     def log(self, logs: Mapping[str, float]) -> None:
@@ -103,12 +113,15 @@ class LoopEvents:
 
     # ---- phases ----
 
-    def enter(self, phase: str) -> None:
-        """This phase begins; a backward pass that is open is over then."""
+    def enter(self, phase: str, *ended: str) -> None:
+        """This phase begins; a backward pass that is open, or one of `ended`, is over then."""
         run = self.run()
         if run is not None:
-            run.fence.call("phases", run.phases.leave, "backward")  # another micro-batch
-            run.fence.call("phases", run.phases.enter, phase)
+            try:
+                run.phases.turn(phase, ended or ("backward",))
+            except Exception as error:
+                if not run.fence.keeps("phases", error):
+                    raise
 
     def leave(self, phase: str) -> None:
         """This phase is over, if it is open."""
@@ -140,8 +153,8 @@ class LoopEvents:
 
     def forward_begins(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """The outermost module is called with these."""
-        self.enter("forward")
-        run = self.run()
+        self.enter("forward", "backward", "data")
+        run = self._run
         if run is not None:
             for see in run.phases.on_batch:
                 run.fence.call("batch", see, arguments, keywords)
@@ -151,9 +164,8 @@ class LoopEvents:
         run = self.run()
         if run is not None and outputs is None and sys.exc_info()[0] is not None:
             run.fence.call("phases", run.phases.fail)
-        elif run is not None and run.fence.call("phases", getattr, run.phases, "current") == "forward":
-            run.fence.call("phases", run.phases.leave, "forward")
-            run.fence.call("phases", run.phases.enter, "backward")
+        elif run is not None:
+            run.fence.call("phases", run.phases.turn_from, "forward", "backward")
 
     def optimizer_begins(self) -> None:
         """The gradients are there, and the optimizer is called."""

@@ -23,6 +23,8 @@ from forgather_mem.probes.tensors import live_objects
 from forgather_mem.system.process_end import PROCESS_END
 from forgather_mem.telemetry.guard import FailureGuard
 
+_thread, _is_compiling = threading.get_ident, torch.compiler.is_compiling  # looked up once
+_BEFORE_FORWARD = ("backward", "data")  # or before the optimizer
 MakeCallbacks = Callable[[], Sequence[TrainerCallback]]
 
 
@@ -104,58 +106,84 @@ class ObservedLoop:
     def phase(self, phase: str) -> AbstractContextManager[None]:
         """The block is this phase, once the training has begun."""
         events = self._events
-        return nullcontext() if events is None or threading.get_ident() != self._thread else events.phase(phase)
+        return nullcontext() if events is None or _thread() != self._thread else events.phase(phase)
 
     # ---- hooks: a failure of ours never reaches the loop ----
 
     def before(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """An optimizer's step begins."""
-        if not torch.compiler.is_compiling():
-            self.fence.call("a loop", self._optimizer_begins, optimizer)
+        if _is_compiling():
+            return
+        try:
+            events = self._events or self._begin()
+            self._watches = events is not None and not RUNS.other_is_open(events.run())
+            if events is not None and self._watches and _thread() == self._thread:
+                self._optimizer_begins(events)
+        except Exception as error:
+            if not self.fence.keeps("a loop", error):
+                raise
 
     def after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """An optimizer's step is over."""
-        if self._watches and not torch.compiler.is_compiling():
-            self.fence.call("a loop", self._optimizer_ends, optimizer)
+        if not self._watches or _is_compiling():
+            return
+        try:
+            events = self._events
+            if events is not None and _thread() == self._thread:
+                num_steps = self._rounds.ends_with(optimizer)
+                if num_steps:
+                    self._step_ends(events, num_steps)
+                else:
+                    events.leave("optimizer")
+        except Exception as error:
+            if not self.fence.keeps("a loop", error):
+                raise
 
     def _model_begins(self, model: torch.nn.Module, arguments: Arguments, keywords: Keywords) -> None:
-        if self._watches:
-            self.fence.call("a loop", self._forward_begins, model, arguments, keywords)
+        if not self._watches:
+            return
+        try:
+            events = self._events
+            if events is not None and _thread() == self._thread:
+                self._forward_begins(events, model, arguments, keywords)
+        except Exception as error:
+            if not self.fence.keeps("a loop", error):
+                raise
 
     def _model_ends(self, outputs: object) -> None:
-        if self._watches and self._events is not None and threading.get_ident() == self._thread:
-            self.fence.call("a loop", self._events.forward_ends, outputs)
+        if not self._watches:
+            return
+        try:
+            events = self._events
+            if events is not None and _thread() == self._thread:
+                if events.quiet is not None and outputs is not None:
+                    events.quiet.turn_from("forward", "backward")
+                else:
+                    events.forward_ends(outputs)
+        except Exception as error:
+            if not self.fence.keeps("a loop", error):
+                raise
 
     # ---- what they tell ----
 
-    def _optimizer_begins(self, optimizer: torch.optim.Optimizer) -> None:
-        events = self._events or self._begin()
-        self._watches = events is not None and not RUNS.other_is_open(events.run())
-        if events is None or not self._watches or threading.get_ident() != self._thread:
-            return
+    def _optimizer_begins(self, events: LoopEvents) -> None:
         if self._in_evaluation:
             self._evaluation_ends(events)
         if self._rounds.in_round:
             events.enter("optimizer")
-        else:
-            self._step_begins(events)
-            events.optimizer_begins()
-
-    def _optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
-        events = self._events
-        if events is None or threading.get_ident() != self._thread:
             return
-        num_steps = self._rounds.ends_with(optimizer)
-        if num_steps:
-            self._step_ends(events, num_steps)
+        if not self._in_step:
+            self._step_begins(events)
+        if events.quiet is not None:
+            events.quiet.turn("optimizer", _BEFORE_FORWARD)
         else:
-            events.leave("optimizer")
+            events.optimizer_begins()
 
     def _end_step(self, num_steps: int, of_passes: bool = False) -> None:
         """The loop itself says that a step is over; where an optimizer is heard, that one counts."""
         events = self._events or self._begin()
         self._watches = events is not None and not RUNS.other_is_open(events.run())
-        if events is None or not self._watches or self._rounds.optimizers or threading.get_ident() != self._thread:
+        if events is None or not self._watches or self._rounds.optimizers or _thread() != self._thread:
             return
         if self._in_evaluation:
             self._evaluation_ends(events)
@@ -167,18 +195,25 @@ class ObservedLoop:
             run.facts.counts_passes = of_passes
 
     def _step_ends(self, events: LoopEvents, num_steps: int) -> None:
-        events.optimizer_ends()
+        quiet = events.quiet
+        if quiet is None:
+            events.optimizer_ends()
         events.state.global_step += num_steps
-        events.fire("step_end")
+        if quiet is None:
+            events.fire("step_end")
         self._in_step = False
-        self._note_accumulation(events)
-        if self._models.are_heard_in_each_step():
+        if self._num_batches > 1:
+            self._note_accumulation(events)
+        if not self._models.are_heard_in_each_step():
+            events.leave("optimizer")
+        elif quiet is not None:
+            quiet.turn("data", ("optimizer",))
+        else:
             events.enter("data")
 
-    def _forward_begins(self, model: torch.nn.Module, arguments: Arguments, keywords: Keywords) -> None:
-        events = self._events
-        if events is None or threading.get_ident() != self._thread:
-            return
+    def _forward_begins(
+        self, events: LoopEvents, model: torch.nn.Module, arguments: Arguments, keywords: Keywords
+    ) -> None:
         trains = torch.is_grad_enabled()
         if not trains and not model.training:
             if not self._in_evaluation:
@@ -191,9 +226,13 @@ class ObservedLoop:
         if not trains:
             events.enter("forward")
             return
-        self._step_begins(events)
+        if not self._in_step:
+            self._step_begins(events)
         self._num_batches += 1
-        events.forward_begins(arguments, keywords)
+        if events.quiet is not None:
+            events.quiet.turn("forward", _BEFORE_FORWARD)
+        else:
+            events.forward_begins(arguments, keywords)
 
     def _begin(self) -> LoopEvents | None:
         with self._beginning:  # another thread's step comes after it
@@ -204,7 +243,7 @@ class ObservedLoop:
             return self._events
 
     def _begin_here(self) -> None:
-        self._thread = threading.get_ident()
+        self._thread = _thread()
         found = live_objects((torch.nn.Module, torch.optim.Optimizer))
         optimizers = [one for one in found if isinstance(one, torch.optim.Optimizer)]
         self._rounds = OptimizerRounds(one for one in optimizers if getattr(type(one).step, "hooked", False))
@@ -224,8 +263,9 @@ class ObservedLoop:
         if not self._in_step:
             self._in_step = True
             self._num_batches = 0
-            events.leave("data")
-            events.fire("step_begin")
+            if events.quiet is None:
+                events.leave("data")
+                events.fire("step_begin")
 
     def _evaluation_ends(self, events: LoopEvents) -> None:
         self._in_evaluation = False
