@@ -18,7 +18,8 @@ class LeakDetector(RuleCallback):
 
     Args:
         every_steps: Read the sizes at every Nth step. A verdict needs 16 readings over 60 steps after the warm-up.
-            After 128 readings without growth they become rarer if all our own code takes over 0.5 % of the time.
+            If all our own code takes over 0.5 % of the time and nothing grows, there are fewer: at least one in each
+            64th part of the steps so far.
         look_closer: False disables the closer look: a leak is then reported without holder and line. The look takes
             about 0.04 s in total. Then the user's lines are traced for at most 10 steps with `sys.settrace`, in at
             most 0.1 s of its own time, to see which one adds to the holder; not while a debugger or coverage is

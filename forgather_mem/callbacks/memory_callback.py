@@ -91,12 +91,13 @@ class MemoryCallback(RuleCallback):
 
 def watch_rules() -> list[Rule]:
     """The rules of `MemoryCallback()`: cheap readings only; no peak is reset, no kernel mark is touched."""
-    collector = PythonProbe(tracked_every_s=60.0)
+    host = HostProbe(slow_every_s=30.0, budget_frac=0.0005)
+    collector = PythonProbe(tracked_every_s=60.0, budget_frac=0.0005)
     phases = PhaseProbe(host_mark=False, reset_peaks=False, budget_frac=0.0005)
     return [
         Rule(
             when=Every(steps=1),
-            do=[HostProbe(slow_every_s=30.0), DeviceProbe(reset_peaks=False), collector, phases, CleanupProbe()],
+            do=[host, DeviceProbe(reset_peaks=False), collector, phases, CleanupProbe()],
             name="watch",
             budget_frac=OWN_BUDGET_FRAC,
         ),

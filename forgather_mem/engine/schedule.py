@@ -154,7 +154,7 @@ class OverheadMeter:
 
     def __init__(self) -> None:
         self._own_s = self._reading_s = self._all_s = 0.0
-        self._num_readings = -1  # one-off work at the start is not representative
+        self._num_readings = -2  # one-off work at the start, and the first writes, are not representative
 
     def took(
         self, own_s: float, reading_s: float, all_s: float, members: Iterable[Mapping[str, EventSchedule]]

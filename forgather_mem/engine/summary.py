@@ -134,7 +134,7 @@ class RunSummary:
         self.self_s = 0.0
         self.steady_self_s = self.steady_s = 0.0
         self.steady_steps = 0
-        self._begun = False  # the first record has been written
+        self._num_costs = 0
         self.findings: list[Finding] = []
         self.told = RunReport()
         self.switched_off: list[str] = []
@@ -195,11 +195,11 @@ class RunSummary:
 
     def add_step_cost(self, own_s: float, all_s: float, steps: int) -> None:
         """Add the steps of one record: our own time in them, their duration, and how many they are."""
-        if self._begun:
+        self._num_costs += 1
+        if self._num_costs > 2:  # what the first cost, and what it cost to write it, comes once
             self.steady_self_s += own_s
             self.steady_s += all_s
             self.steady_steps += steps
-        self._begun = True
 
     def _look_for_new(self, sample: Sample, phase: str | None) -> None:
         for name, value in sample.values.items():

@@ -140,7 +140,7 @@ class _Live:
         if probe.limits:
             rare.append(("the memory limit", LIMIT_EVERY_S, 0.0, self._limit_values))
         if probe.pss:
-            pss_s = resident_bytes(self.statm) * _PSS_S_PER_BYTE
+            pss_s = 2 * resident_bytes(self.statm) * _PSS_S_PER_BYTE  # the first is a guess: rather too much
             rare.append(("PSS", probe.slow_every_s, pss_s, self._pss_values))
         self._rare = [
             (what, TimeBudget(every_s, budget_frac=probe.budget_frac, expected_s=expected_s), reading)

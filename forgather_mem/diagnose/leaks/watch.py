@@ -27,7 +27,8 @@ from forgather_mem.units import format_bytes, format_duration
 
 NOTHING: Mapping[str, float] = {}
 _SHRUNK_FRAC = 0.9  # of its length when it was looked at
-_FEWEST_READINGS = 128  # before they may become rarer
+# Readings may be left out, but not so many that what happens meanwhile is more than this fraction of what was seen
+_WIDEST_GAP_FRAC = 1 / 64
 # Fraction of the elapsed time for the search for a distant holder at the first look; the second is the last resort.
 OWNERS_FRAC = 0.02
 
@@ -56,18 +57,22 @@ class LeakWatch:
         self._window_step: int | None = None
         self._looks = 0
         self._loader: weakref.ref[object] | None = None
-        self._num_readings = 0
+        self._run: RunInfo | None = run
+        self._read_at = run.step
 
     def is_urgent(self) -> bool:
-        """Whether this reading is not to be left out: early in a run, or while something may grow."""
-        return self._num_readings < _FEWEST_READINGS or self._look is not None or self._live.suspects
+        """Whether this reading is not to be left out: it is time for one, or something may grow."""
+        if self._run is None or self._look is not None or self._live.suspects:
+            return True
+        step = self._run.step
+        return step - self._read_at >= _WIDEST_GAP_FRAC * (step - self._first_step)
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if self._sizes is None:
             return NOTHING
         if self._loader is None and (loader := moment.objects.get("train_dataloader")) is not None:
             self._loader = weakref.ref(loader)
-        self._num_readings += 1
+        self._read_at = moment.step
         values = self._sizes.read(moment.step)
         self._keep(moment.step, values)
         if self._look is not None:
@@ -81,6 +86,7 @@ class LeakWatch:
 
     def end(self, run: RunInfo) -> None:
         sizes, self._sizes = self._sizes, None
+        self._run = None
         if sizes is None:
             return
         sizes.close()
