@@ -83,16 +83,19 @@ def run(words: Sequence[str], **environment: str) -> dict[str, float]:
 
 
 def black_box_us() -> dict[str, float]:
-    """What the black box writes, in microseconds: by `pwrite`, and as it would be through a shared mapping.
+    """What the black box writes, in us: by `pwrite`, in the parent's memory, and through a mapping of the file.
 
-    A store into a mapping that somebody has truncated, or whose disk is full, ends the process by SIGBUS.
+    A store into a mapped file that somebody has truncated, or whose disk is full, ends the process by SIGBUS.
     """
+    from forgather_mem.formats.ring_memory import PLACE, StateMemory, own_state
     from forgather_mem.formats.ring_writer import FILE_BYTES, NAMES, SAMPLE, SAMPLES_AT, RingWriter
 
     values = dict.fromkeys(NAMES, 1.0)
     numbers = (1, 1.0, 1, 0.5, 1, 0, *([1.0] * len(NAMES)), 1)
     with tempfile.TemporaryDirectory() as folder:
-        ring = RingWriter(Path(folder) / "ring", {})
+        ring, memory = RingWriter(Path(folder) / "ring", {}), StateMemory()
+        os.environ[PLACE] = memory.place
+        watched = RingWriter(Path(folder) / "watched", {}, own_state)
         with open(Path(folder) / "mapped", "w+b") as file:
             file.truncate(FILE_BYTES)
             mapped = mmap.mmap(file.fileno(), FILE_BYTES)
@@ -100,6 +103,8 @@ def black_box_us() -> dict[str, float]:
                 "a record": lambda: ring.sample(3, values, time_s=1.0, epoch=0.5),
                 "a step's first phase": lambda: ring.state(3, "data"),
                 "a further phase": lambda: ring.phase("forward"),
+                "a step under `run`": lambda: watched.step_ended(3),
+                "a phase under `run`": lambda: setattr(watched.beside, "phase", 3),
                 "a record's store, pwrite": lambda: os.pwrite(file.fileno(), SAMPLE.pack(*numbers), SAMPLES_AT),
                 "a record's store, mapped": lambda: SAMPLE.pack_into(mapped, SAMPLES_AT, *numbers),
             }
