@@ -39,7 +39,7 @@ def _passing_on(event: str) -> Callable[..., None]:
     def handle(
         self: RuleCallback, args: Args, state: State, control: Control, *metrics: object, **objects: object
     ) -> None:
-        if event in self._events:
+        if event in self._events and self.wants(event, getattr(state, "global_step", None)):
             self._event(event, args, state, control, objects)
 
     handle.__name__ = f"on_{event}"
@@ -82,9 +82,12 @@ class RuleCallback(TrainerCallback):
         """Numbers of the current or last training; None before the first. Switched off, there are none in it."""
         return self._run.summary if self._run is not None else self._summary
 
-    def wants(self, event: str) -> bool:
-        """Whether one of the rules, or something that is being followed, needs this event now."""
-        return event in self._events
+    def wants(self, event: str, steps_done: int | None) -> bool:
+        """Whether a rule, or what is being followed, needs this event after so many steps; None: after any number."""
+        if event not in self._events or steps_done is None:
+            return event in self._events
+        plan = self._plans.get(event)
+        return plan is None or self._following is not False or not plan.is_idle(steps_done)
 
     def close(self) -> None:
         """End the run now: flush what is open, restore what was changed. For a training that raised an exception."""

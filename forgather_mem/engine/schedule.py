@@ -143,6 +143,11 @@ class EventSchedule:
         if self.paced:
             self._find_periods()
 
+    def is_idle(self, steps_done: int) -> bool:
+        """Whether nothing is to be done at this event inside a step, so that it need not be handled."""
+        step = steps_done + self.offset
+        return bool(self.offset and self.rules) and not self.urgent and all(step % period for period in self.periods)
+
     def _find_periods(self) -> None:
         self.periods = tuple(sorted({rule.every_steps for rule in self.rules}))
 

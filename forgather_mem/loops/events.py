@@ -64,7 +64,7 @@ class LoopEvents:
     def fire(self, event: str, **objects: Any) -> None:
         """Call `on_<event>` of all callbacks; what is in `objects` is passed to them by name."""
         handler = self.handler
-        if event in _OFTEN and (self.quiet is not None or not self._is_wanted(event)):
+        if event in _OFTEN and (self.quiet is not None or not self._is_wanted(event, self.state.global_step)):
             return
         if self._objects is not None:
             handler.model, handler.optimizer = self._objects()
@@ -81,10 +81,10 @@ class LoopEvents:
         if run is not None and not run.phases.on_batch and not any(map(self._is_wanted, _OFTEN)):
             self.quiet = run.phases
 
-    def _is_wanted(self, event: str) -> bool:
+    def _is_wanted(self, event: str, steps_done: int | None = None) -> bool:
         for callback in self.handler.callbacks:
             wants = getattr(callback, "wants", None)  # of ours only
-            if wants is None or wants(event):
+            if wants is None or wants(event, steps_done):
                 return True
         return False
 

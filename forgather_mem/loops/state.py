@@ -14,7 +14,7 @@ from forgather_mem.telemetry.run_session import rank_and_size
 class NoFlow(DefaultFlowCallback):
     """The loop's own code decides when to log, evaluate and save; transformers warns if no flow callback does."""
 
-    def wants(self, event: str) -> bool:
+    def wants(self, event: str, steps_done: int | None) -> bool:
         """Whether this event is handled."""
         return False
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from forgather_mem.engine.phases import PhaseStack
-from forgather_mem.telemetry.events import OPAQUE_PHASES, PHASES, STEP_PHASES
+from forgather_mem.telemetry.events import OPAQUE_PHASES, PHASE_NUMBER, PHASES, STEP_PHASES
 from forgather_mem.telemetry.guard import MAX_STRIKES, FailureGuard
 
 
@@ -124,6 +126,60 @@ def test_the_end_of_a_run_ends_all_phases_and_forgets_who_watched() -> None:
     phases.enter("save")
     assert watcher.heard == ["+data", "-data"]
     assert phases.current == "save"
+
+
+_turns = st.lists(
+    st.tuples(st.sampled_from(sorted(STEP_PHASES)), st.sampled_from(["", "save", "evaluate"])), max_size=30
+)
+
+
+@given(_turns)
+def test_a_turn_is_the_same_whether_anybody_hears_of_it(turns: list[tuple[str, str]]) -> None:
+    silent, heard, watcher = PhaseStack(), PhaseStack(), Watcher()
+    heard.watch(watcher)
+    for phase, rare in turns:
+        for phases in (silent, heard):
+            phases.turn(phase, sorted(STEP_PHASES))
+            if rare:
+                phases.enter(rare)
+        assert silent.current == heard.current
+        assert silent.in_step == heard.in_step
+        for phases in (silent, heard):
+            if rare:
+                phases.leave(rare)
+    heard.close()
+    assert watcher.heard.count("+forward") == watcher.heard.count("-forward")
+
+
+def test_a_turn_from_a_phase_that_is_not_open_is_none() -> None:
+    phases = PhaseStack()
+    phases.turn_from("forward", "backward")
+    assert phases.current == "other"
+    phases.enter("evaluate")
+    phases.turn("forward", ("backward", "data"))
+    assert phases.current == "evaluate"
+
+
+def test_where_a_phase_is_only_stored_its_number_is() -> None:
+    class Keeps(Watcher):
+        beside = SimpleNamespace(phase=0)
+        steps: ClassVar[list[int]] = []
+
+        def step_ended(self, step: int) -> None:
+            self.steps.append(step)
+
+    phases, keeps = PhaseStack(), Keeps(wants_begin=False)
+    phases.watch(keeps)
+    for phase in ("data", "forward"):
+        phases.enter(phase)
+        assert keeps.beside.phase == PHASE_NUMBER[phase]
+    phases.turn("backward", ("forward",))
+    assert (keeps.beside.phase, keeps.heard) == (PHASE_NUMBER["backward"], [])
+    phases.step_ended(7)
+    assert (keeps.steps, phases.in_step) == ([7], False)
+    phases.forget()
+    phases.enter("optimizer")
+    assert keeps.beside.phase == PHASE_NUMBER["backward"], "in a forked child it is the parent's"
 
 
 _moves = st.lists(st.tuples(st.booleans(), st.sampled_from(sorted(set(PHASES) - {"other"}))), max_size=40)

@@ -376,3 +376,41 @@ def test_where_an_optimizer_is_heard_its_steps_count(watching: tuple[ObservedLoo
     loop, capture, _ = watching
     by_hand(loop, torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))], lr=0.1))
     assert [sample.step for sample in capture.samples] == list(range(1, STEPS + 1))
+
+
+@pytest.mark.parametrize(
+    ("when", "steps"),
+    [(Every(steps=5, at="pre_optimizer_step"), [5, 10]), (Every(epochs=1), [])],
+    ids=["each 5th", "none"],
+)
+def test_of_steps_in_which_nothing_is_due_the_phases_are_known_all_the_same(when: Every, steps: list[int]) -> None:
+    read: list[int] = []
+    seen: list[str] = []
+
+    def reads(moment: Any, sample: Any) -> dict[str, float]:
+        read.append(moment.step)
+        return {}
+
+    def phase() -> str:
+        run = loop._events.run() if loop._events is not None else None
+        return run.phase if run is not None else ""
+
+    class Looks(nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            seen.append(phase())
+            return super().forward(rows)
+
+    rule = Rule(when=when, do=[reads])
+    loop = ObservedLoop(default_arguments(), lambda: [MemoryCallback(rules=[rule], strict=True)])
+    loop.listen()
+    model = Looks(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(12):
+        loss = model(torch.ones(1, 2)).sum()
+        seen.append(phase())
+        loss.backward()
+        optimizer.step()
+        seen.append(phase())
+    loop.close()
+    assert seen[-6:] == ["forward", "backward", "data"] * 2
+    assert read == steps
