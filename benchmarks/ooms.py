@@ -1,14 +1,15 @@
 """How well is an out-of-memory error explained? Runs the scripts of tests/ooms/scripts, each under a limit of its own.
 
-    python benchmarks/ooms.py [--others] [--only NAME ...] [--json OUT] [--check]
+    python benchmarks/ooms.py [--others | --strangers] [--only NAME ...] [--json OUT] [--check]
 
 Each script is run alone, then by `forgather-mem run`, then alone with the first suggestion of the report applied as it
 stands: its `set` and `in_script` become options of the command line. Prints a line for each, then how many were right;
 then which of the real messages of tests/diagnose are recognised, beside what Lightning and accelerate recognise.
 
-With `--others` the scripts of tests/ooms/by_others, by somebody who did not know the diagnosis: what is suggested is
-written in the place of the script's own constants (`constants` in facts.json), or, where it is no number of theirs, is
-the patch of a reader who had only the script and this suggestion (patches/*.diff, which begins with the suggestion).
+With `--others` the scripts of tests/ooms/by_others, with `--strangers` those of tests/ooms/by_strangers, by people who
+did not know the diagnosis: what is suggested is written in the place of the script's own constants (`constants` in
+facts.json), or, where it is no number of theirs, is the patch of a reader who had only the script and this suggestion
+(patches/*.diff, which begins with the suggestion).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "tests" / "ooms" / "scripts"
 OTHERS = ROOT / "tests" / "ooms" / "by_others"
+STRANGERS = ROOT / "tests" / "ooms" / "by_strangers"
 RUN = [sys.executable, "-m", "forgather_mem", "run"]
 _SPEED = re.compile(r"^.*\d+%\|.*$\n?", re.M)
 
@@ -70,15 +72,15 @@ class Outcome:
         return same and ours[0] == ours[1]  # a script may use us itself
 
 
-def names(others: bool) -> list[str]:
-    """All scripts."""
-    return sorted(path.stem for path in (OTHERS if others else SCRIPTS).glob("*.py") if path.stem != "common")
+def names(folder: Path) -> list[str]:
+    """All scripts of a set."""
+    return sorted(path.stem for path in folder.glob("*.py") if path.stem != "common")
 
 
-def outcome_of(name: str, *, plain: bool = True, advice: bool = True, others: bool = False) -> Outcome:
-    """Run this script alone, watched, and with the first suggestion applied."""
-    path = (OTHERS if others else SCRIPTS) / f"{name}.py"
-    told = facts_of(name)["phase"] if others else re.findall(r"# phase: (.*)", path.read_text())[0]
+def outcome_of(name: str, *, plain: bool = True, advice: bool = True, of: Path = SCRIPTS) -> Outcome:
+    """Run this script of a set alone, watched, and with the first suggestion applied."""
+    path, others = of / f"{name}.py", of != SCRIPTS
+    told = facts_of(path)["phase"] if others else re.findall(r"# phase: (.*)", path.read_text())[0]
     found = Outcome(name, told.split(" or "))
     with tempfile.TemporaryDirectory() as folder:
         if plain:
@@ -92,24 +94,24 @@ def outcome_of(name: str, *, plain: bool = True, advice: bool = True, others: bo
             found.applied = [entries[0]["text"]] if others else options_of(entries[0])
             words = [str(path), *found.applied]
             if others:
-                words = [str(changed(name, entries[0], Path(folder)))]
+                words = [str(changed(path, entries[0], Path(folder)))]
             found.helped = _run([sys.executable, *words], Path(folder) / "helped")[0] == 0
     return found
 
 
-def facts_of(name: str) -> dict[str, Any]:
+def facts_of(script: Path) -> dict[str, Any]:
     """What the author of this script says of it."""
-    facts: dict[str, Any] = json.loads((OTHERS / "facts.json").read_text())[name]
+    facts: dict[str, Any] = json.loads((script.parent / "facts.json").read_text())[script.stem]
     return facts
 
 
-def changed(name: str, entry: dict[str, Any], folder: Path) -> Path:
+def changed(script: Path, entry: dict[str, Any], folder: Path) -> Path:
     """This script of others with the suggestion applied; as it is where nobody knows how."""
-    text = (OTHERS / f"{name}.py").read_text()
+    name, text = script.stem, script.read_text()
     path = folder / f"{name}.py"
     path.write_text(text)
-    patch = OTHERS / "patches" / f"{name}.diff"
-    constants = facts_of(name)["constants"]
+    patch = script.parent / "patches" / f"{name}.diff"
+    constants = facts_of(script)["constants"]
     values = {**entry["set"], **entry.get("in_script", {})}
     if values and all(key in constants for key in values):
         for key, value in values.items():
@@ -198,22 +200,24 @@ def _lightning() -> list[tuple[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--others", action="store_true", help="the scripts of tests/ooms/by_others")
+    parser.add_argument("--strangers", action="store_true", help="the scripts of tests/ooms/by_strangers")
     parser.add_argument("--only", nargs="*", help="names of scripts")
     parser.add_argument("--json", help="write the reports here")
     parser.add_argument("--no-plain", action="store_true", help="leave out the run alone")
     parser.add_argument("--no-advice", action="store_true", help="leave out the run with the suggestion applied")
     parser.add_argument("--check", action="store_true", help="fail below the goals")
     options = parser.parse_args()
-    print(f"{'script':<20}{'phase':<11}{'told':<11}{'requested':<11}{'report':<8}{'alike':<7}{'helped':<8}suggestion")
+    print(f"{'script':<25}{'phase':<11}{'told':<11}{'requested':<11}{'report':<8}{'alike':<7}{'helped':<8}suggestion")
     found = []
-    for name in options.only or names(options.others):
-        one = outcome_of(name, plain=not options.no_plain, advice=not options.no_advice, others=options.others)
+    folder = STRANGERS if options.strangers else OTHERS if options.others else SCRIPTS
+    for name in options.only or names(folder):
+        one = outcome_of(name, plain=not options.no_plain, advice=not options.no_advice, of=folder)
         found.append(one)
         exact = {None: "not said", True: "exact", False: "WRONG"}[one.requested_is_exact]
         alike = "-" if options.no_plain else "yes" if one.ends_alike else "NO"
         helped = {None: "-", True: "yes", False: "NO"}[one.helped]
         print(
-            f"{name:<20}{'/'.join(one.phases):<11.10}{one.told:<11}{exact:<11}{'yes' if one.oom else 'NO':<8}{alike:<7}"
+            f"{name:<25}{'/'.join(one.phases):<11.10}{one.told:<11}{exact:<11}{'yes' if one.oom else 'NO':<8}{alike:<7}"
             f"{helped:<8}{' '.join(one.applied)}",
             flush=True,
         )

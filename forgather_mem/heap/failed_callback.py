@@ -32,6 +32,7 @@ class CallbackFailure:
         source: That line's text.
         copied_bytes: Size of the tensors that were to be copied; None if `copy.deepcopy` was not running.
         copied: Which of "model" and "optimizer" they are.
+        is_users: Whether the user wrote the callback and can change it.
     """
 
     callback: str
@@ -39,6 +40,7 @@ class CallbackFailure:
     source: str
     copied_bytes: int | None = None
     copied: tuple[str, ...] = ()
+    is_users: bool = True
 
 
 def failed_callback(
@@ -59,7 +61,12 @@ def failed_callback(
             line, source = _line(inner)
             copied_bytes, copied = _copied(inner, model, optimizer)
             failure = CallbackFailure(
-                callback=called, line=line, source=source, copied_bytes=copied_bytes, copied=copied
+                callback=called,
+                line=line,
+                source=source,
+                copied_bytes=copied_bytes,
+                copied=copied,
+                is_users=any(is_user_file(frame.f_code.co_filename) for frame in inner),
             )
             return failure, index + 1
     return None

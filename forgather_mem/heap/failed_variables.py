@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
@@ -50,14 +51,28 @@ def held_variables(
     if hasattr(model, "parameters"):
         known.update(_storages([parameter.grad for parameter in model.parameters()]))
     found = []
+    from_library = False
     for frame in frames:
-        if is_user_file(frame.f_code.co_filename):
+        is_users = is_user_file(frame.f_code.co_filename)
+        if is_users:
             variables = frame_variables(frame)
-            found += [_held(name, value, frame, known) for name, value in variables.items()]
+            given = _parameters(frame) if from_library else ()
+            for name in given:  # the caller holds it, and nobody but the library can hold less
+                _new_bytes(variables.get(name), known)
+            found += [_held(name, value, frame, known) for name, value in variables.items() if name not in given]
             found += _attributes(variables.get("self"), known)
+        from_library = not is_users
     for other in others:
         found += _attributes(other, known)
     return sorted((held for held in found if held.num_bytes), key=lambda held: -held.num_bytes)
+
+
+def _parameters(frame: FrameType) -> tuple[str, ...]:
+    """Those of a function, without the object whose method it is."""
+    code = frame.f_code
+    starred = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + starred]
+    return tuple(name for name in names if name != "self")
 
 
 def _held(name: str, value: object, frame: FrameType, known: set[StorageKey]) -> HeldVariable:

@@ -304,6 +304,28 @@ def loop_that_fails(at: str, reporter: OOMReporter) -> None:
                 too_much()
 
 
+@pytest.mark.parametrize(("is_after", "phase"), [(False, "forward"), (True, "backward")])
+def test_a_loss_of_ones_own_belongs_to_the_forward_pass(is_after: bool, phase: str) -> None:
+    reporter = OOMReporter(strict=True)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    loop = TrainingLoop(model, optimizer, callbacks=[reporter])
+
+    def train() -> None:
+        with loop.train(), loop.epoch(), loop.step():
+            values = model(torch.ones(2, 4))
+            if not is_after:
+                too_much()
+            values.sum().backward()
+            too_much()
+
+    with pytest.raises(RuntimeError):
+        train()
+    assert reporter.summary is not None
+    assert reporter.summary.oom is not None
+    assert reporter.summary.oom["phase"] == phase
+
+
 @pytest.mark.parametrize("phase", ["forward", "backward", "optimizer", "evaluate", "save"])
 def test_a_loop_of_ones_own_is_told_of_too(phase: str) -> None:
     reporter = OOMReporter(strict=True)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 
 from forgather_mem.heap.failed_variables import HeldVariable, held_variables
 from forgather_mem.units import MIB
@@ -96,3 +97,12 @@ def test_a_container_that_holds_itself_ends() -> None:
         raise MemoryError
 
     assert found(held_variables(frames(goes_round))) == {"`around` of goes_round()": (1, True)}
+
+
+def test_what_a_library_hands_over_is_the_librarys() -> None:
+    def of_each(batch: torch.Tensor) -> None:
+        own = numbers(2)
+        raise MemoryError
+
+    held = held_variables(frames(lambda: tree_map(of_each, [numbers(3)])))
+    assert found(held) == {"`own` of of_each()": (2, False)}

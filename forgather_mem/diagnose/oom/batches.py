@@ -17,7 +17,7 @@ _UNSEEN = {"forward": 2.0, "backward": 1.25}
 _UNSEEN_ELSE = 1.5
 _UNSEEN_AT_THE_BEGIN = 4.0  # of a forward pass: the first large tensor was not to be had
 _STILL_OF_REQUEST = {"forward": 1.0, "backward": 0.25}
-_UNSEEN_DATA = 2.5  # of the array that could not be allocated: there are others, and copies
+UNSEEN_DATA = 2.5  # of the array that could not be allocated: there are others, and copies
 _EVALUATION = frozenset({"evaluate"})
 _ENOUGH_SHAPES = 4
 _FAR = 4.0  # times as long as any sample before
@@ -177,7 +177,7 @@ class Batches:
         if failure.used_bytes is None or failed is None or not failed.tokens:
             return None
         if failure.phase == "data" and failure.requested_bytes:
-            return failure.used_bytes + _UNSEEN_DATA * failure.requested_bytes * shape.tokens / failed.tokens
+            return failure.used_bytes + UNSEEN_DATA * failure.requested_bytes * shape.tokens / failed.tokens
         if not activations and not (requested and self._uses):
             return None
         unseen = _UNSEEN.get(failure.phase, _UNSEEN_ELSE)

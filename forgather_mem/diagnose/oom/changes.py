@@ -1,15 +1,17 @@
-"""Changes that reduce the memory of a training step: its batch, its length, what it keeps."""
+"""Changes that reduce the memory of a training step: its batch and how that is made, its length, what it keeps."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches, BatchShape
+from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, UNSEEN_DATA, Batches, BatchShape
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
 from forgather_mem.diagnose.oom.fit import binding, largest_that_fits
 from forgather_mem.telemetry.report import Change
+from forgather_mem.units import format_bytes
 
 NOT_MEASURED = "not measured"
 # An optimizer is named beside a smaller batch only if it saves this fraction of what was needed.
@@ -33,6 +35,9 @@ def step_changes(failure: FailureContext, settings: RunSettings, batches: Batche
         return [smaller, *shorter, *checkpointing]
     measured = [change for change in shorter if change.predicted_bytes is not None]
     guessed = [change for change in shorter if change.predicted_bytes is None]
+    if failure.rows is None and rows == 1 and not settings.is_trainers:  # nothing is known of the batch
+        note = f"the same step in smaller parts; {NOT_MEASURED}"
+        guessed.append(Change(text="smaller batches, and gradients of more of them in each step", note=note))
     return [*measured, *checkpointing, *guessed]
 
 
@@ -60,10 +65,71 @@ def jump(what: str, now: int, then: int) -> str:
     return f"{what} {now:,} -> {then:,}" if now >= _JUMP * then else ""
 
 
-def batch_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
+def data_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
+    """Batches could not be created: change what creates them, then their number."""
+    arguments = settings.arguments
+    workers = int(arguments.get("dataloader_num_workers") or 0)
+    changes = []
+    wanted, whole = failure.requested_bytes or 0, failure.capacity_bytes
+    one_array = failure.where == "host" and wanted > (math.inf if whole is None else whole)
+    # A worker begins with what this process has, and a limit of each process leaves it as much
+    alone = bool(workers) and failure.limits_each and wanted > (failure.free_bytes or math.inf)
+    if failure.in_sample and failure.line and (one_array or alone):
+        note = f"one array takes {format_bytes(wanted)}, whoever makes it, in whatever batch; {NOT_MEASURED}"
+        return [Change(text=f"less memory for one sample ({failure.line})", note=note)]
+    if workers and not one_array and not failure.limits_each:
+        changes.append(_fewer_workers(failure, workers))
+        if (arguments.get("dataloader_prefetch_factor") or 2) > 1:
+            changes.append(set_to(f"half the batches in flight; {NOT_MEASURED}", dataloader_prefetch_factor=1))
+    if settings.is_trainers and failure.stays_in_batch:
+        return [*changes, *_smaller_steps(failure, settings, batches)]
+    return changes + _batch_changes(failure, settings, batches)
+
+
+def _smaller_steps(failure: FailureContext, settings: RunSettings, batches: Batches) -> Iterator[Change]:
+    """A Trainer makes all batches of a step before it uses the first: parts of the same step take as much."""
+    rows = int(settings.arguments.get("per_device_train_batch_size") or 1)
+    accumulation = int(settings.arguments.get("gradient_accumulation_steps") or 1)
+    if rows * accumulation == 1:
+        return
+    fewer = rows // 2
+    while fewer > 1 and not _batch_fits(failure, fewer / rows):
+        fewer //= 2
+    values = {"per_device_train_batch_size": max(1, fewer)}
+    if accumulation > 1 and not _batch_fits(failure, max(1, fewer) / rows):
+        values["gradient_accumulation_steps"] = 1
+    why = "all batches of a step are made before its first is used, so accumulation saves nothing"
+    notes = (jump("batch", rows, max(1, fewer)), f"{CHANGES_TRAINING} (smaller steps)", why, NOT_MEASURED)
+    yield set_to("; ".join(filter(None, notes)), None, **values)
+
+
+def _batch_fits(failure: FailureContext, part: float) -> bool:
+    """Whether this part of the batch may be made."""
+    if failure.used_bytes is None or failure.capacity_bytes is None:
+        return part <= 1 / 4
+    needed = UNSEEN_DATA * (failure.requested_bytes or 0) * part
+    return failure.used_bytes + needed <= (1 - KEPT_FREE_FRAC) * failure.capacity_bytes
+
+
+def _batch_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
     """Changes for a batch that could not be created: memory of the passes plays no part."""
     checkpointing = list(_checkpointing(settings))
     return [change for change in step_changes(failure, settings, batches) if change not in checkpointing]
+
+
+def _fewer_workers(failure: FailureContext, workers: int) -> Change:
+    """The largest number that fits, if known; otherwise none, which always takes least."""
+    if not failure.workers_bytes or failure.requested_bytes is None or failure.capacity_bytes is None:
+        return set_to(f"samples are made in this process, slower; {NOT_MEASURED}", dataloader_num_workers=0)
+    each = failure.workers_bytes / workers
+    used = failure.capacity_bytes - (failure.free_bytes or 0)
+    over = used + failure.requested_bytes - (1 - KEPT_FREE_FRAC) * failure.capacity_bytes
+    left = max(0, int(workers - max(over, each) / each))
+    return set_to(
+        f"a worker takes {format_bytes(each)}",
+        round(used + failure.requested_bytes - (workers - left) * each),
+        dataloader_num_workers=left,
+    )
 
 
 def _fits(change: Change, failure: FailureContext, batches: Batches) -> bool:
@@ -187,3 +253,11 @@ def checkpointing_name(settings: RunSettings) -> str:
 
 def _as_text(settings: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def set_to(note: str | None = None, predicted_bytes: int | None = None, **values: object) -> Change:
+    """These arguments of a Trainer."""
+    text = ", ".join(
+        f"{name}={value!r}" if isinstance(value, str) else f"{name}={value}" for name, value in values.items()
+    )
+    return Change(text=text, set=values, predicted_bytes=predicted_bytes, note=note)

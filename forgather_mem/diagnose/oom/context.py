@@ -105,11 +105,14 @@ class FailureContext:
         frames: Names of the functions in the traceback, outermost first.
         callback: The callback that failed by itself.
         line: The innermost line of the user's own code: "train.py:41".
+        in_sample: Whether one sample of a data set was being made.
+        stays_in_batch: Whether what could not be made would have stayed in a batch of a Trainer until its step's end.
         variables: What the variables of the user's functions held, the largest first.
         array_type: The type of numbers of an array that could not be made: "float64".
         predictions: Number of batches that this evaluation had finished.
         workers_bytes: Total memory of the data workers.
         heap_free_bytes: Freed host memory that the C library keeps.
+        limits_each: Whether the limit is each process's own.
         leak: How to fix the leak that has filled memory; None if nothing leaks.
     """
 
@@ -127,11 +130,14 @@ class FailureContext:
     frames: Sequence[str] = ()
     callback: CallbackFailure | None = None
     line: str | None = None
+    in_sample: bool = False
+    stays_in_batch: bool = False
     variables: Sequence[HeldVariable] = ()
     array_type: str | None = None
     predictions: int | None = None
     workers_bytes: int | None = None
     heap_free_bytes: int | None = None
+    limits_each: bool = False
     leak: str | None = None
 
     @property

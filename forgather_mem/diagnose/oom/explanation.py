@@ -56,6 +56,8 @@ def story_outside(error: BaseException, rank: int = 0, reserve_bytes: int = 0) -
         functions=place.functions,
         callback=place.callback,
         line=place.line,
+        in_sample=place.in_sample,
+        stays_in_batch=place.stays_in_batch,
         variables=place.variables,
         batch=rows_outside_a_step(error, phase) or batch_on_the_way(error),
         memory=memory_then(found, phase, model, optimizer, reserve_bytes=reserve_bytes),
@@ -86,10 +88,13 @@ def explained(
         frames=story.functions,
         callback=story.callback,
         line=story.line,
+        in_sample=story.in_sample,
+        stays_in_batch=story.stays_in_batch,
         variables=story.variables,
         array_type=array_type(story.found.message),
         predictions=story.predictions,
         workers_bytes=memory.in_use.get("data workers"),
+        limits_each="RLIMIT" in (memory.limit or ""),
         leak=_cure(leak) if leaks else None,
     )
     settings = settings or RunSettings(is_trainers=not _TRAINERS.isdisjoint(story.functions))

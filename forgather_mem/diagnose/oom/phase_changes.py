@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 from collections.abc import Callable, Iterator, Mapping
 
 from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches, BatchShape
 from forgather_mem.diagnose.oom.changes import (
     CHANGES_TRAINING,
     NOT_MEASURED,
-    batch_changes,
+    data_changes,
     is_enough,
     jump,
+    set_to,
 )  # fmt: skip
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
 from forgather_mem.diagnose.oom.optimizer_sizes import family_of, passing_bytes
@@ -38,37 +38,14 @@ _MUCH_FRAC = (0.05, 0.1)  # of what is in use, outside a pass and in one: a vari
 _8_BIT, _PAGED = "adamw_bnb_8bit", "paged_adamw_32bit"
 
 
-def data_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
-    """Batches could not be created: change what creates them, then their number."""
-    arguments = settings.arguments
-    workers = int(arguments.get("dataloader_num_workers") or 0)
-    changes = []
-    one_array = failure.where == "host" and (failure.requested_bytes or 0) > (failure.capacity_bytes or math.inf)
-    if workers and not one_array:  # which is too large by itself, whoever creates it
-        changes.append(_fewer_workers(failure, workers))
-        if (arguments.get("dataloader_prefetch_factor") or 2) > 1:
-            changes.append(_set(f"half the batches in flight; {NOT_MEASURED}", dataloader_prefetch_factor=1))
-    return changes + batch_changes(failure, settings, batches)
-
-
-def _fewer_workers(failure: FailureContext, workers: int) -> Change:
-    """The largest number that fits, if known; otherwise none, which always takes least."""
-    if not failure.workers_bytes or failure.requested_bytes is None or failure.capacity_bytes is None:
-        return _set(f"samples are made in this process, slower; {NOT_MEASURED}", dataloader_num_workers=0)
-    each = failure.workers_bytes / workers
-    used = failure.capacity_bytes - (failure.free_bytes or 0)
-    over = used + failure.requested_bytes - (1 - KEPT_FREE_FRAC) * failure.capacity_bytes
-    left = max(0, int(workers - max(over, each) / each))
-    return _set(
-        f"a worker takes {format_bytes(each)}",
-        round(used + failure.requested_bytes - (workers - left) * each),
-        dataloader_num_workers=left,
-    )
-
-
 def callback_changes(failure: FailureContext, callback: CallbackFailure) -> list[Change]:
     """A callback's own memory does not fit: what it keeps or writes, not the training."""
     where = f"{callback.callback} ({callback.line})"
+    if not callback.is_users:
+        name = callback.callback.partition(".")[0]
+        taken = "" if callback.copied_bytes is None else f", and {format_bytes(callback.copied_bytes)} less"
+        note = f"{CHANGES_TRAINING} (without what it is there for{taken}); a smaller batch changes nothing of it"
+        return [Change(text=f"the training without {name}", note=note)]
     if callback.copied_bytes is None:
         return [Change(text=f"less memory in {where}", note="the training itself did not ask for it")]
     changes = [
@@ -94,15 +71,18 @@ def optimizer_changes(failure: FailureContext, settings: RunSettings, batches: B
 
 def _same_training(failure: FailureContext, settings: RunSettings) -> Iterator[Change]:
     """The same optimizer, kept elsewhere or without temporaries; on the host there is no elsewhere."""
+    if not settings.is_trainers and any(name.startswith("_multi_tensor_") for name in failure.frames):
+        note = f"one tensor after the other, the same numbers; {NOT_MEASURED}"
+        yield Change(text="foreach=False for the optimizer", in_script={"foreach": False}, note=note)
     if failure.where == "host":
         return
     if settings.optim == "adamw_torch":
-        yield _set(
+        yield set_to(
             f"no copies of all tensors at once ({format_bytes(settings.trained_bytes or 0)}); {NOT_MEASURED}",
             optim="adamw_torch_fused",
         )
     if family_of(settings.optim) == "adamw" and importlib.util.find_spec("bitsandbytes") is not None:
-        yield _set(f"states move to the host where the device is full, slower; {NOT_MEASURED}", optim=_PAGED)
+        yield set_to(f"states move to the host where the device is full, slower; {NOT_MEASURED}", optim=_PAGED)
     note = f"the optimizer's state on the host, slower; {NOT_MEASURED}"
     yield Change(text="DeepSpeed ZeRO or FSDP with offload", note=note)
 
@@ -121,7 +101,9 @@ def _other_optimizers(failure: FailureContext, settings: RunSettings) -> Iterato
         state = settings.state_of(name)
         if not is_there or name == settings.optim or state is None or (now is not None and state >= now):
             continue
-        yield _set(f"{CHANGES_TRAINING} (another optimizer); {note}", _with(name, state, failure, settings), optim=name)
+        yield set_to(
+            f"{CHANGES_TRAINING} (another optimizer); {note}", _with(name, state, failure, settings), optim=name
+        )
 
 
 def _with(optim: str, state_bytes: int, failure: FailureContext, settings: RunSettings) -> int | None:
@@ -144,13 +126,13 @@ def evaluate_changes(failure: FailureContext, settings: RunSettings, batches: Ba
         return smaller
     changes = []
     if failure.where == "device" and not arguments.get("eval_accumulation_steps"):
-        changes.append(_set("predictions go to the host after each batch", eval_accumulation_steps=1))
+        changes.append(set_to("predictions go to the host after each batch", eval_accumulation_steps=1))
     filtering = Change(
         text="preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1)",
         in_script={"preprocess_logits_for_metrics": "argmax"},
         note="metrics from token ids, not from the whole vocabulary",
     )
-    loss_only = _set("gives the loss only; to keep your metrics, see the next one", prediction_loss_only=True)
+    loss_only = set_to("gives the loss only; to keep your metrics, see the next one", prediction_loss_only=True)
     changes.append(loss_only)
     if not settings.filters_logits:
         changes.append(filtering)
@@ -169,10 +151,13 @@ def _smaller_evaluation(failure: FailureContext, settings: RunSettings, batches:
         estimate = batches.predicted(BatchShape(size, failure.length))
         note = None if estimate else f"smaller batches in evaluations; {NOT_MEASURED}"
         note = "; ".join(filter(None, (jump("batch", rows, size), note))) or None
-        yield _set(note, None if estimate is None else round(estimate.bytes), per_device_eval_batch_size=size)
+        yield set_to(note, None if estimate is None else round(estimate.bytes), per_device_eval_batch_size=size)
     elif failure.length:
         text = f"max length {failure.length // 2:,} in the evaluation set"
         yield Change(text=text, in_script={"max_length": failure.length // 2}, note=NOT_MEASURED)
+    elif failure.rows == 1:
+        text = "one sample in parts, as tiles of an image, or smaller samples in the evaluation"
+        yield Change(text=text, note=f"its batch is 1 already; {NOT_MEASURED}")
 
 
 def generate_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
@@ -180,9 +165,9 @@ def generate_changes(failure: FailureContext, settings: RunSettings, batches: Ba
     arguments, changes = settings.arguments, []
     rows = int(arguments.get("per_device_eval_batch_size") or 1)
     if arguments.get("predict_with_generate") and rows > 1:
-        changes.append(_set(f"fewer sequences at once; {NOT_MEASURED}", per_device_eval_batch_size=max(1, rows // 4)))
+        changes.append(set_to(f"fewer sequences at once; {NOT_MEASURED}", per_device_eval_batch_size=max(1, rows // 4)))
     if (arguments.get("generation_num_beams") or 1) > 1:
-        changes.append(_set(f"one sequence for each sample; {NOT_MEASURED}", generation_num_beams=1))
+        changes.append(set_to(f"one sequence for each sample; {NOT_MEASURED}", generation_num_beams=1))
     if not changes:
         few = _fewer_sequences(failure)
         text = f"generate from {few} prompt{'s' * (few != 1)} at a time"
@@ -190,7 +175,7 @@ def generate_changes(failure: FailureContext, settings: RunSettings, batches: Ba
     longest = arguments.get("generation_max_length")
     if longest:
         changes.append(
-            _set(f"keys and values of half as many tokens; {NOT_MEASURED}", generation_max_length=longest // 2)
+            set_to(f"keys and values of half as many tokens; {NOT_MEASURED}", generation_max_length=longest // 2)
         )
     else:
         changes.append(Change(text="half as many max_new_tokens", note=NOT_MEASURED))
@@ -216,13 +201,13 @@ def save_changes(failure: FailureContext, settings: RunSettings, batches: Batche
         return [Change(text=text, note=f"writing takes no second copy in memory; {NOT_MEASURED}")]
     arguments, changes = settings.arguments, []
     optimizer = not _SAVES_THE_OPTIMIZER.isdisjoint(failure.frames)
-    only_model = _set(f"{CHANGES_TRAINING} (a resumed run starts without optimizer state)", save_only_model=True)
+    only_model = set_to(f"{CHANGES_TRAINING} (a resumed run starts without optimizer state)", save_only_model=True)
     if optimizer and not arguments.get("save_only_model"):
         changes.append(only_model)
     if arguments.get("save_safetensors") and not optimizer:
-        changes.append(_set(f"tensors are written one by one; {NOT_MEASURED}", save_safetensors=False))
+        changes.append(set_to(f"tensors are written one by one; {NOT_MEASURED}", save_safetensors=False))
     changes.append(
-        _set(f"{CHANGES_TRAINING} (no checkpoint before its end); save the model after it", save_strategy="no")
+        set_to(f"{CHANGES_TRAINING} (no checkpoint before its end); save the model after it", save_strategy="no")
     )
     if not optimizer and not arguments.get("save_only_model"):
         changes.append(only_model)
@@ -294,13 +279,6 @@ def variable_changes(failure: FailureContext) -> Iterator[Change]:
             continue
         what = "use {} again, or delete it before" if loads else "keep less in {}"
         yield Change(text=f"{what.format(held.name)}: {format_bytes(held.num_bytes)}", note=held.line)
-
-
-def _set(note: str | None = None, predicted_bytes: int | None = None, **values: object) -> Change:
-    text = ", ".join(
-        f"{name}={value!r}" if isinstance(value, str) else f"{name}={value}" for name, value in values.items()
-    )
-    return Change(text=text, set=values, predicted_bytes=predicted_bytes, note=note)
 
 
 BY_PHASE: Mapping[str, Callable[[FailureContext, RunSettings, Batches], list[Change]]] = {

@@ -5,7 +5,6 @@ Everything is read from the traceback: nothing has to run during the training.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import os
 import sys
@@ -17,13 +16,14 @@ from typing import Any
 from forgather_mem.diagnose.oom.batch_uses import Batch, batch_of
 from forgather_mem.heap.failed_callback import CallbackFailure, failed_callback
 from forgather_mem.heap.failed_frames import chain
+from forgather_mem.heap.failed_lines import has_passed, is_closure, may_train, stays_in_batch, user_line
 from forgather_mem.heap.failed_variables import HeldVariable, held_variables
-from forgather_mem.heap.source_lines import is_user_file, place
-from forgather_mem.heap.syntax import Function, tree_of, without_inner
+from forgather_mem.heap.source_lines import is_user_file
 
 MAX_FRAMES = 2000
 _MODULE_FILE = "torch/nn/modules/module.py"
 _CALLS = ("_call_impl", "_wrapped_call_impl")
+_LIGHTNING_FILE = "/strategies/strategy.py"
 
 # End of a file's path, function names in it, phase. The outermost function listed here decides: whatever runs inside an
 # evaluation is evaluation, except in the pairs of `_INNER_COUNTS`.
@@ -51,7 +51,10 @@ _PHASES: tuple[tuple[str, frozenset[str], str], ...] = tuple(
         ("torch/utils/data/dataloader.py", "__iter__ __next__ _next_data", "data"),
         ("torch/optim/optimizer.py", "wrapper", "optimizer"),  # around each optimizer's step
         ("torch/optim/optimizer.py", "load_state_dict", "resume"),
+        ("torch/nn/utils/clip_grad.py", "", "backward"),  # as trainers tell it
         ("torch/_tensor.py", "backward", "backward"),
+        (_LIGHTNING_FILE, "training_step", "forward"),
+        (_LIGHTNING_FILE, "validation_step test_step predict_step", "evaluate"),
         ("deepspeed/runtime/engine.py", "backward", "backward"),
         ("deepspeed/runtime/engine.py", "step", "optimizer"),
         ("deepspeed/runtime/engine.py", "save_checkpoint save_16bit_model", "save"),
@@ -80,12 +83,13 @@ _ELSE = (
 )
 # Compiled code no longer shows the layers that it was made from.
 _COMPILED = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "<eval_with_key>", "torch/fx/")
+_TAKE_A_BATCH = ((_MODULE_FILE, _CALLS), (_LIGHTNING_FILE, ("training_step",)))
 # In `SourceLocation.functions`, stands for the `__init__` of a module.
 MODULE_IS_MADE = "Module.__init__"
 # What a callback does for itself: it copies, moves, writes or reads the state.
 _OF_CALLBACKS = (None, "save", "startup", "resume")
 _SAVE_EVENTS = (".on_save", ".on_save_checkpoint")
-_TRAINS = ("backward", "train", "fit")
+_EVALUATION_EVENTS = (".on_evaluate", ".on_predict", ".on_validation", ".on_test", ".on_sanity_check")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +103,9 @@ class Place:
         functions: The names of the functions, outermost first.
         callback: The callback in whose event it was raised, if no pass or evaluation ran in that.
         line: The innermost line of the user's own code: "train.py:41".
+        in_sample: Whether one sample of a data set was being made.
+        stays_in_batch: Whether what a Trainer's collator could not make would be in memory until the end of its step.
+        after_backward: Whether a function of the user's was behind a line that calls `backward`.
         variables: What the variables of the user's functions and the callbacks hold, the largest first.
     """
 
@@ -107,6 +114,9 @@ class Place:
     functions: tuple[str, ...]
     callback: CallbackFailure | None = None
     line: str | None = None
+    in_sample: bool = False
+    stays_in_batch: bool = False
+    after_backward: bool = False
     variables: tuple[HeldVariable, ...] = ()
 
 
@@ -121,15 +131,15 @@ def failure_place(
         optimizer: The optimizer, used to name what a callback copies, and what no variable of the user's holds alone.
         others: The trainer and its callbacks: what their attributes hold is told with the variables.
     """
-    frames = list(_frames(error))
+    failed = list(_lines(error))
+    frames = [frame for frame, _ in failed]
     functions = tuple(map(_function, frames))
-    lines = [place(file, frame.f_lineno) for frame in frames if is_user_file(file := frame.f_code.co_filename)]
+    line, in_sample = user_line(failed, error)
     found = failed_callback(frames, model, optimizer)
     inside = _phase(frames[found[1] :]) if found is not None else None
     if found is not None and inside in _OF_CALLBACKS:
         callback = found[0]
-        saves = inside == "save" or callback.callback.endswith(_SAVE_EVENTS)
-        phase, layer = "save" if saves else None, None
+        phase, layer = _phase_of_callback(callback.callback, inside), None
     else:
         callback, phase, layer = None, _phase(frames), _layer(frames, model)
     return Place(
@@ -137,14 +147,17 @@ def failure_place(
         layer=layer,
         functions=functions,
         callback=callback,
-        line=lines[-1] if lines else None,
+        line=line,
+        in_sample=in_sample,
+        stays_in_batch=stays_in_batch(frames),
+        after_backward=any(has_passed(*here, ("backward",)) for here in failed if _is_users(here[0])),
         variables=tuple(held_variables(frames, model, optimizer, others)),
     )
 
 
 def is_before_any_training(error: BaseException) -> bool:
     """Whether the script's own lines in the traceback are outside any loop, and not after a line that trains."""
-    return not any(_may_train(frame) for frame in _frames(error) if is_user_file(frame.f_code.co_filename))
+    return not any(may_train(*here) for here in _lines(error) if _is_users(here[0]))
 
 
 def trained_by(error: BaseException) -> tuple[object, object]:
@@ -174,9 +187,9 @@ def rows_outside_a_step(error: BaseException, phase: str) -> Batch | None:
 
 
 def batch_on_the_way(error: BaseException) -> Batch | None:
-    """The shape of the batch that the outermost module was called with; None outside modules."""
+    """The shape of the batch that the outermost module or Lightning's `training_step` was called with; None without."""
     for frame in _frames(error):
-        if frame.f_code.co_name in _CALLS and _file(frame).endswith(_MODULE_FILE):
+        if any(frame.f_code.co_name in names and _file(frame).endswith(file) for file, names in _TAKE_A_BATCH):
             variables = frame.f_locals
             batch = batch_of(variables.get("args", ()), variables.get("kwargs", {}))
             if isinstance(variables, dict):
@@ -186,27 +199,47 @@ def batch_on_the_way(error: BaseException) -> Batch | None:
 
 
 def _frames(error: BaseException) -> Iterator[FrameType]:
-    """All frames of the traceback, outermost first: the error's own, then those of its causes."""
+    return (frame for frame, _ in _lines(error))
+
+
+def _lines(error: BaseException) -> Iterator[tuple[FrameType, int]]:
+    """All frames of the traceback and their lines, outermost first: the error's own, then those of its causes.
+
+    A function that still runs, as one that leaves a `with` block, is by now on another line.
+    """
     count = 0
     for link in chain(error):
         part = link.__traceback__
         while part is not None and count < MAX_FRAMES:
-            yield part.tb_frame
+            yield part.tb_frame, part.tb_lineno
             part, count = part.tb_next, count + 1
+
+
+def _is_users(frame: FrameType) -> bool:
+    return is_user_file(frame.f_code.co_filename)
 
 
 def _phase(frames: list[FrameType]) -> str | None:
     for table in (_PHASES, _ELSE):
         found: str | None = None
+        in_closure = False
         for frame in frames:
             here = _phase_of(frame, table)
             if here is not None and (found is None or here in _INNER_COUNTS[found]):
                 found = here
+            in_closure |= found == "optimizer" and is_closure(frame)
             if found is not None and found not in _INNER_COUNTS:
                 return found
         if found is not None:
-            return found
+            return "forward" if found == "optimizer" and in_closure else found
     return None
+
+
+def _phase_of_callback(event: str, inside: str | None) -> str | None:
+    """Of what a callback does for itself, by what it does or else by its event."""
+    if inside == "save" or event.endswith(_SAVE_EVENTS):
+        return "save"
+    return "evaluate" if any(name in event for name in _EVALUATION_EVENTS) else None
 
 
 def _phase_of(frame: FrameType, table: Iterable[tuple[str, frozenset[str], str]]) -> str | None:
@@ -292,30 +325,3 @@ def _self_of(frame: FrameType) -> object:
     if isinstance(variables, dict):  # before Python 3.13 the frame keeps this copy, and the batch with it
         variables.clear()
     return owner
-
-
-def _may_train(frame: FrameType) -> bool:
-    """Whether the function's current line is inside a loop, or after a line that trains."""
-    tree, number = tree_of(frame.f_code.co_filename), frame.f_lineno
-    if tree is None:
-        return True
-    around = (node for node in ast.walk(tree) if isinstance(node, Function) and _holds(node, number))
-    scope = max(around, key=lambda node: node.lineno, default=tree)
-    return any(
-        _holds(part, number)
-        if isinstance(part, ast.For | ast.While | ast.AsyncFor)
-        else isinstance(part, ast.Call) and part.lineno < number and _called(part) in _TRAINS
-        for part in without_inner(scope)
-    )
-
-
-def _holds(node: ast.stmt | ast.expr, number: int) -> bool:
-    return node.lineno < number <= (node.end_lineno or 0)
-
-
-def _called(call: ast.Call) -> str | None:
-    """
-    >>> _called(ast.parse("loss.backward()").body[0].value)
-    'backward'
-    """
-    return getattr(call.func, "attr", None) or getattr(call.func, "id", None)

@@ -44,6 +44,7 @@ class Story:
         functions: Names of the functions in the traceback, outermost first.
         callback: The callback that failed by itself.
         line: The innermost line of the user's own code.
+        in_sample, stays_in_batch: As in `Place`.
         variables: What the variables of the user's functions held, the largest first.
         memory: What was in use and what was left.
         batch: The current micro-batch.
@@ -63,6 +64,8 @@ class Story:
     functions: tuple[str, ...] = ()
     callback: CallbackFailure | None = None
     line: str | None = None
+    in_sample: bool = False
+    stays_in_batch: bool = False
     variables: tuple[HeldVariable, ...] = ()
     memory: MemoryThen = field(default_factory=MemoryThen)
     batch: Batch | None = None
@@ -186,7 +189,7 @@ def _of_batch(story: Story) -> str | None:
     if not story.in_training or batch is None:
         return None
     if largest is None:
-        return f"the first batch, {_shape(batch)}; there was none before it."
+        return None if story.steps_done else f"the first batch, {_shape(batch)}; there was none before it."
     if batch.size <= largest.size:
         return None
     peak = f", peak {format_bytes(story.largest_bytes)}" if story.largest_bytes is not None else ""

@@ -12,6 +12,9 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from forgather_mem.callbacks import OOMReporter
+from forgather_mem.diagnose.oom.advice import advise
+from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
+from forgather_mem.heap.failed_callback import CallbackFailure
 from forgather_mem.reporting.build import Report
 from forgather_mem.system.procfs import KernelFile, kib_fields
 from forgather_mem.units import MIB
@@ -66,13 +69,19 @@ class KeepsCopies(TrainerCallback):
             self.kept = [torch.full((NUMBERS,), 1.0) for _ in range(4)]
 
 
+class Compares(TrainerCallback):
+    def on_evaluate(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        with_room_of(100 * MIB)
+        self.pairs = torch.zeros(NUMBERS, 4)
+
+
 def failed(folder: Path, callback: TrainerCallback) -> dict[str, Any]:
     reporter = OOMReporter(strict=True)
     arguments = TrainingArguments(
         str(folder), max_steps=4, save_steps=2, save_strategy="steps", save_only_model=True, report_to=[], use_cpu=True,
-        disable_tqdm=True,
+        disable_tqdm=True, eval_strategy="steps", eval_steps=3,
     )  # fmt: skip
-    trainer = Trainer(Model(), arguments, train_dataset=Rows(), callbacks=[reporter, callback])
+    trainer = Trainer(Model(), arguments, train_dataset=Rows(), eval_dataset=Rows(), callbacks=[reporter, callback])
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
         trainer.train()
     assert reporter.summary is not None
@@ -111,3 +120,23 @@ def test_of_another_failure_in_an_event_the_line_is_told(tmp_path: Path) -> None
     assert report["oom"]["why_now"].startswith(f"KeepsCopies.on_save asked for it at {line}: self.kept = [torch.")
     assert report["oom"].get("copied_bytes") is None
     assert not any("batch" in change["text"] for change in report["advice"])
+
+
+@pytest.mark.fresh
+def test_what_a_callback_does_after_an_evaluation_is_a_part_of_that(tmp_path: Path) -> None:
+    report = failed(tmp_path, Compares())
+    line = line_with("self.pairs = torch.")
+    assert (report["oom"]["phase"], report["oom"]["line"]) == ("evaluate", line)
+    assert report["advice"][0]["text"] == f"less memory in Compares.on_evaluate ({line})"
+
+
+def test_a_librarys_callback_is_left_out_not_rewritten() -> None:
+    copies = CallbackFailure(
+        callback="StochasticWeightAveraging.setup",
+        line="stochastic_weight_avg.py:156",
+        source="",
+        copied_bytes=MIB,
+        is_users=False,
+    )
+    (change,) = advise(FailureContext(where="host", phase="startup", step=0, callback=copies), RunSettings()).changes
+    assert change.text == "the training without StochasticWeightAveraging"

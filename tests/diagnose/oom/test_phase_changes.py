@@ -130,3 +130,37 @@ def test_so_many_sequences_are_generated_at_once_as_may_come_to_their_end() -> N
         return advise(failure, RunSettings(is_trainers=False)).changes[0].in_script["rows"]
 
     assert (rows(2**20), rows(16 * GIB)) == (16, 1)
+
+
+def test_a_sample_that_no_process_could_hold_is_not_a_matter_of_workers_or_batches() -> None:
+    known = {"requested_bytes": 2 * GIB, "in_sample": True, "line": "train.py:35"}
+    workers = settings(dataloader_num_workers=2)
+    advice = advise(failed("data", limits_each=True, **known), workers)
+    assert texts(advice) == ["less memory for one sample (train.py:35)"]
+    # Where all processes share one limit, workers that are not there leave more of it
+    assert first(failed("data", **known), workers) == {"dataloader_num_workers": 0}
+
+
+def test_what_stays_in_the_batches_of_a_step_is_not_less_in_more_of_them() -> None:
+    failure = failed("data", requested_bytes=3 * GIB, stays_in_batch=True)
+    change = advise(failure, settings()).changes[0]
+    assert change.set == {"per_device_train_batch_size": 1}
+    assert "changes the training" in (change.note or "")
+    assert first(failed("data", requested_bytes=GIB, stays_in_batch=True), settings()) == {
+        "per_device_train_batch_size": 2
+    }
+    both = settings(per_device_train_batch_size=1, gradient_accumulation_steps=8)
+    assert first(failure, both)["gradient_accumulation_steps"] == 1
+
+
+def test_copies_of_all_tensors_at_once_are_the_first_to_leave_out() -> None:
+    failure = failed("optimizer", frames=("main", "step", "_multi_tensor_adamw"))
+    assert of_own_loop(failure)[0] == "foreach=False for the optimizer"
+
+
+def test_an_evaluation_of_one_sample_at_a_time_gets_smaller_samples() -> None:
+    assert of_own_loop(failed("evaluate", rows=1))[0].startswith("one sample in parts")
+
+
+def test_where_nothing_is_known_of_the_batch_a_smaller_one_is_still_named() -> None:
+    assert of_own_loop(failed("forward"))[-1].startswith("smaller batches")

@@ -87,18 +87,28 @@ def test_the_outermost_phase_counts() -> None:
     assert (again.phase, again.layer) == ("backward", "Full")
 
 
-def test_the_passes_of_a_closure_are_not_the_optimizer_that_calls_it() -> None:
+def test_the_passes_of_an_optimizers_closure_are_no_optimizer_step() -> None:
     weights = torch.nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.SGD([weights])
-    assert place(lambda: optimizer.step(lambda: Full()(weights))).phase == "forward"
-    weights.register_hook(full)
+    optimizer = torch.optim.LBFGS([weights])
+    hook = weights.register_hook(full)
 
-    def closure() -> float:
-        loss = weights.sum()
-        loss.backward()
-        return loss.item()
+    def model() -> torch.Tensor:
+        return Full()(weights)  # type: ignore[no-any-return]
 
-    assert place(lambda: torch.optim.LBFGS([weights]).step(closure)).phase == "backward"
+    def loss() -> torch.Tensor:
+        return full(weights)  # type: ignore[no-any-return]
+
+    def gradients() -> torch.Tensor:
+        value = weights.sum()
+        value.backward()
+        return value
+
+    assert [place(lambda work=work: optimizer.step(work)).phase for work in (model, loss, gradients)] == [
+        "forward", "forward", "backward",
+    ]  # fmt: skip
+    hook.remove()
+    optimizer._gather_flat_grad = full  # type: ignore[method-assign]
+    assert place(lambda: optimizer.step(weights.sum)).phase == "optimizer"
 
 
 def test_a_layer_has_its_name_in_the_model() -> None:
