@@ -19,6 +19,7 @@ _WORTH_FRAC = 0.1
 CHANGES_TRAINING = "changes the training"
 _KEPT_FREE_ON_HOST_FRAC = 0.05
 _JUMP = 4  # from this factor on, a change names the present value
+_HUGE_FRAC = 0.5  # of all memory, for one array of one sample: not a matter of the batch
 _LENGTHS = ("max_length", "max_seq_length")
 
 
@@ -74,7 +75,8 @@ def data_changes(failure: FailureContext, settings: RunSettings, batches: Batche
     one_array = failure.where == "host" and wanted > (math.inf if whole is None else whole)
     # A worker begins with what this process has, and a limit of each process leaves it as much
     alone = bool(workers) and failure.limits_each and wanted > (failure.free_bytes or math.inf)
-    if failure.in_sample and failure.line and (one_array or alone):
+    huge = failure.where == "host" and wanted > (math.inf if whole is None else _HUGE_FRAC * whole)
+    if failure.in_sample and failure.line and (huge or alone):
         note = f"one array takes {format_bytes(wanted)}, whoever makes it, in whatever batch; {NOT_MEASURED}"
         return [Change(text=f"less memory for one sample ({failure.line})", note=note)]
     if workers and not one_array and not failure.limits_each:

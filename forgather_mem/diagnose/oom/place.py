@@ -84,6 +84,7 @@ _ELSE = (
 # Compiled code no longer shows the layers that it was made from.
 _COMPILED = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "<eval_with_key>", "torch/fx/")
 _TAKE_A_BATCH = ((_MODULE_FILE, _CALLS), (_LIGHTNING_FILE, ("training_step",)))
+_BACKWARD = ("backward", "manual_backward")
 # In `SourceLocation.functions`, stands for the `__init__` of a module.
 MODULE_IS_MADE = "Module.__init__"
 # What a callback does for itself: it copies, moves, writes or reads the state.
@@ -150,7 +151,7 @@ def failure_place(
         line=line,
         in_sample=in_sample,
         stays_in_batch=stays_in_batch(frames),
-        after_backward=any(has_passed(*here, ("backward",)) for here in failed if _is_users(here[0])),
+        after_backward=any(has_passed(*here, _BACKWARD) for here in failed if _is_users(here[0])),
         variables=tuple(held_variables(frames, model, optimizer, others)),
     )
 
