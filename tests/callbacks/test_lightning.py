@@ -18,6 +18,7 @@ from transformers import TrainerCallback
 from forgather_mem.callbacks import (
     JsonLogger,
     MemoryCallback,
+    OOMReporter,
     ProgressCallback,
     ScheduledGarbageCollector,
     TBLogger,
@@ -158,6 +159,37 @@ def test_an_exception_gives_everything_back(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="in the step"):
         fit(tmp_path, [MemoryCallback(), ScheduledGarbageCollector(every_steps=1)], fail_at=2)
     assert (gc.isenabled(), gc.get_freeze_count(), list(gc.callbacks)) == before
+
+
+class Greedy(Line):
+    """Asks for too much in its own loss, in a large batch."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if len(batch) > 4:
+            torch.empty(2**50)
+        return self.layer(batch).square().mean()
+
+
+def test_a_step_that_never_calls_the_whole_module_has_its_batch_and_its_phase(tmp_path: Path) -> None:
+    reporter = OOMReporter(strict=True)
+    trainer = lightning.Trainer(
+        default_root_dir=tmp_path,
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[LightningCallbacks([reporter])],
+    )
+    rows = [torch.randn(2, 4), torch.randn(4, 4), torch.randn(32, 4)]
+    with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+        trainer.fit(Greedy(), torch.utils.data.DataLoader(rows, batch_size=None))
+    assert reporter.summary is not None
+    oom = reporter.summary.oom
+    assert oom is not None
+    assert (oom["phase"], oom["step"], oom["batch"]) == ("forward", 3, {"rows": 32, "length": None})
+    assert "the largest batch so far, 32 rows; until then at most 4" in (oom["why_now"] or "")
 
 
 def test_training_is_bit_identical(tmp_path: Path) -> None:
