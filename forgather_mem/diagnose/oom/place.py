@@ -83,7 +83,6 @@ _ELSE = (
 )
 # Compiled code no longer shows the layers that it was made from.
 _COMPILED = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "<eval_with_key>", "torch/fx/")
-_TAKE_A_BATCH = ((_MODULE_FILE, _CALLS), (_LIGHTNING_FILE, ("training_step",)))
 _BACKWARD = ("backward", "manual_backward")
 # In `SourceLocation.functions`, stands for the `__init__` of a module.
 MODULE_IS_MADE = "Module.__init__"
@@ -188,9 +187,9 @@ def rows_outside_a_step(error: BaseException, phase: str) -> Batch | None:
 
 
 def batch_on_the_way(error: BaseException) -> Batch | None:
-    """The shape of the batch that the outermost module or Lightning's `training_step` was called with; None without."""
+    """The shape of the batch that the outermost module was called with; None outside modules."""
     for frame in _frames(error):
-        if any(frame.f_code.co_name in names and _file(frame).endswith(file) for file, names in _TAKE_A_BATCH):
+        if frame.f_code.co_name in _CALLS and _file(frame).endswith(_MODULE_FILE):
             variables = frame.f_locals
             batch = batch_of(variables.get("args", ()), variables.get("kwargs", {}))
             if isinstance(variables, dict):

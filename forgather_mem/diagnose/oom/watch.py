@@ -10,11 +10,11 @@ from typing import Any
 
 from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
 from forgather_mem.diagnose.oom.batch_headroom import room_left
-from forgather_mem.diagnose.oom.batch_uses import Batch, BatchFinder, BatchUses
+from forgather_mem.diagnose.oom.batch_uses import BatchFinder, BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.explanation import explained
 from forgather_mem.diagnose.oom.memory_in_use import memory_then
-from forgather_mem.diagnose.oom.place import Place, batch_on_the_way, failure_place, rows_outside_a_step
+from forgather_mem.diagnose.oom.place import Place, failure_place, rows_outside_a_step
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.story import Story, sentence
 from forgather_mem.heap.source_lines import is_our_class
@@ -161,7 +161,8 @@ class OutOfMemoryWatch:
             stays_in_batch=place.stays_in_batch,
             variables=place.variables,
             memory=memory,
-            batch=_batch(uses, error, phase),
+            # In the data phase it does not exist yet
+            batch=uses.batch if inside and phase != "data" else rows_outside_a_step(error, phase),
             largest=uses.largest,
             largest_bytes=uses.peak_of(uses.largest) if uses.largest is not None else None,
             is_first=phase not in uses.ended,
@@ -237,13 +238,6 @@ def _phase_of(place: Place, told: str) -> str:
         return "forward"
     in_engine = (told, place.phase) == ("optimizer", "backward")
     return told if told in OPAQUE_PHASES or place.phase is None or in_engine else place.phase
-
-
-def _batch(uses: BatchUses, error: BaseException, phase: str) -> Batch | None:
-    """The batch at hand; in the data phase it does not exist yet."""
-    if phase not in STEP_PHASES or phase == "data":
-        return rows_outside_a_step(error, phase)
-    return uses.batch or (batch_on_the_way(error) if phase in ("forward", "backward") else None)
 
 
 def _weakly(value: Any) -> Callable[[], Any]:
