@@ -2,7 +2,7 @@
 
 import pytest
 
-collect_ignore = ["scripts", "by_others"]
+collect_ignore = ["scripts", "by_others", "by_strangers"]
 
 
 @pytest.fixture(autouse=True)
