@@ -6,7 +6,10 @@ import difflib
 from collections.abc import Callable, Mapping
 
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.diagnose.alerts.watch import Alert, AlertWatch
+from forgather_mem.callbacks.trainer.link import Link
+from forgather_mem.diagnose.alerts.late import EVENTS, LateFailures
+from forgather_mem.diagnose.alerts.watch import Alert, AlertWatch, ForetoldRelay
+from forgather_mem.engine.run import Run
 from forgather_mem.errors import check_flags
 from forgather_mem.probes import probe_of
 from forgather_mem.telemetry.metrics import METRICS, name_on_current
@@ -27,6 +30,10 @@ class MemoryAlert(RuleCallback):
     trackio run that is active in this process, and to your function. A value must move back by 5 % of its limit before
     it is reported again. The forecast is based on the growth over the last steps, if that was at least twice what is
     left; sawteeth, spikes and caches filling up do not count as growth.
+
+    What would fail late is told early, once in a training: an evaluation that keeps more than fits, after its first
+    batches; a checkpoint for which the disk or the host has no room, after the first step; with an `OOMReporter` also
+    the batch of the epoch that is too long. `save` and `stop` don't act on these.
 
     With several processes, whichever rank is near its limit, rank 0 decides the step at which all of them save or stop:
     4 steps later. No rank waits for another.
@@ -80,12 +87,19 @@ class MemoryAlert(RuleCallback):
             raise ValueError("MemoryAlert(above={}, below={}, full_within_steps=None): nothing is left to watch")
         probes = dict.fromkeys(map(probe_of, (limit.name for limit in limits)))
         watch = AlertWatch(limits, full_within_steps, call, save, stop)
+        self._late = LateFailures()
         works = [*(probe() for probe in probes if probe is not None), watch]
         rules = [
             Rule(when=Every(steps=every_steps), do=works, name="MemoryAlert"),
             Rule(when=AtEvent("evaluate", "save"), do=works, name="MemoryAlert"),
+            Rule(when=Every(steps=1), do=[self._late], name="MemoryAlert"),
+            Rule(when=AtEvent(*EVENTS), do=[self._late], name="MemoryAlert"),
         ]
-        super().__init__(rules, enabled=enabled, strict=strict)
+        super().__init__(rules, [ForetoldRelay(call)], enabled=enabled, strict=strict)
+
+    def _linked(self, link: Link, run: Run) -> None:
+        super()._linked(link, run)
+        self._late.trainer = link.trainer
 
 
 def _limits(parameter: str, trigger: type[Above] | type[Below], limits: Mapping[str, float | str]) -> list[Limit]:

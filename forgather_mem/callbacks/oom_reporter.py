@@ -9,6 +9,8 @@ import sys
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.trainer.link import Link
+from forgather_mem.diagnose.alerts.late import EVENTS, LateFailures
+from forgather_mem.diagnose.alerts.longest import LongestBatch
 from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
 from forgather_mem.diagnose.oom.failing import close_failed
 from forgather_mem.diagnose.oom.recognition import recognise
@@ -19,7 +21,7 @@ from forgather_mem.files import replace_file
 from forgather_mem.reporting.text import report_text
 from forgather_mem.system.process_end import PROCESS_END
 from forgather_mem.telemetry import run_session
-from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.protocols import RunInfo, Work
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report import LastError, RunReport
 from forgather_mem.telemetry.report_schema import from_dict, to_dict
@@ -61,15 +63,18 @@ class OOMReporter(RuleCallback):
         check_flags(type(self).__name__, snapshot=snapshot)
         self.snapshot = snapshot
         self._watch = OutOfMemoryWatch(Snapshot() if snapshot else None)
+        self._late = LateFailures()
+        at_steps: list[Work] = [self._watch, self._late, LongestBatch(self._watch.uses)]
         rules = [
-            Rule(when=Every(steps=1), do=[self._watch], name="OOMReporter", budget_frac=_BUDGET_FRAC),
+            Rule(when=Every(steps=1), do=at_steps, name="OOMReporter", budget_frac=_BUDGET_FRAC),
             Rule(when=AtEvent("train_begin", "prediction_step"), do=[self._watch], name="OOMReporter"),
+            Rule(when=AtEvent(*EVENTS), do=[self._late], name="OOMReporter"),
         ]
         super().__init__(rules, [LastWords()], enabled=enabled, strict=strict)
 
     def _linked(self, link: Link, run: Run) -> None:
         super()._linked(link, run)
-        self._watch.trainer = link.trainer
+        self._watch.trainer = self._late.trainer = link.trainer
 
 
 class LastWords:

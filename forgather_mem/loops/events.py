@@ -64,7 +64,7 @@ class LoopEvents:
     def fire(self, event: str, **objects: Any) -> None:
         """Call `on_<event>` of all callbacks; what is in `objects` is passed to them by name."""
         handler = self.handler
-        if event in _OFTEN and (self.quiet is not None or not self._is_wanted(event, self.state.global_step)):
+        if event in _OFTEN and (self.quiet is not None or not self.wants(event, self.state.global_step)):
             return
         if self._objects is not None:
             handler.model, handler.optimizer = self._objects()
@@ -78,10 +78,11 @@ class LoopEvents:
 
     def _find_quiet(self) -> None:
         run, self.quiet = self.run(), None
-        if run is not None and not run.phases.on_batch and not any(map(self._is_wanted, _OFTEN)):
+        if run is not None and not run.phases.on_batch and not any(map(self.wants, _OFTEN)):
             self.quiet = run.phases
 
-    def _is_wanted(self, event: str, steps_done: int | None = None) -> bool:
+    def wants(self, event: str, steps_done: int | None = None) -> bool:
+        """Whether one of the callbacks handles this event now."""
         for callback in self.handler.callbacks:
             wants = getattr(callback, "wants", None)  # of ours only
             if wants is None or wants(event, steps_done):

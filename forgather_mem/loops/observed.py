@@ -62,7 +62,7 @@ class ObservedLoop:
         self._is_over = False
         self._watches = False  # no other training of ours tells of this step
         self._in_step = self._in_evaluation = False
-        self._num_batches = 0  # in this step
+        self._num_batches = 0  # in this step, or in this evaluation
 
     def listen(self) -> None:
         """From now on hear of each step of every optimizer in this process."""
@@ -217,9 +217,12 @@ class ObservedLoop:
         trains = torch.is_grad_enabled()
         if not trains and not model.training:
             if not self._in_evaluation:
-                self._in_evaluation = True
+                self._in_evaluation, self._num_batches = True, 0
                 events.leave_all()
                 events.enter("evaluate")
+            elif events.wants("prediction_step"):  # the batch before is done
+                events.fire("prediction_step", batches_begun=self._num_batches + 1)
+            self._num_batches += 1
             return
         if self._in_evaluation:
             self._evaluation_ends(events)

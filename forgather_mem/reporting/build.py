@@ -22,6 +22,7 @@ from forgather_mem.reporting.table import place_of_parts
 from forgather_mem.reporting.text import report_text
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.report import (
+    FORETOLD,
     BackedOff,
     Breakdown,
     CacheClears,
@@ -68,6 +69,9 @@ def build_report(summary: RunSummary) -> RunReport:
         cache=_cache(summary),
         overhead=_overhead(summary, wall_s),
         switched_off=tuple(summary.switched_off),
+        foretold=tuple(
+            f"step {finding.step:,}: {finding.text}" for finding in summary.findings if finding.data["what"] == FORETOLD
+        ),
         hints=tuple(hints_of(peaks, counts_passes=facts.counts_passes)) if facts.is_observed else (),
     )
 

@@ -100,7 +100,7 @@ def _body(report: RunReport, width: int, most: int, every_suspect: bool) -> list
     if _is_of_nothing(report):
         return [line for why in report.switched_off for line in textwrap.wrap(f"{why}.", width)]
     if report.oom is not None:
-        return oom_lines(report, report.oom, width)
+        return [*oom_lines(report, report.oom, width), *_foretold(report, width)]
     first = report.first_failure
     before = first_failure_lines(report, first, width) if first is not None else []
     if report.killed is not None:
@@ -143,7 +143,7 @@ def _short(report: RunReport, width: int) -> list[str]:
     said += [f"Startup {sentence}." for sentence in startup_sentences(report)]
     said.append(f"Own cost {own_share(report)}{noted}.")
     said += report.hints
-    lines = [*textwrap.wrap(" ".join(said), width), *_taken_back(report, width)]
+    lines = [*textwrap.wrap(" ".join(said), width), *_taken_back(report, width), *_foretold(report, width)]
     lines += _section("RANKS", _ranks(report), width)
     lines += _section("CLEAN-UP", cleanup_sentences(report, brief=True), width)
     commands = _commands(report)
@@ -169,6 +169,11 @@ def _taken_back(report: RunReport, width: int) -> list[str]:
     return [line for said in report.leak.taken_back for line in textwrap.wrap(f"Taken back: {said}.", width)]
 
 
+def _foretold(report: RunReport, width: int) -> list[str]:
+    """What was told early, whatever came of it."""
+    return [line for said in report.foretold for line in textwrap.wrap(f"Foretold at {said}.", width)]
+
+
 def _long(report: RunReport, width: int, most: int, every_suspect: bool, before: Sequence[str]) -> list[str]:
     end = _end(report)
     leaks = report.leak.verdict == "leak"
@@ -179,7 +184,7 @@ def _long(report: RunReport, width: int, most: int, every_suspect: bool, before:
             lines.append("The run did not finish; these are its numbers so far.")
         elif not trained:
             lines.append("No training step was seen; these numbers are for the whole process.")
-        lines += [*_no_verdict(report, width), *_taken_back(report, width)]
+        lines += [*_no_verdict(report, width), *_taken_back(report, width), *_foretold(report, width)]
         lines += [line for hint in report.hints for line in textwrap.wrap(hint, width)]
         lines += table_lines(report)
         lines += _section("STARTUP", startup_sentences(report), width)

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 MAX_RANKS = 2**17
 # A key that came later: a file may lack it. A rare one is written only where it is not its default.
+FORETOLD = "foretold"  # `what` of the findings that tell early what would fail late
 ADDED = {"added": True}
 RARE = {"added": True, "rare": True}
 
@@ -381,6 +382,7 @@ class RunReport(ReportPart):
     ranks: tuple[RankRow, ...] | None = field(default=None, metadata=RARE)  # these three in a merged report
     spread: Spread | None = field(default=None, metadata=RARE)
     missing_ranks: tuple[Rank, ...] | None = field(default=None, metadata=RARE)  # those that left no files
+    foretold: tuple[str, ...] = field(default=(), metadata=RARE)  # what would fail late, told early
     hints: tuple[str, ...] = field(default=(), metadata=RARE)  # what is not known, and the line to add for it
     first_failure: FirstFailure | None = field(default=None, metadata=RARE)  # of several ranks
     left_out: tuple[str, ...] = field(default=(), metadata=RARE)  # what in the run's folder could not be used

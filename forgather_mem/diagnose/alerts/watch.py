@@ -16,6 +16,7 @@ from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.metrics import metric_of
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Moment, Sample
+from forgather_mem.telemetry.report import FORETOLD
 from forgather_mem.telemetry.triggers import Crossing, Limit
 from forgather_mem.units import format_bytes, format_share
 
@@ -34,9 +35,11 @@ class Alert:
     Attributes:
         step: The step that has just finished.
         rank: Rank of the process.
-        name: A sample name, or "host" or "device" for a forecast; "device1" for another device than the current one.
-        value: The sample's value; for a forecast, the growth in bytes per step.
-        limit: The limit crossed; None for a forecast.
+        name: A sample name, or "host" or "device" for a forecast; "device1" for another device than the current one;
+            "evaluation", "checkpoint" or "longest batch" for a failure that was foretold.
+        value: The sample's value; for a forecast, the growth in bytes per step; for what was foretold, the bytes that
+            are needed.
+        limit: The limit crossed; None for a forecast; for what was foretold, the bytes that are left.
         text: One line for a person.
         full_at_step: The step at which memory will be full at this rate; None for a limit.
         full_at_low, full_at_high: The likely range of `full_at_step`.
@@ -207,6 +210,34 @@ class AlertWatch:
             "_devices": set(),
             "_calls": 0,
         }
+
+
+class ForetoldRelay:
+    """A sink that passes what was foretold on to the trackers of this process, and to the user's function."""
+
+    def __init__(self, call: Callable[[Alert], object] | None) -> None:
+        self._call = call
+        self._run: RunInfo | None = None
+
+    def begin(self, run: RunInfo) -> None:
+        self._run = run
+
+    def write(self, sample: Sample) -> None:
+        """Records are not passed on."""
+
+    def tell(self, finding: Finding) -> None:
+        """Pass it on, if it is one."""
+        data = finding.data
+        if finding.kind != "alert" or data.get("what") != FORETOLD:
+            return
+        names = ("step", "rank", "name", "value", "limit", "full_at_step")
+        alert = Alert(text=finding.text, **{name: data[name] for name in names})
+        fence = getattr(self._run, "fence", None) or FailureGuard()
+        fence.call("MemoryAlert to a tracker", _pass_on, "forgather-mem: memory", alert.text)
+        fence.call("MemoryAlert's call", self._call, alert)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_call": self._call, "_run": None}
 
 
 def _wall_alert(moment: Moment, wall: Wall) -> Alert | None:

@@ -176,9 +176,10 @@ class BatchUses:
             self.highest_bytes = int(peak)
         if self.reading:
             self.between_bytes = self.read()
-            self._add_saved()
+            saved = self._add_saved()
             if batch is not None:
-                self._add(StepUse(step=step, rows=batch.rows, length=batch.length, phases=self._with(peaks)))
+                phases = self._with(peaks)
+                self._add(StepUse(step=step, rows=batch.rows, length=batch.length, phases=phases, saved_bytes=saved))
             self._phases = {}
             self._num_read += 1
             self._budget.ran(self._step_cost_s)
@@ -202,19 +203,21 @@ class BatchUses:
         self._step_cost_s += time.perf_counter() - began_s
         return size
 
-    def _add_saved(self) -> None:
+    def _add_saved(self) -> int | None:
         forward, self._forward_bytes = self._forward_bytes, None
         between = self._allocated() if forward is not None else None
-        if forward is not None and between is not None:
-            self.saved_bytes = max(0, forward - between)
+        if forward is None or between is None:
+            return None
+        self.saved_bytes = max(0, forward - between)
+        return self.saved_bytes
 
     def _allocated(self) -> int | None:
         """Bytes allocated with the C library; None on a device, and where asking has been expensive."""
         if self._on_device or self._asking_is_dear:
             return None
-        began_s = time.perf_counter()
+        began_s = time.thread_time()  # on a busy machine other processes run meanwhile
         allocated = allocated_natively_bytes()
-        took_s = time.perf_counter() - began_s
+        took_s = time.thread_time() - began_s
         self._step_cost_s += took_s
         self._asking_is_dear = took_s > _DEAR_S
         return allocated

@@ -79,12 +79,15 @@ class StepUse:
         length: Tokens per sample (the second dimension), padding included; None for batches without one.
         phases: Bytes in use of the scarce memory, by phase ("forward", "backward", "optimizer", "evaluate", ...): the
             allocator's peak if it is read, else the use at the phase's end.
+        saved_bytes: What its forward pass had allocated on the host beyond what there is between steps; None if that is
+            unknown.
     """
 
     step: int
     rows: int
     length: int | None
     phases: Mapping[str, int]
+    saved_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

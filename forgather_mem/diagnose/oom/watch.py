@@ -83,7 +83,8 @@ class OutOfMemoryWatch:
         if self._uses is None:
             return NOTHING
         if moment.event == "prediction_step":
-            self._predictions += 1
+            # Of a loop of the user's own it is not known that each call of the model is a batch
+            self._predictions += moment.objects.keys().isdisjoint(("batches_begun", "num_batches"))
             return NOTHING
         if self._settings is None:
             self._look_at(moment)
@@ -103,6 +104,10 @@ class OutOfMemoryWatch:
         # A phase left by an exception has not finished
         if self._uses is not None and self._run is not None and self._run.failed_phase is None:
             self._uses.phase_ended(phase)
+
+    def uses(self) -> BatchUses | None:
+        """Memory use of the steps so far; None outside a training."""
+        return self._uses
 
     def end(self, run: RunInfo) -> None:
         self.give_back()

@@ -1,0 +1,202 @@
+"""What the checkpoints of a Trainer take, on the disk and on the host while they are written."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from forgather_mem.diagnose.alerts.foretold import Foretold, free_disk_bytes, left_text
+from forgather_mem.system.headroom import host_rooms
+from forgather_mem.telemetry.records import Moment
+from forgather_mem.units import GIB, format_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+_CHECKPOINT = re.compile(r"checkpoint-\d+")
+_SHARD_BYTES = 50 * GIB  # of a model, in one file: the default of transformers 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSize:
+    """Bytes of one checkpoint, of all ranks.
+
+    Attributes:
+        model_bytes: The weights.
+        optimizer_bytes: What else is saved of the training; 0 where it is not.
+        copied_bytes: What the host holds at once while it is written, beyond what is in use.
+    """
+
+    model_bytes: int
+    optimizer_bytes: int
+    copied_bytes: int
+
+    @property
+    def disk_bytes(self) -> int:
+        return self.model_bytes + self.optimizer_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavePlan:
+    """When a Trainer saves.
+
+    Attributes:
+        num_checkpoints: How many it writes in all.
+        most_at_once: How many of these are on the disk at once: a new one is written before an old one is removed.
+        every_steps: Steps between them; None where they come with the epochs.
+        keeps: `save_total_limit`.
+    """
+
+    num_checkpoints: int
+    most_at_once: int
+    every_steps: int | None
+    keeps: int | None
+
+    def when(self, number: int, max_steps: int) -> tuple[int | None, str]:
+        """The step of this checkpoint, counted from 1, if that is known; and for people."""
+        if self.every_steps is None:
+            return None, f"after epoch {number:,}"
+        step = min(number * self.every_steps, max_steps)
+        return step, f"step {step:,}"
+
+
+def checkpoint_ahead(moment: Moment) -> Foretold | None:
+    """The first checkpoint that will not fit; None if all do, or if it is not known what they take."""
+    plan = save_plan(moment)
+    size = checkpoint_size(moment) if plan is not None else None
+    if plan is None or size is None or not size.disk_bytes:
+        return None
+    return _on_disk(moment, plan, size) or _in_memory(moment, plan, size)
+
+
+def save_plan(moment: Moment) -> SavePlan | None:
+    """When it saves; None for never, and outside a Trainer."""
+    args, state = moment.args, moment.state
+    strategy = getattr(args, "save_strategy", None)
+    strategy = getattr(strategy, "value", strategy)
+    max_steps: int = getattr(state, "max_steps", 0)
+    every: int | None = None
+    if strategy == "steps":
+        asked = float(getattr(state, "save_steps", 0) or getattr(args, "save_steps", 0))
+        every = int(asked if asked >= 1 else asked * max_steps)
+        if every < 1 or max_steps < 1:
+            return None
+        count = -(-max_steps // every)  # the last step is saved, too
+    elif strategy == "epoch":
+        count = int(getattr(state, "num_train_epochs", 0))
+    else:
+        return None
+    keeps = getattr(args, "save_total_limit", None)
+    keeps = keeps if isinstance(keeps, int) and keeps > 0 else None
+    there = _num_there(args.output_dir)
+    most = count if keeps is None else min(count, keeps + 1 + bool(getattr(args, "load_best_model_at_end", False)))
+    return SavePlan(num_checkpoints=count, most_at_once=max(1, most - there), every_steps=every, keeps=keeps)
+
+
+def checkpoint_size(moment: Moment) -> CheckpointSize | None:
+    """What one checkpoint takes; None where it is not known, as with DeepSpeed, which saves in a way of its own."""
+    args, model = moment.args, moment.objects.get("model")
+    if model is None or not hasattr(model, "state_dict") or getattr(args, "deepspeed", None):
+        return None
+    if hasattr(model, "peft_config"):  # adapters alone are saved
+        weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    else:
+        weights = [value for value in model.state_dict().values() if hasattr(value, "untyped_storage")]
+    saved = [] if getattr(args, "save_only_model", False) else _states(moment.objects.get("optimizer"))
+    ranks = moment.run.world_size if _is_flat(model) else 1
+    model_bytes, optimizer_bytes = ranks * _whole_bytes(weights), ranks * _whole_bytes(saved)
+    elsewhere = _whole_bytes(weight for weight in weights if _is_copied(weight))
+    copied = min(ranks * elsewhere, _SHARD_BYTES)
+    if _is_gathered(moment):
+        copied = model_bytes + optimizer_bytes
+    return CheckpointSize(model_bytes=model_bytes, optimizer_bytes=optimizer_bytes, copied_bytes=copied)
+
+
+def _on_disk(moment: Moment, plan: SavePlan, size: CheckpointSize) -> Foretold | None:
+    folder = moment.args.output_dir
+    free_bytes = free_disk_bytes(folder)
+    if free_bytes is None or plan.most_at_once * size.disk_bytes <= free_bytes:
+        return None
+    number = free_bytes // size.disk_bytes + 1
+    at_step, when = plan.when(number, moment.state.max_steps)
+    which = "the first checkpoint" if number == 1 else f"checkpoint {number:,} of {plan.num_checkpoints:,}"
+    each = "it takes" if number == 1 else "each takes"
+    text = (
+        f"{which} ({when}) will not fit on the disk of {folder}: {each} {format_bytes(size.disk_bytes)}, "
+        f"{format_bytes(free_bytes)} are free. {_disk_advice(plan, size, free_bytes)}"
+    )
+    needed = number * size.disk_bytes
+    return Foretold(name="checkpoint", text=text, needed_bytes=needed, left_bytes=free_bytes, at_step=at_step)
+
+
+def _in_memory(moment: Moment, plan: SavePlan, size: CheckpointSize) -> Foretold | None:
+    room = next(iter(host_rooms()), None)
+    if room is None or size.copied_bytes <= room.free_bytes:
+        return None
+    at_step, when = plan.when(1, moment.state.max_steps)
+    text = (
+        f"saving the first checkpoint ({when}) needs {format_bytes(size.copied_bytes)} of host memory, computed from "
+        f"the sizes of its tensors; {left_text(room.free_bytes, room.limit)}: "
+    )
+    gathers = _is_gathered(moment)
+    text += "save a sharded state (SHARDED_STATE_DICT)" if gathers else "give the job more host memory"
+    return Foretold(
+        name="checkpoint", text=text, needed_bytes=size.copied_bytes, left_bytes=room.free_bytes, at_step=at_step
+    )
+
+
+def _disk_advice(plan: SavePlan, size: CheckpointSize, free_bytes: int) -> str:
+    """What would fit, the smallest change first."""
+    keeps = free_bytes // size.disk_bytes - 1
+    if keeps >= 1 and (plan.keeps is None or keeps < plan.keeps):
+        return f"With save_total_limit={keeps} they fit"
+    if size.optimizer_bytes and plan.most_at_once * size.model_bytes <= free_bytes:
+        return f"With save_only_model=True they fit ({format_bytes(size.model_bytes)} each; no resuming)"
+    return "Free some space, or set another output_dir"
+
+
+def _num_there(folder: str) -> int:
+    """Checkpoints of earlier runs, which a limit counts and which are written over."""
+    try:
+        return sum(1 for entry in os.scandir(folder) if _CHECKPOINT.fullmatch(entry.name))
+    except OSError:
+        return 0
+
+
+def _states(optimizer: object) -> list[torch.Tensor]:
+    """The tensors that an optimizer keeps."""
+    state = getattr(optimizer, "state", None)
+    entries = [entry for entry in state.values() if isinstance(entry, Mapping)] if isinstance(state, Mapping) else []
+    return [value for entry in entries for value in entry.values() if hasattr(value, "untyped_storage")]
+
+
+def _whole_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of these tensors, those that are tied once; of a tensor that is sharded (DTensor) all of it."""
+    sizes: dict[int, int] = {}
+    for tensor in tensors:
+        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        sizes[local.data_ptr()] = tensor.numel() * tensor.element_size()
+    return sum(sizes.values())
+
+
+def _is_copied(tensor: torch.Tensor) -> bool:
+    """Whether safetensors needs a copy on the host to write this."""
+    if tensor.device.type != "cpu":
+        return True
+    from safetensors import torch as safetensors  # here: a training without a Trainer may not have it
+
+    return not hasattr(safetensors, "_flatten_as_ptr")  # older ones turn all tensors into bytes first
+
+
+def _is_flat(model: torch.nn.Module) -> bool:
+    """Whether this rank has its part of a flat parameter (FSDP 1)."""
+    return any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules())
+
+
+def _is_gathered(moment: Moment) -> bool:
+    """Whether rank 0 gathers the whole state before it writes (FSDP with a full state)."""
+    config = getattr(moment.args, "fsdp_config", None) or {}
+    return bool(getattr(moment.args, "fsdp", None)) and "FULL" in str(config.get("state_dict_type", ""))

@@ -1,0 +1,172 @@
+"""What an evaluation keeps of each batch, and whether that will fit until its end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from forgather_mem.diagnose.alerts.foretold import Foretold, left_text, times_text
+from forgather_mem.system.allocator import current_allocator, gauge
+from forgather_mem.system.headroom import Room, device_room, host_rooms
+from forgather_mem.system.native_heap import allocated_natively_bytes, mallinfo2
+from forgather_mem.units import format_bytes
+
+# Judged after this fraction of the batches, and no earlier than after the fourth: of a Trainer's first two the second
+# is kept twice, and of an interval alone nobody knows whether it goes on. A loop of one's own may keep some to show.
+_JUDGED_AFTER_FRAC = 0.008
+_FIRST, _FEWEST, _FEWEST_OF_UNKNOWN = 2, 4, 16
+_LEAST_A_BATCH_BYTES = 4096
+# The later half of the intervals must have grown by this much of the earlier: what fills a cache grows less and less.
+_STEADY_FRAC = 0.7
+_EXPENSIVE_S = 0.005  # after an account of the C library's heap that took longer there is none
+
+Size = tuple[int, int]  # bytes in use on the host, and on the device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """How an evaluation keeps what it has predicted.
+
+    Attributes:
+        is_known: Whether all batches are kept alike, as in a Trainer; in a loop of one's own nobody knows.
+        joins: Whether each batch is joined with those before in a new array, so that all are there twice for a moment.
+        moves_every: After how many batches a device's tensors are moved to the host; None for at the end.
+        moves: Whether what is kept on a device comes to the host at all.
+        advice: What to do about it.
+    """
+
+    is_known: bool = False
+    joins: bool = False
+    moves_every: int | None = None
+    moves: bool = False
+    advice: str = "keep only what the metrics need of a batch: numbers or argmax(-1), not all outputs"
+
+
+class EvaluationGrowth:
+    """Sizes after the first batches of one evaluation.
+
+    Args:
+        keeping: How it keeps what it has predicted.
+    """
+
+    def __init__(self, keeping: Keeping) -> None:
+        self._keeping = keeping
+        self._num_batches = 0
+        self._next = _FIRST
+        self._seen: list[tuple[int, Size]] = []
+        self._is_judged = False
+
+    def batch_done(self, num_batches: Callable[[], int | None]) -> Foretold | None:
+        """Note that a batch has been predicted; what will not fit, found once.
+
+        Args:
+            num_batches: Returns how many there are; asked only when something is kept.
+        """
+        self._num_batches += 1
+        if self._is_judged or self._num_batches < self._next:
+            return None
+        self._next = self._num_batches + max(1, self._num_batches // 8)
+        size = _size_now()
+        if size is None:
+            self._is_judged = True
+            return None
+        self._seen.append((self._num_batches, size))
+        if len(self._seen) < _FEWEST - 1:
+            return None
+        grown = _growth(self._seen)
+        if sum(grown) < _LEAST_A_BATCH_BYTES:
+            self._is_judged = self._num_batches > 64
+            return None
+        return self._judge(grown, num_batches())
+
+    def _judge(self, grown: tuple[float, float], num_batches: int | None) -> Foretold | None:
+        if num_batches is None or num_batches <= self._num_batches:
+            self._is_judged = True
+            return None
+        found = _outlook(self._keeping, grown, self._num_batches, num_batches)
+        early = found is not None and found.at_batch is not None and found.at_batch < 2 * self._num_batches
+        fewest = _FEWEST if self._keeping.is_known else _FEWEST_OF_UNKNOWN
+        if not early and self._num_batches < max(fewest, _JUDGED_AFTER_FRAC * num_batches):
+            return None
+        self._is_judged = found is not None or self._num_batches > num_batches // 2
+        return found
+
+
+def _growth(seen: Sequence[tuple[int, Size]]) -> tuple[float, float]:
+    """Bytes a batch on the host and on the device; 0 where it slows down.
+
+    >>> _growth([(2, (100, 0)), (3, (150, 0)), (4, (200, 0))])
+    (50.0, 0.0)
+    >>> _growth([(2, (100, 0)), (3, (150, 0)), (4, (160, 0))])
+    (0.0, 0.0)
+    """
+    (first, sizes), (middle, between), (last, now) = seen[0], seen[len(seen) // 2], seen[-1]
+    grown = []
+    for before, halfway, after in zip(sizes, between, now, strict=True):
+        early, late = (halfway - before) / (middle - first), (after - halfway) / (last - middle)
+        steady = early > 0 and late >= _STEADY_FRAC * early
+        grown.append((after - before) / (last - first) if steady else 0.0)
+    return grown[0], grown[1]
+
+
+def _outlook(keeping: Keeping, grown: tuple[float, float], done: int, num_batches: int) -> Foretold | None:
+    """What will not fit, the device first: there it fails first."""
+    on_host, on_device = grown
+    if on_device > 0:
+        window = keeping.moves_every or num_batches
+        found = _against(device_room(), on_device, done, min(num_batches, window), num_batches, keeping, slack_bytes=0)
+        if found is not None:
+            return found
+    if keeping.moves or keeping.moves_every:
+        on_host = max(on_host, on_device)
+    room = next(iter(host_rooms()), None)
+    return _against(room, on_host, done, num_batches, num_batches, keeping, slack_bytes=_unused_heap_bytes())
+
+
+def _against(
+    room: Room | None,
+    a_batch: float,
+    done: int,
+    kept_batches: int,
+    num_batches: int,
+    keeping: Keeping,
+    *,
+    slack_bytes: int,
+) -> Foretold | None:
+    """What will not fit into this room; `kept_batches` of all batches are there at the most at once."""
+    if room is None or a_batch <= 0 or kept_batches <= done:
+        return None
+    # Where they are joined: the new array beside the old one, and of these what is there now
+    held = 2 * kept_batches - 1 - done if keeping.joins else kept_batches - done
+    needed, left = held * a_batch, room.free_bytes // room.num_ranks + slack_bytes
+    if needed <= left:
+        return None
+    until = (left / a_batch + 1 + done) / 2 if keeping.joins else left / a_batch + done
+    at_batch = min(num_batches, max(done + 1, math.ceil(until)))
+    whole = a_batch * kept_batches
+    twice = f", {format_bytes(2 * whole)} while they are joined" if keeping.joins else ""
+    text = (
+        f"the evaluation keeps {format_bytes(a_batch)} of each batch on the {room.where}: {format_bytes(whole)} after "
+        f"{times_text(kept_batches, 'batch')}{twice}. {left_text(left, room.limit)}, which batch {at_batch:,} exceeds: "
+        f"{keeping.advice}"
+    )
+    return Foretold(name="evaluation", text=text, needed_bytes=round(needed), left_bytes=round(left), at_batch=at_batch)
+
+
+def _size_now() -> Size | None:
+    """Bytes in use by tensors and arrays; None where nothing tells."""
+    allocator = current_allocator()
+    on_device = gauge(allocator.stats(), "allocated_bytes") if allocator is not None else None
+    began_s = time.thread_time()  # on a busy machine other processes run meanwhile
+    on_host = allocated_natively_bytes()
+    if on_host is None or time.thread_time() - began_s > _EXPENSIVE_S:
+        return None if on_device is None else (0, on_device)
+    return on_host, on_device or 0
+
+
+def _unused_heap_bytes() -> int:
+    """What the C library has kept of freed memory, which is used again before more is asked for."""
+    account = mallinfo2()
+    return int(account().fordblks) if account is not None else 0

@@ -1,0 +1,82 @@
+"""What is told early of a failure that would come late: one line for a person, and the same as data."""
+
+from __future__ import annotations
+
+import logging
+import os
+import textwrap
+from dataclasses import dataclass
+from typing import Literal
+
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Finding
+from forgather_mem.telemetry.report import FORETOLD
+from forgather_mem.units import format_bytes
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foretold:
+    """A failure that will come unless something is changed.
+
+    Attributes:
+        name: What will not fit.
+        text: One line for a person, with what to do.
+        needed_bytes: What it needs beyond what is in use now.
+        left_bytes: What is left for it.
+        at_step: The optimizer step at which it comes, if that is known.
+        at_batch: The batch of the evaluation at which it comes.
+    """
+
+    name: Literal["evaluation", "checkpoint", "longest batch"]
+    text: str
+    needed_bytes: int
+    left_bytes: int
+    at_step: int | None = None
+    at_batch: int | None = None
+
+
+def tell(run: RunInfo, step: int, found: Foretold) -> None:
+    """Tell it to the sinks, and thereby to the report and to `MemoryAlert`, and to the console."""
+    data = {
+        "what": FORETOLD,
+        "step": step,
+        "rank": run.rank,
+        "name": found.name,
+        "value": found.needed_bytes,
+        "limit": found.left_bytes,
+        "full_at_step": found.at_step,
+        "full_at_batch": found.at_batch,
+    }
+    run.emit(Finding(kind="alert", step=step, text=found.text, data=data))
+    if run.rank:
+        logger.warning("rank %d, step %d: %s", run.rank, step, found.text)  # rank 0 alone has a console
+        return
+    head = f"forgather-mem: step {step:,}: " if step else "forgather-mem: "
+    indent = " " * len("forgather-mem: ")
+    run.print_line(textwrap.fill(head + found.text, 80, subsequent_indent=indent, break_on_hyphens=False))
+
+
+def free_disk_bytes(folder: str | os.PathLike[str]) -> int | None:
+    """What an ordinary user may still write to the file system on which this folder is, or would be."""
+    place = os.path.abspath(folder)
+    while not os.path.isdir(place):
+        place, before = os.path.dirname(place), place
+        if place == before:
+            return None
+    try:
+        system = os.statvfs(place)
+    except OSError:
+        return None
+    return system.f_bavail * system.f_frsize
+
+
+def times_text(count: int, what: str) -> str:
+    """A count and its noun, for people."""
+    return f"{count:,} {what}{'' if count == 1 else 'es' if what.endswith('ch') else 's'}"
+
+
+def left_text(free_bytes: int, limit: str) -> str:
+    """What a limit leaves, for people."""
+    return f"{format_bytes(free_bytes)} are left ({limit})"

@@ -1,0 +1,133 @@
+"""Tells early what would fail late: an evaluation that keeps too much, a checkpoint that will not fit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+
+from forgather_mem.diagnose.alerts.checkpoint import checkpoint_ahead
+from forgather_mem.diagnose.alerts.evaluation import EvaluationGrowth, Keeping
+from forgather_mem.diagnose.alerts.foretold import Foretold, tell
+from forgather_mem.probes.tensors import live_objects
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Moment, Sample
+
+NOTHING: Mapping[str, float] = {}
+EVENTS = ("prediction_step", "evaluate", "predict")  # besides the ends of steps
+
+
+class LateFailures:
+    """A work, called at the ends of steps and at `EVENTS`: state of one training, created in `begin`.
+
+    Each kind is told once in a training. Reading costs nothing but a comparison after the first step and outside the
+    first batches of an evaluation; what it asks of the trainer's objects is only read.
+
+    Attributes:
+        trainer: Returns the trainer, if linked.
+    """
+
+    reading = ("late failures",)  # of two in a training the first tells
+
+    def __init__(self) -> None:
+        self.trainer: Callable[[], object] = _nothing
+        self._forget()
+
+    def _forget(self) -> None:
+        self._told: set[str] = set()
+        self._evaluation: EvaluationGrowth | None = None
+        self._has_looked = False  # at what a checkpoint takes
+
+    def begin(self, run: RunInfo) -> None:
+        self._forget()
+
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        found: Foretold | None = None
+        if moment.event == "prediction_step":
+            found = self._predicted(moment)
+        elif moment.event in ("evaluate", "predict") or self._evaluation is not None:
+            self._evaluation = None
+        if moment.event == "step_end" and not self._has_looked:
+            found = self._before_checkpoints(moment)
+        if found is not None:
+            self._told.add(found.name)
+            tell(moment.run, moment.step, found)
+        return NOTHING
+
+    def _predicted(self, moment: Moment) -> Foretold | None:
+        if "evaluation" in self._told:
+            return None
+        if self._evaluation is None:
+            self._evaluation = EvaluationGrowth(keeping_of(moment, self.trainer()))
+        return self._evaluation.batch_done(lambda: num_batches_of(moment))
+
+    def _before_checkpoints(self, moment: Moment) -> Foretold | None:
+        """After the first step, when the optimizer has its state; of the ranks the one that writes."""
+        self._has_looked = True
+        return None if moment.run.rank else checkpoint_ahead(moment)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_told": ()}
+
+    def __setstate__(self, kept: Mapping[str, object]) -> None:
+        self.__init__()  # type: ignore[misc]  # as new: what it knew belongs to a training
+
+
+def keeping_of(moment: Moment, trainer: object) -> Keeping:
+    """How this evaluation keeps what it has predicted: a Trainer's arguments tell, of another loop nothing does."""
+    args = moment.args
+    if not hasattr(args, "eval_accumulation_steps"):
+        return Keeping()
+    if getattr(trainer, "preprocess_logits_for_metrics", None) is not None:
+        advice = "let preprocess_logits_for_metrics return less"
+    else:
+        advice = "reduce them in preprocess_logits_for_metrics, as by logits.argmax(-1)"
+    if hasattr(args, "batch_eval_metrics"):
+        advice += ", set batch_eval_metrics=True"
+    if getattr(trainer, "compute_metrics", None) is None:
+        advice = "set prediction_loss_only=True"
+    return Keeping(
+        is_known=True,
+        joins=bool(getattr(args, "eval_do_concat_batches", True)),
+        moves_every=args.eval_accumulation_steps,
+        moves=True,
+        advice=f"{advice}, or evaluate fewer samples",
+    )
+
+
+def num_batches_of(moment: Moment) -> int | None:
+    """How many batches this evaluation has; None if nobody knows."""
+    given = moment.objects.get("num_batches")
+    if given is not None:
+        return _number(given)
+    loader = moment.objects.get("eval_dataloader")
+    if loader is None:
+        return _of_running_loader(moment.objects.get("batches_begun"))
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
+def _of_running_loader(batches_begun: object) -> int | None:
+    """The batches of the data loader that is being read, found among all objects: the one that has given as many.
+
+    Where the model is called more than once for each batch there is none, and nothing is foretold.
+    """
+    loaders = sys.modules.get("torch.utils.data.dataloader")
+    if loaders is None or not isinstance(batches_begun, int):
+        return None
+    # accelerate's is one batch ahead
+    given = (batches_begun, batches_begun + 1)
+    found = [one for one in live_objects(loaders._BaseDataLoaderIter) if one._num_yielded in given]
+    try:
+        return min((len(one) for one in found), default=None)
+    except TypeError:
+        return None
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) else None  # Lightning: infinite for what has no length
+
+
+def _nothing() -> None:
+    return None

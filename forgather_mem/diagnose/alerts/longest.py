@@ -1,0 +1,248 @@
+"""When the longest batch of an epoch comes and what it needs, from the lengths of the samples and the steps so far."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from forgather_mem.diagnose.alerts.foretold import Foretold, left_text, tell
+from forgather_mem.diagnose.alerts.live_peak import LivePeak
+from forgather_mem.diagnose.alerts.sample_lengths import batches_of, cuts, lengths_of
+from forgather_mem.diagnose.oom.batch_uses import BatchUses
+from forgather_mem.diagnose.oom.context import StepUse
+from forgather_mem.diagnose.oom.fit import PhaseFit, fit_phase
+from forgather_mem.probes.tensors import live_objects
+from forgather_mem.system.allocator import current_allocator, gauge
+from forgather_mem.system.headroom import Room, device_room, host_rooms
+from forgather_mem.system.native_heap import allocated_natively_bytes, mallinfo2
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.units import format_bytes
+
+NOTHING: Mapping[str, float] = {}
+_FIRST_STEP, _LAST_STEP = 16, 4096  # of those at which it looks; each is twice the one before
+_FEWEST_CHECKED = 4  # steps whose batch was as the lengths say
+_PADS = (1, 8, 16, 32, 64, 128)
+_SAMPLED_STEPS = range(5, 16)  # of the run: by then the optimizer has its state
+_MOST_TIMES = 2.0  # of what is saved of a token
+_GRADIENTS_TIMES = 3  # a step saves more than so many times the gradients, or they may be its peak
+_WARM_UP_STEPS = 2  # in which what is made once counts, too
+
+
+class LongestBatch:
+    """A work, called at the end of each step.
+
+    Looks after 16, 32, 64, ... steps of the first epoch, as soon as the shapes of the batches so far are those that the
+    lengths of their samples give. The order is read from the sampler that is running, which goes on as without us.
+
+    Args:
+        uses: Returns what the steps so far have used; None outside a training.
+    """
+
+    reading = ("longest batch",)
+
+    def __init__(self, uses: Callable[[], BatchUses | None]) -> None:
+        self._uses = uses
+        self._run: RunInfo | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._next, self._begun = _FIRST_STEP, 0
+        self._peaks: dict[int, int] = {}  # of steps: the most that was in use at once, beyond what was between them
+        self._sampling: LivePeak | None = None
+        self._device_peak = 0
+        self._shapes: list[_Shape] | None = None
+        self._fit: PhaseFit | None = None
+
+    def begin(self, run: RunInfo) -> None:
+        self.give_back()
+        self._forget()
+        self._begun = run.step
+        run.watch_batches(self._batch_begins)
+        self._run = run
+
+    def end(self, run: RunInfo) -> None:
+        self.give_back()
+
+    def give_back(self) -> None:
+        """As before `begin`, whatever has failed since. Idempotent."""
+        sampling, self._sampling = self._sampling, None
+        if sampling is not None:
+            sampling.stop()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_uses": self._uses}
+
+    def __setstate__(self, kept: Mapping[str, Any]) -> None:
+        self.__init__(kept["_uses"])  # type: ignore[misc]  # as new
+
+    def _batch_begins(self, arguments: object, keywords: object) -> None:
+        run = self._run
+        if run is None or self._sampling is not None or run.step - self._begun + 1 not in _SAMPLED_STEPS:
+            return
+        if current_allocator() is None:
+            sampling = LivePeak()
+            self._sampling = sampling if sampling.start() else None
+
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        uses = self._uses()
+        if self._next == 0 or uses is None or moment.event != "step_end":
+            return NOTHING
+        if self._sampling is not None or current_allocator() is not None:
+            self._note_peak(moment.step, uses)
+        if moment.step >= self._next:
+            self._next = 2 * self._next if self._next < _LAST_STEP else 0
+            found = self._look(moment, uses)
+            if found is not None:
+                self._next = 0
+                tell(moment.run, moment.step, found)
+        return NOTHING
+
+    def _note_peak(self, step: int, uses: BatchUses) -> None:
+        """The peak of this step, where it is known: by samples on the host, on a device where its mark has risen."""
+        sampling, self._sampling = self._sampling, None
+        if sampling is not None:
+            peak, between = sampling.stop(), allocated_natively_bytes()
+        else:
+            allocator = current_allocator()
+            peak = gauge(allocator.stats(), "allocated_bytes", "peak") if allocator is not None else None
+            between = uses.between_bytes
+            peak, self._device_peak = (peak if (peak or 0) > self._device_peak else None), peak or 0
+        if peak is not None and between is not None:
+            self._peaks[step] = peak - between
+
+    def _look(self, moment: Moment, uses: BatchUses) -> Foretold | None:
+        if self._shapes is None:
+            self._shapes = _shapes_ahead(moment) if not self._begun else []
+        shapes = self._shapes
+        pad = _padding(shapes, uses.uses)
+        if moment.step >= len(shapes) or pad is None:
+            self._next = 0 if not shapes or moment.step >= len(shapes) else self._next
+            return None
+        seen = max(use.rows * (use.length or 1) for use in uses.uses)
+        ahead = [(step, shape.padded(pad)) for step, shape in enumerate(shapes, 1) if step > moment.step]
+        larger = [(step, shape) for step, shape in ahead if shape.tokens > seen]
+        if not larger:
+            return None
+        room = next(iter(host_rooms()), None) if current_allocator() is None else device_room()
+        self._fit = _saved_by_shape(uses) or self._fit
+        if room is None or self._fit is None:
+            return None
+        parameters: Iterable[Any] = getattr(moment.objects.get("model"), "parameters", tuple)()
+        gradient_bytes = sum(one.numel() * one.element_size() for one in parameters if one.requires_grad)
+        needs = _Needs.of(self._fit, uses.uses, self._peaks, gradient_bytes)
+        return _first_too_large(larger, needs, room, max(use.length or 0 for use in uses.uses))
+
+
+class _Shape(NamedTuple):
+    """The largest micro-batch of a step."""
+
+    rows: int
+    length: int
+
+    @property
+    def tokens(self) -> int:
+        return self.rows * self.length
+
+    def padded(self, multiple: int) -> _Shape:
+        return _Shape(self.rows, -(-self.length // multiple) * multiple)
+
+
+class _Needs(NamedTuple):
+    """What a batch needs beyond what is in use between two steps.
+
+    Attributes:
+        saved: What a forward pass leaves for its backward pass, by shape.
+        a_token_bytes: What the peak of a step has on top of that. It goes with the tokens also where what is saved goes
+            with their squares: it is the copies and the gradient of the logits.
+    """
+
+    saved: PhaseFit
+    a_token_bytes: float
+
+    @classmethod
+    def of(cls, saved: PhaseFit, uses: Sequence[StepUse], peaks: Mapping[int, int], gradient_bytes: int) -> _Needs:
+        """As the peaks of the steps so far tell; at least what is saved.
+
+        A peak may have been missed, but none is too high: the most that any step has had on top counts. Steps of which
+        the gradients may be the peak tell nothing.
+        """
+        read = [_Shape(use.rows, use.length or 1) for use in uses if use.step in peaks]
+        tops = [peaks[use.step] for use in uses if use.step in peaks]
+        known = [(shape.tokens, top, saved.at(*shape).bytes) for shape, top in zip(read, tops, strict=True)]
+        more = [(top - least) / tokens for tokens, top, least in known if least > _GRADIENTS_TIMES * gradient_bytes]
+        return cls(saved, min(_MOST_TIMES * saved.per_token_bytes, max([0.0, *more])))
+
+    def at(self, shape: _Shape) -> float:
+        return self.a_token_bytes * shape.tokens + self.saved.at(*shape).bytes
+
+
+def _saved_by_shape(uses: BatchUses) -> PhaseFit | None:
+    """From the steps that were read; None if they are too few, or too alike."""
+    between, on_device = uses.between_bytes or 0, current_allocator() is not None
+    points = []
+    for use in uses.uses[_WARM_UP_STEPS:]:
+        saved = use.phases.get("forward", 0) - between if on_device else use.saved_bytes
+        if saved is not None and saved > 0:
+            points.append((use.rows, use.length, float(saved)))
+    return fit_phase("forward", points)
+
+
+def _first_too_large(
+    larger: Sequence[tuple[int, _Shape]], needs: _Needs, room: Room, longest_seen: int
+) -> Foretold | None:
+    left = room.free_bytes // room.num_ranks + _given_back_bytes(room)
+    for step, shape in larger:
+        needed = needs.at(shape)
+        if needed > left:
+            fits = max(length for length in range(1, shape.length) if needs.at(_Shape(shape.rows, length)) <= left)
+            text = (
+                f"the batch of step {step:,} ({shape.rows:,} x {shape.length:,} tokens; the longest so far had "
+                f"{longest_seen:,}) needs {format_bytes(needed)}, {left_text(round(left), room.limit)}. Up to "
+                f"{fits:,} tokens fit: cut samples (max_length), split or drop the longest, or use smaller batches "
+                "with more gradient_accumulation_steps"
+            )
+            return Foretold(
+                name="longest batch", text=text, needed_bytes=round(needed), left_bytes=round(left), at_step=step
+            )
+    return None
+
+
+def _given_back_bytes(room: Room) -> int:
+    """What the process has of freed host memory, which the batch would take first."""
+    account = mallinfo2() if room.where == "host" else None
+    return int(account().fordblks) if account is not None else 0
+
+
+def _shapes_ahead(moment: Moment) -> list[_Shape]:
+    """The largest micro-batch of each step of the first epoch; empty if the lengths or their order are not known."""
+    loaders = sys.modules.get("torch.utils.data.dataloader")
+    running = live_objects(loaders._BaseDataLoaderIter) if loaders is not None else []
+    column = str(getattr(moment.args, "length_column_name", None) or "length")
+    accumulation = int(getattr(moment.args, "gradient_accumulation_steps", None) or 1)
+    for iterator in running:
+        if iterator._num_yielded < moment.step * accumulation or cuts(_function_of(iterator._collate_fn)):
+            continue
+        lengths, batches = lengths_of(iterator._dataset, column), batches_of(iterator)
+        if lengths is not None and batches is not None:
+            whole = [_Shape(len(batch), max(lengths[index] for index in batch)) for batch in batches]
+            steps = range(0, len(whole), accumulation)
+            return [max(whole[at : at + accumulation], key=lambda shape: shape.tokens) for at in steps]
+    return []
+
+
+def _function_of(collate: Any) -> object:
+    call = getattr(type(collate), "__call__", None)  # noqa: B004  # of its class: a collator object
+    return collate if hasattr(collate, "__code__") else call
+
+
+def _padding(shapes: Sequence[_Shape], uses: Sequence[StepUse]) -> int | None:
+    """The multiple to which all batches so far were padded; None if one of them was not as its samples' lengths say."""
+    seen = [use for use in uses if use.step <= len(shapes) and use.length is not None]
+    if len(seen) < _FEWEST_CHECKED:
+        return None
+    for pad in _PADS:
+        if all(shapes[use.step - 1].padded(pad) == (use.rows, use.length) for use in seen):
+            return pad
+    return None

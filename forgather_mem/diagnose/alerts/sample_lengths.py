@@ -1,0 +1,109 @@
+"""The lengths of a data set's samples, where they are known without loading them, and the order in which they come."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Mapping, Sequence
+from types import CodeType, GeneratorType
+from typing import Any
+
+_MOST_SAMPLES = 1_000_000
+_TOKENS = "input_ids"
+_SLICES = frozenset(("BUILD_SLICE", "BINARY_SLICE"))
+_CUTS = ("trunc", "max_len", "block_size")
+
+
+def lengths_of(dataset: Any, column: str = "length") -> list[int] | None:
+    """Tokens of each sample; None where only loading them would tell, or where loading may cut them.
+
+    Known are a list of samples, a column of lengths, and a data set class that keeps such a list.
+
+    >>> lengths_of([{"input_ids": [5, 6, 7]}, {"input_ids": [5]}])
+    [3, 1]
+    """
+    try:
+        count = len(dataset)
+    except TypeError:
+        return None
+    if not 0 < count <= _MOST_SAMPLES:
+        return None
+    if column in (getattr(dataset, "column_names", None) or ()):
+        return _numbers(dataset[column], count)
+    if isinstance(dataset, list | tuple):
+        return _each(dataset)
+    if cuts(getattr(type(dataset), "__getitem__", None)):
+        return None
+    for kept in list(getattr(dataset, "__dict__", {}).values()):
+        kept = kept.get(_TOKENS) if isinstance(kept, Mapping) else kept
+        if isinstance(kept, list | tuple) and len(kept) == count and (found := _each(kept)) is not None:
+            return found
+    return None
+
+
+def cuts(function: object) -> bool:
+    """Whether a function of Python may shorten samples: it slices, or names a limit."""
+    code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
+    if not isinstance(code, CodeType):
+        return False
+    names = [*code.co_names, *code.co_varnames, *code.co_freevars]
+    for constant in code.co_consts:
+        names += constant if isinstance(constant, tuple) else [constant]
+    if any(word in str(name).lower() for name in names if isinstance(name, str) for word in _CUTS):
+        return True
+    return any(step.opname in _SLICES for step in dis.get_instructions(code)) or any(
+        isinstance(constant, slice) for constant in code.co_consts
+    )
+
+
+def batches_of(loader_iterator: Any) -> list[list[int]] | None:
+    """The samples of each batch of the epoch that this data loader is in, read without taking any.
+
+    Known where the sampler yields from a list that it has made, as torch's, accelerate's and transformers' do.
+    """
+    sampler = loader_iterator._index_sampler
+    size, drops = getattr(sampler, "batch_size", None), bool(getattr(sampler, "drop_last", False))
+    begun = loader_iterator._sampler_iter
+    if not isinstance(size, int) or not isinstance(begun, GeneratorType) or begun.gi_frame is None:
+        return None
+    variables = begun.gi_frame.f_locals
+    source = variables.get("sampler_iter")
+    variables.clear()  # before Python 3.13 the frame keeps this copy
+    order = _order(source)
+    if order is None:
+        return None
+    chunks = [list(order[at : at + size]) for at in range(0, len(order), size)]
+    return chunks[:-1] if drops and chunks and len(chunks[-1]) < size else chunks
+
+
+def _order(source: Any) -> Sequence[int] | None:
+    """All that this iterator has given and will give, if it goes through a list or a range."""
+    while isinstance(source, GeneratorType):
+        source = source.gi_yieldfrom
+    if type(source) not in (type(iter([])), type(iter(range(0)))):
+        return None
+    parts = source.__reduce__()[1]  # for a list the whole of it; a range is what is left
+    order: Any = parts[0] if parts else None
+    if isinstance(order, range):
+        return range(order.stop) if order.step == 1 else None
+    return order if isinstance(order, list) else None
+
+
+def _each(samples: Sequence[Any]) -> list[int] | None:
+    """The tokens of each of these samples; None unless all of them are such."""
+    found = []
+    for sample in samples:
+        tokens = sample.get(_TOKENS) if isinstance(sample, Mapping) else sample
+        shape = getattr(tokens, "shape", None)
+        if shape is not None and len(shape) == 1:
+            found.append(int(shape[0]))
+        elif isinstance(tokens, list | tuple) and (not tokens or isinstance(tokens[0], int)):
+            found.append(len(tokens))
+        else:
+            return None
+    return found
+
+
+def _numbers(values: Any, count: int) -> list[int] | None:
+    found = [value for value in values if isinstance(value, int)]
+    return found if len(found) == count else None

@@ -1,0 +1,119 @@
+"""What is told early in real trainings. Scripts that fail late are run by benchmarks/late_failures.py."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from transformers import Trainer
+
+from forgather_mem.callbacks import MemoryAlert, OOMReporter
+from forgather_mem.callbacks.memory_alert import Alert
+from forgather_mem.diagnose.alerts.foretold import free_disk_bytes
+from forgather_mem.diagnose.alerts.late import LateFailures, num_batches_of
+from forgather_mem.system.headroom import host_rooms
+from forgather_mem.telemetry.records import Moment
+from tests.training import Tokens, make_trainer
+
+NUM_BATCHES = 400
+
+
+class Predicts(Trainer):
+    """Each batch gives so many bytes, which nothing has touched."""
+
+    batch_bytes = 0
+    num_predicted = 0
+
+    def prediction_step(self, *arguments: Any, **keywords: Any) -> Any:
+        type(self).num_predicted += 1
+        return torch.zeros(()), torch.empty(4, self.batch_bytes // 16), torch.zeros(4)
+
+
+def alerts_of(folder: Path, batch_bytes: int, **arguments: Any) -> list[Alert]:
+    """What is told in an evaluation that ends with the first alert, at the latest after ten batches."""
+    alerts: list[Alert] = []
+
+    def ends(alert: Alert) -> None:
+        alerts.append(alert)
+        raise KeyboardInterrupt
+
+    class ThatMuch(Predicts):
+        def prediction_step(self, *given: Any, **keywords: Any) -> Any:
+            if type(self).num_predicted == 10:
+                raise KeyboardInterrupt
+            return super().prediction_step(*given, **keywords)
+
+    ThatMuch.batch_bytes = batch_bytes
+    trainer = make_trainer(
+        folder,
+        [MemoryAlert({}, {}, 60, call=ends), OOMReporter()],  # two that would tell it
+        trainer_class=ThatMuch,
+        eval_strategy="steps",
+        eval_steps=3,
+        per_device_eval_batch_size=4,
+        **arguments,
+    )
+    trainer.eval_dataset = Tokens(4 * NUM_BATCHES)
+    trainer.compute_metrics = lambda predicted: {}
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    return alerts
+
+
+@pytest.mark.fresh
+def test_an_evaluation_that_will_not_fit_is_told_after_its_fourth_batch(tmp_path: Path) -> None:
+    batch_bytes = 2 * host_rooms()[0].free_bytes // NUM_BATCHES
+    (alert,) = alerts_of(tmp_path, batch_bytes, eval_do_concat_batches=False)
+    assert (alert.name, alert.step) == ("evaluation", 3)
+    assert alert.value == pytest.approx((NUM_BATCHES - 4) * batch_bytes, rel=0.02)
+    assert "preprocess_logits_for_metrics" in alert.text
+
+
+def test_an_evaluation_that_fits_is_not_told(tmp_path: Path) -> None:
+    assert alerts_of(tmp_path, 1 << 20) == []
+
+
+def test_a_checkpoint_for_which_the_disk_is_too_small_is_told_after_the_first_step(tmp_path: Path) -> None:
+    alerts: list[Alert] = []
+    trainer = make_trainer(
+        tmp_path,
+        [MemoryAlert({}, {}, 60, call=alerts.append)],
+        max_steps=2,
+        save_strategy="steps",
+        save_steps=2,
+    )
+
+    num_bytes = 2 * (free_disk_bytes(tmp_path) or 0)  # of a weight that nothing has touched
+    trainer.model.state_dict = lambda: {"weight": torch.empty(num_bytes, dtype=torch.uint8, device="meta")}
+    trainer._save_checkpoint = lambda *arguments: None
+    trainer.train()
+    (alert,) = alerts
+    assert (alert.name, alert.step, alert.full_at_step) == ("checkpoint", 1, 2)
+    assert alert.limit == pytest.approx(free_disk_bytes(tmp_path), rel=0.05)
+
+
+def test_the_batches_of_a_running_loader_are_found_by_how_many_it_has_given() -> None:
+    def moment(**objects: Any) -> Any:
+        return Moment("prediction_step", 1, None, None, None, None, objects, None)  # type: ignore[arg-type]
+
+    loader = DataLoader(torch.arange(123), batch_size=1)  # type: ignore[arg-type]
+    running: Iterator[Any] = iter(loader)
+    for _ in range(77):
+        next(running)
+    assert num_batches_of(moment(batches_begun=77)) == 123
+    assert num_batches_of(moment(batches_begun=99)) is None
+    assert num_batches_of(moment(eval_dataloader=loader)) == 123
+    assert num_batches_of(moment(num_batches=5)) == 5
+    assert num_batches_of(moment(num_batches=float("inf"))) is None
+
+
+def test_a_copy_is_as_new() -> None:
+    late = LateFailures()
+    late.trainer = sys.exc_info  # whatever belongs to a training
+    assert pickle.loads(pickle.dumps(late)).trainer() is None

@@ -1,0 +1,109 @@
+"""Lengths and order are compared with the batches that the loader then gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from accelerate.data_loader import SeedableRandomSampler
+from torch.utils.data import DataLoader, Dataset, RandomSampler
+from transformers.trainer_pt_utils import LengthGroupedSampler
+
+from forgather_mem.diagnose.alerts.sample_lengths import batches_of, cuts, lengths_of
+
+LENGTHS = [5, 3, 9, 1, 7, 2, 8]
+SAMPLES = [{"input_ids": [number] * length} for number, length in enumerate(LENGTHS)]
+
+
+class Kept(Dataset[Any]):
+    def __init__(self, samples: list[Any]) -> None:
+        self.name, self.samples = "kept", samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index]
+
+
+class Cuts(Kept):
+    def __getitem__(self, index: int) -> Any:
+        return {"input_ids": self.samples[index]["input_ids"][:4]}
+
+
+class WithColumn(Cuts):
+    column_names = ("length",)
+
+    def __getitem__(self, index: Any) -> Any:
+        return LENGTHS if index == "length" else super().__getitem__(index)
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        SAMPLES,
+        [torch.zeros(length, dtype=torch.long) for length in LENGTHS],
+        Kept(SAMPLES),
+        Kept([list(range(length)) for length in LENGTHS]),
+        WithColumn(SAMPLES),
+    ],
+    ids=["list", "tensors", "kept", "kept lists", "column"],
+)
+def test_the_lengths_are_known_without_loading(dataset: Any) -> None:
+    assert lengths_of(dataset) == LENGTHS
+
+
+@pytest.mark.parametrize("dataset", [Cuts(SAMPLES), iter(SAMPLES), Kept([object()] * 7), ["text"] * 7, []])
+def test_what_only_loading_would_tell_is_not_known(dataset: Any) -> None:
+    assert lengths_of(dataset) is None
+
+
+def test_a_function_cuts_if_it_slices_or_names_a_limit() -> None:
+    def truncates(rows: Any) -> Any:
+        return rows.encode(truncation=True)
+
+    def pads(rows: Any) -> Any:
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+    assert cuts(truncates)
+    assert cuts(Cuts.__getitem__)
+    assert not cuts(pads)
+    assert not cuts(len)
+
+
+def sampler(kind: str) -> Any:
+    generator = torch.Generator().manual_seed(4)
+    if kind == "random":
+        return RandomSampler(SAMPLES, generator=generator)  # type: ignore[arg-type]
+    if kind == "seedable":
+        return SeedableRandomSampler(SAMPLES, data_seed=3)
+    if kind == "grouped":
+        return LengthGroupedSampler(2, lengths=LENGTHS, generator=generator)
+    return None
+
+
+@pytest.mark.parametrize("kind", ["sequential", "random", "seedable", "grouped"])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("read", [1, 2])
+def test_the_order_is_that_of_the_batches_and_none_is_taken(kind: str, drop_last: bool, read: int) -> None:
+    def given() -> Any:
+        return DataLoader(
+            SAMPLES,  # type: ignore[arg-type]
+            batch_size=2,
+            sampler=sampler(kind),
+            drop_last=drop_last,
+            collate_fn=lambda rows: [LENGTHS.index(len(row["input_ids"])) for row in rows],
+        )
+
+    iterator = iter(given())
+    first = [next(iterator) for _ in range(read)]
+    known = batches_of(iterator)
+    assert known == [*first, *iterator]
+    assert known == list(given())
+
+
+def test_an_order_that_is_made_as_it_goes_is_not_known() -> None:
+    iterator = iter(DataLoader(SAMPLES, batch_size=2, sampler=(number for number in range(7)), collate_fn=list))  # type: ignore[arg-type,misc]
+    next(iterator)
+    assert batches_of(iterator) is None

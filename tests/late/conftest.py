@@ -1,0 +1,3 @@
+"""The scripts are run, not imported."""
+
+collect_ignore = ["scripts"]

@@ -1,0 +1,196 @@
+"""Trainings in which nothing fails late, each by its name: what looks like it, and what is as usual."""
+
+import collections
+import os
+import sys
+
+import torch
+from common import Rows, accuracy, limit, make, model, options, padded, peak_of, samples
+from torch.utils.data import DataLoader
+
+EVERY = {"eval_strategy": "steps", "eval_steps": 5, "max_steps": 10}
+EPOCH = {"max_steps": -1, "num_train_epochs": 1}
+
+
+def trainer(data=None, *, arguments=None, evaluation=400, net=None, **parts):
+    return make(
+        net or model(200),
+        data or Rows(64, vocabulary=200),
+        Rows(evaluation, vocabulary=200),
+        arguments=arguments,
+        **parts,
+    ).train
+
+
+def argmax(logits, labels):
+    return logits.argmax(-1)
+
+
+def batched(prediction, compute_result=False):
+    return {"seen": float(len(prediction.predictions))}
+
+
+class Cut(torch.utils.data.Dataset):
+    """Samples that are cut when they are loaded."""
+
+    def __init__(self, kept):
+        self.kept = kept
+
+    def __len__(self):
+        return len(self.kept)
+
+    def __getitem__(self, index):
+        return {"input_ids": self.kept[index]["input_ids"][:128]}
+
+
+class Cached(Rows):
+    """Keeps the first 40 rows that it has made, with something large."""
+
+    cache = {}  # noqa: RUF012  # of the script
+
+    def __getitem__(self, index):
+        if len(self.cache) < 40:
+            self.cache[index] = torch.ones(20_000)
+        return super().__getitem__(index)
+
+
+def cut_in_collator(rows, max_length=128):
+    return padded([{"input_ids": row["input_ids"][:max_length]} for row in rows])
+
+
+def loop(look, *, workers=0, batches=100, every=16):
+    """A loop of one's own that evaluates after every few steps; `look(outputs, logits, number)` keeps what it likes."""
+
+    def train():
+        net = model(200)
+        optimizer = torch.optim.AdamW(net.parameters())
+        for number, batch in enumerate(DataLoader(Rows(128, vocabulary=200), batch_size=4)):
+            net(**batch).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if (number + 1) % every == 0:
+                net.eval()
+                outputs = []
+                with torch.no_grad():
+                    rows = DataLoader(Rows(4 * batches, vocabulary=200), batch_size=4, num_workers=workers)
+                    for index, seen in enumerate(rows):
+                        look(outputs, net(input_ids=seen["input_ids"]).logits, index)
+                net.train()
+
+    return train
+
+
+def lightning(look):
+    import logging
+
+    import lightning
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net, self.outputs = model(200), []
+
+        def training_step(self, batch, index):
+            return self.net(**batch).loss
+
+        def validation_step(self, batch, index):
+            look(self.outputs, self.net(input_ids=batch["input_ids"]).logits, index)
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters())
+
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    runner = lightning.Trainer(max_epochs=1, accelerator="cpu", **quiet)
+    rows = [DataLoader(Rows(count, vocabulary=200), batch_size=4) for count in (64, 400)]
+    return lambda: runner.fit(Module(), *rows)
+
+
+def nothing(outputs, logits, index):
+    pass
+
+
+def numbers(outputs, logits, index):
+    outputs.append(float(logits.mean()))
+
+
+def ids(outputs, logits, index):
+    outputs.append(logits.argmax(-1))
+
+
+def a_few(outputs, logits, index):
+    if index < 10:
+        outputs.append(logits)
+
+
+def the_last(outputs, logits, index):
+    outputs[:] = [collections.deque([*(outputs[0] if outputs else ()), logits], maxlen=8)]
+
+
+def all_that_fit(outputs, logits, index):
+    outputs.append(logits)
+
+
+def saves(**more):
+    return {"max_steps": 20, "save_strategy": "steps", "save_steps": 5, **more}
+
+
+PLAIN, LONG = samples(400, 20, 100, vocabulary=200), samples(400, 20, 100, longest=1500, at=300, vocabulary=200)
+COLLATED = {"data_collator": padded, "arguments": EPOCH}
+CASES = {
+    "eval_loss": lambda: trainer(arguments=EVERY),
+    "eval_metrics": lambda: trainer(arguments=EVERY, compute_metrics=accuracy),
+    "eval_argmax": lambda: trainer(arguments=EVERY, compute_metrics=accuracy, preprocess_logits_for_metrics=argmax),
+    "eval_batched": lambda: trainer(arguments={**EVERY, "batch_eval_metrics": True}, compute_metrics=batched),
+    "eval_accumulates": lambda: trainer(arguments={**EVERY, "eval_accumulation_steps": 8}, compute_metrics=accuracy),
+    "eval_lists": lambda: trainer(arguments={**EVERY, "eval_do_concat_batches": False}, compute_metrics=lambda p: {}),
+    "eval_short": lambda: trainer(arguments=EVERY, compute_metrics=accuracy, evaluation=12),
+    "eval_cached": lambda: (
+        make(model(200), Rows(64, vocabulary=200), Cached(800, vocabulary=200), arguments=EVERY).train
+    ),
+    "eval_workers": lambda: trainer(arguments={**EVERY, "dataloader_num_workers": 2}),
+    "eval_lengths": lambda: (
+        make(model(200), PLAIN, PLAIN, arguments=EVERY, data_collator=padded, compute_metrics=accuracy).train
+    ),
+    "lengths": lambda: trainer(PLAIN, **COLLATED),
+    "lengths_eager": lambda: trainer(PLAIN, net=model(200, attn_implementation="eager"), **COLLATED),
+    "lengths_accumulated": lambda: trainer(
+        PLAIN, data_collator=padded, arguments={**EPOCH, "gradient_accumulation_steps": 4}
+    ),
+    "lengths_checkpointed": lambda: trainer(
+        PLAIN, data_collator=padded, arguments={**EPOCH, "gradient_checkpointing": True}
+    ),
+    "long_that_fits": lambda: trainer(LONG, **COLLATED),
+    "long_cut_in_collator": lambda: trainer(LONG, data_collator=cut_in_collator, arguments=EPOCH),
+    "long_cut_in_data_set": lambda: trainer(Cut(LONG), **COLLATED),
+    "long_never_reached": lambda: trainer(LONG, data_collator=padded, arguments={"max_steps": 40}),
+    "long_first": lambda: trainer(LONG[300:] + LONG[:300], **COLLATED),
+    "saves": lambda: trainer(arguments=saves()),
+    "saves_epochs": lambda: trainer(arguments={**EPOCH, "save_strategy": "epoch", "num_train_epochs": 3}),
+    "saves_few": lambda: trainer(arguments=saves(save_total_limit=1)),
+    "saves_model": lambda: trainer(arguments=saves(save_only_model=True)),
+    "loop_nothing": lambda: loop(nothing),
+    "loop_numbers": lambda: loop(numbers),
+    "loop_ids": lambda: loop(ids),
+    "loop_a_few": lambda: loop(a_few),
+    "loop_the_last": lambda: loop(the_last),
+    "loop_all_that_fit": lambda: loop(all_that_fit),
+    "loop_workers": lambda: loop(numbers, workers=2),
+    "lightning_numbers": lambda: lightning(numbers),
+    "lightning_ids": lambda: lightning(ids),
+}
+
+if __name__ == "__main__":
+    own = options(case="eval_loss")
+    if own.case == "names":
+        sys.exit(" ".join(CASES))
+    os.makedirs("out", exist_ok=True)
+    train = CASES[own.case]()
+    limit(own.limit)
+    peak_of(train)
