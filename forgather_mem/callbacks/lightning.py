@@ -38,7 +38,8 @@ class LightningCallbacks(Callback):
         trainer = lightning.Trainer(callbacks=[LightningCallbacks(load_callbacks("callbacks/memory.yaml"))])
 
     Steps are Lightning's `global_step`, which counts optimizer steps. Validation inside an epoch fires
-    `evaluate` before the `epoch_end` of its epoch; Lightning's sanity check fires nothing. `log` fires every
+    `evaluate` before the `epoch_end` of its epoch; Lightning's sanity check fires nothing.
+    Each batch of a validation fires `prediction_step`. `log` fires every
     `log_every_n_steps` steps with the batch's loss, the learning rate and what the module has logged, and before
     `evaluate` with the metrics. A callback that sets `control.should_training_stop` stops the Lightning trainer after
     the batch.

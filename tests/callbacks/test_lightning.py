@@ -111,7 +111,7 @@ def test_the_order_of_events(tmp_path: Path, accumulation: int, validate: bool) 
         ("train_begin", 0),
         ("epoch_begin", 0),
         *steps,
-        *([("log", last), ("evaluate", last)] if validate else []),
+        *([*[("prediction_step", last)] * 4, ("log", last), ("evaluate", last)] if validate else []),
         ("epoch_end", last),
         ("train_end", last),
     ]

@@ -4,6 +4,8 @@ from common import Rows, limit, make, model, options, peak_of
 
 
 def metrics(prediction, compute_result=True):
+    if isinstance(prediction.predictions, list):
+        print(f"keeps {sum(array.nbytes for array in prediction.predictions) / 2**20:.1f} MiB")
     predictions = prediction.predictions[0] if isinstance(prediction.predictions, list) else prediction.predictions
     return {"entries": float(len(predictions))}
 

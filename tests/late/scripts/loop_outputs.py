@@ -20,7 +20,7 @@ def train():
         for batch in DataLoader(Rows(6800, vocabulary=250), batch_size=4):
             logits = net(input_ids=batch["input_ids"]).logits
             outputs.append(logits.argmax(-1) if own.fixed else logits)
-    print("kept", len(outputs))
+    print(f"keeps {sum(output.nbytes for output in outputs) / 2**20:.1f} MiB")
 
 
 limit(own.limit)
