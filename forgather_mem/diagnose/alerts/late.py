@@ -84,7 +84,7 @@ def keeping_of(moment: Moment, trainer: object) -> Keeping:
     if hasattr(args, "batch_eval_metrics"):
         advice += ", set batch_eval_metrics=True"
     if getattr(trainer, "compute_metrics", None) is None:
-        advice = "set prediction_loss_only=True"
+        return Keeping()  # of its predictions a Trainer keeps none then: what grows is something else
     return Keeping(
         is_known=True,
         joins=bool(getattr(args, "eval_do_concat_batches", True)),

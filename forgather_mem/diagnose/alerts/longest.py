@@ -196,12 +196,11 @@ def _first_too_large(
     for step, shape in larger:
         needed = needs.at(shape)
         if needed > left:
-            fits = max(length for length in range(1, shape.length) if needs.at(_Shape(shape.rows, length)) <= left)
             text = (
                 f"the batch of step {step:,} ({shape.rows:,} x {shape.length:,} tokens; the longest so far had "
-                f"{longest_seen:,}) needs {format_bytes(needed)}, {left_text(round(left), room.limit)}. Up to "
-                f"{fits:,} tokens fit: cut samples (max_length), split or drop the longest, or use smaller batches "
-                "with more gradient_accumulation_steps"
+                f"{longest_seen:,}) needs {format_bytes(needed)}, {left_text(round(left), room.limit)}: "
+                "cut samples (max_length), split or drop the longest, or use smaller batches with more "
+                "gradient_accumulation_steps"
             )
             return Foretold(
                 name="longest batch", text=text, needed_bytes=round(needed), left_bytes=round(left), at_step=step
