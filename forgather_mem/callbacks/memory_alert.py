@@ -32,7 +32,7 @@ class MemoryAlert(RuleCallback):
     left; sawteeth, spikes and caches filling up do not count as growth.
 
     What would fail late is told early, once in a training: an evaluation that keeps more than fits, after its first
-    batches; a checkpoint for which the disk or the host has no room, after the first step; with an `OOMReporter` also
+    batches; a checkpoint for which the disk or the host has no room, at the first check; with an `OOMReporter` also
     the batch of the epoch that is too long. `save` and `stop` don't act on these.
 
     With several processes, whichever rank is near its limit, rank 0 decides the step at which all of them save or stop:
@@ -90,9 +90,8 @@ class MemoryAlert(RuleCallback):
         self._late = LateFailures()
         works = [*(probe() for probe in probes if probe is not None), watch]
         rules = [
-            Rule(when=Every(steps=every_steps), do=works, name="MemoryAlert"),
+            Rule(when=Every(steps=every_steps), do=[*works, self._late], name="MemoryAlert"),
             Rule(when=AtEvent("evaluate", "save"), do=works, name="MemoryAlert"),
-            Rule(when=Every(steps=1), do=[self._late], name="MemoryAlert"),
             Rule(when=AtEvent(*EVENTS), do=[self._late], name="MemoryAlert"),
         ]
         super().__init__(rules, [ForetoldRelay(call)], enabled=enabled, strict=strict)

@@ -79,7 +79,9 @@ class LongestBatch:
 
     def _batch_begins(self, arguments: object, keywords: object) -> None:
         run = self._run
-        if run is None or self._sampling is not None or run.step - self._begun + 1 not in _SAMPLED_STEPS:
+        if not self._shapes or run is None or self._sampling is not None:
+            return
+        if run.step - self._begun + 1 not in _SAMPLED_STEPS:
             return
         if current_allocator() is None:
             sampling = LivePeak()
@@ -89,6 +91,8 @@ class LongestBatch:
         uses = self._uses()
         if self._next == 0 or uses is None or moment.event != "step_end":
             return NOTHING
+        if self._shapes is None and moment.step - self._begun >= _SAMPLED_STEPS.start - 1:
+            self._shapes = _shapes_ahead(moment) if not self._begun else []
         if self._sampling is not None or current_allocator() is not None:
             self._note_peak(moment.step, uses)
         if moment.step >= self._next:
@@ -113,9 +117,7 @@ class LongestBatch:
             self._peaks[step] = peak - between
 
     def _look(self, moment: Moment, uses: BatchUses) -> Foretold | None:
-        if self._shapes is None:
-            self._shapes = _shapes_ahead(moment) if not self._begun else []
-        shapes = self._shapes
+        shapes = self._shapes or []
         pad = _padding(shapes, uses.uses)
         if moment.step >= len(shapes) or pad is None:
             self._next = 0 if not shapes or moment.step >= len(shapes) else self._next
