@@ -6,6 +6,7 @@ from forgather_mem.load import attach as attach
 from forgather_mem.load import load_callbacks as load_callbacks
 from forgather_mem.load import watch as watch
 from forgather_mem.loops.training_loop import TrainingLoop as TrainingLoop
+from forgather_mem.planning.entry import plan as plan
 from forgather_mem.reclaim.release import cleanup as cleanup
 from forgather_mem.reclaim.release import cleanup_after as cleanup_after
 from forgather_mem.reclaim.release import release_memory as release_memory

@@ -1,0 +1,251 @@
+"""Plans of 24 small trainings, compared with what the tensors of the same trainings really take.
+
+    python benchmarks/plan.py [--only NAME] [--markdown benchmarks/results/plan.md]
+
+The truth is counted on the host by a dispatch mode that has nothing in common with the one that plans: it keeps the
+addresses and sizes of all tensors' memory while three real steps of `trainer.train()` run, each training in a process
+of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import tempfile
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import forgather_mem
+
+VOCABULARY = 512
+MOST_BELOW, MOST_ABOVE = 0.01, 0.02
+
+
+class Counted(TorchDispatchMode):
+    """The bytes of all tensors alive, by the addresses of their memory."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.alive: dict[int, int] = {}
+        self.peak_bytes = 0
+        for tensor in [*model.parameters(), *model.buffers()]:
+            self.count(tensor)
+
+    def count(self, tensor: torch.Tensor) -> None:
+        memory = tensor.untyped_storage()
+        address = memory.data_ptr()
+        if not address or address in self.alive:
+            return
+        self.alive[address] = memory.nbytes()
+        weakref.finalize(memory, self.alive.pop, address, None).atexit = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self.count(leaf)
+        self.peak_bytes = max(self.peak_bytes, sum(self.alive.values()))
+        return result
+
+
+class Rows(torch.utils.data.Dataset):
+    """Rows of pseudo-random tokens or pixels; lengths differ where `ragged`."""
+
+    def __init__(self, kind: str, length: int, ragged: bool) -> None:
+        self.kind, self.length, self.ragged = kind, length, ragged
+
+    def __len__(self) -> int:
+        return 256
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        made = torch.Generator().manual_seed(index)
+        if self.kind == "image":
+            return {"pixel_values": torch.rand(3, 64, 64, generator=made), "labels": torch.tensor(index % 10)}
+        length = self.length - (index * 7 % (self.length // 2) if self.ragged else 0)
+        ids = torch.randint(5, VOCABULARY, (self.length,), generator=made)
+        mask = torch.arange(self.length) < length
+        row = {"input_ids": torch.where(mask, ids, 0), "labels": torch.where(mask, ids, -100)}
+        return {**row, "attention_mask": mask.long()} if self.ragged else row
+
+
+def llama(**more: Any) -> Any:
+    return transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=VOCABULARY, hidden_size=128, intermediate_size=352, num_hidden_layers=4,
+            num_attention_heads=4, num_key_value_heads=2, **more,
+        )
+    )  # fmt: skip
+
+
+def qwen2(**more: Any) -> Any:
+    return transformers.Qwen2ForCausalLM(
+        transformers.Qwen2Config(
+            vocab_size=VOCABULARY, hidden_size=128, intermediate_size=256, num_hidden_layers=4,
+            num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True, **more,
+        )
+    )  # fmt: skip
+
+
+def gpt2(**more: Any) -> Any:
+    config = transformers.GPT2Config(vocab_size=VOCABULARY, n_embd=128, n_layer=4, n_head=4, **more)
+    return transformers.GPT2LMHeadModel(config)
+
+
+def bert(**more: Any) -> Any:
+    return transformers.BertForMaskedLM(
+        transformers.BertConfig(
+            vocab_size=VOCABULARY, hidden_size=128, intermediate_size=512, num_hidden_layers=4,
+            num_attention_heads=4, **more,
+        )
+    )  # fmt: skip
+
+
+def t5(**more: Any) -> Any:
+    return transformers.T5ForConditionalGeneration(
+        transformers.T5Config(
+            vocab_size=VOCABULARY, d_model=128, d_ff=256, d_kv=32, num_layers=3, num_heads=4,
+            decoder_start_token_id=0, **more,
+        )
+    )  # fmt: skip
+
+
+def vit(**more: Any) -> Any:
+    return transformers.ViTForImageClassification(
+        transformers.ViTConfig(
+            image_size=64, patch_size=8, hidden_size=128, intermediate_size=512, num_hidden_layers=4,
+            num_attention_heads=4, num_labels=10, **more,
+        )
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training."""
+
+    name: str
+    build: Callable[..., Any]
+    rows: int
+    length: int = 128
+    attention: str = "sdpa"
+    ragged: bool = False
+    arguments: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+
+
+def checkpointing(reentrant: bool) -> dict[str, Any]:
+    return {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": reentrant}}
+
+
+CASES = (
+    Case("llama eager adamw", llama, 4, attention="eager", arguments={"optim": "adamw_torch"}),
+    Case("llama sdpa adamw", llama, 4, arguments={"optim": "adamw_torch"}),
+    Case("llama sdpa fused", llama, 8, arguments={"optim": "adamw_torch_fused"}),
+    Case("llama sdpa padded", llama, 8, ragged=True),
+    Case("llama adafactor", llama, 4, arguments={"optim": "adafactor"}),
+    Case("llama sgd long", llama, 1, 512, arguments={"optim": "sgd"}),
+    Case("llama checkpointing, reentrant", llama, 8, arguments=checkpointing(True)),
+    Case("llama checkpointing, not reentrant", llama, 8, arguments=checkpointing(False)),
+    Case("llama accumulation 4", llama, 2, arguments={"gradient_accumulation_steps": 4}),
+    Case("llama bf16 autocast", llama, 4, arguments={"bf16": True}),
+    Case("llama bf16 autocast checkpointing", llama, 4, arguments={"bf16": True, **checkpointing(False)}),
+    Case("llama bf16 weights", llama, 4, model={"dtype": torch.bfloat16}),
+    Case("qwen2 sdpa tied", qwen2, 4),
+    Case("qwen2 eager padded", qwen2, 6, 96, attention="eager", ragged=True),
+    Case("gpt2 sdpa", gpt2, 4, 256),
+    Case("gpt2 eager sgd momentum", gpt2, 4, attention="eager",
+         arguments={"optim": "sgd", "optim_args": "momentum=0.9"}),
+    Case("gpt2 no clipping", gpt2, 2, 64, arguments={"max_grad_norm": 0.0}),
+    Case("bert sdpa padded", bert, 8, ragged=True),
+    Case("bert eager adafactor", bert, 4, attention="eager", arguments={"optim": "adafactor"}),
+    Case("t5 eager", t5, 4, attention="eager"),
+    Case("t5 padded checkpointing", t5, 4, attention="eager", ragged=True, arguments=checkpointing(False)),
+    Case("vit sdpa", vit, 8),
+    Case("vit eager bf16 autocast", vit, 4, attention="eager", arguments={"bf16": True}),
+    Case("vit label smoothing, accumulation 2", vit, 4,
+         arguments={"label_smoothing_factor": 0.1, "gradient_accumulation_steps": 2}),
+)  # fmt: skip
+
+
+def trainer_of(case: Case, folder: Path) -> transformers.Trainer:
+    torch.manual_seed(0)
+    more = dict(case.model)
+    dtype = more.pop("dtype", None)
+    model = case.build(attn_implementation=case.attention, **more)
+    if dtype is not None:
+        model = model.to(dtype)
+    arguments = {
+        "output_dir": str(folder), "per_device_train_batch_size": case.rows, "max_steps": 3, "logging_steps": 1,
+        "save_strategy": "no", "report_to": [], "use_cpu": True, "disable_tqdm": True, **case.arguments,
+    }  # fmt: skip
+    rows = Rows("image" if case.build is vit else "text", case.length, case.ragged)
+    return transformers.Trainer(model=model, args=transformers.TrainingArguments(**arguments), train_dataset=rows)
+
+
+def measure(case: Case, told: Any) -> None:
+    """In a process of its own: the plan, then the training."""
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    sys.stdout = sys.stderr
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = trainer_of(case, Path(folder))
+        began_s = time.perf_counter()
+        plan = forgather_mem.plan(trainer)
+        took_s = time.perf_counter() - began_s
+        counted = Counted(trainer.model)
+        with counted:
+            trainer.train()
+    told.put((plan.peak_bytes, counted.peak_bytes, plan.phase, took_s))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", default="", help="trainings with this in their name")
+    parser.add_argument("--markdown", type=Path, help="write the table to this file")
+    asked = parser.parse_args()
+    lines = ["| training | planned MiB | real MiB | off | phase | planned in |", "|---|---|---|---|---|---|"]
+    print(*lines, sep="\n", flush=True)
+    wrong = 0
+    context = multiprocessing.get_context("fork")
+    for case in CASES:
+        if asked.only not in case.name:
+            continue
+        told = context.SimpleQueue()
+        process = context.Process(target=measure, args=(case, told))
+        process.start()
+        process.join()
+        if process.exitcode:
+            lines.append(f"| {case.name} | failed | | | | |")
+            wrong += 1
+        else:
+            planned, real, phase, took_s = told.get()
+            off = planned / real - 1
+            wrong += not -MOST_BELOW <= off <= MOST_ABOVE
+            row = f"{planned / 2**20:.2f} | {real / 2**20:.2f} | {off:+.2%} | {phase} | {took_s:.1f} s"
+            lines.append(f"| {case.name} | {row} |")
+        print(lines[-1], flush=True)
+    if asked.markdown:
+        asked.markdown.write_text(HEAD + "\n".join(lines) + "\n")
+    return 1 if wrong else 0
+
+
+HEAD = """# Plans against real trainings
+
+`python benchmarks/plan.py --markdown benchmarks/results/plan.md`. Real: the most bytes of tensors alive in three steps
+of `trainer.train()` on the host, counted by a dispatch mode of the benchmark's own.
+
+"""
+
+if __name__ == "__main__":
+    sys.exit(main())

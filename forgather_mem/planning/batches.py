@@ -1,0 +1,156 @@
+"""The batches of a plan: real ones, of the longest rows, made larger or smaller where that is asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from typing import NamedTuple, Protocol, TypeVar, cast
+
+import torch
+
+_MEASURE_S = 1.0
+_TOKENS = "input_ids"
+_PLACES = (_TOKENS, "inputs_embeds", "input_values", "input_features", "pixel_values")
+
+
+Batch = TypeVar("Batch")
+
+
+class Dataset(Protocol):
+    """One that gives rows by number; one of the datasets package has columns, too."""
+
+    def __getitem__(self, place: int, /) -> object: ...
+
+
+class Shape(NamedTuple):
+    """Rows of a batch, and their length if they are tokens."""
+
+    rows: int | None = None
+    length: int | None = None
+
+
+class Longest(NamedTuple):
+    """The longest rows of a dataset.
+
+    Attributes:
+        numbers: Which they are, the longest first.
+        length: Of the longest.
+        measured: How many rows were looked at.
+        of: How many there are.
+    """
+
+    numbers: Sequence[int]
+    length: int
+    measured: int
+    of: int
+
+    def note(self) -> str:
+        """What a reader has to know."""
+        seen = "" if self.measured == self.of else f", of the {self.measured:,} that could be looked at in a second"
+        return f"Batches are of the longest rows: {self.length:,} tokens{seen}."
+
+
+def shape_of(batch: object) -> Shape:
+    """The rows and the length of a batch.
+
+    >>> shape_of({"input_ids": torch.zeros(4, 16), "labels": torch.zeros(4)})
+    Shape(rows=4, length=16)
+    """
+    named = batch if isinstance(batch, Mapping) else {}
+    tensors = [named[name] for name in _PLACES if isinstance(named.get(name), torch.Tensor)]
+    tensors += [tensor for tensor in _tensors(batch) if tensor.dim()]
+    if not tensors:
+        return Shape()
+    length = tensors[0].size(1) if _TOKENS in named and tensors[0].dim() > 1 else None
+    return Shape(tensors[0].size(0), length)
+
+
+def largest(shapes: Sequence[Shape]) -> Shape:
+    """That with the most tokens, or rows.
+
+    >>> largest([Shape(4, 16), Shape(2, 64)])
+    Shape(rows=2, length=64)
+    """
+    return max(shapes, key=lambda shape: (shape.rows or 0) * (shape.length or 1), default=Shape())
+
+
+def resized(batch: Batch, rows: int | None, length: int | None) -> Batch:
+    """The batch with so many rows of this length: its own again and again, or the first of them.
+
+    >>> resized({"input_ids": torch.zeros(4, 16), "labels": torch.zeros(4)}, 6, 8)["input_ids"].shape
+    torch.Size([6, 8])
+    """
+    now = shape_of(batch)
+    wanted = (rows or now.rows, length if now.length else None)
+
+    def change(value: object) -> object:
+        if isinstance(value, torch.Tensor):
+            for place, (old, new) in enumerate(zip(now, wanted, strict=True)):
+                if old and new and value.dim() > place and value.size(place) == old:
+                    value = value.index_select(place, torch.arange(new) % old)
+            return value
+        if isinstance(value, Mapping):
+            changed = {key: change(one) for key, one in value.items()}
+            return changed if type(value) is dict else type(value)(changed)  # type: ignore[call-arg]
+        if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+            return type(value)(change(one) for one in value)
+        return value
+
+    return batch if wanted == tuple(now) else cast(Batch, change(batch))
+
+
+def longest_rows(dataset: object, rows: int, column: str = "length") -> Longest | None:
+    """So many of the longest rows; None where all are of one length, or can't be looked at.
+
+    Lengths come from a column of that name, else from the rows themselves, for a second.
+    """
+    if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__") or not len(dataset):
+        return None
+    if column in (getattr(dataset, "column_names", None) or ()):
+        lengths = [int(length) for length in dataset[column]]
+    else:
+        lengths = list(_measured(cast(Dataset, dataset)))
+    if not lengths or min(lengths) == max(lengths):
+        return None
+    numbers = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)[:rows]
+    return Longest(numbers, lengths[numbers[0]], len(lengths), len(dataset))
+
+
+def collating(
+    collate: Callable[[list[object]], Batch],
+    dataset: Dataset,
+    longest: Longest | None,
+    wanted: Shape,
+    tell: Callable[[Shape], None],
+) -> Callable[[list[object]], Batch]:
+    """A collate function that makes the batches of a plan, whatever rows it is given."""
+
+    def collated(samples: list[object]) -> Batch:
+        if longest is not None:
+            samples = [dataset[longest.numbers[place % len(longest.numbers)]] for place in range(len(samples))]
+        batch = resized(collate(samples), wanted.rows, wanted.length)
+        tell(shape_of(batch))
+        return batch
+
+    return collated
+
+
+def _measured(dataset: Dataset) -> Iterator[int]:
+    until_s = time.monotonic() + _MEASURE_S
+    for number in range(len(cast(Sized, dataset))):
+        row = dataset[number]
+        tokens = row.get(_TOKENS) if isinstance(row, Mapping) else None
+        if not isinstance(tokens, Sized) or time.monotonic() > until_s:
+            return
+        yield len(tokens)
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _tensors(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _tensors(one)

@@ -1,0 +1,63 @@
+"""`forgather_mem.plan`: the peak of a training before it begins."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+
+from forgather_mem.planning.batches import Batch, Shape
+from forgather_mem.planning.child import in_a_child
+from forgather_mem.planning.loop import plan_of_loop
+from forgather_mem.planning.pretending import warm_up
+from forgather_mem.planning.result import Plan
+from forgather_mem.planning.trainer import Trainer, plan_of_trainer
+
+
+def plan(
+    training: Callable[[Batch], object] | Trainer,
+    /,
+    model: torch.nn.Module | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    batch: Batch | None = None,
+    *,
+    rows: int | None = None,
+    length: int | None = None,
+) -> Plan:
+    """The peak of a training before it begins: the size of all its tensors, by phase and by what they are for.
+
+        print(forgather_mem.plan(trainer))
+        print(forgather_mem.plan(step, model, optimizer, batch))
+
+    Two steps run in a forked child, in the Trainer's own loop; the second has the state of the optimizer. Weights and
+    what is computed from them have a size there but no values, so that no memory is needed for them. Batches are
+    real, of the longest rows that the dataset has. Nothing is changed here: neither the trainer nor the model, nor a
+    random generator. Not included: what is in no tensor, such as the context of a device, and what evaluations and
+    checkpoints take.
+
+    Args:
+        training: A `transformers.Trainer`; or a function that does one step with a batch: forward, backward, and the
+            step of the optimizer.
+        model: With a function, the model that it trains.
+        optimizer: With a function, its optimizer.
+        batch: With a function, a real batch.
+        rows: Plan batches of so many rows instead.
+        length: Plan rows of so many tokens instead.
+
+    Raises:
+        PlanError: if the training can't be planned, for example because its code asks for a loss's value; with the
+            line that does.
+        TypeError: if `training` is neither, or a function without its model and batch.
+    """
+    wanted = Shape(rows, length)
+    if callable(getattr(training, "train", None)) and hasattr(training, "get_train_dataloader"):
+        call: Callable[[], Plan] = functools.partial(plan_of_trainer, training, wanted)
+    elif not callable(training):
+        raise TypeError(f"plan({type(training).__name__}): give a Trainer, or a function that does one step")
+    elif model is None or batch is None:
+        raise TypeError("plan(step, model, optimizer, batch): with a function, the model and a batch are needed")
+    else:
+        call = functools.partial(plan_of_loop, training, model, optimizer, batch, wanted)
+    warm_up()
+    return in_a_child(call)

@@ -1,0 +1,41 @@
+"""Two steps of a loop without a Trainer, which compute nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from forgather_mem.planning.batches import Batch, Shape, resized, shape_of
+from forgather_mem.planning.model import Emptied
+from forgather_mem.planning.phases import tell_phases
+from forgather_mem.planning.pretending import Pretending, tensors_among
+from forgather_mem.planning.result import Plan, plan_of_log
+from forgather_mem.planning.storage_log import StorageLog
+
+STEPS = 2
+
+
+def plan_of_loop(
+    step: Callable[[Batch], object],
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    batch: Batch,
+    wanted: Shape,
+) -> Plan:
+    """What `step(batch)`, called twice, takes. The model can't be used afterwards: call it in a child."""
+    log = StorageLog()
+    mode = Pretending(log)
+    emptied = Emptied(mode, log)
+    emptied.model(model)
+    if optimizer is not None:
+        emptied.optimizer(optimizer)
+    batch = resized(batch, wanted.rows, wanted.length)
+    for tensor in tensors_among(batch):
+        log.saw(tensor, "batch")
+    tell_phases(log, model)
+    with mode:
+        for number in range(1, STEPS + 1):
+            log.begin("forward", number)
+            step(batch)
+    return plan_of_log(log, shape_of(batch))

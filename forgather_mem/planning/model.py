@@ -1,0 +1,96 @@
+"""Takes the values from a model and its optimizer: what is planned then computes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from forgather_mem.planning.child import PlanError
+from forgather_mem.planning.pretending import Pretending
+from forgather_mem.planning.storage_log import StorageLog
+
+
+class Emptied:
+    """Parameters by tensors of the same size without values; what shares memory shares it still.
+
+    Buffers on the host keep their values: models ask for them (positions, masks), and they are small.
+
+    Args:
+        mode: Makes tensors without values.
+        log: Told of each, as "parameters".
+    """
+
+    def __init__(self, mode: Pretending, log: StorageLog) -> None:
+        self._mode, self._log = mode, log
+        self._new: dict[int, nn.Parameter] = {}  # by the id of the old one, which stays alive in `_old`
+        self._storages: dict[int, torch.Tensor] = {}
+        self._old: list[torch.Tensor] = []
+        self._shared: Counter[int] = Counter()  # tensors in a storage
+
+    def model(self, model: nn.Module) -> None:
+        """Empty all parameters of this model.
+
+        Raises:
+            PlanError: if one of them is of a kind that can't be planned.
+        """
+        for name, parameter in model.named_parameters():
+            _check_kind(name, parameter)
+        self._shared = Counter(parameter.untyped_storage()._cdata for parameter in model.parameters())
+        with torch.no_grad():
+            for module in model.modules():
+                for key, old in module._parameters.items():
+                    if old is not None:
+                        module._parameters[key] = self._parameter_of(old)
+                for key, buffer in module._buffers.items():
+                    if buffer is not None:
+                        module._buffers[key] = new = buffer if buffer.device.type == "cpu" else self._like(buffer)
+                        self._log.saw(new, "parameters")
+
+    def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Give an optimizer the emptied parameters, and state without values if it has one already."""
+        with torch.no_grad():
+            for group in optimizer.param_groups:
+                group["params"] = [self._new.get(id(parameter), parameter) for parameter in group["params"]]
+            for parameter in list(optimizer.state):
+                new = self._new.get(id(parameter))
+                if new is not None:
+                    optimizer.state[new] = self._state_of(optimizer.state.pop(parameter))
+
+    def _state_of(self, state: Mapping[str, object]) -> dict[str, object]:
+        emptied = {
+            key: self._mode.unknown(value) if isinstance(value, torch.Tensor) and value.dim() else value
+            for key, value in state.items()
+        }
+        for value in emptied.values():
+            if isinstance(value, torch.Tensor):
+                self._log.saw(value, "optimizer")
+        return emptied
+
+    def _parameter_of(self, old: nn.Parameter) -> nn.Parameter:
+        new = self._new.get(id(old))
+        if new is None:
+            new = self._new[id(old)] = nn.Parameter(self._like(old), requires_grad=old.requires_grad)
+            new.__dict__.update(old.__dict__)
+            self._old.append(old)
+            self._log.saw(new, "parameters")
+        return new
+
+    def _like(self, old: torch.Tensor) -> torch.Tensor:
+        storage = old.untyped_storage()
+        if self._shared[storage._cdata] <= 1:
+            return self._mode.unknown(old)
+        base = self._storages.get(storage._cdata)
+        if base is None:
+            base = self._storages[storage._cdata] = self._mode.unknown_bytes(storage.nbytes())
+        return base.view(old.dtype).as_strided(old.size(), old.stride(), old.storage_offset())
+
+
+def _check_kind(name: str, parameter: torch.Tensor) -> None:
+    if isinstance(parameter, nn.UninitializedParameter):
+        raise PlanError(f"{name} has no size before the first batch: run one before you plan")
+    kind = type(parameter)
+    if kind not in (torch.Tensor, nn.Parameter):
+        raise PlanError(f"{name} is a {kind.__name__}: quantized and sharded weights can't be planned")

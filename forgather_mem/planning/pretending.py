@@ -1,0 +1,146 @@
+"""A dispatch mode under which a training computes nothing: its tensors have a size and no values.
+
+Values that don't depend on a weight are computed all the same. A mask, positions and lengths come from the batch: a
+model may ask for one ("is anything padded?"), and what it does then is what it will do in the training.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from forgather_mem.planning.storage_log import StorageLog
+
+# More is not computed, so that planning a large batch takes no memory
+_MOST_COMPUTED_BYTES = 2**24
+
+
+class Pretending(TorchDispatchMode):
+    """Inside it, operations on unknown tensors compute nothing; the log is told of each result.
+
+    Args:
+        log: Where storages are noted.
+    """
+
+    def __init__(self, log: StorageLog) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._log = log
+        self._fake = FakeTensorMode()
+        self._overwritten: set[int] = set()  # storages with values in which unknown ones were written
+
+    def unknown(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor like this one, on the host, without values; a leaf, and no view."""
+        with self._fake:
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+
+    def unknown_bytes(self, num_bytes: int) -> torch.Tensor:
+        """A storage of this size without values."""
+        with self._fake:
+            return torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
+
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: object,
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        keywords = kwargs or {}
+        if func.namespace == "prim":  # asks a tensor for its device
+            return func(*args, **keywords)
+        if any(self._is_unknown(tensor) for tensor in tensors_among((args, keywords))):
+            result = self._pretend(func, args, keywords)
+        else:
+            result = self._compute(func, args, keywords)
+        for tensor in tensors_among(result):
+            self._log.saw(tensor)
+        return result
+
+    def _is_unknown(self, tensor: torch.Tensor) -> bool:
+        return isinstance(tensor, FakeTensor) or self._is_overwritten(tensor)
+
+    def _is_overwritten(self, tensor: torch.Tensor) -> bool:
+        return bool(self._overwritten) and tensor.untyped_storage()._cdata in self._overwritten
+
+    def _pretend(self, func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> object:
+        if _is_view(func) and not isinstance(args[0], FakeTensor):
+            return func(*args, **keywords)  # of a tensor whose values no longer count
+        with self._fake:
+            result = func(*self._blank(args), **self._blank(keywords))
+        written = _written(func, args, keywords) if func._schema.is_mutable else ()
+        for tensor in written:
+            if not isinstance(tensor, FakeTensor):
+                self._overwritten.add(tensor.untyped_storage()._cdata)
+        # Whoever writes into a tensor gets that one back, not a copy without values
+        return written[0] if len(written) == 1 and isinstance(result, torch.Tensor) else result
+
+    def _blank(self, value: Any) -> Any:
+        """Arguments with tensors without values in place of all others; called in fake mode."""
+        if isinstance(value, torch.Tensor):
+            return value if isinstance(value, FakeTensor) else self.unknown(value)
+        if isinstance(value, list | tuple):
+            return type(value)(self._blank(one) for one in value)
+        if isinstance(value, Mapping):
+            return {key: self._blank(one) for key, one in value.items()}
+        return value
+
+    def _compute(self, func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> object:
+        if func._schema.is_mutable or not any(_may_be_large(of) for of in func._schema.returns):
+            return func(*args, **keywords)
+        try:
+            with self._fake:
+                unknown = func(*self._blank(args), **self._blank(keywords))
+        except (RuntimeError, NotImplementedError):  # its size depends on values
+            return func(*args, **keywords)
+        size = sum(tensor.untyped_storage().nbytes() for tensor in tensors_among(unknown))
+        return unknown if size > _MOST_COMPUTED_BYTES else func(*args, **keywords)
+
+
+def warm_up() -> None:
+    """Import what torch imports at the first operation without values, before a child is forked that needs it."""
+    with FakeTensorMode():
+        (torch.empty(2, 2) @ torch.empty(2, 2)).softmax(-1)
+
+
+def tensors_among(value: object) -> Iterator[torch.Tensor]:
+    """The tensors in arguments or results of an operation."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from tensors_among(one)
+    elif isinstance(value, Mapping):
+        yield from tensors_among(list(value.values()))
+
+
+def _may_be_large(returned: torch.Argument) -> bool:
+    return "Tensor" in str(returned.type) and returned.alias_info is None
+
+
+@functools.cache
+def _is_view(func: torch._ops.OpOverload) -> bool:
+    """Whether its result is the memory of its first argument, unchanged."""
+    returned = [one.alias_info for one in func._schema.returns]
+    return bool(returned) and all(alias is not None and not alias.is_write for alias in returned)
+
+
+def _written(func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> list[torch.Tensor]:
+    """The tensors that it writes into."""
+    found: Iterable[object] = [
+        args[place] if place < len(args) else keywords.get(name) for place, name in _written_places(func)
+    ]
+    return list(tensors_among(list(found)))
+
+
+@functools.cache
+def _written_places(func: torch._ops.OpOverload) -> tuple[tuple[int, str], ...]:
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )

@@ -1,0 +1,45 @@
+"""Why a training can't be planned: the line that asks for a value which does not exist, or that failed."""
+
+from __future__ import annotations
+
+import os
+from traceback import walk_tb
+
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+
+from forgather_mem.heap.source_lines import is_user_file, place, source_line
+
+_ASKS_FOR = {
+    "aten._local_scalar_dense": ".item() or a condition",
+    "aten.nonzero": "nonzero() or a mask as an index",
+    "aten.equal": "torch.equal()",
+    "aten._unique2": "unique()",
+    "aten.unique_dim": "unique()",
+    "aten.masked_select": "masked_select()",
+    "aten.repeat_interleave": "repeat_interleave()",
+}
+_OF_TORCH = f"{os.sep}torch{os.sep}"
+
+
+def problem_of(error: BaseException) -> str:
+    """What to say of an error in a planned step, with the innermost line of the user's, else of a library's."""
+    name = str(getattr(error, "func", ""))
+    if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
+        what = f"{_ASKS_FOR.get(name.rpartition('.')[0], name)} needs a value, and a plan computes none"
+    elif isinstance(error, UnsupportedOperatorException):
+        what = f"the size of what {name} makes is known only by computing it"
+    else:
+        what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return f"{_where(error)}: {what}"
+
+
+def _where(error: BaseException) -> str:
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    users = [frame for frame in frames if is_user_file(frame[0])]
+    others = [frame for frame in frames if _OF_TORCH not in frame[0]]
+    file, line = (users or others or frames)[-1]
+    return f"{place(file, line)} ({source_line(file, line)})"

@@ -1,0 +1,140 @@
+"""The plan of a training: its peak in bytes, by phase and part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from forgather_mem.planning.batches import Shape
+from forgather_mem.planning.storage_log import StorageLog
+from forgather_mem.planning.text import plan_text
+
+PARTS = ("parameters", "gradients", "optimizer", "activations", "batch", "temporaries")
+_FORWARD = "forward"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhasePlan:
+    """The peak of one phase of one step.
+
+    Attributes:
+        step: 1 or 2: the first has no state of the optimizer until its end.
+        phase: "data", "forward", "backward" or "optimizer".
+        bytes: Size of all tensors at that moment.
+        parts: The same by what they are for; those of `PARTS` with a size.
+    """
+
+    step: int
+    phase: str
+    bytes: int
+    parts: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What two steps of a training take. `print` it to read it.
+
+    Attributes:
+        peak_bytes: The most that tensors take at once.
+        phase: When.
+        step: In which step, 1 or 2.
+        rows: Of a batch, if it has rows.
+        length: Of its rows, if they have one.
+        accumulation: Batches in a step.
+        phases: The peaks of all phases, in order.
+        notes: What was planned otherwise than it will be.
+    """
+
+    peak_bytes: int
+    phase: str
+    step: int
+    rows: int | None = None
+    length: int | None = None
+    accumulation: int = 1
+    phases: tuple[PhasePlan, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """What the peak consists of."""
+        return next(row.parts for row in self.phases if (row.step, row.phase) == (self.step, self.phase))
+
+    def text(self) -> str:
+        """The plan for people."""
+        return plan_text(self.peak_bytes, self.phase, self.step, self.parts, self.shape(), self.notes)
+
+    def shape(self) -> str:
+        """The batch in words: "8 x 512, 2 batches a step"; empty if it is not known."""
+        size = " x ".join(f"{number:,}" for number in (self.rows, self.length) if number is not None)
+        return size + (f", {self.accumulation} batches a step" if size and self.accumulation > 1 else "")
+
+    def to_dict(self) -> dict[str, object]:
+        """The same as plain values, for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def plan_of_log(log: StorageLog, shape: Shape, accumulation: int = 1, notes: Sequence[str] = ()) -> Plan:
+    """The plan that two logged steps with batches of this shape come to."""
+    log.close()
+    rows = tuple(_phase_peaks(log))
+    highest = max(rows, key=lambda row: row.bytes)
+    return Plan(
+        peak_bytes=highest.bytes,
+        phase=highest.phase,
+        step=highest.step,
+        rows=shape.rows,
+        length=shape.length,
+        accumulation=accumulation,
+        phases=rows,
+        notes=tuple(notes),
+    )
+
+
+def _phase_peaks(log: StorageLog) -> Iterator[PhasePlan]:
+    """For each phase of each step its highest moment; a phase that comes again, as with accumulation, counts once."""
+    part_of = _parts(log)
+    sizes = [0] * len(PARTS)
+    found: dict[tuple[int, str], list[int]] = {}
+    ends = [stretch.first_event for stretch in log.stretches[1:]] + [len(log.events)]
+    for stretch, end in zip(log.stretches, ends, strict=True):
+        key = stretch.step, stretch.phase
+        best = found.get(key) or list(sizes)
+        total, most = sum(sizes), sum(best)
+        if total > most:
+            best, most = list(sizes), total
+        for event in log.events[stretch.first_event : end]:
+            number = event if event >= 0 else ~event
+            size = log.sizes[number] if event >= 0 else -log.sizes[number]
+            sizes[part_of[number]] += size
+            total += size
+            if total > most:
+                best, most = list(sizes), total
+        found[key] = best
+    for (step, phase), best in found.items():
+        parts = {name: size for name, size in zip(PARTS, best, strict=True) if size}
+        yield PhasePlan(step=step, phase=phase, bytes=sum(best), parts=parts)
+
+
+def _parts(log: StorageLog) -> Sequence[int]:
+    """For each storage the index of its part. What a forward pass leaves behind are activations."""
+    stretch_of = _stretches_of_events(log)
+    places = [PARTS.index(part) if part is not None else -1 for part in log.parts]
+    temporary, activation = PARTS.index("temporaries"), PARTS.index("activations")
+    born = [0] * len(places)
+    for stretch, event in zip(stretch_of, log.events, strict=True):
+        if event >= 0:
+            born[event] = stretch
+        elif places[~event] < 0:
+            outlived = log.stretches[born[~event]].phase == _FORWARD and born[~event] != stretch
+            places[~event] = activation if outlived else temporary
+    return [place if place >= 0 else temporary for place in places]
+
+
+def _stretches_of_events(log: StorageLog) -> Iterator[int]:
+    ends = [stretch.first_event for stretch in log.stretches[1:]] + [len(log.events)]
+    for number, (stretch, end) in enumerate(zip(log.stretches, ends, strict=True)):
+        for _ in range(end - stretch.first_event):
+            yield number

@@ -1,0 +1,86 @@
+"""The log of a planned training: each storage when it is made and when it goes, with its size.
+
+What a storage was for shows only later: a tensor made in a backward pass turns out to be a gradient. So sizes and
+events are noted as they come, parts are named when they are known, and `storage_peaks` adds up at the end.
+"""
+
+from __future__ import annotations
+
+import weakref
+from array import array
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+
+
+class Stretch(NamedTuple):
+    """A phase of one step, from this event on."""
+
+    first_event: int
+    step: int
+    phase: str
+
+
+class StorageLog:
+    """Storages seen so far, by number.
+
+    Attributes:
+        sizes: Bytes of each.
+        parts: What each was for, where it is known.
+        events: The numbers of storages as they are made, and the complements (`~number`) as they go.
+        stretches: The phases, in order.
+    """
+
+    def __init__(self) -> None:
+        self.sizes = array("q")
+        self.parts: list[str | None] = []
+        self.events = array("q")
+        self.stretches = [Stretch(0, 1, "data")]
+        self._alive: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
+
+    def saw(self, tensor: torch.Tensor, part: str | None = None) -> None:
+        """A tensor that exists; its storage is counted once, whatever its views."""
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        known = self._alive.get(key)
+        if known is not None and self.sizes[known[1]] != size:  # resized
+            self._gone(key, known[1])
+            part, known = part or self.parts[known[1]], None
+        if known is None:
+            number = len(self.sizes)
+            self.sizes.append(size)
+            self.parts.append(part)
+            self.events.append(number)
+            self._alive[key] = weakref.ref(storage, partial(self._gone, key, number)), number
+        elif part is not None and self.parts[known[1]] is None:
+            self.parts[known[1]] = part
+
+    def begin(self, phase: str, step: int | None = None) -> None:
+        """From now on it is this phase."""
+        last = self.stretches[-1]
+        now = Stretch(len(self.events), last.step if step is None else step, phase)
+        if now[1:] != last[1:]:
+            self.stretches.append(now)
+
+    @property
+    def phase(self) -> str:
+        """The phase that it is."""
+        return self.stretches[-1].phase
+
+    @property
+    def step(self) -> int:
+        """The step that it is, from 1."""
+        return self.stretches[-1].step
+
+    def close(self) -> None:
+        """Note nothing more."""
+        self._alive.clear()
+
+    def _gone(self, key: int, number: int, _: object = None) -> None:
+        del self._alive[key]
+        self.events.append(~number)
+
+
+Named = Callable[[torch.Tensor, str], None]

@@ -1,0 +1,122 @@
+"""Two steps of a Trainer, in its own loop, which compute nothing.
+
+The loop is the one that trains: data, accumulation, clipping and what a subclass does differently are as they will
+be. Callbacks, logs, evaluations and checkpoints are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from forgather_mem.planning.batches import Shape, collating, largest, longest_rows
+from forgather_mem.planning.child import PlanError
+from forgather_mem.planning.model import Emptied
+from forgather_mem.planning.phases import tell_phases
+from forgather_mem.planning.pretending import Pretending
+from forgather_mem.planning.result import Plan, plan_of_log
+from forgather_mem.planning.storage_log import StorageLog
+
+Trainer: TypeAlias = Any  # of transformers, which is not imported here
+STEPS = 2  # the first has no state of the optimizer yet
+# What has no part in a step, or needs values
+_ARGUMENTS = {
+    "max_steps": STEPS,
+    "logging_nan_inf_filter": False,
+    "include_num_input_tokens_seen": "no",
+    "eval_on_start": False,
+    "auto_find_batch_size": False,
+    "torch_compile": False,
+    "torch_empty_cache_steps": None,
+    "dataloader_num_workers": 0,
+    "dataloader_prefetch_factor": None,
+    "dataloader_persistent_workers": False,
+    "dataloader_pin_memory": False,
+    "push_to_hub": False,
+    "skip_memory_metrics": True,
+}
+
+
+class _EnoughSteps(BaseException):
+    """Ends the loop: no handler of exceptions in it is meant."""
+
+
+def plan_of_trainer(trainer: Trainer, wanted: Shape) -> Plan:
+    """What two steps of this trainer take. The trainer can't be used afterwards: call it in a child.
+
+    Args:
+        trainer: The trainer.
+        wanted: Another size of batches than its own.
+
+    Raises:
+        PlanError: if it can't be planned.
+    """
+    _check(trainer)
+    log = StorageLog()
+    mode = Pretending(log)
+    notes = ["torch.compile is planned as if it were off."] if getattr(trainer.args, "torch_compile", False) else []
+    for name, value in _ARGUMENTS.items():
+        if hasattr(trainer.args, name):
+            object.__setattr__(trainer.args, name, value)
+    trainer.model_init = None  # it has made the model
+    trainer.accelerator.device_placement = False
+    shapes = _plan_batches(trainer, wanted, notes)
+    emptied = Emptied(mode, log)
+    emptied.model(trainer.model)
+    if trainer.optimizer is not None:
+        emptied.optimizer(trainer.optimizer)
+    trainer.callback_handler.callbacks = [_Steps(log)]
+    tell_phases(log, trainer.model)
+    try:
+        with mode:
+            trainer.train()
+    except _EnoughSteps:
+        pass
+    if not shapes and wanted != Shape():
+        raise PlanError("batches of another size can't be planned: the data loader is not torch's")
+    return plan_of_log(log, largest(shapes), trainer.args.gradient_accumulation_steps, notes)
+
+
+def _plan_batches(trainer: Trainer, wanted: Shape, notes: list[str]) -> list[Shape]:
+    """Let the trainer's data loader make the plan's batches; the shapes of those that it has made."""
+    shapes: list[Shape] = []
+    load = trainer.get_train_dataloader
+
+    def planned() -> object:
+        loader = load()
+        dataset = loader.dataset
+        longest = longest_rows(dataset, trainer.args.train_batch_size, trainer.args.length_column_name)
+        if longest is not None and wanted.length is None:
+            notes.append(longest.note())
+        inner = getattr(loader, "base_dataloader", loader)  # accelerate's has torch's inside
+        inner.collate_fn = collating(inner.collate_fn, dataset, longest, wanted, shapes.append)
+        return loader
+
+    trainer.get_train_dataloader = planned
+    return shapes
+
+
+def _check(trainer: Trainer) -> None:
+    for attribute, what in (("is_deepspeed_enabled", "DeepSpeed"), ("is_fsdp_enabled", "FSDP")):
+        if getattr(trainer, attribute, False):
+            raise PlanError(f"{what} is not planned: plan the training of one process without it")
+
+
+class _Steps:
+    """In place of the trainer's callbacks: tells steps, and ends the training after the last."""
+
+    def __init__(self, log: StorageLog) -> None:
+        self._log = log
+
+    def on_train_begin(self, *_: object, **__: object) -> None:
+        self._log.begin("data")
+
+    def on_step_end(self, *_: object, **__: object) -> None:
+        if self._log.step >= STEPS:
+            raise _EnoughSteps
+        self._log.begin("data", self._log.step + 1)
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+        return lambda *_, **__: None  # of other events

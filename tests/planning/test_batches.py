@@ -1,0 +1,61 @@
+"""Batches of other sizes, and of the longest rows."""
+
+from __future__ import annotations
+
+import torch
+from transformers import BatchEncoding
+
+from forgather_mem.planning.batches import Longest, Shape, collating, longest_rows, resized, shape_of
+
+
+def test_all_tensors_of_a_batch_are_resized_together() -> None:
+    batch = BatchEncoding({"input_ids": torch.arange(8).view(2, 4), "labels": torch.tensor([0, 1]), "name": "a"})
+    larger = resized(batch, 3, 6)
+    assert isinstance(larger, BatchEncoding)
+    assert larger["input_ids"].tolist() == [[0, 1, 2, 3, 0, 1], [4, 5, 6, 7, 4, 5], [0, 1, 2, 3, 0, 1]]
+    assert larger["labels"].tolist() == [0, 1, 0]
+    assert larger["name"] == "a"
+
+
+def test_pictures_have_rows_and_no_length() -> None:
+    batch = {"labels": torch.zeros(2), "pixel_values": torch.zeros(2, 3, 8, 8)}
+    assert shape_of(batch) == Shape(2, None)
+    assert resized(batch, 5, 7)["pixel_values"].shape == (5, 3, 8, 8)
+
+
+def test_a_batch_may_be_one_tensor_or_a_list() -> None:
+    assert shape_of(torch.zeros(4, 2)) == Shape(4)
+    assert [tensor.shape for tensor in resized([torch.zeros(4, 2), torch.zeros(4)], 2, None)] == [(2, 2), (2,)]
+    assert shape_of("text") == Shape()
+
+
+def test_the_longest_rows_are_found_by_looking() -> None:
+    rows = [{"input_ids": [0] * length} for length in (3, 9, 1, 7)]
+    assert longest_rows(rows, 2) == Longest([1, 3], 9, 4, 4)
+
+
+def test_or_by_a_column_of_lengths() -> None:
+    class Rows:
+        column_names = ("length",)
+
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, key: str) -> list[int]:
+            return {"length": [5, 1, 8]}[key]
+
+    assert longest_rows(Rows(), 1) == Longest([2], 8, 3, 3)
+
+
+def test_rows_of_one_length_need_no_choice() -> None:
+    assert longest_rows([{"input_ids": [1, 2]}] * 3, 2) is None
+    assert longest_rows([torch.zeros(3)], 1) is None
+    assert longest_rows(iter([]), 1) is None
+
+
+def test_a_collator_gets_the_longest_rows_as_many_times_as_rows_were_asked() -> None:
+    rows, told = [[1], [1, 2, 3], [1, 2]], []
+    longest = Longest([1], 3, 3, 3)
+    collate = collating(lambda samples: {"input_ids": torch.tensor(samples)}, rows, longest, Shape(), told.append)
+    assert collate([rows[0], rows[2]])["input_ids"].tolist() == [[1, 2, 3], [1, 2, 3]]
+    assert told == [Shape(2, 3)]

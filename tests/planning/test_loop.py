@@ -1,0 +1,110 @@
+"""Loops without a Trainer, against torch's own tracker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed._tools.mem_tracker import MemTracker
+
+import forgather_mem
+
+Batch = dict[str, torch.Tensor]
+
+
+class Classifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(100, 64)
+        self.layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True)
+        self.norm = nn.BatchNorm1d(64)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.layer(self.tokens(input_ids)).mean(1)))
+
+
+def batch_of(rows: int = 8, length: int = 32) -> Batch:
+    return {"input_ids": torch.randint(100, (rows, length)), "labels": torch.randint(10, (rows,))}
+
+
+def step_of(model: nn.Module, optimizer: torch.optim.Optimizer, autocast: bool = False) -> Callable[[Batch], None]:
+    def step(batch: Batch) -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = nn.functional.cross_entropy(model(batch["input_ids"]), batch["labels"])
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def tracked(model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[[Batch], None], batch: Batch) -> int:
+    """What torch's tracker counts in two real steps."""
+    tracker = MemTracker()
+    tracker.track_external(model, optimizer, *batch.values())
+    with tracker:
+        step(batch)
+        tracker.reset_mod_stats()
+        step(batch)
+    return int(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize(
+    ("optimizer_class", "options"),
+    [
+        (torch.optim.AdamW, {"fused": True}),
+        (torch.optim.AdamW, {"foreach": True}),
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.RMSprop, {"centered": True}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+def test_the_peak_is_that_of_torchs_tracker(
+    optimizer_class: type[torch.optim.Optimizer], options: dict[str, object], autocast: bool
+) -> None:
+    model = Classifier()
+    optimizer = optimizer_class(model.parameters(), **options)  # type: ignore[call-arg]
+    step, batch = step_of(model, optimizer, autocast), batch_of()
+    plan = forgather_mem.plan(step, model, optimizer, batch)
+    assert plan.peak_bytes == pytest.approx(tracked(model, optimizer, step, batch), rel=0.005)
+
+
+def test_nothing_has_changed_after_it() -> None:
+    torch.manual_seed(0)
+    model = Classifier()
+    optimizer = torch.optim.AdamW(model.parameters())
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    random = torch.get_rng_state()
+    forgather_mem.plan(step_of(model, optimizer), model, optimizer, batch_of())
+    torch.set_rng_state(random)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert not optimizer.state
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_another_size_of_batch_is_planned_from_the_one_given() -> None:
+    model = Classifier()
+    optimizer = torch.optim.SGD(model.parameters())
+    step = step_of(model, optimizer)
+    large = forgather_mem.plan(step, model, optimizer, batch_of(24, 64))
+    assert forgather_mem.plan(step, model, optimizer, batch_of(), rows=24, length=64) == large
+    assert (large.rows, large.length) == (24, 64)
+
+
+def test_a_model_larger_than_this_machine_is_planned() -> None:
+    with torch.device("meta"):
+        model = nn.Linear(2**17, 2**17, bias=False)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def step(batch: torch.Tensor) -> None:
+        model(batch).sum().backward()
+        optimizer.step()
+
+    plan = forgather_mem.plan(step, model, optimizer, torch.zeros(1, 2**17))
+    assert plan.parts["parameters"] == plan.parts["gradients"] == 2**36
+    assert plan.parts["optimizer"] == pytest.approx(2 * 2**36)

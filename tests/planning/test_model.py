@@ -1,0 +1,91 @@
+"""Models and optimizers without values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from forgather_mem.planning.child import PlanError
+from forgather_mem.planning.model import Emptied
+from forgather_mem.planning.pretending import Pretending
+from forgather_mem.planning.storage_log import StorageLog
+
+
+def emptied(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> StorageLog:
+    log = StorageLog()
+    empty = Emptied(Pretending(log), log)
+    empty.model(model)
+    if optimizer is not None:
+        empty.optimizer(optimizer)
+    log.close()
+    return log
+
+
+def test_parameters_keep_their_form() -> None:
+    model = nn.Linear(3, 2)
+    model.weight.requires_grad_(False)
+    log = emptied(model)
+    assert list(log.sizes) == [24, 8]
+    assert isinstance(model.weight, nn.Parameter)
+    assert (model.weight.requires_grad, model.bias.requires_grad) == (False, True)
+    assert model.weight.is_leaf
+    assert not model.weight._is_view()
+
+
+def test_tied_weights_stay_one() -> None:
+    model = nn.ModuleDict({"tokens": nn.Embedding(8, 4), "head": nn.Linear(4, 8, bias=False)})
+    model["head"].weight = model["tokens"].weight
+    log = emptied(model)
+    assert model["head"].weight is model["tokens"].weight
+    assert list(log.sizes) == [128]
+
+
+def test_parameters_in_one_storage_stay_in_one() -> None:
+    model, flat = nn.Linear(3, 2), torch.zeros(8)
+    model.weight = nn.Parameter(flat[:6].view(2, 3))
+    model.bias = nn.Parameter(flat[6:])
+    log = emptied(model)
+    assert list(log.sizes) == [32]
+    assert (model.weight.shape, model.bias.shape) == ((2, 3), (2,))
+
+
+def test_a_model_that_was_never_filled_is_as_good() -> None:
+    with torch.device("meta"):
+        model = nn.Linear(2**14, 2**14)
+    log = emptied(model)
+    assert sum(log.sizes) == 4 * (2**28 + 2**14)
+    assert model.weight.device.type == "cpu"
+
+
+def test_buffers_of_the_host_keep_their_values() -> None:
+    model = nn.BatchNorm1d(4)
+    emptied(model)
+    assert model.running_var is not None
+    assert model.running_var.tolist() == [1.0, 1.0, 1.0, 1.0]
+
+
+def test_an_optimizer_has_the_new_parameters_and_its_state() -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    log = emptied(model, optimizer)
+    assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(model.weight), id(model.bias)]
+    assert log.parts == ["parameters"] * 2 + ["optimizer"] * 6
+    assert sum(log.sizes[2:]) == 2 * (24 + 8) + 2 * 4
+
+
+def test_weights_of_another_kind_are_refused_by_name() -> None:
+    class Quantized(nn.Parameter):
+        pass
+
+    model = nn.Sequential(nn.Linear(2, 2))
+    model[0].weight = Quantized(torch.zeros(2, 2))
+    with pytest.raises(PlanError, match=r"0\.weight is a Quantized"):
+        emptied(model)
+
+
+def test_weights_without_a_size_are_refused_by_name() -> None:
+    with pytest.raises(PlanError, match=r"0\.weight has no size"):
+        emptied(nn.Sequential(nn.LazyLinear(2)))

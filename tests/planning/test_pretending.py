@@ -1,0 +1,82 @@
+"""Tensors without values, and those with."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
+
+from forgather_mem.planning.pretending import Pretending
+from forgather_mem.planning.storage_log import StorageLog
+
+
+@pytest.fixture
+def log() -> StorageLog:
+    return StorageLog()
+
+
+@pytest.fixture
+def mode(log: StorageLog) -> Pretending:
+    return Pretending(log)
+
+
+def test_what_comes_from_a_weight_has_a_size_and_no_value(mode: Pretending) -> None:
+    weight = mode.unknown(torch.empty(2**20, 2**12, device="meta"))  # 16 GiB
+    with mode:
+        result = torch.ones(3, 2**20) @ weight
+    assert isinstance(result, FakeTensor)
+    assert result.shape == (3, 2**12)
+    with mode, pytest.raises(DataDependentOutputException):
+        result.sum().item()
+
+
+def test_what_comes_from_the_batch_alone_is_computed(mode: Pretending) -> None:
+    batch = torch.tensor([[1, 1, 0]])
+    with mode:
+        assert not batch.bool().all()
+        assert batch.sum().item() == 2
+        assert torch.arange(4).cumsum(0).tolist() == [0, 1, 3, 6]
+
+
+def test_what_would_take_much_memory_is_not_computed(mode: Pretending, log: StorageLog) -> None:
+    with mode:
+        mask = torch.zeros(2**18, 2**18)  # 256 GiB
+    assert isinstance(mask, FakeTensor)
+    assert list(log.sizes) == [2**38]
+
+
+def test_a_value_that_an_unknown_one_was_written_into_is_unknown(mode: Pretending) -> None:
+    weight = mode.unknown(torch.zeros(1))
+    with mode:
+        total = torch.zeros(1)
+        same = total
+        total += weight
+        assert total is same
+        with pytest.raises(DataDependentOutputException):
+            (total * 2).item()
+
+
+def test_lists_of_tensors_are_written_in_place(mode: Pretending) -> None:
+    weights = [mode.unknown(torch.zeros(4)), mode.unknown(torch.zeros(8))]
+    with mode:
+        norms = torch._foreach_norm(weights)
+        torch._foreach_mul_(weights, 2.0)
+    assert [tuple(norm.shape) for norm in norms] == [(), ()]
+
+
+def test_each_result_is_logged_with_its_storage(mode: Pretending, log: StorageLog) -> None:
+    weight = mode.unknown(torch.zeros(256))
+    with mode:
+        double = weight * 2
+        half = double[:128]
+    assert list(log.sizes) == [1024]
+    assert half.shape == (128,)
+
+
+def test_gradients_flow_through_known_and_unknown(mode: Pretending) -> None:
+    weight = torch.nn.Parameter(mode.unknown(torch.zeros(10, 4)))
+    with mode:
+        loss = torch.nn.functional.embedding(torch.tensor([1, 2]), weight).sum()
+        loss.backward()
+    assert weight.grad is not None
+    assert weight.grad.shape == (10, 4)

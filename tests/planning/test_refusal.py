@@ -1,0 +1,52 @@
+"""What can't be planned is told by its line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import forgather_mem
+from forgather_mem.planning.child import PlanError
+
+
+def asks_for_a_value(loss: torch.Tensor) -> None:
+    print(loss.sum().item())
+
+
+def depends_on_a_value(loss: torch.Tensor) -> None:
+    if loss.max() > 3:
+        print(loss)
+
+
+def chooses_by_a_mask(loss: torch.Tensor) -> None:
+    chosen = loss[loss > 0]
+    chosen.sum()
+
+
+def is_wrong(loss: torch.Tensor) -> None:
+    loss.view(7, 7)
+
+
+@pytest.mark.parametrize(
+    ("then", "told"),
+    [
+        (
+            asks_for_a_value,
+            r"test_refusal.py:\d+ \(print\(loss.sum\(\).item\(\)\)\): .item\(\) or a condition needs a value",
+        ),
+        (depends_on_a_value, r"\(if loss.max\(\) > 3:\): .item\(\) or a condition needs a value"),
+        (chooses_by_a_mask, r"\(chosen = loss\[loss > 0\]\): nonzero\(\) or a mask as an index needs a value"),
+        (is_wrong, r"\(loss.view\(7, 7\)\): RuntimeError: shape '\[7, 7\]' is invalid"),
+    ],
+)
+def test_the_line_is_named(then: Callable[[torch.Tensor], None], told: str) -> None:
+    model = nn.Linear(4, 4)
+
+    def step(batch: torch.Tensor) -> None:
+        then(model(batch))
+
+    with pytest.raises(PlanError, match=told):
+        forgather_mem.plan(step, model, None, torch.zeros(2, 4))

@@ -1,0 +1,62 @@
+"""Each storage once, from the moment when it is made until it goes."""
+
+from __future__ import annotations
+
+import torch
+
+from forgather_mem.planning.storage_log import StorageLog
+
+
+def live_bytes(log: StorageLog) -> int:
+    return sum(log.sizes[event] if event >= 0 else -log.sizes[~event] for event in log.events)
+
+
+def test_views_are_one_storage() -> None:
+    log, tensor = StorageLog(), torch.zeros(256)
+    for seen in (tensor, tensor[:10], tensor.view(16, 16), tensor.detach()):
+        log.saw(seen)
+    assert list(log.sizes) == [1024]
+
+
+def test_it_goes_with_its_last_view() -> None:
+    log, tensor = StorageLog(), torch.zeros(256)
+    log.saw(tensor)
+    view = tensor[1:]
+    del tensor
+    assert live_bytes(log) == 1024
+    del view
+    assert live_bytes(log) == 0
+
+
+def test_a_storage_that_is_resized_has_its_new_size() -> None:
+    log, tensor = StorageLog(), torch.zeros(4)
+    log.saw(tensor, "gradients")
+    tensor.untyped_storage().resize_(64)
+    log.saw(tensor)
+    assert live_bytes(log) == 64
+    assert log.parts[-1] == "gradients"
+
+
+def test_what_a_storage_is_for_may_be_told_later_and_stays() -> None:
+    log, tensor = StorageLog(), torch.zeros(4)
+    log.saw(tensor)
+    log.saw(tensor, "gradients")
+    log.saw(tensor, "optimizer")
+    assert log.parts == ["gradients"]
+
+
+def test_a_phase_begins_once() -> None:
+    log = StorageLog()
+    log.begin("forward")
+    log.begin("forward")
+    log.begin("data", 2)
+    assert [(stretch.step, stretch.phase) for stretch in log.stretches] == [(1, "data"), (1, "forward"), (2, "data")]
+    assert (log.step, log.phase) == (2, "data")
+
+
+def test_a_closed_log_notes_nothing() -> None:
+    log, tensor = StorageLog(), torch.zeros(4)
+    log.saw(tensor)
+    log.close()
+    del tensor
+    assert list(log.events) == [0]

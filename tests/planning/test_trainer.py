@@ -1,0 +1,123 @@
+"""Plans of a real Trainer against its real training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import Trainer, TrainerCallback
+
+import forgather_mem
+from forgather_mem.planning.child import PlanError
+from tests.training import Tokens, fingerprint, make_trainer
+
+
+class Counted(TorchDispatchMode):
+    """The most bytes of tensors alive, counted anew after each operation from all storages that were seen."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.seen = {tensor.untyped_storage()._weak_ref() for tensor in (*model.parameters(), *model.buffers())}
+        self.peak_bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, list | tuple) else [result]:
+            if isinstance(tensor, torch.Tensor):
+                self.seen.add(tensor.untyped_storage()._weak_ref())
+        alive = {}
+        for reference in list(self.seen):
+            storage = torch.UntypedStorage._new_with_weak_ptr(reference)
+            if storage is None:
+                self.seen.discard(reference)
+                torch.UntypedStorage._free_weak_ref(reference)
+            else:
+                alive[storage._cdata] = storage.nbytes()
+        self.peak_bytes = max(self.peak_bytes, sum(alive.values()))
+        return result
+
+
+def real_peak_bytes(trainer: Trainer) -> int:
+    counted = Counted(trainer.model)
+    with counted:
+        trainer.train()
+    return counted.peak_bytes
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"optim": "adafactor"},
+        {"gradient_accumulation_steps": 3},
+        {"bf16": True},
+        {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
+        {"max_grad_norm": 0.0, "optim": "sgd"},
+    ],
+)
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+def test_the_peak_is_that_of_the_training(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    trainer = make_trainer(tmp_path, max_steps=3, **arguments)
+    planned = forgather_mem.plan(trainer).peak_bytes
+    real = real_peak_bytes(trainer)
+    assert 0.99 * real <= planned <= 1.02 * real
+
+
+def test_a_training_after_a_plan_is_bit_identical(tmp_path: Path) -> None:
+    plain, planned = make_trainer(tmp_path / "plain"), make_trainer(tmp_path / "planned")
+    forgather_mem.plan(planned)
+    plain.train()
+    planned.train()
+    assert fingerprint(planned) == fingerprint(plain)
+
+
+def test_callbacks_hear_nothing_of_a_plan(tmp_path: Path) -> None:
+    class Heard(TrainerCallback):
+        def on_train_begin(self, *_: object, **__: object) -> None:
+            (tmp_path / "heard").touch()
+
+    forgather_mem.plan(make_trainer(tmp_path, [Heard()]))
+    assert not (tmp_path / "heard").exists()
+
+
+def test_a_subclass_is_planned_with_what_it_does(tmp_path: Path) -> None:
+    class Keeps(Trainer):
+        def compute_loss(self, model: Any, inputs: Any, **keywords: Any) -> Any:
+            self.kept = torch.zeros(2**20)
+            return super().compute_loss(model, inputs, **keywords)
+
+    trainer = make_trainer(tmp_path, trainer_class=Keeps)
+    planned = forgather_mem.plan(trainer).peak_bytes
+    assert planned > 2 * 2**22  # when the second is made, the first is still held
+    assert planned == pytest.approx(real_peak_bytes(trainer), rel=0.01)
+
+
+def test_the_second_step_has_the_optimizers_state(tmp_path: Path) -> None:
+    plan = forgather_mem.plan(make_trainer(tmp_path, optim="adamw_torch"))
+    forward = {row.step: row.parts for row in plan.phases if row.phase == "forward"}
+    assert "optimizer" not in forward[1]
+    assert forward[2]["optimizer"] == pytest.approx(2 * forward[2]["parameters"], rel=0.01)
+
+
+def test_batches_of_another_size_are_those_that_a_trainer_would_have(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, per_device_train_batch_size=8)
+    other, own = forgather_mem.plan(make_trainer(tmp_path), rows=8), forgather_mem.plan(trainer)
+    assert (other.rows, other.peak_bytes) == (own.rows, own.peak_bytes) == (8, own.peak_bytes)
+
+
+def test_batches_are_of_the_longest_rows(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    trainer.train_dataset = [dict(Tokens(1, length)[0]) for length in (8, 8, 32, 8, 8, 32, 32, 32)]
+    plan = forgather_mem.plan(trainer)
+    assert (plan.rows, plan.length) == (4, 32)
+    assert plan.notes == ("Batches are of the longest rows: 32 tokens.",)
+
+
+def test_deepspeed_is_refused(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    trainer.is_deepspeed_enabled = True
+    with pytest.raises(PlanError, match="DeepSpeed is not planned"):
+        forgather_mem.plan(trainer)
