@@ -186,7 +186,8 @@ def trainer_of(case: Case, folder: Path) -> transformers.Trainer:
         model = model.to(dtype)
     arguments = {
         "output_dir": str(folder), "per_device_train_batch_size": case.rows, "max_steps": 3, "logging_steps": 1,
-        "save_strategy": "no", "report_to": [], "use_cpu": True, "disable_tqdm": True, **case.arguments,
+        "save_strategy": "no", "report_to": [], "use_cpu": True, "disable_tqdm": True,
+        "log_level": "error", **case.arguments,
     }  # fmt: skip
     rows = Rows("image" if case.build is vit else "text", case.length, case.ragged)
     return transformers.Trainer(model=model, args=transformers.TrainingArguments(**arguments), train_dataset=rows)

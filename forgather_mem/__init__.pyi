@@ -1,6 +1,7 @@
 from forgather_mem.config.environment import Config as Config
 from forgather_mem.config.environment import ConfigEnvironment as ConfigEnvironment
 from forgather_mem.config.policy.policy import Policy as Policy
+from forgather_mem.errors import PlanError as PlanError
 from forgather_mem.errors import TemplateError as TemplateError
 from forgather_mem.load import attach as attach
 from forgather_mem.load import load_callbacks as load_callbacks

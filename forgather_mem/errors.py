@@ -13,6 +13,10 @@ class ForgatherMemError(Exception):
     """Base of the errors that this library raises on purpose, except plain `ValueError` for a bad argument."""
 
 
+class PlanError(ForgatherMemError):
+    """A training can't be planned; the message says what stands in the way, where, and what to do."""
+
+
 class TemplateError(ForgatherMemError, ValueError):
     """A template can't be read, checked or built.
 

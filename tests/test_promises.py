@@ -35,7 +35,7 @@ HOOKS = (
 )  # fmt: skip
 PROMISED = {
     "forgather_mem": (
-        "attach", "load_callbacks", "ConfigEnvironment", "Policy", "TemplateError", "Rule", "Every", "AtEvent",
+        "attach", "plan", "load_callbacks", "ConfigEnvironment", "Policy", "TemplateError", "Rule", "Every", "AtEvent",
         "Above", "Below", "MemoryMonitor", "MemoryTracker", "EpochMemoryMonitor", "BatchMemoryProfiler", "track_memory",
         "monitor_memory", "release_memory", "cleanup", "cleanup_after", "retry_on_oom", "TrainingLoop",
     ),
@@ -55,7 +55,7 @@ PROMISED = {
     "forgather_mem.notebook": ("load_ipython_extension",),
     "forgather_mem.testing": ("check_sink", "check_work"),
 }  # fmt: skip
-COMMANDS = ("", "run", "report", "demo", "ls", "pp", "graph", "targets", "trefs", "check", "allow")
+COMMANDS = ("", "run", "plan", "report", "demo", "ls", "pp", "graph", "targets", "trefs", "check", "allow")
 
 
 def compare(name: str, text: str) -> None:

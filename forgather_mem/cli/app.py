@@ -20,6 +20,7 @@ from forgather_mem.errors import ForgatherMemError, did_you_mean, escape_control
 RUNS, TEMPLATES = "Runs", "Templates"
 COMMANDS = {
     "run": RUNS,
+    "plan": RUNS,
     "report": RUNS,
     "demo": RUNS,
     "ls": TEMPLATES,
@@ -33,8 +34,10 @@ COMMANDS = {
 """Name of each command, equal to its module's, with the group that it is listed in."""
 
 ALIASES = {"render": "pp"}
-# What follows `run` is for somebody else's command.
-_SETTINGS = {"run": {"ignore_unknown_options": True, "allow_interspersed_args": False}}
+# What follows them is for somebody else's command.
+_SETTINGS = {
+    name: {"ignore_unknown_options": name == "run", "allow_interspersed_args": False} for name in ("run", "plan")
+}
 
 USAGE, FAILURE, INTERRUPTED = 2, 1, 130
 

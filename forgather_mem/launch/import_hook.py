@@ -28,7 +28,12 @@ OPTIMIZER_MODULE = "torch.optim.optimizer"
 
 
 def install() -> None:
-    """Wait for a Trainer, if this process belongs to a `forgather-mem run` that is not disabled."""
+    """Wait for a Trainer, if this process belongs to a `forgather-mem run` that is not disabled, or to a `plan`."""
+    if run_session.PLAN in os.environ:
+        from forgather_mem.launch.planning import meetings
+
+        sys.meta_path.insert(0, TrainingFinder(meetings()))
+        return
     if run_session.FOLDER not in os.environ or run_session.is_off():
         return
     waits_for = {

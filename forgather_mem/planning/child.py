@@ -11,13 +11,9 @@ import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
-from forgather_mem.errors import ForgatherMemError
+from forgather_mem.errors import PlanError
 
 Result = TypeVar("Result")
-
-
-class PlanError(ForgatherMemError):
-    """A training can't be planned; the message says what stands in the way, where, and what to do."""
 
 
 def in_a_child(function: Callable[[], Result]) -> Result:

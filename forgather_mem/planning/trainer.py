@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Shape, collating, largest, longest_rows
-from forgather_mem.planning.child import PlanError
 from forgather_mem.planning.model import Emptied
 from forgather_mem.planning.phases import tell_phases
 from forgather_mem.planning.pretending import Pretending

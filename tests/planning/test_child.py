@@ -7,7 +7,8 @@ import signal
 
 import pytest
 
-from forgather_mem.planning.child import PlanError, in_a_child
+from forgather_mem.errors import PlanError
+from forgather_mem.planning.child import in_a_child
 
 
 def test_the_child_may_change_what_it_likes() -> None:

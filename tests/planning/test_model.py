@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from forgather_mem.planning.child import PlanError
+from forgather_mem.errors import PlanError
 from forgather_mem.planning.model import Emptied
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.storage_log import StorageLog

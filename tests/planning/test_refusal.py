@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import forgather_mem
-from forgather_mem.planning.child import PlanError
+from forgather_mem.errors import PlanError
 
 
 def asks_for_a_value(loss: torch.Tensor) -> None:

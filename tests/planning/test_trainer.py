@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Trainer, TrainerCallback
 
 import forgather_mem
-from forgather_mem.planning.child import PlanError
+from forgather_mem.errors import PlanError
 from tests.training import Tokens, fingerprint, make_trainer
 
 

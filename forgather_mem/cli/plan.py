@@ -1,0 +1,104 @@
+"""`forgather-mem plan`: the peak of a script's training before it begins."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import typer
+
+import forgather_mem
+from forgather_mem.cli.app import FAILURE, USAGE, complain
+from forgather_mem.cli.run_arguments import UsageError, command_of
+from forgather_mem.telemetry import run_session
+from forgather_mem.units import parse_bytes
+
+_SIZES = ("batch", "length")
+_SITE = os.path.join(os.path.dirname(forgather_mem.__file__), "launch", "on_path")
+
+
+def plan_script(
+    command: list[str] = typer.Argument(
+        metavar="COMMAND...", show_default=False, help="A script, or -m module, with its own options."
+    ),
+    card: str | None = typer.Option(
+        None, "--card", metavar="SIZE", help="Memory of the device that shall train: what fits, and what would."
+    ),
+    settings: list[str] | None = typer.Option(
+        None, "--set", metavar="batch=8,16|length=512", help="Batches of these sizes instead. Repeatable."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="All numbers, as JSON."),
+    meta: bool = typer.Option(False, "--meta", help="Leave weights unread: for models larger than this machine."),
+) -> None:
+    """Say what a script's training will take, without training.
+
+    The script runs until its Trainer would train, without a device; it is planned there, and ends. Its output goes to
+    stderr.
+    """
+    try:
+        sizes = _sizes(settings or [])
+        card_bytes = parse_bytes(card) if card is not None else None
+        words = command_of(command).argv
+    except (UsageError, ValueError) as error:
+        complain(str(error).replace("run: ", "plan: ", 1), getattr(error, "hint", None))
+        raise typer.Exit(USAGE) from None
+    request = {"sizes": sizes, "card_bytes": card_bytes, "meta": meta}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "request.json").write_text(json.dumps(request), encoding="utf-8")
+        code = subprocess.run(words, env=_environment(folder), stdout=sys.stderr, check=False).returncode
+        answer = _answer(Path(folder) / "answer.json")
+    if answer is None:
+        complain(
+            f"no plan: the command ended with {code} and has not called train() of a transformers Trainer",
+            "for another loop: forgather_mem.plan(step, model, optimizer, batch)",
+        )
+        raise typer.Exit(code if code > 0 else FAILURE)
+    if "problem" in answer:
+        complain(f"this can't be planned: {answer['problem']}")
+        raise typer.Exit(FAILURE)
+    print(
+        json.dumps({key: value for key, value in answer.items() if key != "text"}, indent=1)
+        if as_json
+        else answer["text"]
+    )
+
+
+plan = plan_script  # a command has its module's name, which is that of `forgather_mem.plan` as well
+
+
+def _sizes(settings: list[str]) -> list[tuple[int | None, int | None]]:
+    """Rows and length of each batch to plan.
+
+    >>> _sizes(["batch=8,16", "length=512"])
+    [(8, 512), (16, 512)]
+    >>> _sizes([])
+    [(None, None)]
+    """
+    asked: dict[str, list[int | None]] = {name: [None] for name in _SIZES}
+    for setting in settings:
+        name, _, values = setting.partition("=")
+        numbers = [int(value) if value.strip().isdecimal() else 0 for value in values.split(",")]
+        if name not in _SIZES or not all(numbers):
+            raise ValueError(f"plan: --set {setting!r}: write batch=8,16 or length=512")
+        asked[name] = list(numbers)
+    return list(itertools.product(*asked.values()))  # type: ignore[arg-type]
+
+
+def _environment(folder: str) -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if name != run_session.FOLDER}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_SITE, environment.get("PYTHONPATH"))))
+    environment[run_session.PLAN] = folder
+    # No script shall find a device: none is needed, and its memory may be in use
+    return {**environment, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": "none"}
+
+
+def _answer(file: Path) -> dict[str, object] | None:
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None

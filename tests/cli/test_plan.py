@@ -1,0 +1,33 @@
+"""The command line of `forgather-mem plan`. Scripts that are planned are in tests/launch/test_planning.py."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--set", "batch=0", "train.py"], "plan: --set 'batch=0': write batch=8,16 or length=512"),
+        (["--set", "rows=8", "train.py"], "plan: --set 'rows=8'"),
+        (["--card", "24GB", "train.py"], "unknown unit 'GB'; write 24GiB"),
+        (["no_such.py"], "plan: there is no file 'no_such.py'"),
+    ],
+)
+def test_a_mistake_is_told(cli, tmp_path, monkeypatch, words, told) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    code, out, err = cli("plan", *words)
+    assert (code, out) == (2, "")
+    assert told in err
+
+
+def test_a_command_is_needed(cli) -> None:
+    assert cli("plan")[0] == 2
+
+
+def test_help_names_the_options(cli) -> None:
+    code, out, _ = cli("plan", "--help")
+    assert code == 0
+    for option in ("--card", "--set", "--json", "--meta"):
+        assert option in out

@@ -1,0 +1,71 @@
+"""Scripts under `forgather-mem plan`: unchanged, ended where they would train."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tests.launch.commands import ROOT, Result, run
+
+PLAN = [sys.executable, "-m", "forgather_mem", "plan"]
+SCRIPT = """\
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        row = torch.arange(32)
+        return {"input_ids": row, "labels": row}
+
+class MyTrainer(Trainer):
+    def compute_loss(self, *arguments, **keywords):
+        loss = super().compute_loss(*arguments, **keywords)
+        LINE
+        return loss
+
+config = LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=SIZE, num_attention_heads=2)
+print("of the script")
+arguments = TrainingArguments("out", per_device_train_batch_size=4, report_to=[], HALF=True)
+MyTrainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=Rows()).train()
+print("never")
+"""
+
+
+def planned(folder: Path, *options: str, line: str = "pass", half: str = "bf16", layers: int = 1) -> Result:
+    text = SCRIPT.replace("LINE", line).replace("HALF", half).replace("SIZE", str(layers))
+    (folder / "train.py").write_text(text)
+    return run([*PLAN, *options, "train.py"], folder, PYTHONPATH=str(ROOT))
+
+
+def test_it_is_planned_where_it_would_train_and_ends(tmp_path: Path) -> None:
+    result = planned(tmp_path, "--json", "--set", "batch=4,8")
+    assert result.code == 0, result.err
+    small, large = json.loads(result.out)["plans"]
+    assert (small["rows"], large["rows"], small["length"]) == (4, 8, 32)
+    assert small["peak_bytes"] < large["peak_bytes"]
+    assert "of the script" in result.err
+    assert "never" not in result.err
+    assert not list((tmp_path / "out").iterdir())  # the Trainer makes its folder when it is built
+
+
+def test_weights_may_stay_unread_and_half_precision_needs_no_device(tmp_path: Path) -> None:
+    result = planned(tmp_path, "--meta", half="fp16")
+    assert result.code == 0, result.err
+    assert result.out.startswith("Peak ")
+
+
+def test_what_stands_in_the_way_is_named_by_file_and_line(tmp_path: Path) -> None:
+    result = planned(tmp_path, line="print(loss.item())")
+    assert (result.code, result.out) == (1, "")
+    assert "forgather-mem: this can't be planned: train.py:14 (print(loss.item())): .item()" in result.err
+
+
+def test_a_script_without_a_trainer_gets_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys\nsys.exit(7)\n")
+    result = run([*PLAN, "train.py"], tmp_path, PYTHONPATH=str(ROOT))
+    assert result.code == 7
+    assert "has not called train() of a transformers Trainer" in result.err
+    assert "forgather_mem.plan(step, model, optimizer, batch)" in result.err
