@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import cast
 
 from forgather_mem.errors import PlanError
+from forgather_mem.planning.card import CardUse, use_of_card
+from forgather_mem.planning.changes import ATTENTION
 from forgather_mem.planning.entry import plan
+from forgather_mem.planning.fits import largest_plan
+from forgather_mem.planning.result import Plan
+from forgather_mem.planning.text import CardPlan, Most, card_text
 from forgather_mem.planning.trainer import Trainer
 
 Answer = dict[str, object]
+_MOST_ROWS, _MOST_LENGTH, _MOST_STEPS = 2**16, 2**17, 4
 
 
 def answer_to(request: Mapping[str, object], trainer: Trainer) -> Answer:
@@ -17,14 +25,99 @@ def answer_to(request: Mapping[str, object], trainer: Trainer) -> Answer:
 
     Args:
         request: "sizes" is a list of pairs, rows and length of batches; None in place of one leaves it as it is.
+            "card_bytes" is the size of a card, or None.
         trainer: The script's.
 
     Returns:
-        "plans" as dictionaries and "text" for people; or "problem", why there are none.
+        "plans" as dictionaries, "card" where one was asked for, and "text" for people; or "problem":
+        why there are none.
     """
     sizes = cast(Sequence[Sequence[int | None]], request["sizes"])
+    card_bytes = cast(int | None, request["card_bytes"])
+    planned = functools.partial(plan, trainer, on_device=card_bytes is not None)
     try:
-        plans = [plan(trainer, rows=rows, length=length) for rows, length in sizes]
+        plans = [planned(rows=rows, length=length) for rows, length in sizes]
+        texts = [one.text() for one in plans]
+        answer: Answer = {"plans": [one.to_dict() for one in plans]}
+        if card_bytes is not None:
+            cards = [card_plan(one, planned, _ways(trainer), _longest(trainer), card_bytes) for one in plans]
+            answer["card"] = [asdict(card) for card in cards]
+            texts = [f"{text}\n{card_text(card)}" for text, card in zip(texts, cards, strict=True)]
     except PlanError as error:
         return {"problem": str(error)}
-    return {"plans": [one.to_dict() for one in plans], "text": "\n".join(one.text() for one in plans)}
+    return {**answer, "text": "\n".join(texts)}
+
+
+def use_of(plan: Plan) -> CardUse:
+    """What a plan takes of a card."""
+    return use_of_card(plan.peak_bytes, plan.reserved_bytes)
+
+
+def card_plan(
+    own: Plan, planned: Callable[..., Plan], ways: Iterable[tuple[str, object]], longest: int, card_bytes: int
+) -> CardPlan:
+    """Whether a plan fits on a card, what is the most that does, and what else there is, all of it planned.
+
+    Args:
+        own: The plan.
+        planned: Makes the plan of other rows, another length, other arguments.
+        ways: Arguments to try instead, by name and value.
+        longest: The most that rows may have.
+        card_bytes: The card's memory.
+    """
+
+    def most(first: int | None, limit: int, at: Callable[[int], Plan]) -> Most | None:
+        if not first or not limit:
+            return None
+        found = largest_plan(at, lambda one: use_of(one).high_bytes, card_bytes, first, limit)
+        if found is None:
+            return None
+        return Most(found.size, use_of(found.plan), found.is_all)
+
+    def in_smaller_batches(rows: int) -> Plan:
+        steps = -(-own.accumulation * (own.rows or 1) // rows)
+        # More batches add nothing but themselves, and would take long to plan
+        return planned(rows=rows, length=own.length, gradient_accumulation_steps=min(_MOST_STEPS, steps))
+
+    def smaller() -> Most | None:
+        found = most(own.rows, (own.rows or 1) - 1, in_smaller_batches)
+        steps = -(-own.accumulation * (own.rows or 1) // found.size) if found is not None else 1
+        return found._replace(accumulation=steps) if found is not None else None
+
+    fits = use_of(own).high_bytes <= card_bytes
+    return CardPlan(
+        card_bytes=card_bytes,
+        use=use_of(own),
+        most_rows=most(own.rows, _MOST_ROWS, lambda rows: planned(rows=rows, length=own.length)),
+        most_length=most(own.length, longest, lambda length: planned(rows=own.rows, length=length)),
+        smaller=None if fits else smaller(),
+        instead=tuple(_instead(own, planned, ways)),
+    )
+
+
+def _instead(
+    own: Plan, planned: Callable[..., Plan], ways: Iterable[tuple[str, object]]
+) -> Iterator[tuple[str, CardUse]]:
+    """Each other way to train the same batch, with what it takes; what can't be planned is left out."""
+    for name, value in ways:
+        try:
+            yield f"{name}={value}", use_of(planned(rows=own.rows, length=own.length, **{name: value}))
+        except PlanError:
+            continue
+
+
+def _ways(trainer: Trainer) -> Iterator[tuple[str, object]]:
+    arguments, config = trainer.args, getattr(trainer.model, "config", None)
+    if not arguments.gradient_checkpointing and getattr(trainer.model, "supports_gradient_checkpointing", False):
+        yield "gradient_checkpointing", True
+    if getattr(config, "_attn_implementation", "") == "eager":
+        yield ATTENTION, "sdpa"
+    if trainer.optimizer is None and "adafactor" not in arguments.optim:
+        yield "optim", "adafactor"
+    if not arguments.bf16 and not arguments.fp16:
+        yield "bf16", True
+
+
+def _longest(trainer: Trainer) -> int:
+    config = getattr(trainer.model, "config", None)
+    return int(getattr(config, "max_position_embeddings", None) or _MOST_LENGTH)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar, cast
 
 import torch
@@ -27,6 +28,20 @@ class Shape(NamedTuple):
 
     rows: int | None = None
     length: int | None = None
+
+
+class Wanted(NamedTuple):
+    """What is planned in place of a training's own.
+
+    Attributes:
+        shape: Of the batches.
+        on_device: Whether optimizers work as they do on a device.
+        changes: Other arguments of the Trainer.
+    """
+
+    shape: Shape = Shape()
+    on_device: bool = False
+    changes: Mapping[str, object] = MappingProxyType({})
 
 
 class Longest(NamedTuple):

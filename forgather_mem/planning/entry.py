@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from forgather_mem.planning.batches import Batch, Shape
+from forgather_mem.planning.batches import Batch, Shape, Wanted
 from forgather_mem.planning.child import in_a_child
 from forgather_mem.planning.loop import plan_of_loop
 from forgather_mem.planning.pretending import warm_up
@@ -24,6 +24,8 @@ def plan(
     *,
     rows: int | None = None,
     length: int | None = None,
+    on_device: bool = False,
+    **arguments: object,
 ) -> Plan:
     """The peak of a training before it begins: the size of all its tensors, by phase and by what they are for.
 
@@ -44,19 +46,24 @@ def plan(
         batch: With a function, a real batch.
         rows: Plan batches of so many rows instead.
         length: Plan rows of so many tokens instead.
+        on_device: Let optimizers work on all tensors at once, as torch does by default on a device.
+        arguments: For a Trainer, `TrainingArguments` to plan instead of its own, or `attn_implementation`:
+            `plan(trainer, gradient_checkpointing=True)`.
 
     Raises:
         PlanError: if the training can't be planned, for example because its code asks for a loss's value; with the
             line that does.
         TypeError: if `training` is neither, or a function without its model and batch.
     """
-    wanted = Shape(rows, length)
+    wanted = Wanted(Shape(rows, length), on_device, arguments)
     if callable(getattr(training, "train", None)) and hasattr(training, "get_train_dataloader"):
         call: Callable[[], Plan] = functools.partial(plan_of_trainer, training, wanted)
     elif not callable(training):
         raise TypeError(f"plan({type(training).__name__}): give a Trainer, or a function that does one step")
     elif model is None or batch is None:
         raise TypeError("plan(step, model, optimizer, batch): with a function, the model and a batch are needed")
+    elif arguments:
+        raise TypeError(f"plan(step, ..., {next(iter(arguments))}=...): only a Trainer has arguments to change")
     else:
         call = functools.partial(plan_of_loop, training, model, optimizer, batch, wanted)
     warm_up()

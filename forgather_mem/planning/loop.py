@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from forgather_mem.planning.batches import Batch, Shape, resized, shape_of
+from forgather_mem.planning.batches import Batch, Wanted, resized, shape_of
+from forgather_mem.planning.changes import step_as_on_a_device
 from forgather_mem.planning.model import Emptied
 from forgather_mem.planning.phases import tell_phases
 from forgather_mem.planning.pretending import Pretending, tensors_among
@@ -21,16 +22,18 @@ def plan_of_loop(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None,
     batch: Batch,
-    wanted: Shape,
+    wanted: Wanted,
 ) -> Plan:
     """What `step(batch)`, called twice, takes. The model can't be used afterwards: call it in a child."""
+    if wanted.on_device:
+        step_as_on_a_device()
     log = StorageLog()
     mode = Pretending(log)
     emptied = Emptied(mode, log)
     emptied.model(model)
     if optimizer is not None:
         emptied.optimizer(optimizer)
-    batch = resized(batch, wanted.rows, wanted.length)
+    batch = resized(batch, wanted.shape.rows, wanted.shape.length)
     for tensor in tensors_among(batch):
         log.saw(tensor, "batch")
     tell_phases(log, model)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from forgather_mem.planning.batches import Shape
+from forgather_mem.planning.card import reserved_by_allocator
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.planning.text import plan_text
 
@@ -41,6 +42,7 @@ class Plan:
         rows: Of a batch, if it has rows.
         length: Of its rows, if they have one.
         accumulation: Batches in a step.
+        reserved_bytes: What torch's allocator would have reserved of a device in the end, by a simulation.
         phases: The peaks of all phases, in order.
         notes: What was planned otherwise than it will be.
     """
@@ -51,6 +53,7 @@ class Plan:
     rows: int | None = None
     length: int | None = None
     accumulation: int = 1
+    reserved_bytes: int
     phases: tuple[PhasePlan, ...]
     notes: tuple[str, ...] = ()
 
@@ -88,6 +91,7 @@ def plan_of_log(log: StorageLog, shape: Shape, accumulation: int = 1, notes: Seq
         rows=shape.rows,
         length=shape.length,
         accumulation=accumulation,
+        reserved_bytes=reserved_by_allocator(log.events, log.sizes),
         phases=rows,
         notes=tuple(notes),
     )

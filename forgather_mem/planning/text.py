@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
+from forgather_mem.planning.card import CardUse
 from forgather_mem.units import format_bytes
 
-_WIDTH = 80
 _BAR = 40
 
 
@@ -20,3 +22,77 @@ def plan_text(
         bar = "#" * round(_BAR * size / max(1, peak_bytes))
         lines.append(f"  {name:<12} {format_bytes(size):>11}  {bar}".rstrip())
     return "\n".join([*lines, *notes])
+
+
+class Most(NamedTuple):
+    """The largest size that fits, with its use.
+
+    Attributes:
+        size: Rows, or their length.
+        use: Of the card.
+        is_all: Whether no larger one is possible.
+        accumulation: Batches in a step.
+    """
+
+    size: int
+    use: CardUse
+    is_all: bool = False
+    accumulation: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardPlan:
+    """What is said of a card: each use is an interval, least and most bytes.
+
+    Attributes:
+        card_bytes: The card's memory.
+        use: What the training takes.
+        most_rows: The largest batch that fits; None if there is none.
+        most_length: The greatest length that fits; the same.
+        smaller: Where the training does not fit, the batches that do, with as many rows in a step.
+        instead: Other ways to train the same batch.
+    """
+
+    card_bytes: int
+    use: CardUse
+    most_rows: Most | None
+    most_length: Most | None
+    smaller: Most | None
+    instead: tuple[tuple[str, CardUse], ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits for certain."""
+        return self.use.high_bytes <= self.card_bytes
+
+
+def card_text(card: CardPlan) -> str:
+    """Whether it fits, what is the most that does, and what else there is."""
+    lines = [
+        f"On a card of {format_bytes(card.card_bytes)}, computed, not measured: {_verdict(card)}",
+        f"  takes           {_interval(card.use)}",
+    ]
+    for name, found in (("largest batch", card.most_rows), ("largest length", card.most_length)):
+        if found is not None:
+            bound = ", the most that the model takes" if found.is_all else ""
+            lines.append(f"  {name:<14}  {found.size:,}: {_interval(found.use)}{bound}")
+    if card.smaller is not None:
+        size, use, _, accumulation = card.smaller
+        lines.append(f"  the same step   batch {size:,}, gradient_accumulation_steps={accumulation}: {_interval(use)}")
+    if card.instead:
+        lines.append("  the same batch with")
+        width = max(len(name) for name, _ in card.instead)
+        lines += [f"    {name:<{width}}  {_interval(use)}" for name, use in card.instead]
+    return "\n".join(lines)
+
+
+def _verdict(card: CardPlan) -> str:
+    if card.fits:
+        return f"fits, {format_bytes(card.card_bytes - card.use.high_bytes)} to spare."
+    if card.use.low_bytes > card.card_bytes:
+        return f"{format_bytes(card.use.low_bytes - card.card_bytes)} too much."
+    return "may not fit."
+
+
+def _interval(use: CardUse) -> str:
+    return f"{format_bytes(use.low_bytes)} to {format_bytes(use.high_bytes)}"

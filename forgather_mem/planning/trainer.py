@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.batches import Shape, collating, largest, longest_rows
+from forgather_mem.planning.batches import Shape, Wanted, collating, largest, longest_rows
+from forgather_mem.planning.changes import apply_changes, step_as_on_a_device
 from forgather_mem.planning.model import Emptied
 from forgather_mem.planning.phases import tell_phases
 from forgather_mem.planning.pretending import Pretending
@@ -41,17 +42,20 @@ class _EnoughSteps(BaseException):
     """Ends the loop: no handler of exceptions in it is meant."""
 
 
-def plan_of_trainer(trainer: Trainer, wanted: Shape) -> Plan:
+def plan_of_trainer(trainer: Trainer, wanted: Wanted) -> Plan:
     """What two steps of this trainer take. The trainer can't be used afterwards: call it in a child.
 
     Args:
         trainer: The trainer.
-        wanted: Another size of batches than its own.
+        wanted: What to plan in place of its own.
 
     Raises:
         PlanError: if it can't be planned.
     """
     _check(trainer)
+    apply_changes(trainer, wanted.changes)
+    if wanted.on_device:
+        step_as_on_a_device()
     log = StorageLog()
     mode = Pretending(log)
     notes = ["torch.compile is planned as if it were off."] if getattr(trainer.args, "torch_compile", False) else []
@@ -60,7 +64,7 @@ def plan_of_trainer(trainer: Trainer, wanted: Shape) -> Plan:
             object.__setattr__(trainer.args, name, value)
     trainer.model_init = None  # it has made the model
     trainer.accelerator.device_placement = False
-    shapes = _plan_batches(trainer, wanted, notes)
+    shapes = _plan_batches(trainer, wanted.shape, notes)
     emptied = Emptied(mode, log)
     emptied.model(trainer.model)
     if trainer.optimizer is not None:
@@ -72,7 +76,7 @@ def plan_of_trainer(trainer: Trainer, wanted: Shape) -> Plan:
             trainer.train()
     except _EnoughSteps:
         pass
-    if not shapes and wanted != Shape():
+    if not shapes and wanted.shape != Shape():
         raise PlanError("batches of another size can't be planned: the data loader is not torch's")
     return plan_of_log(log, largest(shapes), trainer.args.gradient_accumulation_steps, notes)
 

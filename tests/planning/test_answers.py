@@ -9,7 +9,10 @@ from typing import Any
 from transformers import Trainer
 
 import forgather_mem
-from forgather_mem.planning.answers import answer_to
+from forgather_mem.planning.answers import answer_to, card_plan
+from forgather_mem.planning.card import CONTEXT_BYTES
+from forgather_mem.planning.result import PhasePlan, Plan
+from forgather_mem.units import GIB, MIB
 from tests.training import make_trainer
 
 
@@ -32,3 +35,44 @@ def test_what_can_not_be_planned_is_told(tmp_path: Path) -> None:
     answer = answer_to({"sizes": [[None, None]], "card_bytes": None}, make_trainer(tmp_path, trainer_class=Asks))
     assert str(answer["problem"]).startswith("test_answers.py:")
     assert "self.last = loss.item()" in str(answer["problem"])
+
+
+def planned_by_a_law(rows: int = 8, length: int = 512, **changes: object) -> Plan:
+    """A training of 4 GiB, and a MiB for each 8 tokens; half of that with checkpointing."""
+    size = 4 * GIB + rows * length * MIB // (16 if changes.get("gradient_checkpointing") else 8)
+    row = PhasePlan(step=2, phase="backward", bytes=size, parts={})
+    return Plan(peak_bytes=size, phase="backward", step=2, rows=rows, length=length, reserved_bytes=size, phases=(row,))
+
+
+def test_of_a_card_it_says_what_fits_and_what_else_there_is() -> None:
+    ways = [("gradient_checkpointing", True)]
+    card = card_plan(planned_by_a_law(), planned_by_a_law, ways, 4096, 6 * GIB + CONTEXT_BYTES[1])
+    assert card.fits
+    assert card.most_rows is not None
+    assert card.most_rows.size == 32
+    assert card.most_length is not None
+    assert 2048 - 2048 // 32 <= card.most_length.size <= 2048
+    assert card.smaller is None
+    ((name, use),) = card.instead
+    assert name == "gradient_checkpointing=True"
+    assert use.high_bytes == 4 * GIB + 256 * MIB + CONTEXT_BYTES[1]
+
+
+def test_where_it_does_not_fit_smaller_batches_make_the_same_step() -> None:
+    card = card_plan(planned_by_a_law(16), planned_by_a_law, [], 4096, 4 * GIB + 400 * MIB + CONTEXT_BYTES[1])
+    assert not card.fits
+    assert card.smaller is not None
+    assert (card.smaller.size, card.smaller.accumulation) == (6, 3)
+
+
+def test_all_of_it_of_a_trainer(tmp_path: Path) -> None:
+    card_bytes = CONTEXT_BYTES[1] + 2**27
+    answer = json.loads(
+        json.dumps(answer_to({"sizes": [[64, None]], "card_bytes": card_bytes}, make_trainer(tmp_path)))
+    )
+    (card,) = answer["card"]
+    size, (low, high), is_all, _ = card["most_length"]
+    assert (size, is_all) == (64, True)
+    assert low < high <= card_bytes
+    assert [name for name, _ in card["instead"]] == ["gradient_checkpointing=True", "optim=adafactor", "bf16=True"]
+    assert "On a card of" in answer["text"]

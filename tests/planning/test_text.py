@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from forgather_mem.planning.text import plan_text
+from forgather_mem.planning.card import CardUse
+from forgather_mem.planning.text import CardPlan, Most, card_text, plan_text
 
 GIB = 2**30
+
+
+def use(low: float, high: float) -> CardUse:
+    return CardUse(int(low * GIB), int(high * GIB))
 
 
 def test_the_peak_comes_first_then_a_bar_for_each_part() -> None:
@@ -15,3 +20,38 @@ def test_the_peak_comes_first_then_a_bar_for_each_part() -> None:
         "  parameters       1.0 GiB  ##########",
         "A note.",
     ]
+
+
+def test_of_a_card_it_says_what_fits_and_that_it_is_computed() -> None:
+    card = CardPlan(
+        card_bytes=24 * GIB,
+        use=use(17, 19),
+        most_rows=Most(11, use(22, 24)),
+        most_length=Most(2048, use(20, 21), is_all=True),
+        smaller=None,
+        instead=(("bf16=True", use(10, 11)), ("optim=adafactor", use(12, 13))),
+    )
+    assert card_text(card).splitlines() == [
+        "On a card of 24.0 GiB, computed, not measured: fits, 5.0 GiB to spare.",
+        "  takes           17.0 GiB to 19.0 GiB",
+        "  largest batch   11: 22.0 GiB to 24.0 GiB",
+        "  largest length  2,048: 20.0 GiB to 21.0 GiB, the most that the model takes",
+        "  the same batch with",
+        "    bf16=True        10.0 GiB to 11.0 GiB",
+        "    optim=adafactor  12.0 GiB to 13.0 GiB",
+    ]
+
+
+def test_what_does_not_fit_has_a_smaller_batch() -> None:
+    smaller = Most(2, use(14, 15.5), accumulation=4)
+    card = CardPlan(card_bytes=16 * GIB, use=use(17, 19), most_rows=None, most_length=None, smaller=smaller, instead=())
+    assert card_text(card).splitlines() == [
+        "On a card of 16.0 GiB, computed, not measured: 1.0 GiB too much.",
+        "  takes           17.0 GiB to 19.0 GiB",
+        "  the same step   batch 2, gradient_accumulation_steps=4: 14.0 GiB to 15.5 GiB",
+    ]
+
+
+def test_between_the_two_it_may_not_fit() -> None:
+    card = CardPlan(card_bytes=18 * GIB, use=use(17, 19), most_rows=None, most_length=None, smaller=None, instead=())
+    assert "may not fit." in card_text(card)

@@ -1,0 +1,69 @@
+"""The allocator's segments, simulated."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from forgather_mem.planning.card import CONTEXT_BYTES, reserved_by_allocator, use_of_card
+from forgather_mem.units import GIB, MIB
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reserved_mib"),
+    [
+        ([1], 2),
+        ([MIB], 2),
+        ([MIB, MIB, 1], 4),
+        ([MIB + 1], 20),
+        ([5 * MIB] * 4, 20),
+        ([11 * MIB], 12),
+        ([100 * MIB, 100 * MIB], 200),
+        ([0], 0),
+    ],
+)
+def test_segments_have_the_allocators_sizes(sizes: list[int], reserved_mib: int) -> None:
+    assert reserved_by_allocator(range(len(sizes)), sizes) == reserved_mib * MIB
+
+
+def test_what_is_given_back_is_used_again() -> None:
+    assert reserved_by_allocator([0, ~0, 1, ~1, 2], [64 * MIB, 40 * MIB, 24 * MIB]) == 64 * MIB
+
+
+def test_neighbours_are_joined() -> None:
+    events = [0, 1, 2, ~0, ~2, ~1, 3]
+    assert reserved_by_allocator(events, [6 * MIB, 6 * MIB, 6 * MIB, 19 * MIB]) == 20 * MIB
+
+
+def test_gaps_are_lost() -> None:
+    """Every second one is free, and none of these is large enough."""
+    events = [*range(8), *(~number for number in range(0, 8, 2)), 8]
+    assert reserved_by_allocator(events, [5 * MIB] * 8 + [9 * MIB]) == 60 * MIB
+
+
+def test_a_use_is_an_interval() -> None:
+    use = use_of_card(10 * GIB, 11 * GIB)
+    assert (use.low_bytes - 10 * GIB, use.high_bytes - 11 * GIB) == CONTEXT_BYTES
+
+
+@pytest.mark.gpu
+def test_it_reserves_what_torchs_allocator_does() -> None:
+    random.seed(0)
+    sizes, events, alive = [], [], []
+    for number in range(300):
+        sizes.append(random.choice([300, 70_000, 900_000, 3 * MIB, 9 * MIB, 17 * MIB, 33 * MIB]))
+        events.append(number)
+        alive.append(number)
+        if random.random() < 0.6:
+            events.append(~alive.pop(random.randrange(len(alive))))
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    held: dict[int, torch.Tensor] = {}
+    for event in events:
+        if event >= 0:
+            held[event] = torch.empty(sizes[event], dtype=torch.uint8, device="cuda")
+        else:
+            del held[~event]
+    assert torch.cuda.memory_reserved() - before == reserved_by_allocator(events, sizes)

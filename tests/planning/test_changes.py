@@ -1,0 +1,52 @@
+"""A plan of other arguments is the plan of a trainer that has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import forgather_mem
+from forgather_mem import PlanError
+from tests.training import make_trainer
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"gradient_checkpointing": True}, {"optim": "adafactor"}, {"bf16": True}, {"gradient_accumulation_steps": 2}],
+)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_it_is_the_plan_of_a_trainer_made_so(tmp_path: Path, change: dict[str, Any]) -> None:
+    other, own = make_trainer(tmp_path), make_trainer(tmp_path, **change)
+    assert forgather_mem.plan(other, **change) == forgather_mem.plan(own)
+
+
+def test_attention_is_the_models(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    sdpa, eager = (forgather_mem.plan(trainer, attn_implementation=name).peak_bytes for name in ("sdpa", "eager"))
+    assert sdpa < eager
+
+
+def test_an_unknown_argument_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"no 'optimm'; did you mean 'optim'\?"):
+        forgather_mem.plan(make_trainer(tmp_path), optimm="sgd")
+    with pytest.raises(TypeError, match="only a Trainer has arguments"):
+        forgather_mem.plan(print, nn.Linear(1, 1), None, torch.zeros(1), bf16=True)
+
+
+def test_on_a_device_an_optimizer_makes_copies_of_all_tensors() -> None:
+    model = nn.Sequential(*[nn.Linear(64, 64, bias=False) for _ in range(8)])
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step(batch: torch.Tensor) -> None:
+        model(batch).sum().backward()
+        optimizer.step()
+
+    def stepping(on_device: bool) -> int:
+        plan = forgather_mem.plan(step, model, optimizer, torch.zeros(1, 64), on_device=on_device)
+        return next(row.bytes for row in plan.phases if (row.step, row.phase) == (2, "optimizer"))
+
+    assert stepping(True) - stepping(False) >= 5 * 64 * 64 * 4
