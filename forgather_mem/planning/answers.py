@@ -53,6 +53,10 @@ def use_of(plan: Plan) -> CardUse:
     return use_of_card(plan.peak_bytes, plan.reserved_bytes)
 
 
+def _most_of_card(plan: Plan) -> int:
+    return use_of(plan).high_bytes
+
+
 def card_plan(
     own: Plan, planned: Callable[..., Plan], ways: Iterable[tuple[str, object]], longest: int, card_bytes: int
 ) -> CardPlan:
@@ -66,31 +70,27 @@ def card_plan(
         card_bytes: The card's memory.
     """
 
-    def most(first: int | None, limit: int, at: Callable[[int], Plan]) -> Most | None:
-        if not first or not limit:
-            return None
-        found = largest_plan(at, lambda one: use_of(one).high_bytes, card_bytes, first, limit)
+    rows, length = own.rows or 0, own.length or 0
+
+    def most(first: int, limit: int, at: Callable[[int], Plan], in_a_step: int = 0) -> Most | None:
+        found = largest_plan(at, _most_of_card, card_bytes, first, limit) if first and limit else None
         if found is None:
             return None
-        return Most(found.size, use_of(found.plan), found.is_all)
+        return Most(found[0], use_of(found[1]), found[0] == limit, -(-in_a_step // found[0]))
 
-    def in_smaller_batches(rows: int) -> Plan:
-        steps = -(-own.accumulation * (own.rows or 1) // rows)
-        # More batches add nothing but themselves, and would take long to plan
-        return planned(rows=rows, length=own.length, gradient_accumulation_steps=min(_MOST_STEPS, steps))
+    def smaller(rows: int) -> Plan:
+        # More batches in a step add nothing but themselves, and would take long to plan
+        steps = min(_MOST_STEPS, -(-in_a_step // rows))
+        return planned(rows=rows, length=own.length, gradient_accumulation_steps=steps)
 
-    def smaller() -> Most | None:
-        found = most(own.rows, (own.rows or 1) - 1, in_smaller_batches)
-        steps = -(-own.accumulation * (own.rows or 1) // found.size) if found is not None else 1
-        return found._replace(accumulation=steps) if found is not None else None
-
+    in_a_step = rows * own.accumulation
     fits = use_of(own).high_bytes <= card_bytes
     return CardPlan(
         card_bytes=card_bytes,
         use=use_of(own),
-        most_rows=most(own.rows, _MOST_ROWS, lambda rows: planned(rows=rows, length=own.length)),
-        most_length=most(own.length, longest, lambda length: planned(rows=own.rows, length=length)),
-        smaller=None if fits else smaller(),
+        most_rows=most(rows, _MOST_ROWS, lambda rows: planned(rows=rows, length=own.length)),
+        most_length=most(length, longest, lambda length: planned(rows=own.rows, length=length)),
+        smaller=None if fits else most(rows, rows - 1, smaller, in_a_step),
         instead=tuple(_instead(own, planned, ways)),
     )
 

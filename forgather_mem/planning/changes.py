@@ -42,6 +42,25 @@ def apply_changes(trainer: Trainer, changes: Mapping[str, object]) -> None:
         trainer.accelerator.state._mixed_precision = "bf16"
 
 
+def train_on_the_host(trainer: Trainer) -> None:
+    """Let a trainer go on without its device, which a forked child can't use; float16 needs one, and bfloat16 does not.
+
+    Raises:
+        PlanError: where several processes train together.
+    """
+    arguments, accelerator = trainer.args, trainer.accelerator
+    for attribute, what in (("is_deepspeed_enabled", "DeepSpeed"), ("is_fsdp_enabled", "FSDP")):
+        if getattr(trainer, attribute, False):
+            raise PlanError(f"{what} is not planned: plan the training of one process without it")
+    if arguments.world_size > 1:
+        raise PlanError(f"{arguments.world_size} processes train together: plan the training of one")
+    arguments.__dict__["_setup_devices"] = accelerator.state.device = torch.device("cpu")
+    arguments._n_gpu = min(1, arguments.n_gpu)
+    accelerator.device_placement = False
+    if accelerator.state._mixed_precision == "fp16":
+        accelerator.state._mixed_precision, accelerator.scaler = "bf16", None
+
+
 def step_as_on_a_device() -> None:
     """Let optimizers work on all tensors at once where they would on a device: their copies are then as large as all.
 

@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections.abc import Callable
 from fractions import Fraction
 from math import isqrt
-from typing import NamedTuple
 
 from forgather_mem.planning.result import Plan
 
@@ -15,24 +14,10 @@ _MOST_PLANS = 10
 _EXACT = 32  # of larger sizes the largest is found but for the 32nd part
 
 
-class Largest(NamedTuple):
-    """The largest size that fits.
-
-    Attributes:
-        size: It.
-        plan: Its plan.
-        is_all: Whether a larger one was not looked for: it is the most that was asked for.
-    """
-
-    size: int
-    plan: Plan
-    is_all: bool
-
-
 def largest_plan(
     plan_at: Callable[[int], Plan], need: Callable[[Plan], int], limit_bytes: int, first: int, most: int
-) -> Largest | None:
-    """The largest size whose plan needs no more than the limit; None where not even 1 does.
+) -> tuple[int, Plan] | None:
+    """The largest size whose plan needs no more than the limit, and the plan; None where not even 1 does.
 
     Three sizes give a curve, and where it meets the limit is planned, until a size fits and the next one does not. Of
     sizes above 32 it is the largest but for a 32nd part.
@@ -64,8 +49,8 @@ def largest_plan(
         was_wide = high - low
         at = isqrt(max(1, low) * high) if is_slow else _guess(sorted(plans), need_at, limit_bytes, low, high)
         need_at(max(low + margin, min(high - margin, at)) if high in plans else max(low + 1, min(most, at)))
-    fitting = [size for size in plans if need_at(size) <= limit_bytes]
-    return Largest(max(fitting), plans[max(fitting)], max(fitting) == most) if fitting else None
+    best = max((size for size in plans if need_at(size) <= limit_bytes), default=None)
+    return None if best is None else (best, plans[best])
 
 
 def _guess(known: list[int], need_at: Callable[[int], int], limit_bytes: int, low: int, high: int) -> int:

@@ -18,6 +18,7 @@ from forgather_mem.planning.storage_log import StorageLog
 
 # More is not computed, so that planning a large batch takes no memory
 _MOST_COMPUTED_BYTES = 2**24
+_INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
 
 
 class Pretending(TorchDispatchMode):
@@ -70,14 +71,23 @@ class Pretending(TorchDispatchMode):
     def _pretend(self, func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> object:
         if _is_view(func) and not isinstance(args[0], FakeTensor):
             return func(*args, **keywords)  # of a tensor whose values no longer count
+        told = self._with_numbers(args) if func.overloadpacket in _INDEXED else args
         with self._fake:
-            result = func(*self._blank(args), **self._blank(keywords))
+            result = func(*self._blank(told), **self._blank(keywords))
         written = _written(func, args, keywords) if func._schema.is_mutable else ()
         for tensor in written:
             if not isinstance(tensor, FakeTensor):
                 self._overwritten.add(tensor.untyped_storage()._cdata)
         # Whoever writes into a tensor gets that one back, not a copy without values
         return written[0] if len(written) == 1 and isinstance(result, torch.Tensor) else result
+
+    def _with_numbers(self, args: Sequence[Any]) -> Sequence[object]:
+        """Arguments in which a known mask is the numbers of what it chooses: so the size of that is known."""
+        indices: list[object] = []
+        for index in args[1]:
+            is_mask = isinstance(index, torch.Tensor) and index.dtype == torch.bool and not self._is_unknown(index)
+            indices += index.nonzero().unbind(1) if is_mask else [index]
+        return [args[0], indices, *args[2:]]
 
     def _blank(self, value: Any) -> Any:
         """Arguments with tensors without values in place of all others; called in fake mode."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from array import array
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -81,6 +80,3 @@ class StorageLog:
     def _gone(self, key: int, number: int, _: object = None) -> None:
         del self._alive[key]
         self.events.append(~number)
-
-
-Named = Callable[[torch.Tensor, str], None]

@@ -25,19 +25,12 @@ def plan_text(
 
 
 class Most(NamedTuple):
-    """The largest size that fits, with its use.
-
-    Attributes:
-        size: Rows, or their length.
-        use: Of the card.
-        is_all: Whether no larger one is possible.
-        accumulation: Batches in a step.
-    """
+    """The largest size that fits, rows or their length, with its use of the card."""
 
     size: int
     use: CardUse
-    is_all: bool = False
-    accumulation: int = 1
+    is_all: bool = False  # no larger one is possible
+    accumulation: int = 0  # batches in a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Shape, Wanted, collating, largest, longest_rows
-from forgather_mem.planning.changes import apply_changes, step_as_on_a_device
+from forgather_mem.planning.changes import apply_changes, step_as_on_a_device, train_on_the_host
 from forgather_mem.planning.model import Emptied
 from forgather_mem.planning.phases import tell_phases
 from forgather_mem.planning.pretending import Pretending
@@ -24,7 +24,7 @@ STEPS = 2  # the first has no state of the optimizer yet
 _ARGUMENTS = {
     "max_steps": STEPS,
     "logging_nan_inf_filter": False,
-    "include_num_input_tokens_seen": "no",
+    "include_num_input_tokens_seen": False,
     "eval_on_start": False,
     "auto_find_batch_size": False,
     "torch_compile": False,
@@ -52,7 +52,7 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted) -> Plan:
     Raises:
         PlanError: if it can't be planned.
     """
-    _check(trainer)
+    train_on_the_host(trainer)
     apply_changes(trainer, wanted.changes)
     if wanted.on_device:
         step_as_on_a_device()
@@ -61,9 +61,9 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted) -> Plan:
     notes = ["torch.compile is planned as if it were off."] if getattr(trainer.args, "torch_compile", False) else []
     for name, value in _ARGUMENTS.items():
         if hasattr(trainer.args, name):
-            object.__setattr__(trainer.args, name, value)
+            is_word = value is False and isinstance(getattr(trainer.args, name), str)  # of transformers 5
+            object.__setattr__(trainer.args, name, "no" if is_word else value)
     trainer.model_init = None  # it has made the model
-    trainer.accelerator.device_placement = False
     shapes = _plan_batches(trainer, wanted.shape, notes)
     emptied = Emptied(mode, log)
     emptied.model(trainer.model)
@@ -98,12 +98,6 @@ def _plan_batches(trainer: Trainer, wanted: Shape, notes: list[str]) -> list[Sha
 
     trainer.get_train_dataloader = planned
     return shapes
-
-
-def _check(trainer: Trainer) -> None:
-    for attribute, what in (("is_deepspeed_enabled", "DeepSpeed"), ("is_fsdp_enabled", "FSDP")):
-        if getattr(trainer, attribute, False):
-            raise PlanError(f"{what} is not planned: plan the training of one process without it")
 
 
 class _Steps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +36,13 @@ def test_an_unknown_argument_is_refused(tmp_path: Path) -> None:
         forgather_mem.plan(make_trainer(tmp_path), optimm="sgd")
     with pytest.raises(TypeError, match="only a Trainer has arguments"):
         forgather_mem.plan(print, nn.Linear(1, 1), None, torch.zeros(1), bf16=True)
+
+
+def test_several_processes_are_refused(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    trainer.args.distributed_state = SimpleNamespace(num_processes=4)
+    with pytest.raises(PlanError, match="4 processes train together"):
+        forgather_mem.plan(trainer)
 
 
 def test_on_a_device_an_optimizer_makes_copies_of_all_tensors() -> None:

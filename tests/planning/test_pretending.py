@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.storage_log import StorageLog
@@ -80,3 +80,21 @@ def test_gradients_flow_through_known_and_unknown(mode: Pretending) -> None:
         loss.backward()
     assert weight.grad is not None
     assert weight.grad.shape == (10, 4)
+
+
+def test_a_mask_of_the_batch_chooses_as_many_as_it_does(mode: Pretending) -> None:
+    weight = mode.unknown(torch.zeros(2, 3, 5)).requires_grad_()
+    mask = torch.tensor([[True, False, True], [False, False, True]])
+    with mode:
+        chosen = weight[mask]
+        chosen.sum().backward()
+        copy = weight.detach().clone()
+        copy[mask] = 0.0
+    assert chosen.shape == (3, 5)
+    assert weight.grad is not None
+
+
+def test_a_mask_that_is_unknown_chooses_nobody_knows_how_many(mode: Pretending) -> None:
+    weight = mode.unknown(torch.zeros(2, 3))
+    with mode, pytest.raises(DynamicOutputShapeException):
+        weight[weight > 0]
