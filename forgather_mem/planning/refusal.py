@@ -23,6 +23,7 @@ _ASKS_FOR = {
     "aten.repeat_interleave": "repeat_interleave()",
 }
 _OF_TORCH = f"{os.sep}torch{os.sep}"
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def problem_of(error: BaseException) -> str:
@@ -40,6 +41,6 @@ def problem_of(error: BaseException) -> str:
 def _where(error: BaseException) -> str:
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     users = [frame for frame in frames if is_user_file(frame[0])]
-    others = [frame for frame in frames if _OF_TORCH not in frame[0]]
+    others = [frame for frame in frames if _OF_TORCH not in frame[0] and not frame[0].startswith(_OURS)]
     file, line = (users or others or frames)[-1]
     return f"{place(file, line)} ({source_line(file, line)})"

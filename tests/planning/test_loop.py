@@ -108,3 +108,30 @@ def test_a_model_larger_than_this_machine_is_planned() -> None:
     plan = forgather_mem.plan(step, model, optimizer, torch.zeros(1, 2**17))
     assert plan.parts["parameters"] == plan.parts["gradients"] == 2**36
     assert plan.parts["optimizer"] == pytest.approx(2 * 2**36)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_step_of_a_lightning_module_is_planned() -> None:
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.classifier = Classifier()
+
+        def training_step(self, batch: Batch, number: int) -> torch.Tensor:
+            loss = nn.functional.cross_entropy(self.classifier(batch["input_ids"]), batch["labels"])
+            self.log("loss", loss)
+            return loss
+
+    module = Module()
+    optimizer = torch.optim.AdamW(module.parameters())
+
+    def step(batch: Batch) -> None:
+        module.training_step(batch, 0).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    plan = forgather_mem.plan(step, module, optimizer, batch_of())
+    assert plan.peak_bytes == pytest.approx(tracked(module, optimizer, step, batch_of()), rel=0.005)
+    assert [row.phase for row in plan.phases if row.step == 2] == ["forward", "backward", "optimizer"]

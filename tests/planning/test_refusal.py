@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from transformers import MixtralConfig, MixtralForCausalLM
 
 import forgather_mem
 from forgather_mem.errors import PlanError
@@ -50,3 +51,14 @@ def test_the_line_is_named(then: Callable[[torch.Tensor], None], told: str) -> N
 
     with pytest.raises(PlanError, match=told):
         forgather_mem.plan(step, model, None, torch.zeros(2, 4))
+
+
+def test_without_a_line_of_the_users_it_is_the_librarys() -> None:
+    config = MixtralConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, num_local_experts=4,
+    )  # fmt: skip
+    model = MixtralForCausalLM(config)
+    with pytest.raises(PlanError, match=r"^\w+\.py:\d+ \(.*\): ") as caught:
+        forgather_mem.plan(model, model, None, torch.zeros(1, 8, dtype=torch.long))
+    assert "pretending.py" not in str(caught.value)
