@@ -22,6 +22,11 @@ def run() -> None:
 
 def _parameter(name: str, option: Option) -> inspect.Parameter:
     text = f"{option.text} Repeatable." if option.repeats else option.text
+    if not option.metavar:
+        flag = typer.Option(name, help=text)
+        return inspect.Parameter(
+            option.field, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, flag]
+        )
     shown = typer.Option(name, metavar=option.metavar, help=text)
     kind = list[str] if option.repeats else str
     return inspect.Parameter(

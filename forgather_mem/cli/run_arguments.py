@@ -29,7 +29,7 @@ class Option:
 
     Attributes:
         field: The attribute of `Arguments` that it fills.
-        metavar: What stands for the value in the help.
+        metavar: What stands for the value in the help; empty for an option without one.
         text: What the help says, one line.
         take: Checks a value and gives what is kept of it; raises UsageError.
         repeats: Whether it may be given several times: the field is then a list.
@@ -90,6 +90,7 @@ OPTIONS = {
     "--fail-on": Option(
         "fail_on", "leak", "Exit with 3 when the report finds a leak, with 4 when it can't tell.", _verdict
     ),
+    "--plan": Option("plan", "", "Plan the Trainer's memory before it trains; the report compares.", str),
     "--max-peak": Option(
         "max_peaks", "host=SIZE|gpu0=SIZE", "Exit with 3 when the peak was higher.", _max_peak, repeats=True
     ),
@@ -126,11 +127,12 @@ class Arguments:
         allow: What it may import in addition to the default.
         report: A further path for the report, in addition to its folder.
         fail_on: The verdict that leads to exit code 3; without any verdict it is 4.
+        plan: Whether each Trainer is planned before it trains.
         max_peaks: Place ("host", "gpu0") and size of each `--max-peak`.
         words: The words of the command.
     """
 
-    __slots__ = ("allow", "fail_on", "max_peaks", "report", "settings", "template", "words")
+    __slots__ = ("allow", "fail_on", "max_peaks", "plan", "report", "settings", "template", "words")
 
     def __init__(self, words: Sequence[str]) -> None:
         self.template: str | None = None
@@ -138,6 +140,7 @@ class Arguments:
         self.allow: list[str] = []
         self.report: str | None = None
         self.fail_on: str | None = None
+        self.plan = False
         self.max_peaks: list[tuple[str, str]] = []
         rest = list(words)
         while rest and rest[0].startswith("-") and rest[0] not in _OF_PYTHON:
@@ -148,6 +151,11 @@ class Arguments:
             option = OPTIONS.get(name)
             if option is None:
                 raise UsageError(f"run: there is no option {name!r}", _meant(name, OPTIONS) or _options_hint())
+            if not option.metavar:
+                if equals:
+                    raise UsageError(f"run: {name} takes no value")
+                setattr(self, option.field, True)
+                continue
             if not equals:
                 if not rest:
                     raise UsageError(f"run: {name} needs a value: {name} {option.metavar.replace('|', ' or ')}")

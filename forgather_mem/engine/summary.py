@@ -68,6 +68,8 @@ class RunFacts:
         devices: Name and size in bytes of the devices in use, by index; an empty name if it is not known.
         error: Type and first line of the exception that ended it, where several processes train.
         micro_batches: Number of micro-batches per step, whose gradients are summed.
+        planned: What a plan said of this training: the bytes of each part at its own peak, by name.
+        planned_peak: The most bytes at once that it said, and the phase; None without a plan.
         counts_passes: Whether its steps are backward passes, because no optimizer was heard.
         is_observed: Whether its loop knows nothing of us: its first step is heard from the optimizer on.
     """
@@ -91,6 +93,8 @@ class RunFacts:
     micro_batches: int = 1
     is_observed: bool = False
     counts_passes: bool = False
+    planned: dict[str, int] = field(default_factory=dict)
+    planned_peak: tuple[int, str] | None = None
 
     def failed_by(self, error: BaseException) -> None:
         """Keep the error's type and first line if several processes train: who launched them prints those of all."""

@@ -103,6 +103,10 @@ def _add_default_callback() -> None:
     defaults = sys.modules[TRAINER_MODULE].DEFAULT_CALLBACKS
     if Watching not in defaults:
         defaults.append(Watching)
+    if run_session.PLAN_FIRST in os.environ:
+        from forgather_mem.launch.planning import plan_before_training
+
+        plan_before_training(sys.modules[TRAINER_MODULE].Trainer)
 
 
 def _then(loader: Loader, name: str, afterwards: Callable[[], object]) -> None:

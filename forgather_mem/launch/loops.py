@@ -76,7 +76,7 @@ class _FirstStep:
                 self._loop = None
 
     def _observe(self) -> None:
-        if self._failed:
+        if self._failed or run_session.is_off():  # in a plan's child
             return
         with self._lock:  # another thread may take its first step now
             if self._loop is None and not _is_told_of():

@@ -111,6 +111,7 @@ def _environment(arguments: Arguments, folder: str | None) -> dict[str, str]:
         (run_session.TEMPLATE, arguments.template),
         (run_session.SETTINGS, "\n".join(arguments.settings)),
         (run_session.ALLOW, "\n".join(arguments.allow)),
+        (run_session.PLAN_FIRST, "1" if arguments.plan else ""),
     ):
         environment.pop(name, None)
         if value:

@@ -6,15 +6,18 @@ one, and a training that is planned must not take memory on it.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
+import weakref
 
 from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 REQUEST, ANSWER = "request.json", "answer.json"
 _ARGUMENTS, _TRAINER, _MODELS = "transformers.training_args", "transformers.trainer", "transformers.modeling_utils"
@@ -47,6 +50,43 @@ def _plan_instead() -> None:
         raise SystemExit(0)
 
     trainers.train = train
+
+
+def plan_before_training(trainers: type) -> None:
+    """Plan each trainer of this class before its first training, and say what comes of it."""
+    original = trainers.train  # type: ignore[attr-defined]
+    met: weakref.WeakSet[Any] = weakref.WeakSet()  # also those that are being planned, in the child that does it
+
+    @functools.wraps(original)
+    def train(trainer: Any, *arguments: object, **keywords: object) -> object:
+        from forgather_mem.telemetry.guard import FailureGuard
+
+        if trainer not in met:
+            met.add(trainer)
+            FailureGuard().call("plan", _plan_and_tell, trainer)
+        try:
+            return original(trainer, *arguments, **keywords)
+        except BaseException as error:
+            from forgather_mem.system.call_wrapping import without_frames
+
+            error.__traceback__ = without_frames(error.__traceback__, __file__)
+            raise
+
+    trainers.train = train  # type: ignore[attr-defined]
+
+
+def _plan_and_tell(trainer: Any) -> None:
+    from forgather_mem.errors import PlanError
+    from forgather_mem.planning.entry import plan
+    from forgather_mem.planning.known import PLANS
+
+    if PLANS.of(trainer) is not None or int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        return
+    try:
+        text = plan(trainer, on_device=trainer.args.device.type != "cpu").text()
+    except PlanError as error:
+        text = f"forgather-mem: no plan: {error}"
+    sys.stderr.write(text + "\n")
 
 
 def _allow_half_precision() -> None:

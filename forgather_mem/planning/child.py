@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from forgather_mem.errors import PlanError
+from forgather_mem.telemetry.run_session import SWITCH
 
 Result = TypeVar("Result")
 
@@ -63,6 +64,7 @@ def _answer(function: Callable[[], object], writer: int) -> None:
 def _result_and_problem(function: Callable[[], object]) -> tuple[object, str | None]:
     import torch
 
+    os.environ[SWITCH] = "0"  # what is planned is no training to be watched
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")

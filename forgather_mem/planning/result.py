@@ -62,6 +62,10 @@ class Plan:
         """What the peak consists of."""
         return next(row.parts for row in self.phases if (row.step, row.phase) == (self.step, self.phase))
 
+    def highest_parts(self) -> dict[str, int]:
+        """Each part at its own peak."""
+        return {part: max(row.parts.get(part, 0) for row in self.phases) for part in PARTS}
+
     def text(self) -> str:
         """The plan for people."""
         return plan_text(self.peak_bytes, self.phase, self.step, self.parts, self.shape(), self.notes)

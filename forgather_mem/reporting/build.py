@@ -30,6 +30,8 @@ from forgather_mem.telemetry.report import (
     DeviceMemory,
     HostMemory,
     Overhead,
+    Planned,
+    PlannedPart,
     RunReport,
     Training,
 )
@@ -72,6 +74,7 @@ def build_report(summary: RunSummary) -> RunReport:
         foretold=tuple(
             f"step {finding.step:,}: {finding.text}" for finding in summary.findings if finding.data["what"] == FORETOLD
         ),
+        planned=_planned(summary),
         hints=tuple(hints_of(peaks, counts_passes=facts.counts_passes)) if facts.is_observed else (),
     )
 
@@ -208,6 +211,20 @@ def _one_device(summary: RunSummary, family: str, index: int) -> DeviceMemory:
         reserved_start_bytes=int(_start(summary, f"{family}/reserved_bytes")),
         reserved_end_bytes=int(reserved.last),
     )
+
+
+def _planned(summary: RunSummary) -> Planned | None:
+    if summary.facts.planned_peak is None:
+        return None
+    planned_bytes, phase = summary.facts.planned_peak
+    measured = {name: summary.highest(f"tensors/{name}_bytes") for name in _PARTS}
+    parts = [
+        PlannedPart(name=name, planned_bytes=summary.facts.planned.get(name, 0), measured_bytes=int(size))
+        for name, size in measured.items()
+        if size is not None
+    ]
+    on_device = int(highest_of(summary, "device", but="startup").highest)
+    return Planned(planned_bytes=planned_bytes, measured_bytes=on_device or None, phase=phase, parts=tuple(parts))
 
 
 def _breakdown(summary: RunSummary) -> Breakdown:

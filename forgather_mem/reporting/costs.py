@@ -24,6 +24,7 @@ _WORTH_A_LINE = 0.001
 # Calls by other code are reported if they took more than this fraction of the run.
 _DEAR_FRAC = 0.01
 _MAX_CALLS = 2
+_AS_PLANNED_FRAC = 0.01  # of the planned peak: a part that differs by less is as predicted
 _ACTIONS = {"collect": "collection", "clear": "clear", "trim": "trim"}
 
 
@@ -59,6 +60,30 @@ def parts_sentences(report: RunReport) -> Iterator[str]:
     several = f", on {place_of_parts(report)}" if report.ranks is None and len(report.device) > 1 else ""
     text = f"each at its peak{several}: " + ", ".join(f"{part} {format_bytes(size)}" for size, part in sizes)
     yield text + (f"; cached at the end {format_bytes(cached)}" if cached else "")
+
+
+def planned_sentences(report: RunReport) -> Iterator[str]:
+    """What a plan said of the peak, and what it was; of parts only those that were something else."""
+    plan = report.planned
+    if plan is None:
+        return
+    text = f"predicted {format_bytes(plan.planned_bytes)} of tensors at the peak ({plan.phase})"
+    if plan.measured_bytes is not None:
+        text += f", was {format_bytes(plan.measured_bytes)} ({_off(plan.planned_bytes, plan.measured_bytes)})"
+    others = [
+        part
+        for part in plan.parts
+        if abs(part.measured_bytes - part.planned_bytes) > _AS_PLANNED_FRAC * plan.planned_bytes
+    ]
+    for part in others:
+        text += f"; {part.name} {format_bytes(part.planned_bytes)}, was {format_bytes(part.measured_bytes)}"
+    if plan.parts and not others:
+        text += "; " + ", ".join(part.name for part in plan.parts) + " as predicted"
+    yield text
+
+
+def _off(planned_bytes: int, measured_bytes: int) -> str:
+    return f"{100 * (measured_bytes / planned_bytes - 1):+.1f} %" if planned_bytes else "-"
 
 
 def own_sentences(report: RunReport, *, brief: bool = False) -> Iterator[str]:

@@ -19,6 +19,7 @@ from forgather_mem.reporting.costs import (
     own_sentences,
     own_share,
     parts_sentences,
+    planned_sentences,
     rarer_readings,
 )
 from forgather_mem.reporting.first_failure import first_failure_lines
@@ -145,6 +146,7 @@ def _short(report: RunReport, width: int) -> list[str]:
     said += report.hints
     lines = [*textwrap.wrap(" ".join(said), width), *_taken_back(report, width), *_foretold(report, width)]
     lines += _section("RANKS", _ranks(report), width)
+    lines += _section("PLAN", planned_sentences(report), width)
     lines += _section("CLEAN-UP", cleanup_sentences(report, brief=True), width)
     commands = _commands(report)
     together = " | ".join(commands)
@@ -192,6 +194,7 @@ def _long(report: RunReport, width: int, most: int, every_suspect: bool, before:
         if not leaks:
             lines += _section("PARTS", parts_sentences(report), width)
             lines += _section("ROOM", _room(report), width)
+        lines += _section("PLAN", planned_sentences(report), width)
         lines += _section("CLEAN-UP", cleanup_sentences(report, brief=leaks), width, lines_a_text)
         if trained:
             lines += _section("OWN COST", own_sentences(report, brief=leaks), width)

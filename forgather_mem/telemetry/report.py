@@ -359,6 +359,25 @@ class Spread(ReportPart):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPart(ReportPart):
+    """A part of memory at its own peak: what the plan said, and what it was."""
+
+    name: str = ""
+    planned_bytes: int = 0
+    measured_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned(ReportPart):
+    """What a plan said before the training began, and what was measured."""
+
+    planned_bytes: int = 0  # the most that all tensors take at once
+    measured_bytes: int | None = None  # of a device's tensors; on the host nothing measures them
+    phase: str = ""  # of the planned peak
+    parts: tuple[PlannedPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport(ReportPart):
     """The report of a run, or of a running one up to now."""
 
@@ -384,5 +403,6 @@ class RunReport(ReportPart):
     missing_ranks: tuple[Rank, ...] | None = field(default=None, metadata=RARE)  # those that left no files
     foretold: tuple[str, ...] = field(default=(), metadata=RARE)  # what would fail late, told early
     hints: tuple[str, ...] = field(default=(), metadata=RARE)  # what is not known, and the line to add for it
+    planned: Planned | None = field(default=None, metadata=RARE)
     first_failure: FirstFailure | None = field(default=None, metadata=RARE)  # of several ranks
     left_out: tuple[str, ...] = field(default=(), metadata=RARE)  # what in the run's folder could not be used

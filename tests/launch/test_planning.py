@@ -6,7 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-from tests.launch.commands import ROOT, Result, run
+import pytest
+
+from tests.launch.commands import ROOT, Result, run, watched
 
 PLAN = [sys.executable, "-m", "forgather_mem", "plan"]
 SCRIPT = """\
@@ -69,3 +71,30 @@ def test_a_script_without_a_trainer_gets_a_hint(tmp_path: Path) -> None:
     assert result.code == 7
     assert "has not called train() of a transformers Trainer" in result.err
     assert "forgather_mem.plan(step, model, optimizer, batch)" in result.err
+
+
+def test_a_run_may_be_planned_first_and_its_report_compares(tmp_path: Path) -> None:
+    text = SCRIPT.replace("LINE", "pass").replace("SIZE", "1").replace("HALF=True", "max_steps=24")
+    (tmp_path / "train.py").write_text(text)
+    result = watched(["--plan", "train.py"], tmp_path)
+    assert "never" in result.plain.out
+    assert "Peak " in result.plain.err
+    (path,) = tmp_path.glob("out/forgather_mem/*/report.json")  # one training: the planned steps are none
+    report = json.loads(path.read_text())
+    assert report["steps"] == 24
+    planned_parts = {part["name"]: part for part in report["planned"]["parts"]}
+    assert set(planned_parts) == {"parameters", "gradients", "optimizer"}
+    for part in planned_parts.values():
+        assert part["planned_bytes"] == pytest.approx(part["measured_bytes"], abs=100)  # buffers, counts of steps
+    assert report["planned"]["planned_bytes"] > sum(part["planned_bytes"] for part in planned_parts.values()) / 2
+    assert "parameters, gradients, optimizer as predicted" in " ".join(result.report.split())
+
+
+def test_what_cannot_be_planned_trains_all_the_same(tmp_path: Path) -> None:
+    text = SCRIPT.replace("LINE", "print(f'{loss.item():.0f}'[:0], end='')").replace("SIZE", "1")
+    (tmp_path / "train.py").write_text(text.replace("HALF=True", "max_steps=3"))
+    result = watched(["--plan", "train.py"], tmp_path)
+    assert result.plain.code == 0
+    assert "never" in result.plain.out
+    assert "forgather-mem: no plan: train.py:" in result.plain.err
+    assert "PLAN" not in result.report

@@ -45,7 +45,7 @@ def test_the_contract_is_accelerates() -> None:
 
 def test_memory_is_given_back_inside_the_call_not_after_it() -> None:
     def resident() -> int:
-        return status_bytes("VmRSS")
+        return status_bytes("RssAnon")
 
     before = resident()
     block = torch.ones(64 * MIB, dtype=torch.uint8)
@@ -324,7 +324,7 @@ def test_above_a_size_it_cleans_up_and_not_again_before_it_has_grown(monkeypatch
     cycles: list[weakref.ref[Thing]] = []
     with simulated_device(monkeypatch) as device:
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-        host_mib = status_bytes("VmRSS") // MIB
+        host_mib = status_bytes("RssAnon") // MIB
 
         @cleanup_after(above=f"{host_mib + 1000}MiB")
         def handle(allocated: float) -> int:

@@ -27,6 +27,21 @@ def test_calls_that_cost_little_and_our_own_are_not_told() -> None:
     assert text_of(report) == text_of(all_well())
 
 
+def test_a_plan_is_compared_with_what_was_measured_and_only_what_is_off_is_named() -> None:
+    report = all_well()
+    parts = [
+        {"name": "parameters", "planned_bytes": 200 * MIB, "measured_bytes": 200 * MIB},
+        {"name": "optimizer", "planned_bytes": 400 * MIB, "measured_bytes": 100 * MIB},
+    ]
+    report["planned"] = {"planned_bytes": 1000 * MIB, "measured_bytes": 990 * MIB, "phase": "backward", "parts": parts}
+    assert (
+        "PLAN      predicted 1,000.0 MiB of tensors at the peak (backward), was 990.0 MiB\n"
+        "          (-1.0 %); optimizer 400.0 MiB, was 100.0 MiB\n" in text_of(report)
+    )
+    report["planned"] |= {"measured_bytes": None, "parts": parts[:1]}
+    assert "(backward); parameters as predicted" in " ".join(text_of(report).split())
+
+
 def call(file: str, seconds: float, whose: str = "user", freed_bytes: int = 0) -> dict[str, Any]:
     row = {"what": "gc.collect", "file": file, "line": 9, "calls": 5, "seconds": seconds}
     return {**row, "freed_bytes": freed_bytes, "whose": whose}

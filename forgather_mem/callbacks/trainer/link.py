@@ -106,6 +106,7 @@ class Link:
             self._run = run
             self._wrapped.fence = run.fence
             run.at_close(self.end)
+            _keep_plan(run, trainer)
             if not self._inside:
                 self._wrap_parts(trainer)
             self._wrapped.wrap(trainer, "log", functools.partial(_log, run))
@@ -304,6 +305,14 @@ def _log(run: Run, call: Call, arguments: Arguments, keywords: Keywords) -> obje
 
 def _skip(call: Call, arguments: Arguments, keywords: Keywords) -> None:
     return None
+
+
+def _keep_plan(run: Run, trainer: Any) -> None:
+    """What `forgather_mem.plan` has said of this trainer, for the report."""
+    known = sys.modules.get("forgather_mem.planning.known")
+    plan = known.PLANS.of(trainer) if known is not None else None
+    if plan is not None:
+        run.facts.planned, run.facts.planned_peak = plan.highest_parts(), (plan.peak_bytes, plan.phase)
 
 
 def _callbacks_of(trainer: object) -> list[Any]:

@@ -1,0 +1,35 @@
+"""The plan of a trainer is known to whoever reports its training."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+
+import pytest
+
+import forgather_mem
+from forgather_mem.planning.known import PLANS
+from tests.training import make_trainer
+
+
+def test_a_plan_of_the_trainer_itself_is_in_its_report_and_another_one_is_not(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, [], max_steps=12)
+    watching = forgather_mem.attach(trainer)
+    assert forgather_mem.plan(trainer, rows=2).peak_bytes
+    assert PLANS.of(trainer) is None
+    plan = forgather_mem.plan(trainer)
+    trainer.train()
+    planned = watching.report()["planned"]
+    assert (planned["planned_bytes"], planned["phase"]) == (plan.peak_bytes, plan.phase)
+    parts = {part["name"]: part["measured_bytes"] for part in planned["parts"]}
+    assert parts["parameters"] == pytest.approx(plan.highest_parts()["parameters"], abs=100)  # the plan has buffers
+
+
+def test_a_trainer_is_not_kept_alive(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, [])
+    forgather_mem.plan(trainer)
+    alive = weakref.ref(trainer)
+    del trainer
+    gc.collect()
+    assert alive() is None
