@@ -227,7 +227,7 @@ def _phase(frames: list[FrameType]) -> str | None:
             here = _phase_of(frame, table)
             if here is not None and (found is None or here in _INNER_COUNTS[found]):
                 found = here
-            in_closure |= found == "optimizer" and is_closure(frame)
+            in_closure |= found == "optimizer" and here is None and is_closure(frame)
             if found is not None and found not in _INNER_COUNTS:
                 return found
         if found is not None:
