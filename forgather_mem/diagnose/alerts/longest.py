@@ -223,7 +223,7 @@ def _shapes_ahead(moment: Moment) -> list[_Shape]:
     column = str(getattr(moment.args, "length_column_name", None) or "length")
     accumulation = int(getattr(moment.args, "gradient_accumulation_steps", None) or 1)
     for iterator in running:
-        if iterator._num_yielded < moment.step * accumulation or cuts(_function_of(iterator._collate_fn)):
+        if iterator._num_yielded < moment.step * accumulation or cuts(iterator._collate_fn):
             continue
         lengths, batches = lengths_of(iterator._dataset, column), batches_of(iterator)
         if lengths is not None and batches is not None:
@@ -231,11 +231,6 @@ def _shapes_ahead(moment: Moment) -> list[_Shape]:
             steps = range(0, len(whole), accumulation)
             return [max(whole[at : at + accumulation], key=lambda shape: shape.tokens) for at in steps]
     return []
-
-
-def _function_of(collate: Any) -> object:
-    call = getattr(type(collate), "__call__", None)  # noqa: B004  # of its class: a collator object
-    return collate if hasattr(collate, "__code__") else call
 
 
 def _padding(shapes: Sequence[_Shape], uses: Sequence[StepUse]) -> int | None:

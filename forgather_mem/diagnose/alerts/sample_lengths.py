@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import dis
 import inspect
-from collections.abc import Mapping, Sequence
-from types import CodeType, GeneratorType
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from types import CodeType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
 _MOST_SAMPLES = 1_000_000
 _TOKENS = "input_ids"
 _SLICES = frozenset(("BUILD_SLICE", "BINARY_SLICE"))
-_CUTS = ("trunc", "max_len", "block_size")
+_CUTS = ("trunc", "max_len", "max_seq", "block_size", "narrow", "islice", "crop", "clip", "shorten")
+_SHORTER = frozenset(("min",))  # whole names
+# These pad, or turn text into tokens as the code that calls them says
+_HARMLESS = ("torch", "numpy", "transformers.data.data_collator", "transformers.tokenization")
+_MOST_FUNCTIONS = 64
 
 
 def lengths_of(dataset: Any, column: str = "length") -> list[int] | None:
@@ -32,7 +38,7 @@ def lengths_of(dataset: Any, column: str = "length") -> list[int] | None:
         return _numbers(dataset[column], count)
     if isinstance(dataset, list | tuple):
         return _each(dataset)
-    if cuts(getattr(type(dataset), "__getitem__", None)):
+    if cuts(getattr(dataset, "__getitem__", None)):
         return None
     for kept in list(getattr(dataset, "__dict__", {}).values()):
         kept = kept.get(_TOKENS) if isinstance(kept, Mapping) else kept
@@ -41,19 +47,52 @@ def lengths_of(dataset: Any, column: str = "length") -> list[int] | None:
     return None
 
 
-def cuts(function: object) -> bool:
-    """Whether a function of Python may shorten samples: it slices, or names a limit."""
-    code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
-    if not isinstance(code, CodeType):
-        return False
+def cuts(call: object) -> bool:
+    """Whether a callable of Python, or a function that it calls, may shorten samples: it slices, or names a limit.
+
+    Followed are functions and objects that its code names: of its module, of what it is a method of, of its closure.
+    """
+    return any(_may_cut(code) for code in _codes(call))
+
+
+def _may_cut(code: CodeType) -> bool:
     names = [*code.co_names, *code.co_varnames, *code.co_freevars]
     for constant in code.co_consts:
         names += constant if isinstance(constant, tuple) else [constant]
-    if any(word in str(name).lower() for name in names if isinstance(name, str) for word in _CUTS):
+    if any(name in _SHORTER or any(word in name.lower() for word in _CUTS) for name in names if isinstance(name, str)):
         return True
     return any(step.opname in _SLICES for step in dis.get_instructions(code)) or any(
         isinstance(constant, slice) for constant in code.co_consts
     )
+
+
+def _codes(call: object) -> Iterator[CodeType]:
+    """The code of this callable and of those that it names; none of a library that is known to shorten nothing."""
+    waiting: list[tuple[object, object]] = [(call, None)]  # with the object that each is a method of
+    seen: set[object] = set()
+    while waiting and len(seen) < _MOST_FUNCTIONS:
+        found, owner = waiting.pop()
+        if isinstance(found, partial):
+            waiting.append((found.func, None))
+        elif isinstance(found, MethodType):
+            waiting.append((found.__func__, found.__self__))
+        elif not isinstance(found, FunctionType):
+            if isinstance(of_class := getattr(type(found), "__call__", None), FunctionType):  # noqa: B004  # the function
+                waiting.append((of_class, found))
+        elif found not in seen and not str(found.__module__).startswith(_HARMLESS):
+            seen.add(found)
+            function = inspect.unwrap(found)
+            codes = [function.__code__]
+            for code in codes:
+                codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+                yield code
+                waiting += [(function.__globals__.get(name), None) for name in code.co_names]
+                waiting += [
+                    (inspect.getattr_static(owner, name, None), owner) for name in code.co_names if owner is not None
+                ]
+            for cell in function.__closure__ or ():
+                with suppress(ValueError):  # it is empty
+                    waiting.append((cell.cell_contents, None))
 
 
 def batches_of(loader_iterator: Any) -> list[list[int]] | None:

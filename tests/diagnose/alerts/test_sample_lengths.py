@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from accelerate.data_loader import SeedableRandomSampler
 from torch.utils.data import DataLoader, Dataset, RandomSampler
+from transformers import DataCollatorWithPadding, default_data_collator
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from forgather_mem.diagnose.alerts.sample_lengths import batches_of, cuts, lengths_of
@@ -63,13 +65,80 @@ def test_a_function_cuts_if_it_slices_or_names_a_limit() -> None:
     def truncates(rows: Any) -> Any:
         return rows.encode(truncation=True)
 
-    def pads(rows: Any) -> Any:
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-
     assert cuts(truncates)
     assert cuts(Cuts.__getitem__)
     assert not cuts(pads)
     assert not cuts(len)
+
+
+def shortened(row: Any) -> Any:
+    return row["input_ids"][:4]
+
+
+def in_helper(rows: Any) -> Any:
+    return pads([shortened(row) for row in rows])
+
+
+def in_comprehension(rows: Any) -> Any:
+    return pads([torch.tensor(row["input_ids"][:4]) for row in rows])
+
+
+def pads(rows: Any) -> Any:
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def keeps_to(most: int, rows: Any) -> Any:
+    return pads([row.narrow(0, 0, most) for row in rows])
+
+
+class Collator:
+    def __init__(self, ready: Any = None) -> None:
+        self.ready = ready
+
+    def __call__(self, rows: Any) -> Any:
+        return pads(self.fitting(rows) if self.ready is None else self.ready(rows))
+
+    def fitting(self, rows: Any) -> Any:
+        return [shortened(row) for row in rows]
+
+
+class Pads:
+    def __call__(self, rows: Any) -> Any:
+        return self.together(rows)
+
+    def together(self, rows: Any) -> Any:
+        return pads(rows)
+
+
+def closed_over() -> Any:
+    cut = shortened
+    return lambda rows: pads([cut(row) for row in rows])
+
+
+@pytest.mark.parametrize(
+    "collate",
+    [
+        in_helper,
+        in_comprehension,
+        partial(keeps_to, 4),
+        Collator(),
+        Collator().__call__,
+        Collator(in_helper),
+        closed_over(),
+    ],
+    ids=["helper", "comprehension", "partial", "object", "method", "kept in an object", "closure"],
+)
+def test_a_cut_is_found_where_the_function_calls_it(collate: Any) -> None:
+    assert cuts(collate)
+
+
+@pytest.mark.parametrize(
+    "collate",
+    [pads, Pads(), DataCollatorWithPadding(None), default_data_collator],  # type: ignore[arg-type]
+    ids=["function", "object", "transformers' padding", "transformers' default"],
+)
+def test_what_only_pads_cuts_nothing(collate: Any) -> None:
+    assert not cuts(collate)
 
 
 def sampler(kind: str) -> Any:
