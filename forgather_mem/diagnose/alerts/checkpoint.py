@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from forgather_mem.diagnose.alerts.foretold import Foretold, free_disk_bytes, left_text
@@ -63,9 +63,16 @@ class SavePlan:
         return step, f"step {step:,}"
 
 
-def checkpoint_ahead(moment: Moment) -> Foretold | None:
-    """The first checkpoint that will not fit; None if all do, or if it is not known what they take."""
+def checkpoint_ahead(moment: Moment, *, stay: bool = True) -> Foretold | None:
+    """The first checkpoint that will not fit; None if all do, or if it is not known what they take.
+
+    Args:
+        moment: A step's end.
+        stay: Whether they stay where they are written; else each needs only its own room.
+    """
     plan = save_plan(moment)
+    if plan is not None and not stay:
+        plan = replace(plan, most_at_once=1)
     size = checkpoint_size(moment) if plan is not None else None
     if plan is None or size is None or not size.disk_bytes:
         return None

@@ -17,6 +17,9 @@ from forgather_mem.units import format_bytes
 # is kept twice, and of an interval alone nobody knows whether it goes on. A loop of one's own may keep some to show.
 _JUDGED_AFTER_FRAC = 0.008
 _FIRST, _FEWEST, _FEWEST_OF_UNKNOWN = 2, 4, 16
+# Of an unknown loop that much of the way to its end must have been seen: it may keep some to show, or write what it has
+# kept to a file now and then, and has as much room as that takes.
+_TOLD_AFTER_FRAC_OF_ROOM = 1 / 4
 _LEAST_A_BATCH_BYTES = 4096
 # The later half of the intervals must have grown by this much of the earlier: what fills a cache grows less and less.
 _STEADY_FRAC = 0.7
@@ -34,6 +37,8 @@ class Keeping:
         joins: Whether each batch is joined with those before in a new array, so that all are there twice for a moment.
         moves_every: After how many batches a device's tensors are moved to the host; None for at the end.
         moves: Whether what is kept on a device comes to the host at all.
+        kept_bytes: Returns the bytes that are kept now, of tensors and arrays; None where only growth tells of it.
+        settle: Tells from the bytes that have grown how it really keeps them; asked once, when something grows.
         advice: What to do about it.
     """
 
@@ -41,6 +46,8 @@ class Keeping:
     joins: bool = False
     moves_every: int | None = None
     moves: bool = False
+    kept_bytes: Callable[[], int] | None = None
+    settle: Callable[[float], Keeping] | None = None
     advice: str = "keep only what the metrics need of a batch: numbers or argmax(-1), not all outputs"
 
 
@@ -85,11 +92,20 @@ class EvaluationGrowth:
         if num_batches is None or num_batches <= self._num_batches:
             self._is_judged = True
             return None
+        if self._keeping.settle is not None:
+            self._keeping = self._keeping.settle(sum(grown) * self._num_batches)
         found = _outlook(self._keeping, grown, self._num_batches, num_batches)
-        early = found is not None and found.at_batch is not None and found.at_batch < 2 * self._num_batches
-        fewest = _FEWEST if self._keeping.is_known else _FEWEST_OF_UNKNOWN
+        at_batch = (found.at_batch if found is not None else None) or num_batches
+        fewest: float = _FEWEST
+        if not self._keeping.is_known:
+            fewest = max(_FEWEST_OF_UNKNOWN, _TOLD_AFTER_FRAC_OF_ROOM * at_batch)
+        early = at_batch < 2 * self._num_batches
         if not early and self._num_batches < max(fewest, _JUDGED_AFTER_FRAC * num_batches):
             return None
+        if found is not None and self._keeping.kept_bytes is not None:  # of what has grown that alone goes on
+            a_batch = self._keeping.kept_bytes() / self._num_batches
+            grown = min(grown[0], a_batch), min(grown[1], a_batch)
+            found = _outlook(self._keeping, grown, self._num_batches, num_batches)
         self._is_judged = found is not None or self._num_batches > num_batches // 2
         return found
 

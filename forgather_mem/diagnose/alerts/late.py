@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from forgather_mem.diagnose.alerts.checkpoint import checkpoint_ahead
 from forgather_mem.diagnose.alerts.evaluation import EvaluationGrowth, Keeping
 from forgather_mem.diagnose.alerts.foretold import Foretold, tell
+from forgather_mem.diagnose.alerts.sample_lengths import lengths_of
 from forgather_mem.probes.tensors import live_objects
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Moment, Sample
 
 NOTHING: Mapping[str, float] = {}
+_LIBRARIES = ("transformers", "forgather_mem", "trl", "accelerate")
 EVENTS = ("prediction_step", "evaluate", "predict")  # besides the ends of steps
 
 
@@ -63,7 +66,7 @@ class LateFailures:
     def _before_checkpoints(self, moment: Moment) -> Foretold | None:
         """After the first step, when the optimizer has its state; of the ranks the one that writes."""
         self._has_looked = True
-        return None if moment.run.rank else checkpoint_ahead(moment)
+        return None if moment.run.rank else checkpoint_ahead(moment, stay=not _may_move_checkpoints(self.trainer()))
 
     def __getstate__(self) -> dict[str, object]:
         return {"_told": ()}
@@ -74,24 +77,75 @@ class LateFailures:
 
 def keeping_of(moment: Moment, trainer: object) -> Keeping:
     """How this evaluation keeps what it has predicted: a Trainer's arguments tell, of another loop nothing does."""
-    args = moment.args
-    if not hasattr(args, "eval_accumulation_steps"):
+    if not hasattr(moment.args, "eval_accumulation_steps"):
         return Keeping()
+    has_metrics = getattr(trainer, "compute_metrics", None) is not None
+
+    def settle(grown_bytes: float) -> Keeping:
+        # Without metrics `evaluate` keeps nothing of its predictions, `predict` all
+        is_kept = has_metrics or _kept_by_trainer() > grown_bytes / 2
+        return _of_trainer(moment, trainer) if is_kept else Keeping()
+
+    return Keeping(settle=settle)
+
+
+def _of_trainer(moment: Moment, trainer: object) -> Keeping:
+    args = moment.args
     if getattr(trainer, "preprocess_logits_for_metrics", None) is not None:
         advice = "let preprocess_logits_for_metrics return less"
     else:
         advice = "reduce them in preprocess_logits_for_metrics, as by logits.argmax(-1)"
     if hasattr(args, "batch_eval_metrics"):
         advice += ", set batch_eval_metrics=True"
-    if getattr(trainer, "compute_metrics", None) is None:
-        return Keeping()  # of its predictions a Trainer keeps none then: what grows is something else
+    joins = bool(getattr(args, "eval_do_concat_batches", True))
     return Keeping(
-        is_known=True,
-        joins=bool(getattr(args, "eval_do_concat_batches", True)),
+        is_known=joins or not _varies(moment.objects.get("eval_dataloader")),
+        joins=joins,
         moves_every=args.eval_accumulation_steps,
         moves=True,
+        kept_bytes=_kept_by_trainer if _container() is not None else None,
         advice=f"{advice}, or evaluate fewer samples",
     )
+
+
+def _varies(loader: object) -> bool:
+    """Whether the samples are known to be of various lengths: batches that are not joined are then, too."""
+    dataset = getattr(loader, "dataset", None)
+    lengths = lengths_of(dataset) if dataset is not None else None
+    return lengths is not None and len(set(lengths)) > 1
+
+
+def _container() -> type[Any] | None:
+    """The class in which a Trainer keeps what it has predicted, labels, and losses."""
+    return getattr(sys.modules.get("transformers.trainer_pt_utils"), "EvalLoopContainer", None)
+
+
+def _kept_by_trainer() -> int:
+    """Bytes of all that is in such containers, by the storages that they hold."""
+    container, sizes = _container(), dict[int, int]()
+    waiting: list[Any] = [kept for one in live_objects(container or ()) for kept in (one.tensors, one.arrays)]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, list | tuple):
+            waiting += value
+        elif hasattr(value, "nbytes"):
+            while hasattr(getattr(value, "base", None), "nbytes"):  # a view of an array
+                value = value.base
+            if hasattr(value, "untyped_storage"):  # a slice keeps the whole of it
+                storage = value.untyped_storage()
+                sizes[storage.data_ptr()] = storage.nbytes()
+            else:
+                sizes[id(value)] = value.nbytes
+    return sum(sizes.values())
+
+
+def _may_move_checkpoints(trainer: object) -> bool:
+    """Whether a callback that is no library's hears of each checkpoint: it may take it elsewhere."""
+    callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", ())
+    written = [getattr(type(callback), "on_save", None) for callback in callbacks]
+    return any(getattr(one, "__module__", "").partition(".")[0] not in _LIBRARIES for one in written if one is not None)
 
 
 def num_batches_of(moment: Moment) -> int | None:

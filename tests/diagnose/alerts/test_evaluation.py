@@ -15,10 +15,12 @@ MIB = 2**20
 Keep = Callable[[list[np.ndarray], int], object]
 
 
-def predict(keep: Keep, num_batches: int, predicted: int = 40, *, known: bool = True) -> tuple[int, Foretold | None]:
+def predict(
+    keep: Keep, num_batches: int, predicted: int = 40, *, known: bool = True, keeping: Keeping | None = None
+) -> tuple[int, Foretold | None]:
     """After how many batches something was told, and what; `keep` keeps what it likes of each batch."""
     kept: list[np.ndarray] = []
-    growth = EvaluationGrowth(Keeping(is_known=known))
+    growth = EvaluationGrowth(keeping or Keeping(is_known=known))
     for number in range(predicted):
         keep(kept, number)
         found = growth.batch_done(lambda: num_batches)
@@ -28,19 +30,19 @@ def predict(keep: Keep, num_batches: int, predicted: int = 40, *, known: bool = 
 
 
 def all_of_it(kept: list[np.ndarray], number: int) -> None:
-    kept.append(np.ones(MIB, np.uint8))
+    kept.append(np.empty(MIB, np.uint8))  # nothing touches it: it is in use, but takes no memory
 
 
 def too_many() -> int:
     return 2 * host_rooms()[0].free_bytes // MIB
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_what_is_kept_is_told_within_a_hundredth_of_the_batches(known: bool) -> None:
+@pytest.mark.parametrize(("known", "within"), [(True, 0.01), (False, 0.2)])
+def test_what_is_kept_is_told_long_before_the_end(known: bool, within: float) -> None:
     num_batches = too_many()
     after, found = predict(all_of_it, num_batches, predicted=num_batches, known=known)
     assert found is not None
-    assert after <= num_batches / 100
+    assert after <= within * num_batches
     assert found.needed_bytes == pytest.approx((num_batches - after) * MIB, rel=0.02)
     assert found.at_batch == pytest.approx(after + found.left_bytes / MIB, rel=0.02)
 
@@ -62,3 +64,31 @@ def test_what_is_freed_again_is_no_growth() -> None:
         kept[:] = [np.ones(MIB, np.uint8)]
 
     assert predict(last, 10**6, predicted=200)[1] is None
+
+
+def test_what_an_unknown_loop_writes_to_a_file_now_and_then_is_no_growth() -> None:
+    def written(kept: list[np.ndarray], number: int) -> None:
+        all_of_it(kept, number)
+        if number % 32 == 31:
+            kept.clear()
+
+    assert predict(written, too_many(), predicted=200, known=False)[1] is None
+
+
+def test_what_grows_beside_what_a_trainer_keeps_does_not_go_on() -> None:
+    """As a data set that caches its first rows: of each batch 4 KiB are kept."""
+    keeping = Keeping(is_known=True, kept_bytes=lambda: 4096)
+    assert predict(all_of_it, too_many(), predicted=too_many() // 50, keeping=keeping)[1] is None
+
+
+def test_how_it_is_kept_is_asked_for_once_when_something_grows() -> None:
+    asked: list[float] = []
+
+    def settle(grown_bytes: float) -> Keeping:
+        asked.append(grown_bytes)
+        return Keeping(is_known=True, joins=True)
+
+    _, found = predict(all_of_it, too_many(), predicted=too_many() // 50, keeping=Keeping(settle=settle))
+    assert found is not None
+    assert "while they are joined" in found.text
+    assert asked == [pytest.approx(4 * MIB, rel=0.5)]

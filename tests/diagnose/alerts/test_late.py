@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import DataLoader
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback
 
 from forgather_mem.callbacks import MemoryAlert, OOMReporter
 from forgather_mem.callbacks.memory_alert import Alert
@@ -96,6 +96,59 @@ def test_a_checkpoint_for_which_the_disk_is_too_small_is_told_after_the_first_st
     (alert,) = alerts
     assert (alert.name, alert.step, alert.full_at_step) == ("checkpoint", 1, 2)
     assert alert.limit == pytest.approx(free_disk_bytes(tmp_path), rel=0.05)
+
+
+class Hears(TrainerCallback):
+    """May take each checkpoint elsewhere."""
+
+    def on_save(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("callbacks", "told"), [([], True), ([Hears()], False)])
+def test_a_checkpoint_that_a_callback_may_take_away_needs_only_its_own_room(
+    tmp_path: Path, callbacks: list[Any], told: bool
+) -> None:
+    alerts: list[Alert] = []
+    trainer = make_trainer(
+        tmp_path,
+        [MemoryAlert({}, {}, 60, call=alerts.append), *callbacks],
+        max_steps=4,
+        save_strategy="steps",
+        save_steps=1,
+    )
+    num_bytes = (free_disk_bytes(tmp_path) or 0) // 2
+    # A file without content: neither the disk nor the host's memory is used
+    weight = torch.from_file(str(tmp_path / "weight"), shared=True, size=num_bytes, dtype=torch.uint8)
+    trainer.model.state_dict = lambda: {"weight": weight}
+    trainer._save_checkpoint = lambda *arguments: None
+    trainer.train()
+    assert [alert.name for alert in alerts] == ["checkpoint"] * told
+
+
+@pytest.mark.fresh
+def test_what_predict_keeps_is_told_without_metrics(tmp_path: Path) -> None:
+    """While a training runs: outside of one nothing is watched."""
+    alerts: list[Alert] = []
+
+    class AtEnd(TrainerCallback):
+        def on_epoch_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+            trainer.predict(Tokens(4 * NUM_BATCHES))
+
+    def ends(alert: Alert) -> None:
+        alerts.append(alert)
+        raise KeyboardInterrupt
+
+    class ThatMuch(Predicts):
+        batch_bytes = host_rooms()[0].free_bytes // NUM_BATCHES  # joined it is twice
+
+    trainer = make_trainer(
+        tmp_path, [MemoryAlert({}, {}, 60, call=ends), AtEnd()], trainer_class=ThatMuch, per_device_eval_batch_size=4
+    )
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert [alert.name for alert in alerts] == ["evaluation"]
+    assert "while they are joined" in alerts[0].text
 
 
 def test_the_batches_of_a_running_loader_are_found_by_how_many_it_has_given() -> None:
