@@ -4,8 +4,8 @@
 
 Each of seven scripts, written after threads of users, is run at a limit at which it fails; without one, for the size
 that it really needs; and at the limit with the advice applied. The disks are small file systems in memory (`unshare`,
-`mount`). Then the trainings of normal.py, each without a limit and with half more than it has needed: nothing may be
-foretold.
+`mount`). Then the trainings of normal.py and normal_too.py, each without a limit and with half more than it has needed,
+as forks of this process: nothing may be foretold.
 """
 
 from __future__ import annotations
@@ -16,12 +16,22 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+os.environ["OMP_NUM_THREADS"] = "1"  # threads of OpenMP don't survive a fork
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from _watched_forks import Fork, Ran, in_turn, prepare  # noqa: E402
+
 SCRIPTS = ROOT / "tests" / "late" / "scripts"
-DISKS_MIB = {"full_disk": 9, "filling_disk": 25}
+DISKS_MIB = {
+    "full_disk": 9, "filling_disk": 25, "disk_just_enough": 20, "disk_just_enough_resumed": 27, "disk_moved_away": 8,
+    "epochs_on_disk": 16,
+}  # fmt: skip
 FAILING = (
     "eval_logits", "eval_listed", "loop_outputs", "lightning_outputs", "longest_batch", "full_disk", "filling_disk"
 )  # fmt: skip
@@ -43,8 +53,12 @@ class Run:
 
     @property
     def peak_mib(self) -> float | None:
-        found = re.search(r"^peak ([0-9.]+) MiB", self.output, re.M)
-        return float(found[1]) if found else None
+        return peak_mib(self.output)
+
+
+def peak_mib(output: str) -> float | None:
+    found = re.search(r"^peak ([0-9.]+) MiB", output, re.M)
+    return float(found[1]) if found else None
 
 
 def run(name: str, *options: str, disk_mib: int = 0, watched: bool = True) -> Run:
@@ -118,19 +132,66 @@ def failing(name: str) -> Row:
     )
 
 
-def normal(case: str) -> tuple[str, list[str]]:
-    """What was foretold of this training, without a limit and at one that it keeps to."""
-    free = run("normal", "--case", case)
-    limit = round(1.5 * (free.peak_mib or 0) + 40)
-    tight = run("normal", "--case", case, "--limit", str(limit))
-    told = [one.foretold for one in (free, tight) if one.foretold]
-    state = "ok" if free.code == 0 == tight.code else f"failed: {free.code}, {tight.code}"
-    return state, told
+def normal(cases: Sequence[tuple[str, str]], at_once: int) -> tuple[list[str], int]:
+    """What was foretold of these trainings, without a limit and at one that they keep to; and of how many runs."""
+    starts = [partial(Fork, SCRIPTS / f"{script}.py", ["--case", case]) for script, case in cases]
+    tight, alarms = [], []
+    for (script, case), ran in zip(cases, in_turn(starts, at_once), strict=True):
+        disk = DISKS_MIB.get(case, 0)
+        limit = round(1.5 * (peak_mib(ran.output) or 0) + 40)
+        options = ["--case", case, *(("--folder", "disk") if disk else ("--limit", str(limit)))]
+        tight.append((f"{case}, {disk or limit} MiB", partial(Fork, SCRIPTS / f"{script}.py", options, disk)))
+        alarms += note(case, ran)
+    for (what, _), ran in zip(tight, in_turn([start for _, start in tight], at_once), strict=True):
+        alarms += note(what, ran)
+    return alarms, 2 * len(cases)
+
+
+def late(cases: Sequence[str], at_once: int) -> list[str]:
+    """A line for each of these trainings: whether it failed, and what was foretold of it."""
+    starts = []
+    for case in cases:
+        disk = DISKS_MIB.get(case, 0)
+        options = ["--case", case, *(["--folder", "disk"] if disk else [])]
+        starts.append(partial(Fork, SCRIPTS / "late_too.py", options, disk))
+    lines = []
+    for case, ran in zip(cases, in_turn(starts, at_once), strict=True):
+        state = "fails" if ran.code else "DOES NOT FAIL"
+        lines.append(f"{case}: {state}, foretold: {'; '.join(ran.foretold) or 'NOTHING'}")
+        print(lines[-1], flush=True)
+    return lines
+
+
+def note(what: str, ran: Ran) -> list[str]:
+    """Print how a normal training went; what was foretold of it."""
+    state = "ok" if ran.code == 0 and ran.num_reports else f"FAILED: exit {ran.code}, {ran.num_reports} reports"
+    print(f"{what}: {state}", *ran.foretold, flush=True)
+    if not ran.num_reports or ran.code:
+        print(ran.output[-1500:])
+    return [f"{what}: {said}" for said in ran.foretold]
+
+
+def forked(only: Sequence[str], at_once: int) -> list[str]:
+    """What came of the scripts with many trainings each, or of those asked for."""
+    prepare(("torch", "transformers.trainer", "lightning"))
+    known = [
+        (script, case)
+        for script in ("late_too", "normal", "normal_too")
+        for case in Fork(SCRIPTS / f"{script}.py", ["--case", "names"]).wait().output.split()
+    ]
+    known = [one for one in known if not only or {*one} & {*only}]
+    lines = late([case for script, case in known if script == "late_too"], at_once)
+    cases = [one for one in known if one[0] != "late_too"]
+    alarms, count = normal(cases, at_once) if cases else ([], 0)
+    summary = [f"False alarms in {count} runs of {len(cases)} normal trainings: {len(alarms)}.", *alarms]
+    print(*summary, sep="\n")
+    return [*lines, *summary]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--at-once", type=int, default=2, help="normal trainings at once (2)")
     parser.add_argument("--markdown", type=Path)
     asked = parser.parse_args()
     lines = ["| script | foretold place | failed at | foretold, MiB | true, MiB | right |", "|---|---|---|---|---|---|"]
@@ -139,16 +200,8 @@ def main() -> None:
         if not asked.only or name in asked.only:
             lines.append(failing(name).line())
             print(lines[-1], flush=True)
-    cases = run("normal", "--case", "names", watched=False).output.split()
-    alarms, count = [], 0
-    for case in cases:
-        if not asked.only or case in asked.only or "normal" in asked.only:
-            state, told = normal(case)
-            count += 1
-            alarms += [f"{case}: {one}" for one in told]
-            print(f"{case}: {state}", *told, flush=True)
-    if count:
-        lines += ["", f"False alarms in {count} normal trainings, each run twice: {len(alarms)}.", *alarms]
+    if not asked.only or any(name not in FAILING for name in asked.only):
+        lines += ["", *forked(asked.only, asked.at_once)]
     if asked.markdown:
         asked.markdown.write_text("\n".join(lines) + "\n")
 

@@ -12,11 +12,11 @@ EVERY = {"eval_strategy": "steps", "eval_steps": 5, "max_steps": 10}
 EPOCH = {"max_steps": -1, "num_train_epochs": 1}
 
 
-def trainer(data=None, *, arguments=None, evaluation=400, net=None, **parts):
+def trainer(data=None, *, arguments=None, evaluation=1600, net=None, **parts):
     return make(
-        net or model(200),
-        data or Rows(64, vocabulary=200),
-        Rows(evaluation, vocabulary=200),
+        net or model(),
+        data or Rows(64),
+        Rows(evaluation),
         arguments=arguments,
         **parts,
     ).train
@@ -58,13 +58,13 @@ def cut_in_collator(rows, max_length=128):
     return padded([{"input_ids": row["input_ids"][:max_length]} for row in rows])
 
 
-def loop(look, *, workers=0, batches=100, every=16):
+def loop(look, *, workers=0, batches=400, every=16):
     """A loop of one's own that evaluates after every few steps; `look(outputs, logits, number)` keeps what it likes."""
 
     def train():
-        net = model(200)
+        net = model()
         optimizer = torch.optim.AdamW(net.parameters())
-        for number, batch in enumerate(DataLoader(Rows(128, vocabulary=200), batch_size=4)):
+        for number, batch in enumerate(DataLoader(Rows(128), batch_size=4)):
             net(**batch).loss.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -72,7 +72,7 @@ def loop(look, *, workers=0, batches=100, every=16):
                 net.eval()
                 outputs = []
                 with torch.no_grad():
-                    rows = DataLoader(Rows(4 * batches, vocabulary=200), batch_size=4, num_workers=workers)
+                    rows = DataLoader(Rows(4 * batches), batch_size=4, num_workers=workers)
                     for index, seen in enumerate(rows):
                         look(outputs, net(input_ids=seen["input_ids"]).logits, index)
                 net.train()
@@ -80,7 +80,7 @@ def loop(look, *, workers=0, batches=100, every=16):
     return train
 
 
-def lightning(look):
+def lightning(look, evaluated=1600):
     import logging
 
     import lightning
@@ -90,7 +90,7 @@ def lightning(look):
     class Module(lightning.LightningModule):
         def __init__(self):
             super().__init__()
-            self.net, self.outputs = model(200), []
+            self.net, self.outputs = model(), []
 
         def training_step(self, batch, index):
             return self.net(**batch).loss
@@ -108,7 +108,7 @@ def lightning(look):
         "enable_model_summary": False,
     }
     runner = lightning.Trainer(max_epochs=1, accelerator="cpu", **quiet)
-    rows = [DataLoader(Rows(count, vocabulary=200), batch_size=4) for count in (64, 400)]
+    rows = [DataLoader(Rows(count), batch_size=4) for count in (64, evaluated)]
     return lambda: runner.fit(Module(), *rows)
 
 
@@ -141,7 +141,7 @@ def saves(**more):
     return {"max_steps": 20, "save_strategy": "steps", "save_steps": 5, **more}
 
 
-PLAIN, LONG = samples(400, 20, 100, vocabulary=200), samples(400, 20, 100, longest=1500, at=300, vocabulary=200)
+PLAIN, LONG = samples(400, 20, 100), samples(400, 20, 100, longest=1500, at=300)
 COLLATED = {"data_collator": padded, "arguments": EPOCH}
 CASES = {
     "eval_loss": lambda: trainer(arguments=EVERY),
@@ -151,15 +151,13 @@ CASES = {
     "eval_accumulates": lambda: trainer(arguments={**EVERY, "eval_accumulation_steps": 8}, compute_metrics=accuracy),
     "eval_lists": lambda: trainer(arguments={**EVERY, "eval_do_concat_batches": False}, compute_metrics=lambda p: {}),
     "eval_short": lambda: trainer(arguments=EVERY, compute_metrics=accuracy, evaluation=12),
-    "eval_cached": lambda: (
-        make(model(200), Rows(64, vocabulary=200), Cached(800, vocabulary=200), arguments=EVERY).train
-    ),
+    "eval_cached": lambda: make(model(), Rows(64), Cached(1600), arguments=EVERY).train,
     "eval_workers": lambda: trainer(arguments={**EVERY, "dataloader_num_workers": 2}),
     "eval_lengths": lambda: (
-        make(model(200), PLAIN, PLAIN, arguments=EVERY, data_collator=padded, compute_metrics=accuracy).train
+        make(model(), PLAIN, PLAIN, arguments=EVERY, data_collator=padded, compute_metrics=accuracy).train
     ),
     "lengths": lambda: trainer(PLAIN, **COLLATED),
-    "lengths_eager": lambda: trainer(PLAIN, net=model(200, attn_implementation="eager"), **COLLATED),
+    "lengths_eager": lambda: trainer(PLAIN, net=model(attn_implementation="eager"), **COLLATED),
     "lengths_accumulated": lambda: trainer(
         PLAIN, data_collator=padded, arguments={**EPOCH, "gradient_accumulation_steps": 4}
     ),
