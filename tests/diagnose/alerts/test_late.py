@@ -6,6 +6,7 @@ import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from transformers import Trainer, TrainerCallback
 from forgather_mem.callbacks import MemoryAlert, OOMReporter
 from forgather_mem.callbacks.memory_alert import Alert
 from forgather_mem.diagnose.alerts.foretold import free_disk_bytes
-from forgather_mem.diagnose.alerts.late import LateFailures, num_batches_of
+from forgather_mem.diagnose.alerts.late import LateFailures, keeping_of, num_batches_of
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.telemetry.records import Moment
 from tests.training import Tokens, make_trainer
@@ -164,6 +165,22 @@ def test_the_batches_of_a_running_loader_are_found_by_how_many_it_has_given() ->
     assert num_batches_of(moment(eval_dataloader=loader)) == 123
     assert num_batches_of(moment(num_batches=5)) == 5
     assert num_batches_of(moment(num_batches=float("inf"))) is None
+
+
+@pytest.mark.parametrize(
+    ("lengths", "joins", "known"), [((9, 9, 9), False, True), ((9, 9, 2), False, False), ((9, 9, 2), True, True)]
+)
+def test_of_batches_that_are_not_joined_only_equally_long_ones_are_known(
+    lengths: tuple[int, ...], joins: bool, known: bool
+) -> None:
+    """Where they are joined, all are padded to the longest."""
+    rows = [{"input_ids": [1] * length} for length in lengths]
+    args = SimpleNamespace(eval_accumulation_steps=None, eval_do_concat_batches=joins)
+    objects = {"eval_dataloader": DataLoader(rows)}  # type: ignore[arg-type]
+    moment = Moment("prediction_step", 1, None, args, None, None, objects, None)  # type: ignore[arg-type]
+    settle = keeping_of(moment, SimpleNamespace(compute_metrics=len)).settle
+    assert settle is not None
+    assert settle(0.0).is_known == known
 
 
 def test_a_copy_is_as_new() -> None:
