@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,7 @@ from forgather_mem.heap.variables import frame_variables
 from forgather_mem.probes.tensors import StorageKey, storages_in
 
 _CONTAINERS = (list, tuple, deque, dict, OrderedDict, defaultdict)
+_FETCHES = "torch/utils/data/_utils/fetch.py"
 _MOST_PARTS = 20_000  # a data set that is a list of samples is not walked to its end
 
 
@@ -61,9 +63,13 @@ def held_variables(
                 _new_bytes(variables.get(name), known)
             found += [_held(name, value, frame, known) for name, value in variables.items() if name not in given]
             found += _attributes(variables.get("self"), known)
+        elif frame.f_code.co_filename.replace(os.sep, "/").endswith(_FETCHES):  # its caller has no dataset
+            found += _attributes(getattr(frame.f_locals.get("self"), "dataset", None), known)
         from_library = not is_users
     for other in others:
         found += _attributes(other, known)
+    if hasattr(model, "modules"):  # what a metric or a Lightning module collects
+        found += [held for module in model.modules() for held in _attributes(module, known) if held.collects]
     return sorted((held for held in found if held.num_bytes), key=lambda held: -held.num_bytes)
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections import deque
 from collections.abc import Callable
 from types import FrameType
@@ -106,3 +107,39 @@ def test_what_a_library_hands_over_is_the_librarys() -> None:
 
     held = held_variables(frames(lambda: tree_map(of_each, [numbers(3)])))
     assert found(held) == {"`own` of of_each()": (2, False)}
+
+
+class Metric(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = [torch.zeros(1000)]
+        self.last = torch.zeros(1000)
+
+
+def test_what_a_module_inside_of_the_model_collects_is_told() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), Metric())
+    assert [(held.name, held.num_bytes) for held in held_variables([], model)] == [("`Metric.scores`", 4000)]
+
+
+class Cached(torch.utils.data.Dataset):
+    def __init__(self) -> None:
+        self.decoded: list[torch.Tensor] = []
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.decoded.append(torch.zeros(1000))
+        return self.decoded[-1]
+
+
+def collate(rows: list[torch.Tensor]) -> torch.Tensor:
+    raise MemoryError
+
+
+def test_what_a_dataset_keeps_is_told_also_where_its_rows_are_put_together() -> None:
+    with pytest.raises(MemoryError) as error:
+        next(iter(torch.utils.data.DataLoader(Cached(), batch_size=4, collate_fn=collate)))
+    frames = [frame for frame, _ in traceback.walk_tb(error.tb)]
+    found = {held.name: held.num_bytes for held in held_variables(frames)}
+    assert found["`Cached.decoded`"] == 16_000

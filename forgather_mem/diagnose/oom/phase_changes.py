@@ -28,6 +28,13 @@ _BUILDS_A_MODEL = frozenset(
         "reset_parameters", "_apply", "cuda", "to_empty", MODULE_IS_MADE,
     }
 )  # fmt: skip
+_ADDS_TOKENS = "_init_added_embeddings_weights_with_mean"
+_READS_A_FILE = frozenset(
+    {
+        "read_csv", "read_json", "read_parquet", "read_array", "read_table", "load_dataset", "load_from_disk",
+        "fromfile", "loadtxt", "genfromtxt",
+    }
+)  # fmt: skip
 _SAVES_THE_OPTIMIZER = frozenset({"_save_optimizer_and_scheduler"})
 _LOADS_THE_OPTIMIZER = frozenset({"_load_optimizer_and_scheduler"})
 # How much more than at its failure a generation takes until its end: an estimate, since this is never observed.
@@ -249,11 +256,27 @@ def startup_changes(failure: FailureContext, settings: RunSettings, batches: Bat
         text="map the data instead of loading it: datasets.load_from_disk, numpy.load(mmap_mode='r')",
         note=f"pages are loaded when they are used; {NOT_MEASURED}",
     )
+    if _ADDS_TOKENS in failure.frames:
+        note = "new rows are drawn as all weights are; their mean and covariance need all rows in float32"
+        text = "resize_token_embeddings(..., mean_resizing=False)"
+        return [Change(text=text, in_script={"mean_resizing": False}, note=note), model]
+    at_once = list(_less_at_once(failure))
     if failure.array_type is not None:
-        return [data]
-    return (
-        [model, data] if not _BUILDS_A_MODEL.isdisjoint(failure.frames) or failure.where == "device" else [data, model]
-    )
+        return [*at_once, data]
+    if not _BUILDS_A_MODEL.isdisjoint(failure.frames) or failure.where == "device":
+        return [model, data]
+    return [*at_once, data, model]
+
+
+def _less_at_once(failure: FailureContext) -> Iterator[Change]:
+    """One large array or tensor that a line of the user's makes, not what a file holds."""
+    least = max(MIB, int(_MUCH_FRAC[0] * (failure.used_bytes or 0)))
+    innermost = failure.frames[-1] if failure.frames else ""
+    reads = innermost.startswith(("load", "read")) or not _READS_A_FILE.isdisjoint(failure.frames)
+    if failure.line is not None and (failure.requested_bytes or 0) >= least and not reads:
+        kind = f" than {failure.array_type}" if failure.array_type is not None else ""
+        text = f"make less at once at {failure.line}: {format_bytes(failure.requested_bytes or 0)} are asked for there"
+        yield Change(text=text, note=f"in parts, or of a smaller type{kind}; {NOT_MEASURED}")
 
 
 def array_changes(failure: FailureContext) -> Iterator[Change]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,6 +81,20 @@ def test_data_that_do_not_fit_at_the_start_are_mapped() -> None:
     advice = advise(failed("startup", frames=("read_csv",)), settings())
     assert texts(advice)[0].startswith("map the data instead of loading it")
     assert advice.fit == "not measured"
+
+
+def test_one_array_that_is_made_at_the_start_is_made_in_parts_and_one_that_is_read_is_mapped() -> None:
+    made = failed("startup", requested_bytes=GIB, array_type="int32", line="train.py:23", frames=("main", "one_hot"))
+    change, data = advise(made, RunSettings()).changes
+    assert change.text == "make less at once at train.py:23: 1.0 GiB are asked for there"
+    assert change.note == "in parts, or of a smaller type than int32; not measured"
+    for frames in (("main", "load_rows"), ("main", "read_csv", "concat")):
+        assert texts(advise(replace(made, frames=frames), RunSettings()))[0] == data.text
+
+
+def test_tokens_are_added_without_the_mean_of_all_rows() -> None:
+    frames = ("resize_token_embeddings", "_init_added_embeddings_weights_with_mean")
+    assert first(failed("startup", frames=frames), settings()) == {"mean_resizing": False}
 
 
 def of_own_loop(failure: FailureContext) -> list[str]:
