@@ -2,7 +2,7 @@
 
 import pytest
 
-collect_ignore = ["scripts", "by_others", "by_strangers"]
+collect_ignore = ["scripts", "by_others", "by_strangers", "by_outsiders"]
 
 
 @pytest.fixture(autouse=True)
