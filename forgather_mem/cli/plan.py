@@ -19,6 +19,7 @@ from forgather_mem.telemetry import run_session
 from forgather_mem.units import parse_bytes
 
 _SIZES = ("batch", "length")
+_LEAST_CARD_BYTES = 2**20  # less is a number whose unit was forgotten
 _SITE = os.path.join(os.path.dirname(forgather_mem.__file__), "launch", "on_path")
 
 
@@ -43,6 +44,8 @@ def plan_script(
     try:
         sizes = _sizes(settings or [])
         card_bytes = parse_bytes(card) if card is not None else None
+        if card_bytes is not None and card_bytes < _LEAST_CARD_BYTES:
+            raise ValueError(f"plan: --card {card!r}: is that GiB? Write a unit, for example 24GiB")
         words = command_of(command).argv
     except (UsageError, ValueError) as error:
         complain(str(error).replace("run: ", "plan: ", 1), getattr(error, "hint", None))
@@ -55,7 +58,7 @@ def plan_script(
     if answer is None:
         complain(
             f"no plan: the command ended with {code} and has not called train() of a transformers Trainer",
-            "for another loop: forgather_mem.plan(step, model, optimizer, batch)",
+            None if code else "for another loop: forgather_mem.plan(step, model, optimizer, batch)",
         )
         raise typer.Exit(code if code > 0 else FAILURE)
     if "problem" in answer:

@@ -52,17 +52,19 @@ class Longest(NamedTuple):
         length: Of the longest.
         measured: How many rows were looked at.
         of: How many there are.
+        unit: What the length counts.
     """
 
     numbers: Sequence[int]
     length: int
     measured: int
     of: int
+    unit: str = "tokens"
 
     def note(self) -> str:
         """What a reader has to know."""
         seen = "" if self.measured == self.of else f", of the {self.measured:,} that could be looked at in a second"
-        return f"Batches are of the longest rows: {self.length:,} tokens{seen}."
+        return f"Batches are of the longest rows: {self.length:,} {self.unit}{seen}."
 
 
 def shape_of(batch: object) -> Shape:
@@ -117,18 +119,21 @@ def resized(batch: Batch, rows: int | None, length: int | None) -> Batch:
 def longest_rows(dataset: object, rows: int, column: str = "length") -> Longest | None:
     """So many of the longest rows; None where all are of one length, or can't be looked at.
 
-    Lengths come from a column of that name, else from the rows themselves, for a second.
+    Lengths come from a column of that name, else from the rows themselves, for a second: of their tokens, else of the
+    longest text or list that a row has, which the collator may make tokens of.
     """
     if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__") or not len(dataset):
         return None
     if column in (getattr(dataset, "column_names", None) or ()):
-        lengths = [int(length) for length in dataset[column]]
+        lengths, units = [int(length) for length in dataset[column]], ["tokens"]
     else:
-        lengths = list(_measured(cast(Dataset, dataset)))
+        measured = list(_measured(cast(Dataset, dataset)))
+        lengths, units = [length for length, _ in measured], [unit for _, unit in measured]
     if not lengths or min(lengths) == max(lengths):
         return None
     numbers = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)[:rows]
-    return Longest(numbers, lengths[numbers[0]], len(lengths), len(dataset))
+    unit = units[numbers[0] % len(units)]
+    return Longest(numbers, lengths[numbers[0]], len(lengths), len(dataset), unit)
 
 
 def collating(
@@ -150,14 +155,16 @@ def collating(
     return collated
 
 
-def _measured(dataset: Dataset) -> Iterator[int]:
+def _measured(dataset: Dataset) -> Iterator[tuple[int, str]]:
     until_s = time.monotonic() + _MEASURE_S
     for number in range(len(cast(Sized, dataset))):
         row = dataset[number]
-        tokens = row.get(_TOKENS) if isinstance(row, Mapping) else None
-        if not isinstance(tokens, Sized) or time.monotonic() > until_s:
+        named = row if isinstance(row, Mapping) else {}
+        lists = {name: one for name, one in named.items() if isinstance(one, Sequence) or getattr(one, "ndim", 0) == 1}
+        if not lists or time.monotonic() > until_s:
             return
-        yield len(tokens)
+        name = _TOKENS if _TOKENS in lists else max(lists, key=lambda name: len(lists[name]))
+        yield len(lists[name]), "tokens" if name == _TOKENS else f"in {name!r}"
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:

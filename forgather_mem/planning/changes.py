@@ -76,6 +76,15 @@ def step_as_on_a_device() -> None:
             module._default_to_fused_or_foreach = choose  # type: ignore[attr-defined]
 
 
+def step_whatever_the_scaler_finds() -> None:
+    """Let `torch.amp.GradScaler` step, for good, as if no gradient were infinite: it asks for values."""
+
+    def step(_: object, optimizer: torch.optim.Optimizer, found: object, *args: object, **keywords: object) -> object:
+        return optimizer.step(*args, **keywords)  # type: ignore[call-overload]
+
+    torch.amp.GradScaler._maybe_opt_step = step  # type: ignore[method-assign, assignment]
+
+
 def _hint(name: str, known: list[str]) -> str:
     meant = did_you_mean(name, known)
     return f"; {meant}" if meant else ""

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import torch
 
+from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Batch, Wanted, resized, shape_of
-from forgather_mem.planning.changes import step_as_on_a_device
+from forgather_mem.planning.changes import step_as_on_a_device, step_whatever_the_scaler_finds
 from forgather_mem.planning.model import Emptied
 from forgather_mem.planning.phases import tell_phases
 from forgather_mem.planning.pretending import Pretending, tensors_among
@@ -24,7 +25,11 @@ def plan_of_loop(
     batch: Batch,
     wanted: Wanted,
 ) -> Plan:
-    """What `step(batch)`, called twice, takes. The model can't be used afterwards: call it in a child."""
+    """What `step(batch)`, called twice, takes. The model can't be used afterwards: call it in a child.
+
+    Raises:
+        PlanError: if the step has an optimizer and neither went backward nor called it: it would tell too little.
+    """
     if wanted.on_device:
         step_as_on_a_device()
     log = StorageLog()
@@ -37,8 +42,13 @@ def plan_of_loop(
     for tensor in tensors_among(batch):
         log.saw(tensor, "batch")
     tell_phases(log, model)
+    step_whatever_the_scaler_finds()
     with mode:
         for number in range(1, STEPS + 1):
             log.begin("forward", number)
             step(batch)
+    if optimizer is not None and not {"backward", "optimizer"} & {stretch.phase for stretch in log.stretches}:
+        raise PlanError(
+            "step(batch) called no backward(): give a function that also does backward() and optimizer.step()"
+        )
     return plan_of_log(log, shape_of(batch))

@@ -22,6 +22,7 @@ _ASKS_FOR = {
     "aten.masked_select": "masked_select()",
     "aten.repeat_interleave": "repeat_interleave()",
 }
+_HINTS = {"aten._local_scalar_dense.default": "; to keep or log a loss, use loss.detach()"}
 _OF_TORCH = f"{os.sep}torch{os.sep}"
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -30,17 +31,20 @@ def problem_of(error: BaseException) -> str:
     """What to say of an error in a planned step, with the innermost line of the user's, else of a library's."""
     name = str(getattr(error, "func", ""))
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
-        what = f"{_ASKS_FOR.get(name.rpartition('.')[0], name)} needs a value, and a plan computes none"
+        asked, hint = _ASKS_FOR.get(name.rpartition(".")[0], name), _HINTS.get(name, "")
+        what = f"{asked} needs a value, and a plan computes none{hint}"
     elif isinstance(error, UnsupportedOperatorException):
         what = f"the size of what {name} makes is known only by computing it"
     else:
         what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    return f"{_where(error)}: {what}"
+    return _where(error) + what
 
 
 def _where(error: BaseException) -> str:
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     users = [frame for frame in frames if is_user_file(frame[0])]
     others = [frame for frame in frames if _OF_TORCH not in frame[0] and not frame[0].startswith(_OURS)]
+    if not users and not others and frames[-1][0].startswith(_OURS):
+        return ""  # a function that can't be called with a batch: it has no line yet
     file, line = (users or others or frames)[-1]
-    return f"{place(file, line)} ({source_line(file, line)})"
+    return f"{place(file, line)} ({source_line(file, line)}): "

@@ -11,6 +11,7 @@ import pytest
         (["--set", "batch=0", "train.py"], "plan: --set 'batch=0': write batch=8,16 or length=512"),
         (["--set", "rows=8", "train.py"], "plan: --set 'rows=8'"),
         (["--card", "24GB", "train.py"], "unknown unit 'GB'; write 24GiB"),
+        (["--card", "24", "train.py"], "plan: --card '24': is that GiB? Write a unit, for example 24GiB"),
         (["no_such.py"], "plan: there is no file 'no_such.py'"),
     ],
 )

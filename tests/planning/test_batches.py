@@ -34,6 +34,14 @@ def test_the_longest_rows_are_found_by_looking() -> None:
     assert longest_rows(rows, 2) == Longest([1, 3], 9, 4, 4)
 
 
+def test_rows_that_the_collator_tokenizes_are_compared_by_their_longest_text_or_list() -> None:
+    rows = [{"ids": torch.zeros(length), "source": "web", "label": 1} for length in (5, 9, 1)]
+    found = longest_rows(rows, 1)
+    assert found == Longest([1], 9, 3, 3, "in 'ids'")
+    assert found.note() == "Batches are of the longest rows: 9 in 'ids'."
+    assert longest_rows([{"pixels": torch.zeros(3, 4, width)} for width in (4, 8)], 1) is None
+
+
 def test_or_by_a_column_of_lengths() -> None:
     class Rows:
         column_names = ("length",)

@@ -74,6 +74,27 @@ def test_the_peak_is_that_of_torchs_tracker(
     assert plan.peak_bytes == pytest.approx(tracked(model, optimizer, step, batch), rel=0.005)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("unscales", [False, True])
+def test_a_gradient_scaler_steps(fused: bool, unscales: bool) -> None:
+    model = Classifier()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+
+    def step(batch: Batch) -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(batch["input_ids"]), batch["labels"])
+        scaler.scale(loss).backward()
+        if unscales:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    plan = forgather_mem.plan(step, model, optimizer, batch_of())
+    assert plan.peak_bytes == pytest.approx(tracked(model, optimizer, step, batch_of()), rel=0.005)
+
+
 def test_nothing_has_changed_after_it() -> None:
     torch.manual_seed(0)
     model = Classifier()

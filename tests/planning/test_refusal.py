@@ -36,7 +36,7 @@ def is_wrong(loss: torch.Tensor) -> None:
     [
         (
             asks_for_a_value,
-            r"test_refusal.py:\d+ \(print\(loss.sum\(\).item\(\)\)\): .item\(\) or a condition needs a value",
+            r"test_refusal.py:\d+ \(print\(loss.sum\(\).item\(\)\)\): .item\(\) or a condition needs .*detach\(\)",
         ),
         (depends_on_a_value, r"\(if loss.max\(\) > 3:\): .item\(\) or a condition needs a value"),
         (chooses_by_a_mask, r"\(chosen = loss\[loss > 0\]\): nonzero\(\) or a mask as an index needs a value"),
@@ -51,6 +51,23 @@ def test_the_line_is_named(then: Callable[[torch.Tensor], None], told: str) -> N
 
     with pytest.raises(PlanError, match=told):
         forgather_mem.plan(step, model, None, torch.zeros(2, 4))
+
+
+def test_a_step_that_only_goes_forward_is_refused() -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+    with pytest.raises(PlanError, match=r"called no backward\(\): give a function that also does"):
+        forgather_mem.plan(lambda batch: model(batch).sum(), model, optimizer, torch.zeros(2, 4))
+
+
+def test_a_function_that_takes_no_batch_is_told_without_a_line_of_ours() -> None:
+    model = nn.Linear(4, 4)
+
+    def training_step(batch: torch.Tensor, number: int) -> None:
+        model(batch)
+
+    with pytest.raises(PlanError, match=r"^TypeError: .*training_step\(\) missing 1 required positional argument"):
+        forgather_mem.plan(training_step, model, None, torch.zeros(2, 4))
 
 
 def test_without_a_line_of_the_users_it_is_the_librarys() -> None:
