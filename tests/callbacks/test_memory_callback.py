@@ -16,7 +16,7 @@ from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from forgather_mem.trackers import EpochMemoryMonitor
 from forgather_mem.units import MIB
-from tests.memory import status_bytes
+from tests.memory import spike, status_bytes
 from tests.reporting.report_fixtures import built
 from tests.simulated_device import SimulatedDevice, simulated_device
 from tests.training import make_trainer
@@ -96,10 +96,11 @@ def test_watching_a_device_resets_no_peak_and_tells_where_the_running_maximum_ro
 
 
 def test_watching_leaves_the_kernels_mark_alone(tmp_path: Path) -> None:
+    spike(64)
     before = status_bytes("VmHWM")
     trainer = make_trainer(tmp_path, [MemoryCallback(strict=True)])
     trainer.train()
-    assert status_bytes("VmHWM") >= before
+    assert status_bytes("VmHWM") >= before - MIB  # the kernel counts pages of each CPU by and by
 
 
 def test_watching_writes_tensorboard_and_json_lines(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forgather_mem.cli.run_arguments import Arguments, command_of
+from forgather_mem.cli.run_arguments import Arguments, UsageError, command_of
 from tests.launch.commands import RUN, run
 
 
@@ -50,7 +50,18 @@ def test_options_end_where_the_command_begins(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").touch()
     words = ["--template", "mine.yaml", "--set=lr=1", "--set", "run=a=b", "--allow", "mine", "--report", "r.json"]
-    words += ["--fail-on", "leak", "--max-peak", "host=8GiB", "--max-peak=gpu0=1GiB", "--", "train.py", "--set", "x"]
+    words += [
+        "--plan",
+        "--fail-on",
+        "leak",
+        "--max-peak",
+        "host=8GiB",
+        "--max-peak=gpu0=1GiB",
+        "--",
+        "train.py",
+        "--set",
+        "x",
+    ]
     found = Arguments(words)
     assert {name: getattr(found, name) for name in Arguments.__slots__} == {
         "template": str(tmp_path / "mine.yaml"),  # the command may change its folder
@@ -59,8 +70,12 @@ def test_options_end_where_the_command_begins(tmp_path: Path, monkeypatch: pytes
         "report": str(tmp_path / "r.json"),
         "fail_on": "leak",
         "max_peaks": [("host", "8GiB"), ("gpu0", "1GiB")],
+        "plan": True,
         "words": ["train.py", "--set", "x"],
     }
+    assert not Arguments(["train.py", "--plan"]).plan, "it is the script's"
+    with pytest.raises(UsageError, match="--plan takes no value"):
+        Arguments(["--plan=yes", "train.py"])
     assert Arguments(["-m", "tool", "--report"]).words == ["-m", "tool", "--report"]
 
 

@@ -22,6 +22,8 @@ from forgather_mem.heap.reachable import ReachableGraph
 
 CACHE: dict[int, Any] = {}
 
+pytestmark = pytest.mark.alone(forked=True)
+
 
 @functools.lru_cache(maxsize=50)
 def bounded(number: int) -> torch.Tensor:
