@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import GeneratorType
 from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.alerts.foretold import Foretold, left_text, tell
@@ -12,7 +13,7 @@ from forgather_mem.diagnose.alerts.sample_lengths import batches_of, cuts, lengt
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import StepUse
 from forgather_mem.diagnose.oom.fit import PhaseFit, fit_phase
-from forgather_mem.probes.tensors import live_objects
+from forgather_mem.heap.variables import frame_variables
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.headroom import Room, device_room, host_rooms
 from forgather_mem.system.native_heap import allocated_natively_bytes, mallinfo2
@@ -218,11 +219,9 @@ def _given_back_bytes(room: Room) -> int:
 
 def _shapes_ahead(moment: Moment) -> list[_Shape]:
     """The largest micro-batch of each step of the first epoch; empty if the lengths or their order are not known."""
-    loaders = sys.modules.get("torch.utils.data.dataloader")
-    running = live_objects(loaders._BaseDataLoaderIter) if loaders is not None else []
     column = str(getattr(moment.args, "length_column_name", None) or "length")
     accumulation = int(getattr(moment.args, "gradient_accumulation_steps", None) or 1)
-    for iterator in running:
+    for iterator in _running():
         if iterator._num_yielded < moment.step * accumulation or cuts(iterator._collate_fn):
             continue
         lengths, batches = lengths_of(iterator._dataset, column), batches_of(iterator)
@@ -231,6 +230,22 @@ def _shapes_ahead(moment: Moment) -> list[_Shape]:
             steps = range(0, len(whole), accumulation)
             return [max(whole[at : at + accumulation], key=lambda shape: shape.tokens) for at in steps]
     return []
+
+
+def _running() -> list[Any]:
+    """The passes over data loaders that the running functions have in their variables, or in those of a generator.
+
+    Among all objects there would be more, those of plain `for` loops; that look would stop a step for 0.1 s and more.
+    """
+    loaders, frame = sys.modules.get("torch.utils.data.dataloader"), sys._getframe().f_back
+    found: list[Any] = []
+    while loaders is not None and frame is not None:
+        for value in list(frame_variables(frame).values()):
+            inner = value.gi_frame if isinstance(value, GeneratorType) else None
+            values = list(frame_variables(inner).values()) if inner is not None else [value]
+            found += [one for one in values if issubclass(type(one), loaders._BaseDataLoaderIter)]
+        frame = frame.f_back
+    return found
 
 
 def _padding(shapes: Sequence[_Shape], uses: Sequence[StepUse]) -> int | None:
