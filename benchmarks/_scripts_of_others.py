@@ -12,7 +12,7 @@ import itertools
 import json
 import sys
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,58 +63,59 @@ class Script:
     oom_step: int = 40
 
 
+WORDS = Script(
+    name="word_language_model",
+    source="pytorch/examples word_language_model/{main,data,model}.py 77f55b912142",
+    path="word_language_model/main.py",
+    argv=(
+        "--data=corpus",
+        "--epochs=4",
+        "--emsize=32",
+        "--nhid=32",
+        "--use-optimizer",
+        "--lr=0.001",
+        "--log-interval=20",
+    ),
+    steps=172,
+    phases=("evaluate",),
+    weights="model.pt",
+    leak_at="loss = criterion(output, targets)",
+    oom_at="data, targets = get_batch(train_data, i)",
+    oom="data, targets = data.repeat(1, 900), targets.repeat(900); hidden = model.init_hidden(data.shape[1])",
+    files="word_language_model/*.py",
+)
+WORDS_BY_HAND = replace(
+    WORDS,
+    name="word_language_model, no optimizer",
+    source="the same, as its README runs it",
+    argv=("--data=corpus", "--epochs=4", "--emsize=32", "--nhid=32", "--lr=1", "--log-interval=20"),
+)
+CHECKPOINTING = Script(
+    name="accelerate checkpointing",
+    source="huggingface/accelerate examples/by_feature/checkpointing.py 16cb6eb80dd9",
+    path="checkpointing.py",
+    argv=("--cpu", "--checkpointing_steps=epoch", "--output_dir=out"),
+    steps=240,
+    phases=("evaluate",),
+    weights="out/epoch_2/model.safetensors",
+    leak_at="loss = outputs.loss",
+    oom_at="batch.to(accelerator.device)",
+    oom="batch = {name: rows.repeat_interleave(900, 0) for name, rows in batch.items()}",
+    files="checkpointing.py",
+)
+
 SCRIPTS = (
-    Script(
-        name="word_language_model",
-        source="pytorch/examples word_language_model/{main,data,model}.py 77f55b912142",
-        path="word_language_model/main.py",
-        argv=(
-            "--data=corpus",
-            "--epochs=4",
-            "--emsize=32",
-            "--nhid=32",
-            "--use-optimizer",
-            "--lr=0.001",
-            "--log-interval=20",
-        ),
-        steps=172,
-        phases=("evaluate",),
-        weights="model.pt",
-        leak_at="loss = criterion(output, targets)",
-        oom_at="data, targets = get_batch(train_data, i)",
-        oom="data, targets = data.repeat(1, 900), targets.repeat(900); hidden = model.init_hidden(data.shape[1])",
-        files="word_language_model/*.py",
-    ),
-    Script(
-        name="word_language_model, no optimizer",
-        source="the same, as its README runs it",
-        path="word_language_model/main.py",
-        argv=("--data=corpus", "--epochs=4", "--emsize=32", "--nhid=32", "--lr=1", "--log-interval=20"),
-        steps=172,
-        phases=("evaluate",),
-        weights="model.pt",
-        leak_at="loss = criterion(output, targets)",
-        oom_at="data, targets = get_batch(train_data, i)",
-        oom="data, targets = data.repeat(1, 900), targets.repeat(900); hidden = model.init_hidden(data.shape[1])",
-        files="word_language_model/*.py",
-    ),
-    Script(
+    WORDS,
+    WORDS_BY_HAND,
+    replace(
+        WORDS_BY_HAND,
         name="the same with the lines of its report",
         source="the same",
-        path="word_language_model/main.py",
-        argv=("--data=corpus", "--epochs=4", "--emsize=32", "--nhid=32", "--lr=1", "--log-interval=20"),
-        steps=172,
-        phases=("evaluate",),
-        weights="model.pt",
-        leak_at="loss = criterion(output, targets)",
-        oom_at="data, targets = get_batch(train_data, i)",
-        oom="data, targets = data.repeat(1, 900), targets.repeat(900); hidden = model.init_hidden(data.shape[1])",
         changed=(
             ("import data\n", "import data\nimport forgather_mem\n"),
             ("\nlr = args.lr\n", "\nwatching = forgather_mem.watch(quiet=True)\nlr = args.lr\n"),
             ("        total_loss += loss.item()\n\n", "        total_loss += loss.item()\n        watching.step()\n\n"),
         ),
-        files="word_language_model/*.py",
     ),
     Script(
         name="run_clm_no_trainer",
@@ -144,46 +145,19 @@ SCRIPTS = (
         oom_step=20,  # two micro-batches a step
         changed=(("DistributedType.TPU", "DistributedType.XLA"),),  # which accelerate has no longer
     ),
-    Script(
-        name="accelerate checkpointing",
-        source="huggingface/accelerate examples/by_feature/checkpointing.py 16cb6eb80dd9",
-        path="checkpointing.py",
-        argv=("--cpu", "--checkpointing_steps=epoch", "--output_dir=out"),
-        steps=240,
-        phases=("evaluate",),
-        weights="out/epoch_2/model.safetensors",
-        leak_at="loss = outputs.loss",
-        oom_at="batch.to(accelerator.device)",
-        oom="batch = {name: rows.repeat_interleave(900, 0) for name, rows in batch.items()}",
-        files="checkpointing.py",
-    ),
-    Script(
+    CHECKPOINTING,
+    replace(
+        CHECKPOINTING,
         name="the same, torchrun, 2 ranks",
         source="the same",
-        path="checkpointing.py",
-        argv=("--cpu", "--checkpointing_steps=epoch", "--output_dir=out"),
         steps=120,
-        phases=("evaluate",),
-        weights="out/epoch_2/model.safetensors",
-        leak_at="loss = outputs.loss",
-        oom_at="batch.to(accelerator.device)",
-        oom="batch = {name: rows.repeat_interleave(900, 0) for name, rows in batch.items()}",
         launcher=("torchrun", "--standalone", "--nproc_per_node=2"),
-        files="checkpointing.py",
     ),
-    Script(
+    replace(
+        CHECKPOINTING,
         name="the same, accelerate launch",
         source="the same",
-        path="checkpointing.py",
-        argv=("--cpu", "--checkpointing_steps=epoch", "--output_dir=out"),
-        steps=240,
-        phases=("evaluate",),
-        weights="out/epoch_2/model.safetensors",
-        leak_at="loss = outputs.loss",
-        oom_at="batch.to(accelerator.device)",
-        oom="batch = {name: rows.repeat_interleave(900, 0) for name, rows in batch.items()}",
         launcher=("accelerate", "launch", "--cpu", "--num_processes=1"),
-        files="checkpointing.py",
     ),
     Script(
         name="lightning transformer",

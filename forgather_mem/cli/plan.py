@@ -52,9 +52,9 @@ def plan_script(
         raise typer.Exit(USAGE) from None
     request = {"sizes": sizes, "card_bytes": card_bytes, "meta": meta}
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "request.json").write_text(json.dumps(request), encoding="utf-8")
+        (Path(folder) / run_session.REQUEST).write_text(json.dumps(request), encoding="utf-8")
         code = subprocess.run(words, env=_environment(folder), stdout=sys.stderr, check=False).returncode
-        answer = _answer(Path(folder) / "answer.json")
+        answer = _answer(Path(folder) / run_session.ANSWER)
     if answer is None:
         complain(
             f"no plan: the command ended with {code} and has not called train() of a transformers Trainer",

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-REQUEST, ANSWER = "request.json", "answer.json"
 _ARGUMENTS, _TRAINER, _MODELS = "transformers.training_args", "transformers.trainer", "transformers.modeling_utils"
 
 
@@ -32,7 +31,7 @@ def meetings() -> dict[str, Callable[[], object]]:
 
 
 def _request() -> dict[str, object]:
-    with open(os.path.join(os.environ[run_session.PLAN], REQUEST), encoding="utf-8") as file:
+    with open(os.path.join(os.environ[run_session.PLAN], run_session.REQUEST), encoding="utf-8") as file:
         return dict(json.load(file))
 
 
@@ -45,7 +44,7 @@ def _plan_instead() -> None:
     def train(trainer: object, *_: object, **__: object) -> None:
         trainers.train = original  # which is planned
         answer = answer_to(_request(), trainer)
-        with open(os.path.join(os.environ[run_session.PLAN], ANSWER), "w", encoding="utf-8") as file:
+        with open(os.path.join(os.environ[run_session.PLAN], run_session.ANSWER), "w", encoding="utf-8") as file:
             json.dump(answer, file)
         raise SystemExit(0)
 
@@ -80,7 +79,7 @@ def _plan_and_tell(trainer: Any) -> None:
     from forgather_mem.planning.entry import plan
     from forgather_mem.planning.known import PLANS
 
-    if PLANS.of(trainer) is not None or int(os.environ.get("WORLD_SIZE") or 1) > 1:
+    if PLANS.of(trainer) is not None or run_session.rank_and_size()[1] > 1:
         return
     try:
         text = plan(trainer, on_device=trainer.args.device.type != "cpu").text()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import select
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from typing import TypeVar
@@ -15,15 +17,16 @@ from forgather_mem.errors import PlanError
 from forgather_mem.telemetry.run_session import SWITCH
 
 Result = TypeVar("Result")
+_MOST_S = 900.0  # a lock that a thread of the parent held stays locked in the child: it may wait forever
 
 
-def in_a_child(function: Callable[[], Result]) -> Result:
+def in_a_child(function: Callable[[], Result], most_s: float = _MOST_S) -> Result:
     """The result of the function, which must be picklable; this process stays as it was.
 
     The child prints nothing and runs on one thread: threads of the parent do not exist in it.
 
     Raises:
-        PlanError: if the function raised anything, or if the child was killed.
+        PlanError: if the function raised anything, if the child was killed, or has not ended after so many seconds.
     """
     reader, writer = os.pipe()
     with warnings.catch_warnings():
@@ -34,12 +37,13 @@ def in_a_child(function: Callable[[], Result]) -> Result:
         _answer(function, writer)
     os.close(writer)
     try:
-        with os.fdopen(reader, "rb") as file:
-            told = file.read()
+        told = _told(reader, most_s)
     except BaseException:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         raise
+    finally:
+        os.close(reader)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code:
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
@@ -48,6 +52,19 @@ def in_a_child(function: Callable[[], Result]) -> Result:
     if problem is not None:
         raise PlanError(problem)
     return result  # type: ignore[no-any-return]
+
+
+def _told(reader: int, most_s: float) -> bytes:
+    """All that the child writes, until it closes its end."""
+    parts: list[bytes] = []
+    waits, until_s = select.poll(), time.monotonic() + most_s
+    waits.register(reader, select.POLLIN)
+    while waits.poll(1000 * max(0.0, until_s - time.monotonic())):
+        part = os.read(reader, 2**20)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+    raise PlanError(f"planning has not ended after {most_s:,.0f} s")
 
 
 def _answer(function: Callable[[], object], writer: int) -> None:

@@ -19,6 +19,7 @@ FOLDER = "FORGATHER_MEM_SESSION"
 TEMPLATE, SETTINGS, ALLOW = "FORGATHER_MEM_TEMPLATE", "FORGATHER_MEM_SET", "FORGATHER_MEM_RUN_ALLOW"
 SWITCH = "FORGATHER_MEM"
 PLAN = "FORGATHER_MEM_PLAN"  # the folder of a `forgather-mem plan`: what is asked, and then the answer
+REQUEST, ANSWER = "request.json", "answer.json"  # in it
 PLAN_FIRST = "FORGATHER_MEM_PLAN_FIRST"  # set: plan each Trainer before it trains
 NOTES, WAITING_RING = "trainings", "ring.rank0"
 TRAINING, TORCH, PRINTED = "training", "torch", "printed"  # kinds of notes

@@ -40,3 +40,14 @@ def test_a_refusal_comes_back_as_it_is() -> None:
 def test_a_killed_child_is_told() -> None:
     with pytest.raises(PlanError, match="killed by SIGKILL"):
         in_a_child(lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def test_a_child_that_never_ends_is_ended() -> None:
+    with pytest.raises(PlanError, match="has not ended after 1 s"):
+        in_a_child(signal.pause, most_s=1.0)
+    with pytest.raises(ChildProcessError):  # nothing of it is left
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_large_answer_comes_back_whole() -> None:
+    assert in_a_child(lambda: bytes(5 * 2**20)) == bytes(5 * 2**20)
