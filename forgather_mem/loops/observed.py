@@ -87,8 +87,7 @@ class ObservedLoop:
         events, self._events = self._events, None
         if events is None:
             return
-        if error is None:
-            self.fence.call("the end of a loop", self._finish, events)
+        self.fence.call("the end of a loop", self._finish, events, error)
         events.close(error)
         for call in self._at_close:
             self.fence.call("the end of a loop", call)
@@ -115,7 +114,7 @@ class ObservedLoop:
         if _is_compiling():
             return
         try:
-            events = self._events or self._begin()
+            events = self._events or self._begin(optimizer)
             self._watches = events is not None and not RUNS.other_is_open(events.run())
             if events is not None and self._watches and _thread() == self._thread:
                 self._optimizer_begins(events)
@@ -237,18 +236,20 @@ class ObservedLoop:
         else:
             events.forward_begins(arguments, keywords)
 
-    def _begin(self) -> LoopEvents | None:
+    def _begin(self, first: torch.optim.Optimizer | None = None) -> LoopEvents | None:
         with self._beginning:  # another thread's step comes after it
             if self._events is None and not self._is_over and not RUNS.other_is_open(None):
                 self._is_over = self.has_failed = True  # unless it comes to its end: it is not tried at each step
-                self._begin_here()
+                self._begin_here(first)
                 self._is_over = self.has_failed = False
             return self._events
 
-    def _begin_here(self) -> None:
+    def _begin_here(self, first: torch.optim.Optimizer | None) -> None:
         self._thread = _thread()
         found = live_objects((torch.nn.Module, torch.optim.Optimizer))
         optimizers = [one for one in found if isinstance(one, torch.optim.Optimizer)]
+        if first is not None and not first.state:  # nothing is resumed: what has a state was of an earlier training
+            optimizers = [one for one in optimizers if not one.state]
         self._rounds = OptimizerRounds(one for one in optimizers if getattr(type(one).step, "hooked", False))
         self._models = Outermost(found, optimizers)
         events = LoopEvents(self._args, self._make_callbacks(), objects=self._objects)
@@ -280,9 +281,13 @@ class ObservedLoop:
         if run is not None and self._num_batches > run.facts.micro_batches and len(self._rounds.optimizers) == 1:
             run.facts.micro_batches = self._num_batches
 
-    def _finish(self, events: LoopEvents) -> None:
-        events.leave_all()
-        events.fire("train_end")
+    def _finish(self, events: LoopEvents, error: BaseException | None) -> None:
+        num_steps = self._rounds.end()
+        if num_steps:
+            self._step_ends(events, num_steps)
+        if error is None:
+            events.leave_all()
+            events.fire("train_end")
 
     def _objects(self) -> tuple[Any, Any]:
         return self._models.as_one(), _as_one(self._rounds.optimizers)

@@ -64,6 +64,11 @@ class OptimizerRounds:
         self._used |= set(self._calls)
         return self._ended()
 
+    def end(self) -> int:
+        """The training is over: the number of steps that were withheld for optimizers that have never stepped."""
+        self._missing &= self._used
+        return self._ended() if self._num_calls and self._used and not len(self._missing) else 0
+
     def _use(self, optimizer: torch.optim.Optimizer) -> None:
         self._new[optimizer] = self._new.get(optimizer, 0) + 1
         if optimizer in self._first:  # one that was made since has not let anybody wait

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar, cast
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 _MEASURE_S = 1.0
 _TOKENS = "input_ids"
@@ -127,7 +128,8 @@ def longest_rows(dataset: object, rows: int, column: str = "length") -> Longest 
     if column in (getattr(dataset, "column_names", None) or ()):
         lengths, units = [int(length) for length in dataset[column]], ["tokens"]
     else:
-        measured = list(_measured(cast(Dataset, dataset)))
+        with _disable_current_modes():  # rows have values, and are read fast
+            measured = list(_measured(cast(Dataset, dataset)))
         lengths, units = [length for length, _ in measured], [unit for _, unit in measured]
     if not lengths or min(lengths) == max(lengths):
         return None

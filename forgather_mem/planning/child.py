@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import pickle
@@ -82,6 +83,7 @@ def _result_and_problem(function: Callable[[], object]) -> tuple[object, str | N
     import torch
 
     os.environ[SWITCH] = "0"  # what is planned is no training to be watched
+    gc.freeze()  # the parent's objects: a Trainer collects garbage before it trains
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")

@@ -24,6 +24,9 @@ from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 
+# Small heaps, and no optimizer of another test: one that has been left is waited for in the first steps
+pytestmark = pytest.mark.alone(forked=True)
+
 STEPS = 30
 
 

@@ -49,6 +49,19 @@ def test_a_step_is_a_round_of_all_that_step(known: list[int], calls: list[int], 
     assert num_steps(known, calls) == expected
 
 
+@pytest.mark.parametrize(
+    ("known", "calls", "expected"),
+    [([0, 1], [0] * 8, 8), ([0, 1], [0, 1, 0], 0), ([0], [0] * 3, 0), ([0, 1], [], 0)],
+    ids=["the other has never stepped", "in the middle of a round", "nothing withheld", "nothing at all"],
+)
+def test_at_the_end_what_was_withheld_counts(known: list[int], calls: list[int], expected: int) -> None:
+    all_of_them = optimizers(2)
+    rounds = OptimizerRounds(all_of_them[number] for number in known)
+    for number in calls:
+        rounds.ends_with(all_of_them[number])
+    assert (rounds.end(), rounds.in_round) == (expected, len(calls) == 3 and len(known) == 2)
+
+
 def test_others_that_are_made_for_a_few_steps_and_kept_are_not_waited_for() -> None:
     trained, *probes = optimizers(21)
     rounds = OptimizerRounds([trained])
