@@ -19,6 +19,8 @@ MAX_STRETCH = 64
 SHARE_RECORDS = 8
 # Of the budget: more often again only with some room, or it would go to and fro.
 _COMES_BACK_FRAC = 0.75
+# And readings have at least this much of it: what else of ours takes the time does not get cheaper by reading less.
+_LEAST_FRAC = 0.2
 
 
 class ArmedWork:
@@ -85,7 +87,7 @@ class ArmedRule:
         each_share, stretch = reading_share * self.stretch, 1
         while stretch < MAX_STRETCH:
             budget_frac = self.budget_frac * (1.0 if stretch >= self.stretch else _COMES_BACK_FRAC)
-            if fixed_share + each_share / stretch <= budget_frac:
+            if each_share / stretch <= max(budget_frac - fixed_share, _LEAST_FRAC * budget_frac):
                 break
             stretch *= 2
         self.every_steps, self.stretch = self.every_steps // self.stretch * stretch, stretch

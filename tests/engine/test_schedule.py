@@ -76,8 +76,16 @@ def test_what_reading_more_rarely_does_not_save_counts_too() -> None:
     plan = plan_of(Rule(when=Every(steps=1), do=[nothing], budget_frac=0.005))
     share_after(0.004, plan, fixed_share=0.004)
     assert plan.periods == (4,)
-    share_after(0.004 / 4, plan, fixed_share=0.006)
-    assert plan.periods == (MAX_STRETCH,)
+    share_after(0.004 / 4, plan, fixed_share=0.0048)
+    assert plan.periods == (4,)
+
+
+def test_cheap_readings_go_on_beside_what_is_dear_and_no_reading() -> None:
+    plan = plan_of(Rule(when=Every(steps=1), do=[nothing], budget_frac=0.005))
+    share_after(0.0009, plan, fixed_share=0.05)
+    assert plan.periods == (1,)
+    share_after(0.004, plan, fixed_share=0.05)
+    assert plan.periods == (4,), "a fifth of the budget is theirs"
 
 
 def test_rules_without_a_budget_keep_their_rhythm_beside_it() -> None:
