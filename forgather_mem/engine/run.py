@@ -15,6 +15,7 @@ from forgather_mem.engine.ledger import Ledger
 from forgather_mem.engine.phases import PhaseStack
 from forgather_mem.engine.recorder import Recorder
 from forgather_mem.engine.schedule import ArmedRule, EventSchedule, OverheadMeter, assign_writer, schedules_of
+from forgather_mem.engine.settings import settings_of_training
 from forgather_mem.engine.sink_set import SinkSet
 from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.system.forks import FORKS
@@ -72,6 +73,7 @@ class Run:
         self._recorder = Recorder(step, self.fence, self.phases, self.ledger, self.summary, self._sinks)
         self._record, self._works, self._members = self._recorder.record, self._recorder.works, self._recorder.members
         self._at_close: list[Callable[[], object]] = []
+        self._settings_are_read = False
         self._paced: list[ArmedRule] = []  # rules that keep to a budget
         self._end: tuple[str, int | None] | None = None  # how it ended, and the exit code
         self._closes_since = 0.0, 0.0  # the clocks of our own time
@@ -226,6 +228,9 @@ class Run:
         began = own.now()
         if self.ledger.following:
             self.fence.call("ledger", self.ledger.follow, plan.event, step, began[0])
+        if plan.event == "step_end" and not self._settings_are_read:  # by now there is an optimizer
+            self._settings_are_read = True
+            self.fence.call("settings", self._read_settings, args, objects)
         if self._record.sample is not None and not self._record.takes(plan.event, step):
             recorder.flush()
         if (due or urgent) and not (plan.event == "step_end" and plan.seen_step == step):
@@ -235,6 +240,10 @@ class Run:
             reads = recorder.reads
             recorder.flush(began[0])  # the cost of writing appears in the next record
             own.add(began, reading=reads)
+
+    def _read_settings(self, args: object, objects: Objects) -> None:
+        settings = settings_of_training(args, objects.get("model"), objects.get("optimizer"))
+        self.emit(Finding(kind="settings", step=self.step, text="settings", data=settings))
 
     def flush(self, now: float | None = None) -> None:
         """Write the open record, if any; `now` is the performance counter, if the caller has just read it."""

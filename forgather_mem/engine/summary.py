@@ -6,6 +6,7 @@ bytes however long the run is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +29,7 @@ REPORTED = frozenset(
         "tensors/parameters_bytes",
         "tensors/gradients_bytes",
         "tensors/optimizer_bytes",
+        "workers/pss_bytes",
     }
 )
 # The baseline of a phase's peak: what is held between the steps.
@@ -69,6 +71,7 @@ class RunFacts:
         error: Type and first line of the exception that ended it, where several processes train.
         micro_batches: Number of micro-batches per step, whose gradients are summed.
         planned: What a plan said of this training: the bytes of each part at its own peak, by name.
+        settings: Those that decide what memory it takes, as texts, by names such as "arguments.optim".
         planned_peak: The most bytes at once that it said, and the phase; None without a plan.
         counts_passes: Whether its steps are backward passes, because no optimizer was heard.
         is_observed: Whether its loop knows nothing of us: its first step is heard from the optimizer on.
@@ -93,6 +96,7 @@ class RunFacts:
     micro_batches: int = 1
     is_observed: bool = False
     counts_passes: bool = False
+    settings: dict[str, str] = field(default_factory=dict)
     planned: dict[str, int] = field(default_factory=dict)
     planned_peak: tuple[int, str] | None = None
 
@@ -224,6 +228,8 @@ class RunSummary:
             self.told = replace(told, leak=leak)
         elif kind == "oom" and (oom := checked(OomReport, data)) is not None:
             self.told = replace(told, oom=oom)
+        elif kind == "settings" and (settings := checked(Mapping[str, str], data)) is not None:  # type: ignore[type-abstract]
+            self.facts.settings.update(settings)
         elif len(self.findings) < MAX_FINDINGS:
             # Of its data a report needs this at most
             self.findings.append(replace(finding, data={"what": checked(str, data.get("what")) or ""}))

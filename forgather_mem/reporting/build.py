@@ -176,6 +176,7 @@ def _run(facts: RunFacts, wall_s: float, startup_s: float) -> Training:
         rank=facts.rank,
         world_size=facts.world_size,
         versions=dict(facts.versions),
+        settings=dict(facts.settings),
         folder=facts.folder,
         event_folder=facts.event_folder,
         host=facts.host_name,
@@ -190,6 +191,7 @@ def _host(summary: RunSummary) -> HostMemory:
         rss_peak_bytes=int(highest_of(summary, "host").highest),
         limit_bytes=summary.facts.host_limit_bytes,
         limit_kind=summary.facts.host_limit_kind,
+        workers_peak_bytes=int(summary.highest("workers/pss_bytes") or 0),
     )
 
 

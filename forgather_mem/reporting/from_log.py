@@ -191,6 +191,7 @@ class _LogReplay:
             world_size=process.world_size,
             host_name=process.host or None if process.world_size > 1 else None,
             versions=dict(process.versions),
+            settings=self._summary.facts.settings,
             started_s=process.time_s,
             wall_s=max(0.0, self._last_s - process.time_s) if process.time_s else 0.0,
             end=end,

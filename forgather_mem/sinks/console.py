@@ -20,7 +20,7 @@ _SHOWN = (
     ("device/step_peak_bytes", "peak"),
 )
 # These are in the run's report, which is printed separately; an alert has already printed its line.
-_NOT_PRINTED = ("verdict", "backed_off", "cleanup_calls", "advice", "alert")
+_NOT_PRINTED = ("verdict", "backed_off", "cleanup_calls", "advice", "alert", "settings")
 # A failing rank also prints, with its number.
 _FROM_EVERY_RANK = ("oom", "exception")
 

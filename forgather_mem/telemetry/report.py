@@ -43,6 +43,8 @@ class Training(ReportPart):
     rank: Rank = 0
     world_size: Rank = 1
     versions: Mapping[str, str] = field(default_factory=dict)
+    # What decides how much memory it takes, by names such as "arguments.optim" and "model.dtype"; no other arguments
+    settings: Mapping[str, str] = field(default_factory=dict, metadata=RARE)
     folder: str | None = field(default=None, metadata=ADDED)  # of its files
     event_folder: str | None = field(default=None, metadata=ADDED)  # of its TensorBoard files
     host: str | None = field(default=None, metadata=RARE)  # the machine's name, with several processes
@@ -58,6 +60,7 @@ class HostMemory(ReportPart):
     rss_peak_bytes: int = 0
     limit_bytes: int = 0
     limit_kind: str = "host"  # or "cgroup"
+    workers_peak_bytes: int = field(default=0, metadata=RARE)  # of data workers, pages that they share counted once
     rank: Rank | None = field(default=None, metadata=RARE)  # here and below: whose numbers a merged report has
 
 

@@ -168,7 +168,7 @@ def test_a_third_ctrl_c_leaves_a_step_out_that_hangs(tmp_path: Path, way: str) -
     run, report = close_with(tmp_path, WAYS[way], work, sink, watched=False)
     assert_ended(tmp_path, run, report, "interrupted")
     assert work.seen.count("end") == 2
-    assert sink.seen == ["tell verdict", "tell verdict", "end"]
+    assert sink.seen == ["tell settings", "tell verdict", "tell verdict", "end"]
 
 
 class FailsInStep(Trainer):

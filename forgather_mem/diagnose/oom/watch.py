@@ -198,6 +198,10 @@ class OutOfMemoryWatch:
         """Called after all works have ended, so that the verdict about leaks exists."""
         run, uses, story = self._run, self._uses, self._story
         if run is not None and uses is not None:
+            if uses.largest is not None:
+                shape = {"batch.rows": uses.largest.rows, "batch.length": uses.largest.length or None}
+                settings = {name: str(size) for name, size in shape.items() if size is not None}
+                run.emit(Finding(kind="settings", step=run.step, text="settings", data=settings))
             if story is not None:
                 run.reach(self._first_step + story.steps_done)
                 oom, advice = explained(story, run.told.leak, self._settings, uses.uses)

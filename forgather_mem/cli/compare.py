@@ -1,0 +1,89 @@
+"""`forgather-mem compare`: says which change between runs made memory grow."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from forgather_mem.cli.app import USAGE, complain
+from forgather_mem.units import parse_share
+
+if TYPE_CHECKING:
+    from forgather_mem.comparing.side import Side
+    from forgather_mem.telemetry.report import RunReport
+
+_GROWTH = "growth:"
+_GREW = 3
+
+
+def compare(
+    runs: list[str] = typer.Argument(
+        metavar="A B...",
+        show_default=False,
+        help="Folders of runs, their report.json, or TensorBoard folders with mem_* tags: each is compared with the "
+        "first. Several runs of one kind, for a sure difference, are one argument: a1,a2,a3.",
+    ),
+    as_json: bool = typer.Option(False, "--json", help="All numbers, as JSON."),
+    markdown: bool = typer.Option(False, "--markdown", help="As Markdown, for a pull request."),
+    fail_on: str | None = typer.Option(
+        None, "--fail-on", metavar="growth:2%", help="Exit with 3 if the peak or a part has surely grown by more."
+    ),
+) -> None:
+    """Say which part of memory differs between runs, in which phase, and which setting explains it."""
+    from forgather_mem.comparing.text import comparison_markdown, comparison_text
+    from forgather_mem.comparing.verdict import comparison_of, to_json
+
+    most = _most_growth(fail_on)
+    if len(runs) < 2:
+        complain("compare: give two runs or more", "forgather-mem compare BEFORE AFTER")
+        raise typer.Exit(USAGE)
+    first, *others = [_side(run) for run in runs]
+    found = [comparison_of(first, other) for other in others]
+    if as_json:
+        print(json.dumps([to_json(one) for one in found], indent=1, allow_nan=False))
+    else:
+        text = comparison_markdown if markdown else comparison_text
+        print("\n\n".join(map(text, found)))
+    if most is not None and any(one.growth > most for one in found):
+        complain(f"--fail-on {fail_on}: memory has grown by at least {max(one.growth for one in found):.1%}")
+        raise typer.Exit(_GREW)
+
+
+def _side(argument: str) -> Side:
+    from forgather_mem.comparing.side import Side
+
+    parts = [part for part in argument.split(",") if part]
+    paths = parts if parts and not Path(argument).exists() else [argument]
+    name = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+    return Side(name=name, reports=[_report(path) for path in paths])
+
+
+def _report(path: str) -> RunReport:
+    from forgather_mem.reporting.run_dir import NoRun, run_report
+    from forgather_mem.telemetry.report_schema import read_report
+
+    if Path(path).is_file():
+        report, wrong = read_report(path)
+        if report is None:
+            raise NoRun(f"{path!r} is no report of a run\n  {wrong[0] if wrong else 'give a folder, or a report.json'}")
+        return report
+    return run_report(path)
+
+
+def _most_growth(fail_on: str | None) -> float | None:
+    if fail_on is None:
+        return None
+    try:
+        if not fail_on.startswith(_GROWTH):
+            raise ValueError
+        share = parse_share(fail_on.removeprefix(_GROWTH))
+        if not 0 <= share < math.inf:
+            raise ValueError
+        return share
+    except ValueError:
+        complain(f"compare: --fail-on {fail_on!r} is no limit", "give one like growth:2%")
+        raise typer.Exit(USAGE) from None

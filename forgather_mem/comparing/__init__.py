@@ -1,0 +1,1 @@
+"""What changed between runs: which part of memory, in which phase, and which setting explains it."""

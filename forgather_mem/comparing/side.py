@@ -1,0 +1,133 @@
+"""One side of a comparison: a run, or several of the same kind, as sizes by name."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from forgather_mem.telemetry.report import LeakReport, RunReport
+
+PEAK, WORKERS, LEAK = "peak", "data workers", "leak"
+# Parts that are counted tensor by tensor, by the fraction and the bytes within which they are equal
+_COUNTED = 0.002, 2**14
+_ON_DEVICE = 0.01, 2**21  # the allocator's own numbers
+# Resident memory: what the C library keeps, and threads and imports that come and go, differ from run to run
+_RESIDENT = 0.02, 2**23
+_RISE = 0.08, 6 * 2**20  # how far it rose in a pass: readings miss some of it
+_STUDENT = ((20, 2.85), (10, 3.17), (8, 3.36), (6, 3.71), (5, 4.04), (4, 4.61), (3, 5.85), (2, 9.93))
+_EXACT_PARTS = ("parameters", "gradients", "optimizer")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Runs of one kind.
+
+    Attributes:
+        name: As the user has called it.
+        reports: Of these runs, at least one.
+    """
+
+    name: str
+    reports: Sequence[RunReport]
+
+    @property
+    def first(self) -> RunReport:
+        return self.reports[0]
+
+    @property
+    def place(self) -> str:
+        """The memory that is compared: "device" if there is one, else "host"."""
+        return "device" if all(report.device for report in self.reports) else "host"
+
+    @property
+    def steps(self) -> int:
+        """The least number of steps of these runs."""
+        return min(report.steps for report in self.reports)
+
+    @property
+    def leak(self) -> LeakReport | None:
+        """The verdict of the first run that found one."""
+        return next((report.leak for report in self.reports if report.leak.verdict == "leak"), None)
+
+    def sizes(self, place: str) -> dict[str, list[int]]:
+        """Bytes by name, a number for each run: the peak, the parts, and each phase's peak as "in backward"."""
+        found: dict[str, list[int]] = {}
+        for report in self.reports:
+            for name, size in _sizes(report, place):
+                found.setdefault(name, []).append(size)
+        return {name: sizes for name, sizes in found.items() if len(sizes) == len(self.reports)}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """By how much one size of two sides differs.
+
+    Attributes:
+        name: "peak", a part, or a phase as "in backward".
+        before, after: Bytes: of several runs the mean.
+        low, high: The interval in which the difference lies.
+    """
+
+    name: str
+    before: float
+    after: float
+    low: float
+    high: float
+
+    @property
+    def bytes(self) -> float:
+        return self.after - self.before
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is more than runs of the same kind differ by."""
+        return self.low > 0 or self.high < 0
+
+
+def differences(before: Side, after: Side, place: str) -> list[Difference]:
+    """Each size that both sides have."""
+    olds, news = before.sizes(place), after.sizes(place)
+    return [_difference(name, olds[name], news[name], place) for name in olds if name in news]
+
+
+def _sizes(report: RunReport, place: str) -> Iterator[tuple[str, int]]:
+    if place == "device":
+        yield PEAK, max(device.peak_allocated_bytes for device in report.device)
+    else:
+        yield PEAK, report.host.rss_peak_bytes
+    parts = report.breakdown.sizes()
+    if report.breakdown.parameters:
+        yield from parts.items()
+    if place == "host":
+        yield WORKERS, report.host.workers_peak_bytes
+    phases: dict[str, int] = {}
+    for peak in report.peaks:
+        if (peak.where == "host") == (place == "host"):
+            phases[peak.phase] = max(peak.bytes, phases.get(peak.phase, 0))
+    yield from ((f"in {phase}", size) for phase, size in phases.items())
+
+
+def _difference(name: str, before: Sequence[int], after: Sequence[int], place: str) -> Difference:
+    old, new = statistics.fmean(before), statistics.fmean(after)
+    frac, least = _tolerance(name, place)
+    unsure = max(least, frac * max(old, new))
+    if len(before) > 1 and len(after) > 1:
+        spread = math.sqrt(statistics.variance(before) / len(before) + statistics.variance(after) / len(after))
+        # A few runs tell little of their own spread
+        unsure = max(_quantile(len(before) + len(after) - 2) * spread, unsure / 4)
+    return Difference(name, old, new, new - old - unsure, new - old + unsure)
+
+
+def _tolerance(name: str, place: str) -> tuple[float, int]:
+    if name in _EXACT_PARTS:
+        return _COUNTED
+    if place == "device":
+        return _ON_DEVICE
+    return _RISE if name == "activations" else _RESIDENT
+
+
+def _quantile(freedom: int) -> float:
+    """Student's t for 99 % on both sides; rounded up."""
+    return next(value for most, value in _STUDENT if most <= freedom)

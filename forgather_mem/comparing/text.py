@@ -1,0 +1,174 @@
+"""A comparison for people: the verdict, then tables; as text of a terminal, or as Markdown for a pull request."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from forgather_mem.comparing.side import LEAK, PEAK, WORKERS, Difference
+from forgather_mem.comparing.verdict import Changed, Comparison, Grown
+from forgather_mem.telemetry.report import LeakReport
+from forgather_mem.units import format_bytes, format_duration
+
+WIDTH = 80
+_MOST_SETTINGS = 12
+_MOST_CAUSES = 3
+_LEAST_SHOWN = 2**20
+_WORDS = {
+    WORKERS: "memory of data workers",
+    LEAK: "a leak",
+    "other": "memory outside of model, optimizer and activations",
+    "evaluate": "memory of evaluations",
+    "save": "memory of checkpoints",
+    "optimizer": "the optimizer's state",
+}
+
+Table = list[tuple[str, ...]]
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """The comparison in 80 columns, without a newline at its end."""
+    lines = [textwrap.fill(sentence, WIDTH, subsequent_indent="  ") for sentence in sentences(comparison)]
+    for rows in _tables(comparison):
+        lines += ["", *_columns(rows)]
+    return "\n".join(lines)
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """The comparison for a pull request, without a newline at its end."""
+    first, *others = sentences(comparison)
+    lines = [f"**{_escape(first)}**", "", *(f"{_escape(sentence)}  " for sentence in others)]
+    for header, *rows in _tables(comparison):
+        lines += ["", _row(header), _row(["---", *["---:"] * (len(header) - 1)]), *map(_row, rows)]
+    return "\n".join(lines)
+
+
+def sentences(comparison: Comparison) -> list[str]:
+    """What is known of the difference, the verdict first."""
+    told = [_verdict(comparison)]
+    for grown in comparison.grown:
+        if grown.causes:
+            told.append(f"{grown.part}: {'; '.join(map(_cause, grown.causes[:_MOST_CAUSES]))}")
+    told += [f"new leak: {_leak(leak)}" for leak in comparison.new_leaks]
+    told += [f"leak gone: {_leak(leak)}" for leak in comparison.gone_leaks]
+    before, after = comparison.before, comparison.after
+    if before.steps != after.steps:
+        told.append(f"steps: {before.steps:,} and {after.steps:,}; what grows over steps differs for that alone")
+    for side in (before, after):
+        if not side.first.run.settings:
+            told.append(f"{side.name} has no settings: it is of an older version, or ended before its first step")
+    return told
+
+
+def _verdict(comparison: Comparison) -> str:
+    name, peak, grown = comparison.after.name, comparison.peak, comparison.grown
+    where = f"at the peak ({comparison.place})"
+    if not grown and not peak.is_sure:
+        return (
+            f"No difference can be told: {name} takes {_more(peak.bytes)} {where}, "
+            f"and {format_bytes(peak.high - peak.bytes)} more or less is what equal runs differ by."
+        )
+    if not peak.is_sure:
+        return f"{name} takes as much {where}, but {', '.join(_part(one) for one in grown[:3])}."
+    text = f"{name} takes {_more(peak.bytes)} {where}"
+    if not grown:
+        return f"{text}; no part explains it."
+    first, share = grown[0], grown[0].bytes / peak.bytes if peak.bytes else 0.0
+    if 0.8 <= share <= 1.25:
+        return f"{text}, nearly all of it {_WORDS.get(first.part, first.part)}{_phase(first)}."
+    return f"{text}: {', '.join(_part(one) for one in grown[:3])}."
+
+
+def _part(grown: Grown) -> str:
+    return f"{_WORDS.get(grown.part, grown.part)} {_signed(grown.bytes)}{_phase(grown)}"
+
+
+def _phase(grown: Grown) -> str:
+    if not grown.phase or grown.phase in (grown.part, "optimizer"):
+        return ""
+    return ", there since before the first step" if grown.phase == "startup" else f" in {grown.phase}"
+
+
+def _cause(setting: Changed) -> str:
+    name = setting.name.removeprefix("arguments.")
+    return f"{name} {setting.after or 'none'} instead of {setting.before or 'none'}"
+
+
+def _leak(leak: LeakReport) -> str:
+    holder = leak.suspects[0].held_by if leak.suspects else None
+    line = leak.suspects[0].allocated_at if leak.suspects else None
+    return f"{format_bytes(leak.bytes_per_step)} a step" + "".join(f", {one}" for one in (holder, line) if one)
+
+
+def _tables(comparison: Comparison) -> Iterator[Table]:
+    names = (comparison.before.name, comparison.after.name)
+    shown = [one for one in comparison.differences if max(one.before, one.after) >= _LEAST_SHOWN]
+    yield [("memory", *names, "difference"), *map(_size_row, shown)]
+    costs = _costs(comparison)
+    if costs:
+        yield [("cost", *names, ""), *costs]
+    for title, changes in (("setting", comparison.settings), ("version", comparison.versions)):
+        rows = [(one.name, one.before or "", one.after or "", "") for one in changes[:_MOST_SETTINGS]]
+        if len(changes) > _MOST_SETTINGS:
+            rows.append((f"{len(changes) - _MOST_SETTINGS} more: --json", "", "", ""))
+        if rows:
+            yield [(title, *names, ""), *rows]
+
+
+def _size_row(one: Difference) -> tuple[str, ...]:
+    said = _signed(one.bytes) if one.is_sure else "can't tell" if abs(one.bytes) >= _LEAST_SHOWN else "="
+    name = "peak" if one.name == PEAK else one.name
+    return name, format_bytes(one.before), format_bytes(one.after), said
+
+
+def _costs(comparison: Comparison) -> Table:
+    sides = [side.first for side in (comparison.before, comparison.after)]
+    pauses = [report.gc.pause_total_s for report in sides]
+    rows: Table = []
+    if max(pauses) >= 0.1:
+        rows.append(("collector's pauses", *map(format_duration, pauses), ""))
+    for what in ("collect", "clear", "trim"):
+        spent = [sum(row.time_s for row in report.ledger if row.what == what) for report in sides]
+        calls = [sum(row.calls for row in report.ledger if row.what == what) for report in sides]
+        if any(calls):
+            each = [f"{number:,} x, {format_duration(time_s)}" for number, time_s in zip(calls, spent, strict=True)]
+            rows.append((what, *each, ""))
+    return rows
+
+
+def _columns(rows: Table) -> Iterator[str]:
+    """Rows in columns; the first to the left, the others to the right, each cut where there is no room."""
+    least = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    room = WIDTH - 2 * (len(least) - 1)
+    while sum(least) > room:
+        widest = max(range(len(least)), key=least.__getitem__)
+        least[widest] -= 1
+    for row in rows:
+        cells = [_cut(cell, width) for cell, width in zip(row, least, strict=True)]
+        padded = [
+            cells[0].ljust(least[0]),
+            *(cell.rjust(width) for cell, width in zip(cells[1:], least[1:], strict=True)),
+        ]
+        yield "  ".join(padded).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"...{text[len(text) - width + 3 :]}"
+
+
+def _signed(num_bytes: float) -> str:
+    return f"{'+' if num_bytes >= 0 else '-'}{format_bytes(abs(num_bytes))}"
+
+
+def _more(num_bytes: float) -> str:
+    return f"{format_bytes(abs(num_bytes))} {'more' if num_bytes >= 0 else 'less'}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(_escape, cells))} |"
+
+
+def _escape(text: str) -> str:
+    for mark in "\\`*_<>|[]":
+        text = text.replace(mark, f"\\{mark}")
+    return " ".join(text.split())

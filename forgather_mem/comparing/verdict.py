@@ -1,0 +1,213 @@
+"""What a comparison says: the part that explains the difference, its phase, and the settings that may be the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+
+from forgather_mem.comparing.side import LEAK, PEAK, WORKERS, Difference, Side, differences
+from forgather_mem.telemetry.events import STEP_PHASES
+from forgather_mem.telemetry.report import LeakReport
+
+_PHASE = "in "
+# A part explains the difference alone from this fraction of it on
+_NEARLY_ALL = 0.8
+# What freed tensors leave resident is up to so many times as large as a part
+_GOES_ALONG = 4.0
+_ABOUT_BATCHES = ("arguments.per_device_train_batch_size", "batch.", "arguments.max_length", "arguments.max_seq_length")
+# Settings that decide how large a part is, most likely first
+_CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "parameters": ("model.dtype", "model.parameters", "model."),
+    "gradients": ("model.trained_parameters", "model.dtype", "model.parameters", "arguments.fsdp"),
+    "optimizer": ("optimizer", "arguments.optim", "model.trained_parameters", "model.dtype"),
+    "activations": (
+        "model.attn_implementation", "model.gradient_checkpointing", "arguments.gradient_checkpointing",
+        "arguments.activation_checkpointing", *_ABOUT_BATCHES, "model.dtype", "arguments.bf16", "arguments.fp16",
+        "arguments.torch_compile", "arguments.gradient_accumulation_steps", "model.",
+    ),
+    WORKERS: ("arguments.dataloader_",),
+    "evaluate": ("arguments.per_device_eval", "arguments.eval_", "arguments.prediction_", "arguments.batch_eval"),
+    "save": ("arguments.save_", "arguments.load_best"),
+    "cached": ("environment.PYTORCH", "arguments.torch_empty_cache_steps"),
+})  # fmt: skip
+# What else may change any part
+_ANY = ("environment.", "threads")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """A setting or a version that differs; None where one side does not have it."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grown:
+    """What explains a difference, most first.
+
+    Attributes:
+        part: "activations", "optimizer", "data workers", "leak", ...; a phase outside of the steps by its own name.
+        phase: Where it shows; "" where it is in all of them.
+        bytes: Its difference.
+        causes: The settings that differ and decide about it, most likely first.
+    """
+
+    part: str
+    phase: str
+    bytes: float
+    causes: Sequence[Changed]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two sides, and what is known of the difference.
+
+    Attributes:
+        place: The memory that is compared: "host" or "device".
+        differences: Of the peak, the parts and the phases.
+        grown: The explanations that are sure; empty where nothing is.
+        settings, versions: All that differ.
+        new_leaks, gone_leaks: Leaks that only one side has.
+    """
+
+    before: Side
+    after: Side
+    place: str
+    differences: Sequence[Difference]
+    grown: Sequence[Grown]
+    settings: Sequence[Changed]
+    versions: Sequence[Changed]
+    new_leaks: Sequence[LeakReport]
+    gone_leaks: Sequence[LeakReport]
+
+    @property
+    def peak(self) -> Difference:
+        """The difference of the peaks."""
+        return next(one for one in self.differences if one.name == PEAK)
+
+    @property
+    def growth(self) -> float:
+        """By which fraction of the smaller side's peak it has surely grown; negative if it has surely shrunk."""
+        surely = self.peak.low if self.peak.bytes > 0 else self.peak.high
+        parts = sum(one.bytes for one in self.grown if one.part not in (WORKERS, LEAK))
+        sure = surely if self.peak.is_sure else parts
+        return sure / self.peak.before if self.peak.before else 0.0
+
+
+def comparison_of(before: Side, after: Side) -> Comparison:
+    """The comparison of two sides, on the device if both have used one."""
+    place = before.place if before.place == after.place else "host"
+    found = differences(before, after, place)
+    settings = changed(before.first.run.settings, after.first.run.settings)
+    old, new = before.leak, after.leak
+    is_same = old is not None and new is not None and _signature(old) == _signature(new)
+    return Comparison(
+        before=before,
+        after=after,
+        place=place,
+        differences=found,
+        grown=_known_first(list(_grown(before, after, found, settings))),
+        settings=settings,
+        versions=changed(before.first.run.versions, after.first.run.versions),
+        new_leaks=[] if new is None or is_same else [new],
+        gone_leaks=[] if old is None or is_same else [old],
+    )
+
+
+def to_json(comparison: Comparison) -> dict[str, object]:
+    """All numbers of it, in bytes, for JSON."""
+    return {
+        "schema": 1,
+        "before": comparison.before.name,
+        "after": comparison.after.name,
+        "place": comparison.place,
+        "growth": comparison.growth,
+        "explained_by": [asdict(one) for one in comparison.grown],
+        "differences": [{**asdict(one), "sure": one.is_sure} for one in comparison.differences],
+        "settings": [asdict(one) for one in comparison.settings],
+        "versions": [asdict(one) for one in comparison.versions],
+        "new_leaks": [asdict(one) for one in comparison.new_leaks],
+        "gone_leaks": [asdict(one) for one in comparison.gone_leaks],
+    }
+
+
+def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[Changed]:
+    """What differs of these; nothing where one side has told nothing at all."""
+    if not before or not after:
+        return []
+    names = [*before, *(name for name in after if name not in before)]
+    return [
+        Changed(name=name, before=before.get(name), after=after.get(name))
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _grown(before: Side, after: Side, found: Sequence[Difference], settings: Sequence[Changed]) -> Iterator[Grown]:
+    """The parts that surely differ, and the phases outside of the steps that do so by more than those parts."""
+    by_name = {one.name: one for one in found}
+    explained = 0.0
+    for name, one in by_name.items():
+        if one.is_sure and name not in (PEAK, "other") and not name.startswith(_PHASE):
+            explained += one.bytes
+            yield Grown(part=name, phase=_phase_of(name, by_name), bytes=one.bytes, causes=_causes(name, settings))
+    leaked = _leaked(after) - _leaked(before)
+    if leaked:
+        explained += leaked
+        yield Grown(part=LEAK, phase="", bytes=leaked, causes=())
+    in_steps = [one.bytes for name, one in by_name.items() if name.removeprefix(_PHASE) in STEP_PHASES]
+    for phase in ("evaluate", "save"):
+        rest = by_name.get(f"{_PHASE}{phase}")
+        if rest is not None and rest.is_sure and abs(rest.bytes) > 2 * max(map(abs, [*in_steps, explained]), default=0):
+            yield Grown(part=phase, phase=phase, bytes=rest.bytes, causes=_causes(phase, settings))
+            return
+    other = by_name.get("other")
+    if other is not None and other.is_sure and by_name[PEAK].is_sure and abs(other.bytes) > abs(leaked):
+        bytes_ = other.bytes - leaked
+        yield Grown(part="other", phase=_first_phase(by_name, bytes_), bytes=bytes_, causes=_causes("other", settings))
+
+
+def _known_first(grown: list[Grown]) -> list[Grown]:
+    """The largest first; what is outside of all parts follows parts that are not small beside it: it goes along."""
+    most = max((abs(one.bytes) for one in grown if one.part != "other"), default=0.0)
+
+    def size(one: Grown) -> float:
+        goes_along = one.part == "other" and abs(one.bytes) < _GOES_ALONG * most
+        return 0.0 if goes_along else abs(one.bytes)
+
+    return sorted(grown, key=size, reverse=True)
+
+
+def _leaked(side: Side) -> float:
+    leak = side.leak
+    return 0.0 if leak is None else leak.bytes_per_step * max(0, side.steps - leak.since_step)
+
+
+def _phase_of(part: str, by_name: Mapping[str, Difference]) -> str:
+    """The phase in which a part is largest."""
+    if part == "activations":
+        passes = [by_name[name] for name in ("in forward", "in backward") if name in by_name]
+        return max(passes, key=lambda one: one.after).name.removeprefix(_PHASE) if passes else "forward"
+    return {"gradients": "backward", "optimizer": "optimizer"}.get(part, "")
+
+
+def _first_phase(by_name: Mapping[str, Difference], wanted: float) -> str:
+    """The first phase whose peak differs by most of that: from there on it is held."""
+    for name, one in by_name.items():
+        if name == "in startup" and one.is_sure and one.bytes / wanted > 1 - _NEARLY_ALL / 2:
+            return "startup"
+    return ""
+
+
+def _causes(part: str, settings: Sequence[Changed]) -> list[Changed]:
+    found: list[Changed] = []
+    for wanted in (*_CAUSES.get(part, ()), *_ANY):
+        found += [one for one in settings if one.name.startswith(wanted) and one not in found]
+    return found
+
+
+def _signature(leak: LeakReport) -> tuple[str | None, ...]:
+    return tuple(suspect.signature or suspect.held_by for suspect in leak.suspects[:1]) or (leak.where,)

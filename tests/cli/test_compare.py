@@ -1,0 +1,95 @@
+"""`forgather-mem compare`, as a person types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from forgather_mem.reporting.build import write_report
+from tests.comparing.runs import run
+
+OLD, NEW = {"arguments.optim": "sgd"}, {"arguments.optim": "adamw_torch"}
+
+
+def compare(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("FORGATHER_MEM", "COLUMNS"))}
+    command = [sys.executable, "-m", "forgather_mem", "compare", *arguments]
+    return subprocess.run(command, cwd=folder, env=kept, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_report(run(500, settings=OLD, optimizer=0), tmp_path / "old" / "forgather_mem" / "20261120-120000")
+    write_report(run(560, settings=NEW, optimizer=60), tmp_path / "new")
+    write_report(run(561, settings=NEW, optimizer=60), tmp_path / "new2")
+    write_report(run(502, settings=OLD, optimizer=0), tmp_path / "same")
+    return tmp_path
+
+
+def test_the_part_and_the_setting_stand_first(folder: Path) -> None:
+    done = compare(folder, "old", "new")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[:3] == [
+        "new takes 60.0 MiB more at the peak (host), nearly all of it the optimizer's",
+        "  state.",
+        "optimizer: optim adamw_torch instead of sgd",
+    ]
+
+
+def test_each_is_compared_with_the_first_and_several_runs_may_be_one_side(folder: Path) -> None:
+    done = compare(folder, "old,same", "new/report.json,new2", "same", "--json")
+    first, second = json.loads(done.stdout)
+    assert (first["before"], first["after"]) == ("old and 1 more", "new/report.json and 1 more")
+    assert [one["part"] for one in first["explained_by"]] == ["optimizer"]
+    assert (second["after"], second["explained_by"]) == ("same", [])
+
+
+def test_as_markdown_it_can_be_pasted(folder: Path) -> None:
+    lines = compare(folder, "old", "new", "--markdown").stdout.splitlines()
+    assert lines[0].startswith("**new takes 60.0 MiB more at the peak")
+    assert "| optimizer | 0 B | 60.0 MiB | +60.0 MiB |" in lines
+
+
+@pytest.mark.parametrize(
+    ("after", "limit", "code"),
+    [("new", "growth:2%", 3), ("new", "growth:20%", 0), ("same", "growth:0%", 0), ("new2", "growth:0.05", 3)],
+)
+def test_growth_above_the_limit_ends_with_3(folder: Path, after: str, limit: str, code: int) -> None:
+    done = compare(folder, "old", after, "--fail-on", limit)
+    assert done.returncode == code
+    assert (f"--fail-on {limit}: memory has grown by at least " in done.stderr) == bool(code)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["old"], 2, "give two runs or more"),
+        (["old", "nowhere"], 1, "there is no folder 'nowhere'"),
+        (["old", "ne"], 1, "did you mean"),
+        (["old", "notes.json"], 1, "'notes.json' is no report of a run"),
+        (["old", "new", "--fail-on", "growth:much"], 2, "--fail-on 'growth:much' is no limit"),
+        (["old", "new", "--fail-on", "leak"], 2, "give one like growth:2%"),
+        (["old", "new", "--fail-on", "growth:-1%"], 2, "is no limit"),
+        (["old", ","], 1, "there is no folder ','"),
+    ],
+)
+def test_a_mistake_is_explained(folder: Path, arguments: list[str], code: int, message: str) -> None:
+    (folder / "notes.json").write_text("[]")
+    done = compare(folder, *arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_without_settings_is_compared_and_it_says_so(folder: Path) -> None:
+    bare = run(500)
+    write_report(replace(bare, run=replace(bare.run, settings={})), folder / "older")
+    done = compare(folder, "older", "new")
+    assert "older has no settings" in " ".join(done.stdout.split())
+    assert done.returncode == 0

@@ -1,0 +1,50 @@
+"""How far two sides may be apart and still be of the same kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from forgather_mem.comparing.side import differences
+from tests.comparing.runs import MIB, on_device, run, side
+
+
+def sure(before: list[float], after: list[float]) -> bool:
+    found = differences(side("a", *map(run, before)), side("b", *map(run, after)), "host")
+    return next(one for one in found if one.name == "peak").is_sure
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ([500], [505], False),  # two equal runs differ by that
+        ([500], [520], True),
+        ([500], [480], True),
+        ([500, 501, 500], [506, 507, 506], True),  # what one run can't tell, three can
+        ([500, 540, 505], [520, 500, 545], False),  # these say themselves how far they are apart
+        ([500, 540], [560, 500], False),
+        ([500, 500, 500], [500, 500, 500], False),
+    ],
+)
+def test_a_difference_is_sure_beyond_what_equal_runs_differ_by(
+    before: list[float], after: list[float], expected: bool
+) -> None:
+    assert sure(before, after) is expected
+
+
+def test_parts_that_are_counted_tensor_by_tensor_are_told_to_a_fraction_of_a_percent() -> None:
+    found = differences(side("a", run()), side("b", run(optimizer=24.1, gradients=12.001)), "host")
+    told = {one.name: one for one in found}
+    assert (told["optimizer"].is_sure, told["gradients"].is_sure, told["parameters"].bytes) == (True, False, 0)
+    assert told["optimizer"].bytes == pytest.approx(0.1 * MIB, abs=2)
+
+
+def test_what_only_one_side_has_is_left_out() -> None:
+    found = differences(side("a", run()), side("b", run(phases={"evaluate": 700})), "host")
+    assert "in evaluate" not in [one.name for one in found]
+
+
+def test_a_side_is_on_the_device_only_if_all_its_runs_are() -> None:
+    both = side("a", on_device(1000), on_device(1010))
+    assert (both.place, side("b", on_device(1000), run()).place) == ("device", "host")
+    assert both.sizes("device")["peak"] == [1000 * MIB, 1010 * MIB]
+    assert both.sizes("device")["in backward"] == [1000 * MIB, 1010 * MIB]

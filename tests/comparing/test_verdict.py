@@ -1,0 +1,92 @@
+"""Which part and which setting explain a difference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from forgather_mem.comparing.verdict import Comparison, comparison_of, to_json
+from forgather_mem.telemetry.report import RunReport
+from tests.comparing.runs import MIB, leaking, on_device, run, side
+
+
+def compared(before: RunReport, after: RunReport) -> Comparison:
+    return comparison_of(side("a", before), side("b", after))
+
+
+def explained(**changes: Any) -> list[tuple[str, str]]:
+    settings = changes.pop("settings", {"model.dtype": "float32"})
+    return [(one.part, one.phase) for one in compared(run(), run(settings=settings, **changes)).grown]
+
+
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        ({"peak": 580, "activations_peak": 156}, ("activations", "backward")),
+        ({"peak": 580, "activations_peak": 156, "phases": {"forward": 590}}, ("activations", "forward")),
+        ({"peak": 500, "optimizer": 4}, ("optimizer", "optimizer")),
+        ({"peak": 512, "gradients": 24}, ("gradients", "backward")),
+        ({"peak": 500, "workers": 300}, ("data workers", "")),
+        ({"peak": 680, "leak": leaking()}, ("leak", "")),
+        ({"peak": 700, "phases": {"startup": 550}}, ("other", "startup")),
+        ({"peak": 700}, ("other", "")),
+    ],
+    ids=["activations", "forward", "optimizer", "gradients", "workers", "leak", "startup", "other"],
+)
+def test_the_part_that_differs_most_stands_first(changes: dict[str, Any], first: tuple[str, str]) -> None:
+    assert explained(**changes)[0] == first
+
+
+def test_an_evaluation_that_takes_more_than_the_steps_is_named() -> None:
+    before, after = run(phases={"evaluate": 450}), run(phases={"evaluate": 495}, peak=500)
+    assert [one.part for one in compared(before, after).grown] == ["evaluate"]
+
+
+def test_of_equal_runs_nothing_is_said() -> None:
+    found = compared(run(500), run(504, activations_peak=73))
+    assert (found.grown, found.growth, found.settings, found.new_leaks) == ([], 0.0, [], [])
+
+
+def test_settings_are_causes_of_the_parts_that_they_decide_about_the_likeliest_first() -> None:
+    old = {"arguments.optim": "adamw_torch", "batch.length": "128", "model.attn_implementation": "sdpa"}
+    new = {"arguments.optim": "sgd", "batch.length": "256", "model.attn_implementation": "eager", "threads": "2"}
+    found = compared(run(settings=old), run(556, settings=new, activations_peak=156, optimizer=0))
+    causes = {one.part: [cause.name for cause in one.causes] for one in found.grown}
+    assert causes == {
+        "activations": ["model.attn_implementation", "batch.length", "threads"],
+        "optimizer": ["arguments.optim", "threads"],
+    }
+    assert [(one.name, one.before, one.after) for one in found.settings][-1] == ("threads", None, "2")
+
+
+def test_a_leak_is_new_gone_or_the_same() -> None:
+    def told(before: RunReport, after: RunReport) -> tuple[int, int]:
+        found = compared(before, after)
+        return len(found.new_leaks), len(found.gone_leaks)
+
+    leaks, others = run(680, leak=leaking()), run(680, leak=leaking("Trainer.cache"))
+    assert (told(run(), leaks), told(leaks, run()), told(leaks, leaks), told(leaks, others)) == (
+        (1, 0), (0, 1), (0, 0), (1, 1),
+    )  # fmt: skip
+
+
+def test_growth_is_that_of_the_peak_or_of_the_parts_where_the_peak_can_not_tell() -> None:
+    assert compared(run(), run(600)).growth == pytest.approx(0.2, abs=0.05)
+    assert compared(run(), run(400)).growth < 0
+    assert compared(run(optimizer=100), run(optimizer=105)).growth == pytest.approx(0.01)
+    assert compared(run(), run(workers=300)).growth == 0.0
+
+
+def test_a_device_is_compared_where_both_have_used_one() -> None:
+    found = compared(on_device(1000), on_device(1200))
+    assert (found.place, found.peak.bytes, found.peak.is_sure) == ("device", 200 * MIB, True)
+    assert compared(on_device(1000), run()).place == "host"
+
+
+def test_as_json_it_has_all_differences() -> None:
+    told: Any = to_json(compared(run(), run(580, activations_peak=156, versions={"torch": "2.14.0"})))
+    assert told["explained_by"][0]["part"] == "activations"
+    assert told["differences"][0]["name"] == "peak"
+    assert told["differences"][0]["sure"] is True
+    assert told["versions"] == [{"name": "torch", "before": "2.13.0", "after": "2.14.0"}]
