@@ -41,7 +41,7 @@ def compare(
     if len(runs) < 2:
         complain("compare: give two runs or more", "forgather-mem compare BEFORE AFTER")
         raise typer.Exit(USAGE)
-    first, *others = [_side(run) for run in runs]
+    first, *others = [_side(run, name) for run, name in zip(runs, _names(runs), strict=True)]
     found = [comparison_of(first, other) for other in others]
     if as_json:
         print(json.dumps([to_json(one) for one in found], indent=1, allow_nan=False))
@@ -53,12 +53,22 @@ def compare(
         raise typer.Exit(_GREW)
 
 
-def _side(argument: str) -> Side:
+def _names(runs: list[str]) -> list[str]:
+    """The end of each path, as much of it as tells them apart."""
+    paths = [Path(run.split(",")[0].removesuffix("/report.json")).parts for run in runs]
+    for length in range(1, max(map(len, paths), default=0) + 1):
+        names = ["/".join(parts[-length:]) for parts in paths]
+        if len(set(names)) == len(names):
+            return names
+    return runs
+
+
+def _side(argument: str, name: str) -> Side:
     from forgather_mem.comparing.side import Side
 
     parts = [part for part in argument.split(",") if part]
     paths = parts if parts and not Path(argument).exists() else [argument]
-    name = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+    name = name if len(paths) == 1 else f"{name} and {len(paths) - 1} more"
     return Side(name=name, reports=[_report(path) for path in paths])
 
 

@@ -29,10 +29,13 @@ _CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     WORKERS: ("arguments.dataloader_",),
     "evaluate": ("arguments.per_device_eval", "arguments.eval_", "arguments.prediction_", "arguments.batch_eval"),
     "save": ("arguments.save_", "arguments.load_best"),
-    "cached": ("environment.PYTORCH", "arguments.torch_empty_cache_steps"),
+    "other": ("actions.", "arguments.dataloader_"),
+    "cached": ("actions.clear", "environment.PYTORCH", "arguments.torch_empty_cache_steps"),
 })  # fmt: skip
 # What else may change any part
 _ANY = ("environment.", "threads")
+# So few that differ may be the cause of whatever differs
+_FEW = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +104,7 @@ def comparison_of(before: Side, after: Side) -> Comparison:
     """The comparison of two sides, on the device if both have used one."""
     place = before.place if before.place == after.place else "host"
     found = differences(before, after, place)
-    settings = changed(before.first.run.settings, after.first.run.settings)
+    settings = changed(_settings(before), _settings(after))
     old, new = before.leak, after.leak
     is_same = old is not None and new is not None and _signature(old) == _signature(new)
     return Comparison(
@@ -115,6 +118,14 @@ def comparison_of(before: Side, after: Side) -> Comparison:
         new_leaks=[] if new is None or is_same else [new],
         gone_leaks=[] if old is None or is_same else [old],
     )
+
+
+def _settings(side: Side) -> dict[str, str]:
+    """Those of a run, and which of our own actions ran in it."""
+    settings = dict(side.first.run.settings)
+    if settings:
+        settings |= {f"actions.{row.what}": "on" for row in side.first.ledger if row.calls}
+    return settings
 
 
 def to_json(comparison: Comparison) -> dict[str, object]:
@@ -206,7 +217,7 @@ def _causes(part: str, settings: Sequence[Changed]) -> list[Changed]:
     found: list[Changed] = []
     for wanted in (*_CAUSES.get(part, ()), *_ANY):
         found += [one for one in settings if one.name.startswith(wanted) and one not in found]
-    return found
+    return found or (list(settings) if len(settings) <= _FEW else [])
 
 
 def _signature(leak: LeakReport) -> tuple[str | None, ...]:

@@ -45,7 +45,7 @@ def test_the_part_and_the_setting_stand_first(folder: Path) -> None:
 def test_each_is_compared_with_the_first_and_several_runs_may_be_one_side(folder: Path) -> None:
     done = compare(folder, "old,same", "new/report.json,new2", "same", "--json")
     first, second = json.loads(done.stdout)
-    assert (first["before"], first["after"]) == ("old and 1 more", "new/report.json and 1 more")
+    assert (first["before"], first["after"]) == ("old and 1 more", "new and 1 more")
     assert [one["part"] for one in first["explained_by"]] == ["optimizer"]
     assert (second["after"], second["explained_by"]) == ("same", [])
 
