@@ -95,7 +95,7 @@ class Case(NamedTuple):
 
 CASES = (
     Case("attention", {"attention": "eager"}, "activations", "model.attn_implementation"),
-    Case("dtype", {"dtype": "bfloat16"}, "optimizer", "model.dtype"),
+    Case("dtype", {"dtype": "bfloat16"}, "activations", "model.dtype"),
     Case("optimizer", {"optim": "sgd"}, "optimizer", "optimizer"),
     Case("batch", {"rows": 16}, "activations", "arguments.per_device_train_batch_size"),
     Case("length", {"length": 256}, "activations", "batch.length"),

@@ -34,6 +34,7 @@ _CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType({
 })  # fmt: skip
 # What else may change any part
 _ANY = ("environment.", "threads")
+_OFF = (None, "False", "no", "0", "0.0")
 # So few that differ may be the cause of whatever differs
 _FEW = 3
 
@@ -150,10 +151,11 @@ def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[Changed
     if not before or not after:
         return []
     names = [*before, *(name for name in after if name not in before)]
+    sides = [(name, before.get(name), after.get(name)) for name in names]
     return [
-        Changed(name=name, before=before.get(name), after=after.get(name))
-        for name in names
-        if before.get(name) != after.get(name)
+        Changed(name=name, before=old, after=new)
+        for name, old, new in sides
+        if old != new and not (old in _OFF and new in _OFF)
     ]
 
 
@@ -161,10 +163,9 @@ def _grown(before: Side, after: Side, found: Sequence[Difference], settings: Seq
     """The parts that surely differ, and the phases outside of the steps that do so by more than those parts."""
     by_name = {one.name: one for one in found}
     explained = 0.0
-    for name, one in by_name.items():
-        if one.is_sure and name not in (PEAK, "other") and not name.startswith(_PHASE):
-            explained += one.bytes
-            yield Grown(part=name, phase=_phase_of(name, by_name), bytes=one.bytes, causes=_causes(name, settings))
+    for part, size in _parts(by_name, settings):
+        explained += size
+        yield Grown(part=part, phase=_phase_of(part, by_name), bytes=size, causes=_causes(part, settings))
     leaked = _leaked(after) - _leaked(before)
     if leaked:
         explained += leaked
@@ -177,8 +178,36 @@ def _grown(before: Side, after: Side, found: Sequence[Difference], settings: Seq
             return
     other = by_name.get("other")
     if other is not None and other.is_sure and by_name[PEAK].is_sure and abs(other.bytes) > abs(leaked):
+        if _hides_activations(by_name):
+            return
         bytes_ = other.bytes - leaked
         yield Grown(part="other", phase=_first_phase(by_name, bytes_), bytes=bytes_, causes=_causes("other", settings))
+
+
+def _parts(by_name: Mapping[str, Difference], settings: Sequence[Changed]) -> Iterator[tuple[str, float]]:
+    """The parts that surely differ, and by how much, without "other"."""
+    for name, one in by_name.items():
+        if name in (PEAK, "other") or name.startswith(_PHASE) or not one.is_sure:
+            continue
+        if name == "activations" and _hides_activations(by_name):
+            rest = one.bytes + by_name["other"].bytes
+            if abs(rest) > max(one.high - one.bytes, abs(one.bytes) / 2):
+                yield name if any(_decide(name, setting) for setting in settings) else "other", rest
+            continue
+        yield name, one.bytes
+
+
+def _hides_activations(by_name: Mapping[str, Difference]) -> bool:
+    """Whether what activations gain the rest loses, or the other way round: on the host, where what tensors have freed
+    stays resident, the two can't be told apart once another part differs."""
+    other, activations = by_name.get("other"), by_name.get("activations")
+    if other is None or activations is None or not (other.is_sure and activations.is_sure):
+        return False
+    return other.bytes * activations.bytes < 0
+
+
+def _decide(part: str, setting: Changed) -> bool:
+    return setting.name.startswith(_CAUSES[part])
 
 
 def _known_first(grown: list[Grown]) -> list[Grown]:

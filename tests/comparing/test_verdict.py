@@ -60,6 +60,23 @@ def test_settings_are_causes_of_the_parts_that_they_decide_about_the_likeliest_f
     assert [(one.name, one.before, one.after) for one in found.settings][-1] == ("threads", None, "2")
 
 
+def test_what_activations_gain_and_the_rest_loses_is_one_difference_that_a_setting_assigns() -> None:
+    def first(settings: dict[str, str]) -> list[tuple[str, int]]:
+        found = compared(run(), run(440, activations_peak=96, settings=settings))
+        return [(one.part, round(one.bytes / MIB)) for one in found.grown]
+
+    assert first({"model.dtype": "bfloat16"}) == [("activations", -60)]
+    assert first({"model.dtype": "float32", "threads": "2"}) == [("other", -60)]
+
+
+def test_what_is_off_in_both_does_not_differ() -> None:
+    before = {"model.dtype": "float32", "optimizer.amsgrad": "False", "arguments.dataloader_num_workers": "0"}
+    after = {"model.dtype": "float32", "optimizer.momentum": "0", "arguments.dataloader_num_workers": "2"}
+    assert [one.name for one in compared(run(settings=before), run(settings=after)).settings] == [
+        "arguments.dataloader_num_workers"
+    ]
+
+
 def test_a_leak_is_new_gone_or_the_same() -> None:
     def told(before: RunReport, after: RunReport) -> tuple[int, int]:
         found = compared(before, after)
