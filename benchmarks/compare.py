@@ -126,10 +126,11 @@ def main() -> int:
     asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     asked.add_argument("--pairs", type=int, default=20)
     asked.add_argument("--only", nargs="*", default=None)
+    asked.add_argument("--folder", default=None, help="where the runs are kept; default: nowhere")
     wanted = asked.parse_args()
     cases = [case for case in CASES if wanted.only is None or case.name in wanted.only]
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
+        place = Path(wanted.folder or folder)
         (place / "train.py").write_text(textwrap.dedent(SCRIPT))
         base = _run(place, "base", {})
         misses = sum(not _named(place, base, case) for case in cases)

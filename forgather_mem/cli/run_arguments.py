@@ -69,6 +69,12 @@ def _report(value: str) -> str:
     return os.path.abspath(value)
 
 
+def _baseline(value: str) -> str:
+    if not value.endswith(".json") or not os.path.isdir(os.path.dirname(value) or "."):
+        raise UsageError(f"run: --baseline {value!r}: give a file that ends in .json, in a folder that exists")
+    return os.path.abspath(value)
+
+
 def _verdict(value: str) -> str:
     if value not in VERDICTS:
         raise UsageError(f"run: --fail-on {value!r}: the only value is {', '.join(VERDICTS)}")
@@ -91,6 +97,10 @@ OPTIONS = {
         "fail_on", "leak", "Exit with 3 when the report finds a leak, with 4 when it can't tell.", _verdict
     ),
     "--plan": Option("plan", "", "Plan the Trainer's memory before it trains; the report compares.", str),
+    "--baseline": Option(
+        "baseline", "FILE.json", "Exit with 3 when memory has grown since that file was written.", _baseline
+    ),
+    "--update-baseline": Option("update_baseline", "", "Write what this run takes to the file of --baseline.", str),
     "--max-peak": Option(
         "max_peaks", "host=SIZE|gpu0=SIZE", "Exit with 3 when the peak was higher.", _max_peak, repeats=True
     ),
@@ -128,11 +138,16 @@ class Arguments:
         report: A further path for the report, in addition to its folder.
         fail_on: The verdict that leads to exit code 3; without any verdict it is 4.
         plan: Whether each Trainer is planned before it trains.
+        baseline: The file that memory is compared with.
+        update_baseline: Whether that file is written instead.
         max_peaks: Place ("host", "gpu0") and size of each `--max-peak`.
         words: The words of the command.
     """
 
-    __slots__ = ("allow", "fail_on", "max_peaks", "plan", "report", "settings", "template", "words")
+    __slots__ = (
+        "allow", "baseline", "fail_on", "max_peaks", "plan", "report", "settings", "template", "update_baseline",
+        "words",
+    )  # fmt: skip
 
     def __init__(self, words: Sequence[str]) -> None:
         self.template: str | None = None
@@ -140,7 +155,9 @@ class Arguments:
         self.allow: list[str] = []
         self.report: str | None = None
         self.fail_on: str | None = None
-        self.plan = False
+        self.plan: bool = False
+        self.update_baseline: bool = False
+        self.baseline: str | None = None
         self.max_peaks: list[tuple[str, str]] = []
         rest = list(words)
         while rest and rest[0].startswith("-") and rest[0] not in _OF_PYTHON:
@@ -171,6 +188,15 @@ class Arguments:
                 "for example: forgather-mem run train.py; or -m module; or torchrun, accelerate launch, ...",
             )
         self.words = rest
+        self._find_baseline()
+
+    def _find_baseline(self) -> None:
+        if self.update_baseline and self.baseline is None:
+            raise UsageError("run: --update-baseline needs --baseline FILE.json, the file to write")
+        if self.baseline is not None:
+            self.plan = True  # which counts each tensor
+            if not self.update_baseline and not os.path.exists(self.baseline):
+                raise UsageError(f"run: there is no file {self.baseline!r}", "--update-baseline writes it")
 
 
 def command_of(words: Sequence[str]) -> Command:

@@ -16,6 +16,7 @@ from forgather_mem.cli.run_arguments import Arguments, Command
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import ForgatherMemError
 from forgather_mem.files import is_real_folder, write_chosen_file
+from forgather_mem.launch.against_baseline import against_baseline
 from forgather_mem.launch.last_error import add_last_error
 from forgather_mem.launch.launcher_word import word_of
 from forgather_mem.launch.sampler import Sampler
@@ -73,6 +74,9 @@ def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: 
         _write_where_wanted(reports[-1], arguments.report)
     broken = list(_broken_limits(reports, arguments))
     undecided = [] if broken else list(_undecided(reports, arguments))
+    if arguments.baseline is not None and ended.code == 0:
+        grown, missing = against_baseline(arguments.baseline, reports, _print, update=arguments.update_baseline)
+        broken, undecided = [*broken, *grown], [*undecided, *missing]
     for sentence in broken or [*undecided, *_limits_not_judged(reports, arguments)]:
         _print(f"forgather-mem: {sentence}")
     return BROKEN if broken else UNDECIDED if undecided else 0

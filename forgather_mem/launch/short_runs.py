@@ -29,7 +29,7 @@ def asks_for_help(command: Command) -> bool:
 
 def is_worth_a_report(folder: str | None, arguments: Arguments, command: Command, ended: Ended) -> bool:
     """Whether anything was trained, went wrong in a way that memory may explain, lasted, or was asked for."""
-    if arguments.report or arguments.fail_on or arguments.max_peaks:
+    if arguments.report or arguments.fail_on or arguments.max_peaks or arguments.baseline:
         return True
     if ended.code is None or ended.code > _OF_A_SIGNAL or _has_told_something(folder):
         return True

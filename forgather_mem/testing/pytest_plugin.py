@@ -1,14 +1,51 @@
-"""The pytest fixture `assert_no_growth`: fails if repeated calls leave ever more memory behind.
+"""For pytest: `limit_peak` and `limit_growth` mark what a test may take, the fixture `memory` measures a block of it.
 
-Nothing but pytest is imported until a test uses it.
+`assert_no_growth` fails if repeated calls leave ever more memory behind. Nothing but pytest is imported until a test
+uses one of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+import gc
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
+
+if TYPE_CHECKING:
+    from forgather_mem.system.usage import Span, UsageSpan
+
+_MARKERS = (
+    'limit_peak(size): fails if the test takes more than "200 MiB" at its peak, above what there was before',
+    'limit_growth(size): fails if the test leaves more than "1 MiB" behind, after a garbage collection',
+)
+
+
+class UsedMemory:
+    """What a block took, in bytes; of the device if it was used, else resident memory of the host.
+
+    Attributes:
+        span: Host and device from its start to its end; None while it runs.
+    """
+
+    def __init__(self) -> None:
+        self.span: UsageSpan | None = None
+
+    @property
+    def peak_bytes(self) -> int:
+        """The peak above what there was at the start."""
+        return max((one.peak_bytes - one.start_bytes for one in self._spans()), default=0)
+
+    @property
+    def left_bytes(self) -> int:
+        """What there was more at the end than at the start; negative if memory was freed."""
+        return max((one.consumed_bytes for one in self._spans()), default=0)
+
+    def _spans(self) -> list[Span]:
+        if self.span is None:
+            return []
+        return [self.span.host] if self.span.device is None else [self.span.device]
 
 
 class NoGrowth(Protocol):
@@ -43,3 +80,68 @@ def assert_no_growth() -> NoGrowth:
             pytest.fail(text)
 
     return check
+
+
+@pytest.fixture
+def memory() -> Callable[[], AbstractContextManager[UsedMemory]]:
+    """Measures a block: `with memory() as used: ...`, then `used.peak_bytes` and `used.left_bytes`."""
+    return _measured
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in _MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    peak, growth = _limit(item, "limit_peak"), _limit(item, "limit_growth")
+    if peak is None and growth is None:
+        return (yield)
+    before_bytes = _allocated_bytes() if growth is not None else 0
+    with _measured() as used:
+        result = yield
+    if peak is not None:
+        _check("limit_peak", "the test took", used.peak_bytes, peak)
+    if growth is not None:
+        _check("limit_growth", "the test left", _allocated_bytes() - before_bytes, growth)
+    return result
+
+
+@contextmanager
+def _measured() -> Iterator[UsedMemory]:
+    from forgather_mem.system.usage import UsageWindow
+
+    used, window = UsedMemory(), UsageWindow.open()
+    try:
+        yield used
+    finally:
+        used.span = window.close()
+
+
+def _limit(item: pytest.Item, name: str) -> int | None:
+    from forgather_mem.units import parse_bytes
+
+    marker = item.get_closest_marker(name)
+    if marker is None:
+        return None
+    try:
+        (size,) = marker.args
+        return parse_bytes(size)
+    except ValueError as error:
+        pytest.fail(f'{item.nodeid}: @pytest.mark.{name} takes one size, such as "200 MiB": {error}', pytrace=False)
+
+
+def _check(name: str, what: str, num_bytes: int, limit_bytes: int) -> None:
+    from forgather_mem.units import format_bytes
+
+    if num_bytes > limit_bytes:
+        text = f"{what} {format_bytes(num_bytes)}, over {name}({format_bytes(limit_bytes)})"
+        pytest.fail(text, pytrace=False)
+
+
+def _allocated_bytes() -> int:
+    from forgather_mem.diagnose.leaks.sizes import allocated_bytes
+
+    gc.collect()
+    return int(allocated_bytes())

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -53,3 +57,71 @@ def test_too_few_calls_are_refused(assert_no_growth: NoGrowth) -> None:
 def test_loading_the_plugin_loads_no_torch() -> None:
     code = "import sys, forgather_mem.testing.pytest_plugin; sys.exit('torch' in sys.modules or 'yaml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+MARKED = """
+import gc
+import pytest
+import torch
+
+KEPT = []
+
+@pytest.mark.limit_peak("40 MiB")
+def test_peak_is_kept():
+    torch.ones(2**20)
+
+@pytest.mark.limit_peak("40 MiB")
+def test_peak_is_broken():
+    torch.ones(25 * 2**20)
+
+@pytest.mark.limit_growth("1 MiB")
+def test_growth_is_kept():
+    torch.ones(25 * 2**20)
+
+@pytest.mark.limit_growth("1 MiB")
+def test_growth_is_broken():
+    KEPT.append(torch.ones(2**20))
+
+@pytest.mark.limit_peak("much")
+def test_a_wrong_size():
+    pass
+
+@pytest.mark.limit_peak("1 GiB")
+def test_that_fails_itself():
+    assert 1 == 2
+
+def test_a_block(memory):
+    with memory() as used:
+        assert used.peak_bytes == 0
+        torch.ones(25 * 2**20)
+    assert 95 * 2**20 < used.peak_bytes < 160 * 2**20
+    assert used.left_bytes < 20 * 2**20
+"""
+
+
+def test_marks_limit_what_a_test_takes_and_leaves_and_a_block_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "test_marked.py").write_text(MARKED)
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--strict-markers", "-rA", "--no-header"]
+    plugin = [] if _is_installed() else ["-p", "forgather_mem.testing.pytest_plugin"]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", *options, *plugin, "test_marked.py"], cwd=tmp_path, text=True,
+        capture_output=True, check=False, env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("PASSED", "FAILED"))]
+    told = {line.split("::")[1].split(" - ")[0]: line.partition(" - ")[2] for line in lines}
+    assert sorted(name for name, why in told.items() if not why) == [
+        "test_a_block", "test_growth_is_kept", "test_peak_is_kept",
+    ], done.stdout  # fmt: skip
+    assert re.fullmatch(
+        r"Failed: the test took (9|1[0-4])\d\.\d MiB, over limit_peak\(40\.0 MiB\)", told["test_peak_is_broken"]
+    )
+    assert re.fullmatch(
+        r"Failed: the test left 4\.\d MiB, over limit_growth\(1\.0 MiB\)", told["test_growth_is_broken"]
+    )
+    assert 'takes one size, such as "200 MiB"' in done.stdout
+    assert told["test_that_fails_itself"].startswith("assert 1 == 2")
+
+
+def _is_installed() -> bool:
+    found = importlib.metadata.entry_points(group="pytest11")
+    return any(entry.value == "forgather_mem.testing.pytest_plugin" for entry in found)

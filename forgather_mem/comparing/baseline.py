@@ -1,0 +1,154 @@
+"""The memory of a command's trainings as a small file that is kept beside the code, and what has grown since.
+
+What is counted tensor by tensor is compared closely, resident memory loosely. The fractions stand in the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from forgather_mem.comparing.verdict import changed
+from forgather_mem.errors import ForgatherMemError
+from forgather_mem.files import read_regular, write_chosen_file
+from forgather_mem.telemetry.report import RunReport
+from forgather_mem.telemetry.report_schema import checked
+from forgather_mem.units import format_bytes
+
+COUNTED_FRAC, RESIDENT_FRAC = 0.01, 0.1
+_LEAST_RESIDENT = 2**25
+_MOST_BYTES = 2**24
+_MOST_CAUSES = 3
+
+
+class NoBaseline(ForgatherMemError):
+    """A baseline can't be read or written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSizes:
+    """One training of a command.
+
+    Attributes:
+        counted: Bytes of its planned peak, or without a plan of the model's parts, by name.
+        resident: Peaks of resident memory, by "host" or "gpu0".
+        settings: As in the report.
+    """
+
+    counted: Mapping[str, int] = field(default_factory=dict)
+    resident: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """What a command's trainings took, in their order, and by which fraction they may grow."""
+
+    trainings: Sequence[TrainingSizes]
+    counted_frac: float = COUNTED_FRAC
+    resident_frac: float = RESIDENT_FRAC
+
+    @classmethod
+    def of(cls, reports: Sequence[RunReport], like: Baseline | None = None) -> Baseline:
+        """The sizes of these trainings, with the fractions of another one."""
+        fractions = {} if like is None else {"counted_frac": like.counted_frac, "resident_frac": like.resident_frac}
+        return cls(trainings=[_sizes(report) for report in reports], **fractions)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Baseline:
+        """The baseline in a file.
+
+        Raises:
+            NoBaseline: if there is none.
+        """
+        try:
+            told = json.loads(read_regular(path, _MOST_BYTES))
+            trainings = [_checked(one) for one in told["trainings"]]
+            allowed = told["allowed_growth"]
+            return cls(
+                trainings=trainings, counted_frac=float(allowed["counted"]), resident_frac=float(allowed["resident"])
+            )
+        except OSError as error:
+            raise NoBaseline(f"can't read {str(path)!r}: {error.strerror}\n  --update-baseline writes it") from None
+        except (ValueError, KeyError, TypeError):
+            raise NoBaseline(f"{str(path)!r} is no baseline\n  --update-baseline writes one") from None
+
+    def write(self, path: str | Path) -> None:
+        """Write it in a stable order, one number a line.
+
+        Raises:
+            NoBaseline: if the file can't be written.
+        """
+        told = {
+            "schema": 1,
+            "allowed_growth": {"counted": self.counted_frac, "resident": self.resident_frac},
+            "trainings": [asdict(one) for one in self.trainings],
+        }
+        try:
+            write_chosen_file(path, (json.dumps(told, indent=1, sort_keys=True) + "\n").encode())
+        except OSError as error:
+            raise NoBaseline(f"can't write {str(path)!r}: {error.strerror}") from None
+
+    def grown(self, now: Baseline) -> Iterator[str]:
+        """A sentence for each size that has grown by more than is allowed, with settings that may be the cause."""
+        for number, (before, after) in enumerate(zip(self.trainings, now.trainings, strict=False), 1):
+            which = f" of training {number}" if len(self.trainings) > 1 else ""
+            found = [*self._over(before, after, self.counted_frac, 0), *self._over_resident(before, after)]
+            yield from (f"{sentence.replace(':', which + ':', 1)}" for sentence in found)
+            causes = changed(before.settings, after.settings) if found else []
+            for cause in causes[:_MOST_CAUSES]:
+                yield f"since then {cause.name} is {cause.after or 'not set'} instead of {cause.before or 'not set'}"
+
+    def missing(self, now: Baseline) -> Iterator[str]:
+        """A sentence for each size that can't be compared."""
+        if len(self.trainings) != len(now.trainings):
+            yield f"the baseline has {len(self.trainings)} trainings, this run {len(now.trainings)}"
+        for before, after in zip(self.trainings, now.trainings, strict=False):
+            for name in [*before.counted, *before.resident]:
+                if name not in after.counted and name not in after.resident:
+                    yield f"the baseline has {name!r}, which this run has not measured"
+
+    def has_shrunk(self, now: Baseline) -> bool:
+        """Whether something counted takes so much less that the file should be written anew."""
+        return any(
+            size < (1 - self.counted_frac) * before.counted[name]
+            for before, after in zip(self.trainings, now.trainings, strict=False)
+            for name, size in after.counted.items()
+            if name in before.counted
+        )
+
+    def _over_resident(self, before: TrainingSizes, after: TrainingSizes) -> Iterator[str]:
+        old, new = TrainingSizes(counted=before.resident), TrainingSizes(counted=after.resident)
+        for sentence in self._over(old, new, self.resident_frac, _LEAST_RESIDENT):
+            yield f"the peak of {sentence}"
+
+    def _over(self, before: TrainingSizes, after: TrainingSizes, frac: float, least: int) -> Iterator[str]:
+        for name, size in after.counted.items():
+            old = before.counted.get(name)
+            if old is not None and size > old + max(frac * old, least):
+                by = f", {(size - old) / old:.1%} more" if old else ""
+                yield f"{name}: {format_bytes(old)} in the baseline, {format_bytes(size)} now{by}"
+
+
+def _sizes(report: RunReport) -> TrainingSizes:
+    parts = report.breakdown
+    counted: dict[str, int] = {}
+    if report.planned is not None:
+        counted["planned peak"] = report.planned.planned_bytes
+    elif parts.parameters:
+        counted |= {"parameters": parts.parameters, "gradients": parts.gradients, "optimizer": parts.optimizer}
+    resident = {"host": report.host.rss_peak_bytes}
+    resident |= {device.where: device.peak_allocated_bytes for device in report.device}
+    return TrainingSizes(counted=counted, resident=resident, settings=dict(report.run.settings))
+
+
+def _checked(told: object) -> TrainingSizes:
+    if not isinstance(told, dict):
+        raise TypeError
+    sizes = {name: checked(Mapping[str, int], told.get(name)) for name in ("counted", "resident")}  # type: ignore[type-abstract]
+    settings = checked(Mapping[str, str], told.get("settings"))  # type: ignore[type-abstract]
+    if settings is None or None in sizes.values():
+        raise TypeError
+    return TrainingSizes(counted=sizes["counted"] or {}, resident=sizes["resident"] or {}, settings=settings)

@@ -1,0 +1,89 @@
+"""A file that says what trainings took, and what has grown since."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forgather_mem.comparing.baseline import Baseline, NoBaseline
+from forgather_mem.telemetry.report import Planned, RunReport
+from tests.comparing.runs import MIB, on_device, run
+
+
+def planned(mib: float, **changes: Any) -> RunReport:
+    return replace(run(**changes), planned=Planned(planned_bytes=int(mib * MIB), phase="backward"))
+
+
+def grown(before: RunReport, after: RunReport) -> list[str]:
+    return list(Baseline.of([before]).grown(Baseline.of([after])))
+
+
+def test_what_is_counted_may_grow_by_a_hundredth_and_resident_memory_by_a_tenth() -> None:
+    assert grown(planned(100), planned(100.9)) == []
+    assert grown(planned(100), planned(105)) == ["planned peak: 100.0 MiB in the baseline, 105.0 MiB now, 5.0% more"]
+    assert grown(run(500), run(549)) == []
+    assert grown(run(500), run(551)) == ["the peak of host: 500.0 MiB in the baseline, 551.0 MiB now, 10.2% more"]
+    assert grown(run(50, optimizer=24), run(80, optimizer=24)) == [], "less than 32 MiB is nothing on the host"
+    assert grown(run(), run(optimizer=25)) == ["optimizer: 24.0 MiB in the baseline, 25.0 MiB now, 4.2% more"]
+    assert grown(on_device(1000), on_device(1200))[0].startswith("the peak of gpu0: 1,000.0 MiB in the baseline")
+
+
+def test_settings_that_differ_are_named_where_something_has_grown() -> None:
+    old, new = {"model.attn_implementation": "sdpa"}, {"model.attn_implementation": "eager", "threads": "4"}
+    assert grown(planned(100, settings=old), planned(120, settings=new))[1:] == [
+        "since then model.attn_implementation is eager instead of sdpa",
+        "since then threads is 4 instead of not set",
+    ]
+    assert grown(planned(100, settings=old), planned(100, settings=new)) == []
+
+
+def test_what_can_not_be_compared_is_told() -> None:
+    before = Baseline.of([planned(100), planned(200)])
+    now = Baseline.of([run()])
+    assert list(before.missing(now)) == [
+        "the baseline has 2 trainings, this run 1",
+        "the baseline has 'planned peak', which this run has not measured",
+    ]
+    assert list(before.missing(before)) == []
+    assert "of training 2: 200.0 MiB" in next(before.grown(Baseline.of([planned(100), planned(300)])))
+
+
+def test_less_memory_is_noticed() -> None:
+    before = Baseline.of([planned(100)])
+    assert before.has_shrunk(Baseline.of([planned(90)]))
+    assert not before.has_shrunk(Baseline.of([planned(99.5)]))
+
+
+def test_the_file_is_the_same_whoever_writes_it_and_keeps_its_fractions(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.json", tmp_path / "b.json"
+    settings = {"threads": "1", "model.dtype": "float32"}
+    Baseline.of([planned(100, settings=settings)]).write(first)
+    told = json.loads(first.read_text())
+    told["allowed_growth"]["counted"] = 0.2
+    first.write_text(json.dumps(told))
+    read = Baseline.read(first)
+    Baseline.of([planned(100, settings=dict(reversed(settings.items())))], read).write(second)
+    assert Baseline.read(second) == read
+    assert list(read.grown(Baseline.of([planned(119)]))) == []
+    lines = second.read_text().splitlines()
+    assert [line.strip() for line in lines if "planned" in line] == ['"planned peak": 104857600']
+    assert "schema" in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"trainings": 3}', '{"trainings": [1], "allowed_growth": {"counted": 0, "resident": 0}}',
+     '{"trainings": [{"counted": {"a": "b"}, "resident": {}, "settings": {}}], '
+     '"allowed_growth": {"counted": 0, "resident": 0}}',
+     '{"trainings": [], "allowed_growth": {"counted": "much", "resident": 0}}', "\0"],
+)  # fmt: skip
+def test_another_file_is_refused_with_what_to_do(tmp_path: Path, text: str) -> None:
+    (tmp_path / "other.json").write_text(text)
+    with pytest.raises(NoBaseline, match=r"is no baseline\n  --update-baseline writes one"):
+        Baseline.read(tmp_path / "other.json")
+    with pytest.raises(NoBaseline, match=r"can't read .*nowhere.json': No such file or directory"):
+        Baseline.read(tmp_path / "nowhere.json")

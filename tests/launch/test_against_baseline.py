@@ -1,0 +1,48 @@
+"""`run --baseline`: memory that has grown ends the command with 3."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from forgather_mem.launch.against_baseline import against_baseline
+from tests.comparing.runs import run
+
+
+def test_a_file_is_written_compared_with_and_written_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    file = str(tmp_path / "memory.json")
+    grown, missing = against_baseline(file, [run()], said.append, update=False)
+    assert (grown, [sentence.split(":")[0] for sentence in missing]) == ([], ["--baseline"])
+    assert against_baseline(file, [run()], said.append, update=True) == ([], [])
+    assert said == [f"forgather-mem: the baseline is in {file}"]
+    assert against_baseline(file, [run()], said.append, update=False) == ([], [])
+    assert against_baseline(file, [run(optimizer=30)], said.append, update=False)[0] == [
+        "optimizer: 24.0 MiB in the baseline, 30.0 MiB now, 25.0% more"
+    ]
+    assert against_baseline(file, [run(optimizer=30)], said.append, update=True) == ([], [])
+    assert against_baseline(file, [run()], said.append, update=False) == ([], [])
+    assert said[-1] == "forgather-mem: less memory than in the baseline; --update-baseline keeps it there"
+
+
+def test_the_command_ends_with_3_when_it_takes_more_and_with_its_own_code_otherwise(tmp_path: Path) -> None:
+    def command(size: int, *options: str) -> tuple[int, str]:
+        words = [sys.executable, "-m", "forgather_mem", "run", "--baseline", "memory.json", *options]
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("FORGATHER_MEM")}
+        done = subprocess.run(
+            [*words, "-c", f"import time; kept = bytearray({size}); time.sleep(0.3); raise SystemExit({size % 2})"],
+            cwd=tmp_path, env=kept, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        return done.returncode, done.stderr
+
+    assert command(2**20) == (
+        2, f"forgather-mem: run: there is no file '{tmp_path}/memory.json'\n  --update-baseline writes it\n",
+    )  # fmt: skip
+    assert command(2**20, "--update-baseline")[0] == 0
+    assert command(2**20)[0] == 0
+    code, printed = command(2**27)
+    assert code == 3
+    assert "forgather-mem: the peak of host: " in printed
+    assert command(2**27 + 1)[0] == 1, "a command that failed is not compared"
