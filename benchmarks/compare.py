@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 BASE = {
     "attention": "sdpa", "dtype": "float32", "optim": "adamw_torch", "rows": 8, "length": 128, "checkpointing": False,
-    "leak": False, "teacher": False, "workers": 0, "logits": False, "copies": False, "trim": False,
+    "leak": False, "teacher": False, "workers": 0, "logits": False, "copies": False, "cleans": False, "garbage": False,
     "eval_rows": 16, "steps": 30,
 }  # fmt: skip
 SCRIPT = """
-    import json, os, sys
+    import gc, json, os, sys
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
@@ -50,6 +50,9 @@ SCRIPT = """
         def on_step_end(self, args, state, control, **objects):
             if with_["leak"]:
                 self.kept.append(torch.ones(500_000))
+            if with_["garbage"]:
+                cycle = [torch.ones(500_000)]
+                cycle.append(cycle)
             if with_["copies"]:  # of the weights, for an average that nobody has asked for
                 self.copy = {name: one.clone() for name, one in objects["model"].state_dict().items()}
 
@@ -63,6 +66,8 @@ SCRIPT = """
 
 
     if __name__ == "__main__":
+        if with_["garbage"]:
+            gc.disable()
         teachers = [model() for _ in range(3)] if with_["teacher"] else []
         arguments = TrainingArguments(
             "out", per_device_train_batch_size=with_["rows"], optim=with_["optim"], report_to=[], disable_tqdm=True,
@@ -70,15 +75,16 @@ SCRIPT = """
             dataloader_num_workers=with_["workers"], eval_strategy="steps", eval_steps=20,
             prediction_loss_only=not with_["logits"], use_cpu=True,
         )
-        from forgather_mem.actions import TrimHost
+        from forgather_mem.actions import Collect
         from forgather_mem.callbacks import MemoryCallback
         from forgather_mem.telemetry.rule import Rule
         from forgather_mem.triggers import Every
 
-        trims = MemoryCallback(rules=[Rule(when=Every(steps=1), do=[TrimHost()])])
+        cleans = MemoryCallback(rules=[Rule(when=Every(steps=1), do=[Collect()])])
         Trainer(
             model=model(), args=arguments, train_dataset=Rows(4000), eval_dataset=Rows(with_["eval_rows"]),
-            callbacks=[Keeps(), *[trims] * with_["trim"]],
+            callbacks=[Keeps(), *[cleans] * with_["cleans"]],
+            compute_metrics=(lambda predictions: {}) if with_["logits"] else None,
         ).train()
 """
 
@@ -108,7 +114,7 @@ CASES = (
     ),
     Case("leak", {"leak": True}, "leak", before=(("steps", 120),)),
     Case("second model", {"teacher": True}, "other"),
-    Case("workers", {"workers": 2}, "data workers", "arguments.dataloader_num_workers", before=(("steps", 120),)),
+    Case("workers", {"workers": 2}, "other", "arguments.dataloader_num_workers"),
     Case(
         "evaluation gathers",
         {"logits": True},
@@ -117,7 +123,7 @@ CASES = (
         before=(("eval_rows", 400),),
     ),
     Case("a copy of the weights", {"copies": True}, "other"),
-    Case("a clean-up removed", {"trim": False}, "", "actions.trim", before=(("trim", True),)),
+    Case("a clean-up removed", {"cleans": False}, "", "actions.collect", before=(("garbage", True), ("cleans", True))),
 )
 
 

@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from forgather_mem.telemetry.report import LeakReport, RunReport
+from forgather_mem.telemetry.report import LeakReport, Peak, RunReport
 
-PEAK, WORKERS, LEAK = "peak", "data workers", "leak"
+PEAK, STARTUP, WORKERS, LEAK = "peak", "in startup", "data workers", "leak"
 # Parts that are counted tensor by tensor, by the fraction and the bytes within which they are equal
 _COUNTED = 0.002, 2**14
 _ON_DEVICE = 0.01, 2**21  # the allocator's own numbers
@@ -51,8 +51,12 @@ class Side:
         """The verdict of the first run that found one."""
         return next((report.leak for report in self.reports if report.leak.verdict == "leak"), None)
 
+    def peak_phase(self, place: str) -> str:
+        """The phase of the first run's peak."""
+        return next((peak.phase for peak in _peaks(self.first, place)), "")
+
     def sizes(self, place: str) -> dict[str, list[int]]:
-        """Bytes by name, a number for each run: the peak, the parts, and each phase's peak as "in backward"."""
+        """Bytes by name, a number for each run: the peak, the parts, and the peak before the first step."""
         found: dict[str, list[int]] = {}
         for report in self.reports:
             for name, size in _sizes(report, place):
@@ -65,7 +69,7 @@ class Difference:
     """By how much one size of two sides differs.
 
     Attributes:
-        name: "peak", a part, or a phase as "in backward".
+        name: "peak", a part, or "in startup".
         before, after: Bytes: of several runs the mean.
         low, high: The interval in which the difference lies.
     """
@@ -102,11 +106,14 @@ def _sizes(report: RunReport, place: str) -> Iterator[tuple[str, int]]:
         yield from parts.items()
     if place == "host":
         yield WORKERS, report.host.workers_peak_bytes
-    phases: dict[str, int] = {}
-    for peak in report.peaks:
-        if (peak.where == "host") == (place == "host"):
-            phases[peak.phase] = max(peak.bytes, phases.get(peak.phase, 0))
-    yield from ((f"in {phase}", size) for phase, size in phases.items())
+    # Peaks of other phases are those by which the run's peak rose: of two runs not the same
+    startup = [peak.bytes for peak in _peaks(report, place) if peak.phase == "startup"]
+    if startup:
+        yield STARTUP, max(startup)
+
+
+def _peaks(report: RunReport, place: str) -> list[Peak]:
+    return [peak for peak in report.peaks if (peak.where == "host") == (place == "host")]
 
 
 def _difference(name: str, before: Sequence[int], after: Sequence[int], place: str) -> Difference:

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 
-from forgather_mem.comparing.side import LEAK, PEAK, WORKERS, Difference, Side, differences
-from forgather_mem.telemetry.events import STEP_PHASES
+from forgather_mem.comparing.side import LEAK, PEAK, STARTUP, WORKERS, Difference, Side, differences
 from forgather_mem.telemetry.report import LeakReport
 
-_PHASE = "in "
+_OUTSIDE = ("evaluate", "save")
 # A part explains the difference alone from this fraction of it on
 _NEARLY_ALL = 0.8
 # What freed tensors leave resident is up to so many times as large as a part
@@ -113,7 +112,7 @@ def comparison_of(before: Side, after: Side) -> Comparison:
         after=after,
         place=place,
         differences=found,
-        grown=_known_first(list(_grown(before, after, found, settings))),
+        grown=_known_first(list(_grown(before, after, place, found, settings))),
         settings=settings,
         versions=changed(before.first.run.versions, after.first.run.versions),
         new_leaks=[] if new is None or is_same else [new],
@@ -159,35 +158,31 @@ def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[Changed
     ]
 
 
-def _grown(before: Side, after: Side, found: Sequence[Difference], settings: Sequence[Changed]) -> Iterator[Grown]:
-    """The parts that surely differ, and the phases outside of the steps that do so by more than those parts."""
-    by_name = {one.name: one for one in found}
-    explained = 0.0
+def _grown(
+    before: Side, after: Side, place: str, found: Sequence[Difference], settings: Sequence[Changed]
+) -> Iterator[Grown]:
+    """The parts that surely differ, and what is left: of evaluations or checkpoints, if the peak is in one."""
+    by_name, leaked = {one.name: one for one in found}, _leaked(after) - _leaked(before)
+    larger = after if by_name[PEAK].bytes > 0 else before
+    peak_phase = larger.peak_phase(place)
     for part, size in _parts(by_name, settings):
-        explained += size
-        yield Grown(part=part, phase=_phase_of(part, by_name), bytes=size, causes=_causes(part, settings))
-    leaked = _leaked(after) - _leaked(before)
+        yield Grown(part=part, phase=_phase_of(part, peak_phase), bytes=size, causes=_causes(part, settings))
     if leaked:
-        explained += leaked
         yield Grown(part=LEAK, phase="", bytes=leaked, causes=())
-    in_steps = [one.bytes for name, one in by_name.items() if name.removeprefix(_PHASE) in STEP_PHASES]
-    for phase in ("evaluate", "save"):
-        rest = by_name.get(f"{_PHASE}{phase}")
-        if rest is not None and rest.is_sure and abs(rest.bytes) > 2 * max(map(abs, [*in_steps, explained]), default=0):
-            yield Grown(part=phase, phase=phase, bytes=rest.bytes, causes=_causes(phase, settings))
-            return
-    other = by_name.get("other")
-    if other is not None and other.is_sure and by_name[PEAK].is_sure and abs(other.bytes) > abs(leaked):
-        if _hides_activations(by_name):
-            return
-        bytes_ = other.bytes - leaked
-        yield Grown(part="other", phase=_first_phase(by_name, bytes_), bytes=bytes_, causes=_causes("other", settings))
+    other = by_name.get("other", by_name[PEAK])
+    is_more = other.is_sure and by_name[PEAK].is_sure and abs(other.bytes) > abs(leaked)
+    if is_more and not _hides_activations(by_name):
+        rest = other.bytes - leaked
+        is_outside = peak_phase in _OUTSIDE
+        phase = peak_phase if is_outside else _since_startup(by_name, rest)
+        part = peak_phase if is_outside else "other"
+        yield Grown(part=part, phase=phase, bytes=rest, causes=_causes(part, settings))
 
 
 def _parts(by_name: Mapping[str, Difference], settings: Sequence[Changed]) -> Iterator[tuple[str, float]]:
     """The parts that surely differ, and by how much, without "other"."""
     for name, one in by_name.items():
-        if name in (PEAK, "other") or name.startswith(_PHASE) or not one.is_sure:
+        if name in (PEAK, STARTUP, "other") or not one.is_sure:
             continue
         if name == "activations" and _hides_activations(by_name):
             rest = one.bytes + by_name["other"].bytes
@@ -226,20 +221,17 @@ def _leaked(side: Side) -> float:
     return 0.0 if leak is None else leak.bytes_per_step * max(0, side.steps - leak.since_step)
 
 
-def _phase_of(part: str, by_name: Mapping[str, Difference]) -> str:
+def _phase_of(part: str, peak_phase: str) -> str:
     """The phase in which a part is largest."""
     if part == "activations":
-        passes = [by_name[name] for name in ("in forward", "in backward") if name in by_name]
-        return max(passes, key=lambda one: one.after).name.removeprefix(_PHASE) if passes else "forward"
+        return "forward" if peak_phase == "forward" else "backward"
     return {"gradients": "backward", "optimizer": "optimizer"}.get(part, "")
 
 
-def _first_phase(by_name: Mapping[str, Difference], wanted: float) -> str:
-    """The first phase whose peak differs by most of that: from there on it is held."""
-    for name, one in by_name.items():
-        if name == "in startup" and one.is_sure and one.bytes / wanted > 1 - _NEARLY_ALL / 2:
-            return "startup"
-    return ""
+def _since_startup(by_name: Mapping[str, Difference], wanted: float) -> str:
+    """Startup, if most of that is there already before the first step."""
+    one = by_name.get(STARTUP)
+    return "startup" if one is not None and one.is_sure and one.bytes / wanted > 1 - _NEARLY_ALL / 2 else ""
 
 
 def _causes(part: str, settings: Sequence[Changed]) -> list[Changed]:

@@ -71,6 +71,8 @@ def test_options_end_where_the_command_begins(tmp_path: Path, monkeypatch: pytes
         "fail_on": "leak",
         "max_peaks": [("host", "8GiB"), ("gpu0", "1GiB")],
         "plan": True,
+        "baseline": None,
+        "update_baseline": False,
         "words": ["train.py", "--set", "x"],
     }
     assert not Arguments(["train.py", "--plan"]).plan, "it is the script's"

@@ -35,6 +35,7 @@ def run(
     whole = {name: int(size * MIB) for name, size in sizes.items()}
     whole.setdefault("other", max(0, int(peak * MIB) - sum(whole.values())))
     passes = {"startup": 350, "forward": peak - 5, "backward": peak, "optimizer": peak - 10, **(phases or {})}
+    passes = dict(sorted(passes.items(), key=lambda told: -told[1]))
     return RunReport(
         steps=steps,
         run=Training(settings=settings or {"model.dtype": "float32"}, versions=versions or {"torch": "2.13.0"}),

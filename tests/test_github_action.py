@@ -1,0 +1,57 @@
+"""The action for continuous integration: its script, run as GitHub's runner runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from forgather_mem.reporting.build import write_report
+from tests.comparing.runs import run
+
+FOLDER = Path(__file__).parent.parent / ".github" / "actions" / "memory"
+
+
+def step(folder: Path, command: str, **inputs: str) -> tuple[int, str, str]:
+    """Exit code, summary and outputs of the action's one step."""
+    action = yaml.safe_load((FOLDER / "action.yml").read_text())
+    (only,) = action["runs"]["steps"]
+    given = {name: told.get("default", "") for name, told in action["inputs"].items()}
+    given |= {"command": command, **{name.replace("_", "-"): value for name, value in inputs.items()}}
+    variables = {name: given[told.split("inputs.")[1].split()[0]] for name, told in only["env"].items()}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FORGATHER_MEM")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    runner = {
+        "GITHUB_ACTION_PATH": str(FOLDER), "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
+        "GITHUB_OUTPUT": str(folder / "output"), "RUNNER_TEMP": str(folder), "PATH": path,
+    }  # fmt: skip
+    for name in ("summary.md", "output"):
+        (folder / name).write_text("")
+    done = subprocess.run(
+        ["bash", "-c", only["run"]], cwd=folder, env={**kept, **runner, **variables}, capture_output=True, check=False
+    )
+    return done.returncode, (folder / "summary.md").read_text(), (folder / "output").read_text()
+
+
+def test_memory_that_has_grown_fails_the_step_and_stands_in_the_summary(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text("import sys, time\nkept = bytearray(int(sys.argv[1]) * 2**20)\ntime.sleep(0.3)\n")
+    write = ["run", "--baseline", "memory.json", "--update-baseline", "job.py", "1"]
+    subprocess.run([sys.executable, "-m", "forgather_mem", *write], cwd=tmp_path, check=True, capture_output=True)
+    code, summary, output = step(tmp_path, "job.py 1", baseline="memory.json")
+    assert code == 0
+    assert summary.startswith("### Memory\n```text\n== forgather-mem == job.py ==")
+    assert output == f"report={tmp_path}/memory-report.json\n"
+    code, summary, _ = step(tmp_path, "job.py 128", baseline="memory.json")
+    assert code == 3
+    assert "forgather-mem: the peak of host: " in summary
+
+
+def test_a_run_is_compared_with_another_and_a_failing_command_keeps_its_code(tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text("raise SystemExit(7)\n")
+    write_report(run(), tmp_path / "before")
+    code, summary, _ = step(tmp_path, "fails.py", compare_with="before")
+    assert code == 7
+    assert "| memory | before | memory-report.json | difference |" in summary
