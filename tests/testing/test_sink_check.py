@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,15 @@ from typing import Any
 import pytest
 
 from forgather_mem.callbacks.oom_reporter import LastWords
-from forgather_mem.sinks import BlackBoxSink, Capture, ConsoleSink, JsonlSink, TensorBoardSink, TrainerLogSink
+from forgather_mem.sinks import (
+    BlackBoxSink,
+    Capture,
+    ConsoleSink,
+    JsonlSink,
+    PrometheusSink,
+    TensorBoardSink,
+    TrainerLogSink,
+)  # fmt: skip
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.testing import check_sink
@@ -22,6 +31,7 @@ SINKS: dict[str, Callable[[], Any]] = {
     "console": lambda: ConsoleSink(every_steps=1, stream=io.StringIO()),
     "JSON lines": JsonlSink,
     "last words": LastWords,
+    "Prometheus": lambda: PrometheusSink(f"{tempfile.mkdtemp()}/train.prom"),
     "TensorBoard": TensorBoardSink,
     "trainer log": TrainerLogSink,
 }

@@ -1,0 +1,92 @@
+"""The file for Prometheus, read back as its scraper reads it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from forgather_mem.sinks import PrometheusSink
+from forgather_mem.telemetry.records import Sample
+
+LINE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)\{rank="(\d+)"\} ([-+.0-9eE]+)')
+
+
+def sample(step: int, **values: float) -> Sample:
+    named = {name.replace("__", "/"): value for name, value in values.items()}
+    return Sample(event="step_end", step=step, epoch=None, time_s=0.0, values=named)
+
+
+def read(path: Path) -> dict[str, tuple[str, float]]:
+    """Type and value by name; as the exposition format asks for it: HELP and TYPE once, before the value."""
+    types: dict[str, str] = {}
+    found: dict[str, tuple[str, float]] = {}
+    text = path.read_text()
+    assert text.endswith("\n")
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split()
+            assert name not in types
+            types[name] = kind
+        elif not line.startswith("# HELP "):
+            told = LINE.fullmatch(line)
+            assert told is not None, line
+            found[told[1]] = types[told[1]], float(told[3])
+    return found
+
+
+def run(rank: int = 0) -> Any:
+    return SimpleNamespace(rank=rank)
+
+
+def test_each_metric_has_type_help_and_its_last_value_and_what_is_added_is_a_counter(tmp_path: Path) -> None:
+    sink = PrometheusSink(tmp_path / "train.prom")
+    sink.begin(run())
+    sink.write(sample(1, host__rss_bytes=2.0**30, step__time_s=0.5, gc__pause_s=0.25))
+    sink.write(sample(2, host__rss_bytes=2.0**31, gc__pause_s=0.5, mine__odd_name=3.0, host__anon_bytes=float("nan")))
+    sink.end(run())
+    assert read(tmp_path / "train.prom") == {
+        "forgather_mem_host_rss_bytes": ("gauge", 2.0**31),
+        "forgather_mem_step_time_seconds": ("gauge", 0.5),
+        "forgather_mem_gc_pause_seconds_total": ("counter", 0.75),
+        "forgather_mem_mine_odd_name": ("gauge", 3.0),
+        "forgather_mem_step": ("gauge", 2.0),
+    }
+    assert (
+        "# HELP forgather_mem_host_rss_bytes Resident memory of this process" in (tmp_path / "train.prom").read_text()
+    )
+
+
+def test_it_is_written_with_the_first_record_and_then_only_after_its_seconds(tmp_path: Path) -> None:
+    sink = PrometheusSink(tmp_path / "train.prom", every_s=3600)
+    sink.begin(run(rank=1))
+    sink.write(sample(1, host__rss_bytes=1.0))
+    sink.write(sample(2, host__rss_bytes=2.0))
+    path = tmp_path / "train.rank1.prom"
+    assert read(path)["forgather_mem_step"] == ("gauge", 1.0)
+    assert 'rank="1"' in path.read_text()
+    sink.end(run(rank=1))
+    assert read(path)["forgather_mem_step"] == ("gauge", 2.0)
+    assert sink.problems() is None
+    sink.begin(run(rank=1))
+    sink.end(run(rank=1))
+    assert read(path)["forgather_mem_step"] == ("gauge", 2.0), "a training without a record writes nothing"
+
+
+def test_a_place_that_can_not_be_written_is_told_and_costs_no_training(tmp_path: Path) -> None:
+    sink = PrometheusSink(tmp_path / "no folder" / "train.prom")
+    sink.begin(run())
+    sink.write(sample(1, host__rss_bytes=1.0))
+    assert sink.problems() == f"Prometheus: {tmp_path}/no folder/train.prom: {os.strerror(2)}"
+
+
+@pytest.mark.parametrize(
+    ("path", "every_s", "told"), [("train.txt", 1.0, r"ends in \.prom"), ("a.prom", 0.0, "seconds above 0")]
+)
+def test_arguments_are_checked(path: str, every_s: float, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        PrometheusSink(path, every_s=every_s)
