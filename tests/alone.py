@@ -65,7 +65,7 @@ class AloneFiles:
         written, folder = str(reports.with_suffix(".part")), item.config.rootpath
         marker = item.get_closest_marker("alone")
         if marker is not None and marker.kwargs.get("forked"):
-            code, printed = self._processes.run(tests, folder, **{REPORTS: written})
+            code, printed = self._processes.run(tests, **{REPORTS: written})
         else:
             done = subprocess.run(
                 [sys.executable, "-P", "-m", "pytest", *OPTIONS, *tests], cwd=folder, timeout=TIMEOUT_S, text=True,

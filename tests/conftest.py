@@ -53,6 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.meta_path[:] = [finder for finder in sys.meta_path if getattr(finder, "__module__", "") != "sitecustomize"]
     if _QUICK_START not in os.environ.get("PYTHONPATH", ""):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_QUICK_START, os.environ.get("PYTHONPATH"))))
+    if config.getoption("numprocesses", None) and not config.option.collectonly:
+        _PROCESSES.start()  # one for all workers
 
 
 def pytest_collection_finish() -> None:
@@ -83,7 +85,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     if pyfuncitem.get_closest_marker("fresh") is None:
         return None
-    code, printed = _PROCESSES.run([pyfuncitem.nodeid], pyfuncitem.config.rootpath)
+    code, printed = _PROCESSES.run([pyfuncitem.nodeid])
     if code:
         pytest.fail(f"in a process of its own:\n{printed}", pytrace=False)
     return True

@@ -1,7 +1,8 @@
 """A process that has imported torch and transformers and done nothing else; tests marked `fresh` run in forks of it.
 
-Started as a program by `conftest.py`, which asks in lines of JSON: the tests, the environment, the file for what they
-print. The answer is a line with the exit code and the CPU seconds of the tests and their children.
+Started as a program by `conftest.py`, once for all of the workers of xdist. Each connection gets a fork of it, which is
+asked in lines of JSON: the tests, the environment, the file for what they print. The answer is a line with the exit
+code and the CPU seconds of the tests and their children.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import contextlib
 import gc
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,73 +22,106 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 TIMEOUT_S = 300
 OPTIONS = ["-q", "--no-header", "-p", "no:xdist"]
 # A plugin of pytest that transformers has imported is not rewritten: it has no asserts that matter here
 _IMPORTED = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 IN_CHILD = "FORGATHER_MEM_TEST_CHILD"
+_ADDRESS = "FORGATHER_MEM_TEST_ORIGIN"  # the origin's socket, to xdist's workers
 
 
 class FreshProcesses:
-    """Begins with the first test that asks for one, and ends with `close`."""
+    """Begins with the first test that asks for one, or with `start`, and ends with `close`."""
 
     def __init__(self) -> None:
-        self._origin: subprocess.Popen[str] | None = None
+        self._origin: subprocess.Popen[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._asked: IO[str] | None = None
         self.cpu_s = 0.0  # of all tests so far
 
-    def run(self, tests: Sequence[str], folder: Path, **environment: str) -> tuple[int, str]:
-        """The exit code of pytest for these tests, all in one process, and what it printed."""
-        if self._origin is None:
-            # Not by tests/quick_start: what that leaves uncollected would be in the heap that tests look at
-            path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-            kept = os.pathsep.join(entry for entry in path if not entry.endswith("quick_start"))
+    def start(self) -> None:
+        """Start the origin, which ends with this process; those that this one starts find it, too."""
+        # Not by tests/quick_start: what that leaves uncollected would be in the heap that tests look at
+        path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        kept = os.pathsep.join(entry for entry in path if not entry.endswith("quick_start"))
+        self._folder = tempfile.TemporaryDirectory(prefix="forgather-mem-origin-")
+        os.environ[_ADDRESS] = f"{self._folder.name}/socket"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(os.environ[_ADDRESS])
+            listener.listen()
             self._origin = subprocess.Popen(
-                [sys.executable, "-P", __file__], cwd=folder, env={**os.environ, "PYTHONPATH": kept},
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                [sys.executable, "-P", __file__, str(listener.fileno())], pass_fds=[listener.fileno()],
+                cwd=Path(__file__).parent.parent, env={**os.environ, "PYTHONPATH": kept}, stdin=subprocess.PIPE,
             )  # fmt: skip
-            self._origin.wait()  # what it leaves behind is nobody's child: tests count the children of their process
-        origin = self._origin
-        assert origin.stdin is not None
-        assert origin.stdout is not None
+        self._origin.wait()  # what it leaves behind is nobody's child: tests count the children of their process
+
+    def run(self, tests: Sequence[str], **environment: str) -> tuple[int, str]:
+        """The exit code of pytest for these tests, all in one process, and what it printed."""
+        asked = self._asked = self._asked or self._connected()
         with tempfile.NamedTemporaryFile("r", errors="replace") as printed:
             variables = {**os.environ, IN_CHILD: "1", **environment}
-            asked = {"tests": tests, "environment": variables, "printed": printed.name}
-            origin.stdin.write(json.dumps(asked) + "\n")
-            origin.stdin.flush()
-            code, _, cpu_s = origin.stdout.readline().partition(" ")
+            asked.write(json.dumps({"tests": tests, "environment": variables, "printed": printed.name}) + "\n")
+            asked.flush()
+            code, _, cpu_s = asked.readline().partition(" ")
             if not code:
-                self.close()
+                self._asked = None
             self.cpu_s += float(cpu_s or 0)
             return int(code or -1), printed.read()
 
+    def _connected(self) -> IO[str]:
+        if _ADDRESS not in os.environ:
+            self.start()
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(os.environ[_ADDRESS])
+            return connection.makefile("rw")
+
     def close(self) -> None:
-        if self._origin is not None:
-            self._origin.communicate()  # ends it, and waits until it has let go of the pipes
-            self._origin = None
+        if self._asked is not None:
+            self._asked.close()
+        if self._origin is not None and self._folder is not None:
+            self._origin.communicate()  # the end of its input ends it
+            self._folder.cleanup()
+            del os.environ[_ADDRESS]
+        self._asked = self._origin = self._folder = None
 
 
-def _serve() -> None:
+def _serve(listener: socket.socket) -> None:
+    """Fork for each connection, until the process that has started this one closes the pipe or ends."""
     if os.fork():
         os._exit(0)
     import hypothesis  # noqa: F401
-    import pytest
+    import pytest  # noqa: F401
     import torch  # noqa: F401
     import transformers.trainer  # noqa: F401
 
     gc.collect()
     gc.freeze()  # for pytest's beginning in a child; the test itself has a whole heap
 
-    answers = os.dup(1)
-    os.dup2(2, 1)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        pid = os.fork()
-        if not pid:
-            _become(asked["environment"], asked["printed"])
-            end(int(pytest.main([*OPTIONS, *_IMPORTED, *asked["tests"]])))
-        os.write(answers, "{} {}\n".format(*_wait(pid)).encode())
+    while sys.stdin not in (ready := select.select([sys.stdin, listener], [], [])[0]):
+        connection, _ = ready[0].accept()
+        if not os.fork():
+            listener.close()
+            _answer(connection)
+            os._exit(0)
+        connection.close()
+
+
+def _answer(connection: socket.socket) -> None:
+    import pytest
+
+    with connection, connection.makefile("rw") as lines:
+        for line in lines:
+            asked = json.loads(line)
+            pid = os.fork()
+            if not pid:
+                lines.close()
+                connection.close()
+                _become(asked["environment"], asked["printed"])
+                end(int(pytest.main([*OPTIONS, *_IMPORTED, *asked["tests"]])))
+            lines.write("{} {}\n".format(*_wait(pid)))
+            lines.flush()
 
 
 def _become(environment: dict[str, str], printed: str) -> None:
@@ -123,4 +159,4 @@ def _wait(pid: int) -> tuple[int, float]:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(socket.socket(fileno=int(sys.argv[1])))

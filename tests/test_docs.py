@@ -5,7 +5,7 @@ In reading order, each file in a fresh folder and process:
 - a block under `<!-- file: NAME -->` is written to that file; a page may show the output first and the file after it;
 - a `python` block is executed, all blocks of a file in one namespace; a block under `<!-- not run: REASON -->` is not;
 - a `console` block's `$ command` lines are executed and their output compared with the lines that follow; commands of
-  ours that start no other are forks, but for those of two pages;
+  ours that start no other are forks, but for those of one page;
 - with `FORGATHER_MEM=0` the `python` blocks end no script either, but for those under `<!-- switched on: REASON -->`;
 - a `text` block under `<!-- output -->` is what the python block before it printed.
 
@@ -17,6 +17,7 @@ them in the note above the block, `<!-- ...; varies: "step 24" "23.5 machine" --
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 import re
@@ -36,7 +37,7 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").g
 PYTHON = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
 _BLOCK = re.compile(r"(?:<!-- (?P<note>[^>]*?) -->\n+)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.M | re.S)
 _FORKED = re.compile(r"forgather-mem (?!run )[\w ./-]+")  # of which the shell makes no more than words
-REAL = ("security.md", "report.md")  # whose commands are processes of their own even where a fork would do
+REAL = ("report.md",)  # whose commands are processes of their own even where a fork would do
 _VARIES = re.compile(r'"([^"]+)"')
 _NUMBER = r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?"
 
@@ -105,6 +106,7 @@ def run_console(body: str, folder: Path, where: str) -> None:
 def test_a_page_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A full collection when each training begins, which has nothing to do with ours
     monkeypatch.setattr(accelerate.utils.memory, "clear_device_cache", lambda garbage_collection=False: None)
+    gc.freeze()  # nor have those that look through all that torch and transformers are
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     names: dict[str, object] = {"__name__": "__main__"}
@@ -129,6 +131,7 @@ def test_a_page_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytes
             run_console(without_what_varies(block), tmp_path, where)
 
 
+@pytest.mark.alone(forked=True)
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("page", PYTHON, ids=lambda page: page.name)
 def test_switched_off_a_page_runs_to_its_end(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
