@@ -7,6 +7,7 @@ program is launched, or the size of a process.
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import os
 import signal
@@ -88,6 +89,7 @@ def _become(folder: Path, environment: Mapping[str, str], out: int, err: int) ->
     os.environ.update({name: value for name, value in environment.items() if name != IN_CHILD})
     os.chdir(folder)
     atexit._clear()
+    gc.freeze()  # collections don't look through torch and transformers, of which each would copy the pages
     warnings.simplefilter("ignore")
     logging.getLogger().handlers.clear()
 
