@@ -14,10 +14,12 @@ JOBS ?= 3
 .PHONY: demo test test-oldest lint types contracts pytest soak bench device format clean
 
 # Nothing is compiled before it is imported: it would take longer than installing, and is five times what tests import.
+# What all processes import is imported once here, else each of them would compile it, all at the same time.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
 	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev]' -c constraints.txt
+	$(BIN)/python -c 'import transformers.trainer'
 	touch $(READY)
 
 demo: $(READY)  ## train a tiny model, show where the memory went

@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import pytest
 import torch
 
 from forgather_mem.heap.autograd_owners import graph_owners
+
+pytestmark = pytest.mark.alone(forked=True)
 
 KEPT: dict[str, Any] = {}
 

@@ -9,6 +9,8 @@ import torch
 
 from forgather_mem.heap.retained import Retained, WeakWatch, describe, storage_bytes, tensors_in
 
+pytestmark = pytest.mark.alone(forked=True)
+
 KEPT: dict[str, Any] = {}
 
 
