@@ -39,7 +39,7 @@ class Forked:
         if not self._pid:
             try:
                 _become(folder, environment, *(file.fileno() for file in self._files))
-                end(_run(script, arguments))
+                end(run_script(script, arguments))
             finally:
                 os._exit(70)
 
@@ -94,7 +94,8 @@ def _become(folder: Path, environment: Mapping[str, str], out: int, err: int) ->
     logging.getLogger().handlers.clear()
 
 
-def _run(script: Path, arguments: Sequence[str]) -> int:
+def run_script(script: Path, arguments: Sequence[str]) -> int:
+    """The exit code of this program, which this process becomes; its traceback is printed as Python prints it."""
     code = compile(script.read_text(), str(script), "exec")
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__file__ = str(script)
@@ -111,6 +112,8 @@ def _run(script: Path, arguments: Sequence[str]) -> int:
         place = error.__traceback__
         while place is not None and place.tb_frame.f_code is not code:
             place = place.tb_next
-        sys.excepthook(type(error), error.with_traceback(place), place)
+        error.__traceback__ = place
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, place
+        sys.excepthook(type(error), error, place)
         return 1
     return 0

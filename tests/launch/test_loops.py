@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.forked import Forked
-from tests.launch.commands import REPORT, Watched, environment, python, run, taken_apart, watched
+from tests.launch.commands import REPORT, RUN, Watched, environment, taken_apart, watched
+from tests.launch.forked_run import run_forked, watched_forked
 
 PLAIN = """
 import sys
@@ -79,18 +80,21 @@ def read(path: Path) -> dict[str, Any]:
     return report
 
 
-def as_alone(folder: Path, text: str) -> tuple[Watched, dict[str, Any]]:
-    """The outcome of this script when it is watched; what it prints and its exit code are the same without us."""
+def as_alone(folder: Path, text: str, *, is_real: bool = False) -> tuple[Watched, dict[str, Any]]:
+    """The outcome of this script when it is watched; what it prints and its exit code are the same without us.
+
+    Two commands of this file are real, this one and the one that is killed.
+    """
     (folder / "script.py").write_text(text)
     code, out, _ = Forked(folder / "script.py", [], folder, environment()).wait()
-    with_us = watched(["script.py"], folder)
+    with_us = (watched if is_real else watched_forked)(["script.py"], folder)
     assert (with_us.plain.code, with_us.plain.out) == (code, out), with_us.plain.err
     return with_us, report_in(folder)
 
 
 @pytest.mark.fresh
 def test_the_leak_of_a_plain_loop_is_found_with_its_holder_and_line(tmp_path: Path) -> None:
-    result, report = as_alone(tmp_path, PLAIN + "main(150)\n")
+    result, report = as_alone(tmp_path, PLAIN + "main(150)\n", is_real=True)
     assert (report["steps"], report["run"]["end"], report["leak"]["verdict"]) == (150, "finished", "leak")
     suspect = report["leak"]["suspects"][0]
     assert "local 'kept' of main" in suspect["held_by"]
@@ -146,7 +150,7 @@ def test_in_a_loop_without_an_optimizer_a_backward_pass_is_a_step(tmp_path: Path
     (tmp_path / "script.py").write_text(
         BY_HAND.replace("loss.backward()", "loss.backward(retain_graph=True); loss.backward()") + added
     )
-    assert "150 steps" in watched(["script.py"], tmp_path).report
+    assert "150 steps" in watched_forked(["script.py"], tmp_path).report
     (told,) = (one for one in map(read, tmp_path.glob("forgather_mem/*/report.json")) if one != report)
     assert (told["steps"], told["leak"]["verdict"], told.get("hints")) == (150, "leak", None)
 
@@ -170,10 +174,11 @@ def test_a_loop_that_tells_of_no_pass_is_told_what_to_add(tmp_path: Path) -> Non
     assert "No optimizer of torch was heard to step" in " ".join(result.report.split())
 
 
+@pytest.mark.fresh
 def test_what_lightnings_trainer_does_is_heard(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     (tmp_path / "script.py").write_text(LIGHTNING)
-    assert watched(["script.py"], tmp_path).plain.code == 0
+    assert watched_forked(["script.py"], tmp_path).plain.code == 0
     report = report_in(tmp_path)
     assert (report["steps"], report["leak"]["verdict"]) == (189, "leak")
     assert report["leak"]["suspects"][0]["held_by"] == "Line.seen"
@@ -207,6 +212,6 @@ def test_a_script_that_calls_watch_is_watched_once_and_its_report_printed_once(t
     (tmp_path / "script.py").write_text(PLAIN + "import forgather_mem\nwith forgather_mem.watch():\n    main(60)\n")
     _, _, alone = Forked(tmp_path / "script.py", [], tmp_path, environment()).wait()
     assert alone.count(REPORT) == 1
-    result = taken_apart(run([*python("-m", "forgather_mem", "run"), "script.py"], tmp_path))
+    result = taken_apart(run_forked([*RUN, "script.py"], tmp_path))
     assert (result.report.count(REPORT), result.plain.code) == (1, 0)
     assert len(list(tmp_path.glob("forgather_mem/*/report.json"))) == 2

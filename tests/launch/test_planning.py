@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.launch.commands import ROOT, Result, run, watched
+from tests.launch.forked_run import run_forked, watched_forked
 
 PLAN = [sys.executable, "-m", "forgather_mem", "plan"]
 SCRIPT = """\
@@ -36,14 +38,16 @@ print("never")
 """
 
 
-def planned(folder: Path, *options: str, line: str = "pass", half: str = "bf16", layers: int = 1) -> Result:
-    text = SCRIPT.replace("LINE", line).replace("HALF", half).replace("SIZE", str(layers))
+def planned(
+    folder: Path, *options: str, line: str = "pass", half: str = "bf16", start: Callable[..., Result] = run_forked
+) -> Result:
+    text = SCRIPT.replace("LINE", line).replace("HALF", half).replace("SIZE", "1")
     (folder / "train.py").write_text(text)
-    return run([*PLAN, *options, "train.py"], folder, PYTHONPATH=str(ROOT))
+    return start([*PLAN, *options, "train.py"], folder)
 
 
 def test_it_is_planned_where_it_would_train_and_ends(tmp_path: Path) -> None:
-    result = planned(tmp_path, "--json", "--set", "batch=4,8")
+    result = planned(tmp_path, "--json", "--set", "batch=4,8", start=run)
     assert result.code == 0, result.err
     small, large = json.loads(result.out)["plans"]
     assert (small["rows"], large["rows"], small["length"]) == (4, 8, 32)
@@ -53,12 +57,14 @@ def test_it_is_planned_where_it_would_train_and_ends(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").iterdir())  # the Trainer makes its folder when it is built
 
 
+@pytest.mark.fresh
 def test_weights_may_stay_unread_and_half_precision_needs_no_device(tmp_path: Path) -> None:
     result = planned(tmp_path, "--meta", half="fp16")
     assert result.code == 0, result.err
     assert result.out.startswith("Peak ")
 
 
+@pytest.mark.fresh
 def test_what_stands_in_the_way_is_named_by_file_and_line(tmp_path: Path) -> None:
     result = planned(tmp_path, line="print(loss.item())")
     assert (result.code, result.out) == (1, "")
@@ -91,10 +97,11 @@ def test_a_run_may_be_planned_first_and_its_report_compares(tmp_path: Path) -> N
     assert "parameters, gradients, optimizer as predicted" in " ".join(result.report.split())
 
 
+@pytest.mark.fresh
 def test_what_cannot_be_planned_trains_all_the_same(tmp_path: Path) -> None:
     text = SCRIPT.replace("LINE", "print(f'{loss.item():.0f}'[:0], end='')").replace("SIZE", "1")
     (tmp_path / "train.py").write_text(text.replace("HALF=True", "max_steps=3"))
-    result = watched(["--plan", "train.py"], tmp_path)
+    result = watched_forked(["--plan", "train.py"], tmp_path)
     assert result.plain.code == 0
     assert "never" in result.plain.out
     assert "forgather-mem: no plan: train.py:" in result.plain.err

@@ -12,6 +12,7 @@ import pytest
 
 from forgather_mem.launch.session_folder import SessionFolder
 from tests.launch.commands import JUDGED, ROOT, RUN, files, run, taken_apart
+from tests.launch.forked_run import run_forked
 
 TRAIN = str(ROOT / "tests/launch/train.py")
 THE_USERS = ("trainings", "ring.rank0", "report.json", "report.rank1.json", "report.csv", "oom.rank0.json", "oom.txt")
@@ -55,10 +56,11 @@ def test_without_a_place_the_command_runs_and_nothing_is_written(tmp_path: Path)
     assert (contents(tmp_path), files(tmp_path)) == (before, names)
 
 
+@pytest.mark.fresh
 def test_without_a_place_a_training_is_watched_all_the_same(tmp_path: Path) -> None:
     more = nowhere(tmp_path)
     before = put_files(tmp_path)
-    result = taken_apart(run([*RUN, TRAIN, "short", "."], tmp_path, **more))
+    result = taken_apart(run_forked([*RUN, TRAIN, "short", "."], tmp_path, **more))
     watching, _ = result.plain.out.splitlines()
     assert (result.plain.code, watching) == (0, "['MemoryCallback', 'LeakDetector', 'OOMReporter']")
     assert contents(tmp_path) == before

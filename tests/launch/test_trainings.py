@@ -20,6 +20,7 @@ from forgather_mem.launch.outcome import print_reports
 from forgather_mem.reporting.run_dir import read_run
 from tests.forked import SCRIPTS, Forked, on_ranks
 from tests.launch.commands import REPORT, ROOT, RUN, Result, Watched, environment, run, taken_apart
+from tests.launch.forked_run import run_forked
 from tests.reporting.report_fixtures import all_well, parsed
 
 SCRIPT = ROOT / "tests/launch/train.py"
@@ -74,8 +75,9 @@ def test_trainings_one_after_the_other_and_an_error_in_the_last(tmp_path: Path) 
     assert not list((tmp_path / "plain").rglob("*forgather_mem*"))
 
 
+@pytest.mark.fresh
 def test_a_script_that_watches_itself_is_watched_once_and_has_no_report_twice(tmp_path: Path) -> None:
-    with_us = taken_apart(run([*RUN, str(SCRIPT), "own", "."], tmp_path))
+    with_us = taken_apart(run_forked([*RUN, str(SCRIPT), "own", "."], tmp_path))
     assert (with_us.plain.code, with_us.plain.err) == (0, "")
     told = [line for line in with_us.plain.out.splitlines() if line.startswith(("listed", "attached", "other"))]
     assert told == ["attached 1 1 6", "other 1 1 6", "listed 1 0 6"]

@@ -1,0 +1,87 @@
+"""`forgather-mem run` and `plan` as forks, and the script they start, too: Python and imports need not begin again.
+
+Parent and hook are the real ones; only the kernel's part of starting a program is ours. For tests marked `fresh` about
+what is told of a training, not about how commands are started; of each kind of training some tests start real ones.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn, TextIO
+
+from tests.forked import Forked, run_script
+from tests.fresh import end
+from tests.launch.commands import JUDGED, Result, Watched, environment, taken_apart
+
+_COMMAND = [sys.executable, "-m", "forgather_mem"]
+
+
+def run_forked(words: Sequence[str], folder: Path, **more: str) -> Result:
+    """What `commands.run` gives of `python -m forgather_mem ...`, if the command is a script."""
+    assert list(words[:3]) == _COMMAND
+    return Result(*Forked(Path(__file__), words[3:], folder, environment(**more)).wait())
+
+
+def watched_forked(words: Sequence[str], folder: Path, **more: str) -> Watched:
+    """What `commands.watched` gives, if the command is a script."""
+    return taken_apart(run_forked([*JUDGED, *words], folder, **more))
+
+
+def _become_the_command() -> NoReturn:
+    """In the fork: what `python -m forgather_mem` does."""
+    from forgather_mem.__main__ import main
+
+    sys.path.remove(str(Path(__file__).parent))
+    sys.orig_argv[:] = [*_COMMAND, *sys.argv[1:]]
+    os.execve = _execute  # `run` starts its command so
+    subprocess.run = _run_program  # type: ignore[assignment]  # and `plan` so
+    raise SystemExit(main())
+
+
+def _execute(path: str, argv: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
+    """What Python does with this script when it begins, in this process."""
+    assert path == sys.executable
+    assert argv[1].endswith(".py")
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    atexit._clear()
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.orig_argv[:] = argv
+    sys.path[:0] = [entry for entry in variables["PYTHONPATH"].split(os.pathsep) if not entry.endswith("on_path")]
+    _install_the_hook()
+    end(run_script(Path(argv[1]), argv[2:]))
+
+
+def _install_the_hook() -> None:
+    """What sitecustomize does; all that it waits for has been imported."""
+    from forgather_mem.launch.import_hook import TrainingFinder, install
+
+    install()
+    for finder in list(sys.meta_path):
+        if isinstance(finder, TrainingFinder):
+            for name in list(sys.modules):
+                finder.is_there(name)
+
+
+def _run_program(
+    argv: Sequence[str], *, env: Mapping[str, str], stdout: TextIO, check: bool
+) -> subprocess.CompletedProcess[str]:
+    assert not check
+    pid = os.fork()
+    if not pid:
+        try:
+            os.dup2(stdout.fileno(), 1)
+            _execute(argv[0], argv, env)
+        finally:
+            os._exit(70)
+    return subprocess.CompletedProcess([*argv], os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+if __name__ == "__main__":
+    _become_the_command()
