@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import importlib
 import json
 import os
 import select
@@ -30,6 +31,12 @@ OPTIONS = ["-q", "--no-header", "-p", "no:xdist"]
 _IMPORTED = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 IN_CHILD = "FORGATHER_MEM_TEST_CHILD"
 _ADDRESS = "FORGATHER_MEM_TEST_ORIGIN"  # the origin's socket, to xdist's workers
+# What most of these tests import themselves: in each fork it would take longer than a tiny training
+IMPORTED = (
+    "hypothesis", "torch", "transformers.trainer", "transformers.models.llama.modeling_llama",
+    *("forgather_mem.callbacks." + name for name in ("leak_detector", "memory_loggers", "oom_reporter")),
+    *("forgather_mem.launch." + name for name in ("at_exit", "loops", "outcome", "parent", "watching")),
+)  # fmt: skip
 
 
 class FreshProcesses:
@@ -91,11 +98,10 @@ def _serve(listener: socket.socket) -> None:
     """Fork for each connection, until the process that has started this one closes the pipe or ends."""
     if os.fork():
         os._exit(0)
-    import hypothesis  # noqa: F401
     import pytest  # noqa: F401
-    import torch  # noqa: F401
-    import transformers.trainer  # noqa: F401
 
+    for name in IMPORTED:
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()  # for pytest's beginning in a child; the test itself has a whole heap
 

@@ -43,8 +43,28 @@ def tiny_model(seed: int = 0) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
+class Bigrams(torch.nn.Module):
+    """Predicts a token from the one before it: for many steps, which take a sixth of the time of `tiny_model`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = torch.nn.Embedding(VOCABULARY, VOCABULARY)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.table(input_ids)
+        loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        return {"loss": loss, "logits": logits}
+
+
 def make_trainer(
-    folder: Path, callbacks: Any = (), *, trainer_class: type[Trainer] = Trainer, rows: int = 32, **arguments: Any
+    folder: Path,
+    callbacks: Any = (),
+    *,
+    trainer_class: type[Trainer] = Trainer,
+    model: torch.nn.Module | None = None,
+    rows: int = 32,
+    **arguments: Any,
 ) -> Trainer:
     """A trainer that is ready: batch size 4, 6 steps, no progress bar, unless `arguments` say otherwise."""
     settings: dict[str, Any] = {
@@ -59,7 +79,7 @@ def make_trainer(
     }
     settings.update(arguments)
     trainer = trainer_class(
-        model=tiny_model(),
+        model=model or tiny_model(),
         args=TrainingArguments(**settings),
         train_dataset=Tokens(rows),
         eval_dataset=Tokens(8),

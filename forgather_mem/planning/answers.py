@@ -78,6 +78,9 @@ def card_plan(
             return None
         return Most(found[0], use_of(found[1]), found[0] == limit, -(-in_a_step // found[0]))
 
+    def of(rows: int | None, length: int | None) -> Plan:
+        return own if (rows, length) == (own.rows, own.length) else planned(rows=rows, length=length)
+
     def smaller(rows: int) -> Plan:
         # More batches in a step add nothing but themselves, and would take long to plan
         steps = min(_MOST_STEPS, -(-in_a_step // rows))
@@ -88,8 +91,8 @@ def card_plan(
     return CardPlan(
         card_bytes=card_bytes,
         use=use_of(own),
-        most_rows=most(rows, _MOST_ROWS, lambda rows: planned(rows=rows, length=own.length)),
-        most_length=most(length, longest, lambda length: planned(rows=own.rows, length=length)),
+        most_rows=most(rows, _MOST_ROWS, lambda rows: of(rows, own.length)),
+        most_length=most(length, longest, lambda length: of(own.rows, length)),
         smaller=None if fits else most(rows, rows - 1, smaller, in_a_step),
         instead=tuple(_instead(own, planned, ways)),
     )

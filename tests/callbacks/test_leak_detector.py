@@ -20,7 +20,7 @@ from transformers import TrainerCallback
 
 from forgather_mem.callbacks import LeakDetector, ScheduledGarbageCollector
 from tests.reporting.report_fixtures import built
-from tests.training import Tokens, fingerprint, make_trainer
+from tests.training import Bigrams, Tokens, fingerprint, make_trainer
 
 LEAK_BYTES = 200_000
 
@@ -38,7 +38,7 @@ class Keeps(TrainerCallback):
 def leak_of(folder: Path, callbacks: list[Any], **arguments: Any) -> dict[str, Any]:
     detector = LeakDetector(strict=True)
     settings: dict[str, Any] = {"max_steps": 160, "logging_steps": 100, **arguments}
-    make_trainer(folder, [*callbacks, detector], **settings).train()
+    make_trainer(folder, [*callbacks, detector], model=Bigrams(), **settings).train()
     assert detector.summary is not None
     leak: dict[str, Any] = built(detector.summary)["leak"]
     return leak
@@ -210,7 +210,8 @@ class Remembers(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 @pytest.mark.fresh
 def test_a_leak_of_workers_that_have_ended_is_in_the_verdict(tmp_path: Path) -> None:
     detector = LeakDetector(strict=True)
-    trainer = make_trainer(tmp_path, [detector], max_steps=240, logging_steps=100, dataloader_num_workers=1)
+    settings: dict[str, Any] = {"max_steps": 240, "logging_steps": 100, "dataloader_num_workers": 1}
+    trainer = make_trainer(tmp_path, [detector], model=Bigrams(), **settings)
     trainer.train_dataset = Remembers()  # 200 steps an epoch: those of the second are too few
     trainer.train()
     assert detector.summary is not None

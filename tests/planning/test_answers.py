@@ -68,7 +68,7 @@ def test_where_it_does_not_fit_smaller_batches_make_the_same_step() -> None:
 def test_all_of_it_of_a_trainer(tmp_path: Path) -> None:
     card_bytes = CONTEXT_BYTES[1] + 2**27
     answer = json.loads(
-        json.dumps(answer_to({"sizes": [[64, None]], "card_bytes": card_bytes}, make_trainer(tmp_path)))
+        json.dumps(answer_to({"sizes": [[512, None]], "card_bytes": card_bytes}, make_trainer(tmp_path)))
     )
     (card,) = answer["card"]
     size, (low, high), is_all, _ = card["most_length"]
