@@ -22,6 +22,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ OTHERS = ROOT / "tests" / "ooms" / "by_others"
 STRANGERS = ROOT / "tests" / "ooms" / "by_strangers"
 OUTSIDERS = ROOT / "tests" / "ooms" / "by_outsiders"
 RUN = [sys.executable, "-m", "forgather_mem", "run"]
+# From a command and a new folder to the exit code and the traceback
+Start = Callable[[list[str], Path], tuple[int, str]]
 _SPEED = re.compile(r"^.*\d+%\|.*$\n?", re.M)
 
 
@@ -78,8 +81,10 @@ def names(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.py") if path.stem != "common")
 
 
-def outcome_of(name: str, *, plain: bool = True, advice: bool = True, of: Path = SCRIPTS) -> Outcome:
-    """Run this script of a set alone, watched, and with the first suggestion applied."""
+def outcome_of(
+    name: str, *, plain: bool = True, advice: bool = True, of: Path = SCRIPTS, start: Start | None = None
+) -> Outcome:
+    """Run this script of a set alone, watched, and with the first suggestion applied; `start` runs the watched one."""
     path, others = of / f"{name}.py", of != SCRIPTS
     told = facts_of(path)["phase"] if others else re.findall(r"# phase: (.*)", path.read_text())[0]
     found = Outcome(name, told.split(" or "))
@@ -87,7 +92,7 @@ def outcome_of(name: str, *, plain: bool = True, advice: bool = True, of: Path =
         if plain:
             found.plain = _run([sys.executable, str(path)], Path(folder) / "plain")
         report = Path(folder) / "report.json"
-        found.watched = _run([*RUN, "--report", str(report), str(path)], Path(folder) / "watched")
+        found.watched = (start or _run)([*RUN, "--report", str(report), str(path)], Path(folder) / "watched")
         if report.exists():
             found.report = json.loads(report.read_text())
         entries = (found.report or {}).get("advice") or []

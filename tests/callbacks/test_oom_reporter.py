@@ -6,8 +6,6 @@ import gc
 import json
 import os
 import pickle
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +19,7 @@ from forgather_mem import TrainingLoop, attach
 from forgather_mem.callbacks import OOMReporter
 from forgather_mem.units import MIB
 from tests.diagnose.oom.test_allocator_snapshot import Recorder
+from tests.forked import Forked
 from tests.reporting.report_fixtures import built, text_of
 from tests.simulated_device import TOTAL_MIB, simulated_device
 from tests.training import fingerprint, make_trainer, tiny_model
@@ -350,8 +349,9 @@ def test_a_reporter_can_be_pickled_and_switched_off(tmp_path: Path) -> None:
     assert off.summary is None
 
 
+@pytest.mark.fresh
 def test_the_text_follows_the_traceback_of_a_script(tmp_path: Path) -> None:
-    script = """
+    (tmp_path / "script.py").write_text("""
 import sys
 from pathlib import Path
 from tests.callbacks.test_oom_reporter import Greedy, make_trainer
@@ -363,13 +363,10 @@ try:
 except RuntimeError:
     print("caught", file=sys.stderr, flush=True)
 trainer.train()
-"""
-    environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parents[2]}:{os.environ['PYTHONPATH']}"}
-    environment.pop("FORGATHER_MEM_SESSION", None)
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 1
-    before, _, after = done.stderr.partition("Traceback (most recent call last)")
+""")
+    code, _, said = Forked(tmp_path / "script.py", [], tmp_path, os.environ).wait()
+    assert code == 1
+    before, _, after = said.partition("Traceback (most recent call last)")
     assert before.endswith("caught\n"), "an error that is caught is the script's own business"
     error, _, text = after.partition("\n== forgather-mem == ")
     assert "DefaultCPUAllocator" in error.splitlines()[-1]

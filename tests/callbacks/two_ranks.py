@@ -25,7 +25,7 @@ from forgather_mem.callbacks import (
 from forgather_mem.callbacks.memory_alert import Alert
 from forgather_mem.telemetry.records import Moment, Sample
 from tests.callbacks.test_built_ins import SETTINGS, TextTrainer, built_ins
-from tests.training import make_trainer
+from tests.training import Bigrams, make_trainer
 
 DISTRIBUTED = {"ddp_backend": "gloo", "dataloader_pin_memory": False, "disable_tqdm": True}
 
@@ -88,14 +88,14 @@ if __name__ == "__main__":
     collections = Collections(slow=rank == 1)
     governor = ScheduledGarbageCollector(every_steps=2)
     trainer = make_trainer(
-        folder, [collections, governor], rows=1024, max_steps=60, logging_strategy="no", **DISTRIBUTED
+        folder, [collections, governor], model=Bigrams(), rows=1024, max_steps=60, logging_strategy="no", **DISTRIBUTED
     )
     trainer.train()
     (folder / f"collections.rank{rank}.json").write_text(json.dumps(collections.steps))
     alerts: list[Alert] = []
     alert = MemoryAlert({"mine/level_frac": "90%"}, {}, None, call=alerts.append, save=True, stop=True)
     readings = MemoryCallback([Rule(when=Every(steps=1), do=[level])])
-    trainer = make_trainer(folder / "alert", [readings, alert], rows=512, max_steps=40, **DISTRIBUTED)
+    trainer = make_trainer(folder / "alert", [readings, alert], model=Bigrams(), rows=512, max_steps=40, **DISTRIBUTED)
     trainer.train()
     told = {"alerts": [dataclasses.asdict(one) for one in alerts], "stopped_at": trainer.state.global_step}
     (folder / f"alerts.rank{rank}.json").write_text(json.dumps(told))

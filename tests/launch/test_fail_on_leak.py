@@ -39,9 +39,10 @@ assert sys.gettrace() is None
 """
 
 
+@pytest.mark.fresh
 def test_a_leak_ends_with_3_and_native_memory_has_a_line(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LEAKS)
-    result = watched(["--fail-on", "leak", "--report", "report.json", "train.py"], tmp_path)
+    result = watched_forked(["--fail-on", "leak", "--report", "report.json", "train.py"], tmp_path)
     assert result.plain.code == 3, result.plain.err
     leak = json.loads((tmp_path / "report.json").read_text())["leak"]
     assert (leak["verdict"], leak["where"], leak["sure"]) == ("leak", "native", "likely")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.launch.commands import Watched, python, run, watched
+from tests.launch.forked_run import watched_forked
 
 LIMIT = """
 import resource
@@ -71,6 +72,7 @@ def test_a_command_that_went_on_after_one_of_its_processes(tmp_path: Path) -> No
     assert report["oom"] is None
 
 
+@pytest.mark.fresh
 def test_a_loop_that_has_a_reporter_itself_is_told_of_by_that(tmp_path: Path) -> None:
     text = """
 import torch
@@ -87,7 +89,7 @@ with loop.train(), loop.epoch():
         model(torch.ones(2**40, 8))
 """
     (tmp_path / "script.py").write_text(text)
-    result = watched(["script.py"], tmp_path)
+    result = watched_forked(["script.py"], tmp_path)
     assert "OUT OF MEMORY   host, step 2, evaluate" in result.report
     assert result.plain.err.count("OUT OF MEMORY") == 0
     (report,) = tmp_path.glob("forgather_mem/*/report.json")

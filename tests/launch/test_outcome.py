@@ -7,7 +7,10 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.launch.commands import RUN, run, taken_apart, watched
+from tests.launch.forked_run import watched_forked
 from tests.launch.processes import Waiting
 
 
@@ -47,6 +50,7 @@ def test_where_the_wanted_file_cannot_be_written_the_report_comes_all_the_same(t
     assert f"can't write --report {tmp_path}/to/report.json: No such file or directory" in result.report
 
 
+@pytest.mark.fresh
 def test_a_training_whose_folder_is_cleared_away_has_its_report(folder: Path) -> None:
     (folder / "train.py").write_text(
         "import tempfile, forgather_mem, torch\n"
@@ -63,7 +67,7 @@ def test_a_training_whose_folder_is_cleared_away_has_its_report(folder: Path) ->
         "                model(torch.ones(2, 8)).sum().backward()\n"
         "                optimizer.step()\n"
     )
-    result = watched(["--report", "r.json", "train.py"], folder)
+    result = watched_forked(["--report", "r.json", "train.py"], folder)
     assert "train.py == 5 steps" in result.report
     assert json.loads((folder / "r.json").read_text())["run"]["folder"] is None
     assert not list(folder.glob("forgather_mem*"))

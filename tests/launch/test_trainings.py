@@ -150,8 +150,21 @@ def test_torchrun_hands_the_watching_on_to_each_rank(tmp_path: Path) -> None:
     assert with_us.report.startswith("== forgather-mem == train.py == 6 steps, ")
 
 
+LAUNCHER = """
+import os, sys
+for rank in "01":
+    if not os.fork():
+        ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        os.execve(sys.executable, [sys.executable, sys.argv[1]], {**os.environ, **ranks})
+for rank in "01":
+    os.wait()
+"""
+
+
+@pytest.mark.fresh
 def test_ranks_without_a_trainer_have_reports_too(tmp_path: Path) -> None:
-    result = taken_apart(run([*RUN, *TORCHRUN, LOOP], tmp_path))
+    (tmp_path / "launcher.py").write_text(LAUNCHER)
+    result = taken_apart(run_forked([*RUN, "launcher.py", LOOP], tmp_path))
     assert result.plain.code == 0, result.plain.err
     assert sorted(result.plain.out.split()) == ["0", "1", "rank", "rank"]
     (folder,) = (tmp_path / "forgather_mem").iterdir()

@@ -6,13 +6,15 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from tests.forked import Forked
-from tests.launch.commands import environment
+from tests.launch.commands import ROOT, environment
+from tests.launch.forked_run import run_forked
 
-BENCHMARK = Path(__file__).parent.parent.parent / "benchmarks" / "ooms.py"
+BENCHMARK = ROOT / "benchmarks" / "ooms.py"
 
 
 @pytest.fixture(scope="module")
@@ -25,22 +27,35 @@ def ooms() -> ModuleType:
     return module
 
 
+def forked(words: list[str], folder: Path) -> tuple[int, str]:
+    """For `start`; a loop and a Trainer's script are started as real commands."""
+    folder.mkdir()
+    result = run_forked(words, folder, PYTHONPATH=str(ROOT))
+    return result.code, traceback_of(result.err)
+
+
+def traceback_of(stderr: str) -> str:
+    text: str = sys.modules["benchmark_of_ooms"].traceback_in(stderr)
+    return text
+
+
 @pytest.mark.fresh
-@pytest.mark.parametrize("name", ["data", "plain_loop"])
-def test_it_is_explained_and_ends_as_alone(ooms: ModuleType, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "start"), [("data", forked), ("plain_loop", None)], ids=["data", "plain_loop"])
+def test_it_is_explained_and_ends_as_alone(ooms: ModuleType, name: str, start: Any, tmp_path: Path) -> None:
     code, _, said = Forked(ooms.SCRIPTS / f"{name}.py", [], tmp_path, environment()).wait()
-    found = ooms.outcome_of(name, plain=False, advice=False)
+    found = ooms.outcome_of(name, plain=False, advice=False, start=start)
     assert found.told in found.phases
     assert found.requested_is_exact
-    assert (code, ooms.traceback_in(said)) == found.watched, "exit code and traceback"
+    assert (code, traceback_of(said)) == found.watched, "exit code and traceback"
     assert found.report["run"]["end"] == "oom"
     assert found.report["run"]["exit_code"] == 1
     assert found.report["advice"]
 
 
-@pytest.mark.parametrize("name", ["startup", "optimizer"])
-def test_phase_and_size_are_right_at_a_real_limit(ooms: ModuleType, name: str) -> None:
-    found = ooms.outcome_of(name, plain=False, advice=False)
+@pytest.mark.fresh
+@pytest.mark.parametrize(("name", "start"), [("startup", forked), ("optimizer", None)], ids=["startup", "optimizer"])
+def test_phase_and_size_are_right_at_a_real_limit(ooms: ModuleType, name: str, start: Any) -> None:
+    found = ooms.outcome_of(name, plain=False, advice=False, start=start)
     assert found.told in found.phases
     assert found.requested_is_exact
     assert found.watched[0] == 1

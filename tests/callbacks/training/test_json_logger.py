@@ -7,8 +7,6 @@ import logging
 import os
 import pickle
 import signal
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from transformers import TrainerCallback
 
 from forgather_mem.callbacks import JsonLogger, TBLogger
 from tests.events import event_folders
+from tests.forked import Forked
 from tests.sinks.faults import small_disk
 from tests.training import fingerprint, make_trainer
 
@@ -167,8 +166,9 @@ make_trainer(Path(sys.argv[1]), [JsonLogger(name="x"), Killed()], logging_steps=
 """
 
 
+@pytest.mark.fresh
 def test_a_training_that_is_killed_leaves_valid_json(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ['PYTHONPATH']}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=environment, capture_output=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    (tmp_path / "script.py").write_text(KILLED)
+    code, _, said = Forked(tmp_path / "script.py", [str(tmp_path)], tmp_path, os.environ).wait()
+    assert code == -signal.SIGKILL, said
     assert [record["global_step"] for record in records_in(tmp_path)] == [0, 1, 2, 3, 4]
