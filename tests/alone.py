@@ -1,4 +1,4 @@
-"""Files whose tests run together in a process that has imported nothing else, or nothing but torch and transformers.
+"""Files whose tests run together in a process that has imported nothing else, or only what most tests do.
 
 For tests that look through the whole heap: pytest's process holds what all tests have imported, three to ten times as
 much. A fork of `tests/fresh.py`, which `alone(forked=True)` stands for, has no time in which it imports; what looks at

@@ -1,4 +1,4 @@
-"""A process that has imported torch and transformers and done nothing else; tests marked `fresh` run in forks of it.
+"""A process that has imported, and done nothing else; tests marked `fresh` run in forks of it.
 
 Started as a program by `conftest.py`, once for all of the workers of xdist. Each connection gets a fork of it, which is
 asked in lines of JSON: the tests, the environment, the file for what they print. The answer is a line with the exit
