@@ -8,7 +8,7 @@ import itertools
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from multiprocessing.process import BaseProcess
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
@@ -66,54 +66,71 @@ def deep_bytes(thing: Any, known: set[int], counted: set[tuple[object, int]]) ->
     total = 0.0
     seen: set[int] = set()
     for_others: dict[object, float] = {}  # what was added for those that were not looked at
+    accounts = _Accounts()
     todo: list[tuple[Any, float]] = [(thing, 1.0)]
     while todo and len(seen) < _MOST_INSIDE:
         part, times = todo.pop()
-        if not _counts(part, known):
+        place, kind = id(part), type(part)
+        account = accounts[kind]
+        if place in known or account is None:
             continue
-        is_new = id(part) not in seen
-        seen.add(id(part))
-        for key, size in _pieces(part):
-            if (key in counted) if isinstance(key, tuple) else not is_new:
+        if (kind is int and -6 < part < 257) or (kind is FrameType and is_frame_running(part)):
+            continue
+        own_bytes, led_to, has_storages = account
+        if place not in seen:
+            seen.add(place)
+            size = own_bytes(part, 64)
+            total += size * times
+            if times != 1.0:
+                for_others[place] = size * (times - 1)
+            if led_to is not None:
+                held, each = _some_of(led_to(part))
+                todo += zip(held, itertools.repeat(times * each))
+        elif for_others:
+            total -= for_others.pop(place, 0.0)
+        for key, size in storages_of(part) if has_storages else ():
+            if key in counted:
                 total -= for_others.pop(key, 0.0)
                 continue
+            counted.add(key)
             total += size * times
             for_others[key] = size * (times - 1)
-            if isinstance(key, tuple):
-                counted.add(key)
-        if is_new and not is_tensor(part):
-            held, each = _some_of(_led_to(part))
-            todo += zip(held, itertools.repeat(times * each))
     return total
 
 
-def _pieces(part: Any) -> list[tuple[int | tuple[object, int], float]]:
-    """Its own bytes; a tensor's storages have keys of their own."""
-    if is_tensor(part):
-        return [(id(part), 200.0), *storages_of(part)]
-    return [(id(part), array_bytes(part) or sys.getsizeof(part, 64))]
+_Account = tuple[Callable[..., float], Callable[..., list[object]] | None, bool]
 
 
-def _counts(part: object, known: set[int]) -> bool:
-    kind = type(part)
-    if id(part) in known or isinstance(part, type | ModuleType | CodeType):
-        return False
-    if is_our_class(kind):  # reached through the frames that an exception keeps
-        return False
-    return not ((kind is int and -6 < part < 257) or (kind is FrameType and is_frame_running(part)))  # type: ignore[operator, arg-type]
+class _Accounts(dict[type, _Account | None]):
+    """For each class, found once: its objects' own bytes, what they lead to, and whether they have storages.
+
+    None for what does not count. What an object leads to is freed with it if nothing else holds that.
+    """
+
+    def __missing__(self, kind: type) -> _Account | None:
+        account: _Account | None = sys.getsizeof, gc.get_referents, False
+        # Ours are reached through the frames that an exception keeps
+        if issubclass(kind, (type, ModuleType, CodeType)) or is_our_class(kind):
+            account = None
+        elif is_tensor_class(kind):
+            account = (lambda _, default: 200.0), None, True
+        elif kind in _SHARED:
+            account = sys.getsizeof, None, False
+        elif kind in _LED_TO:
+            account = sys.getsizeof, _LED_TO[kind], False
+        elif issubclass(kind, threading.Thread):
+            account = sys.getsizeof, lambda thread: gc.get_referents(thread) + _variables_of_thread(thread), False
+        elif _is_ctypes(kind) or _is_array_class(kind):
+            account = (lambda part, default: array_bytes(part) or sys.getsizeof(part, default)), gc.get_referents, False
+        self[kind] = account
+        return account
 
 
-def _led_to(part: Any) -> list[object]:
-    """What is freed with it if nothing else holds that."""
-    kind = type(part)
-    if kind is FunctionType:
-        return [*(part.__closure__ or ()), part.__defaults__, part.__kwdefaults__]
-    if kind is FrameType:
-        return list(frame_variables(part).values())  # without its module's names
-    if kind in _SHARED:
-        return []
-    held = gc.get_referents(part)
-    return [*held, *_variables_of_thread(part)] if isinstance(part, threading.Thread) else held
+# What an object leads to, where that is not all that it refers to
+_LED_TO: dict[type, Callable[..., list[object]]] = {
+    FunctionType: lambda function: [*(function.__closure__ or ()), function.__defaults__, function.__kwdefaults__],
+    FrameType: lambda frame: list(frame_variables(frame).values()),  # without its module's names
+}
 
 
 def _some_of(held: list[object]) -> tuple[list[object], float]:
@@ -182,7 +199,7 @@ def _variables_of_thread(thread: threading.Thread) -> list[object]:
 def array_bytes(part: object) -> int:
     """Size of an array including the base of a view, of a picture of PIL or of a ctypes object; 0 for anything else."""
     kind = type(part)
-    if "_type_" in kind.__dict__ or "_fields_" in kind.__dict__:
+    if _is_ctypes(kind):
         return ctypes.sizeof(part) if isinstance(part, ctypes.Array | ctypes.Structure) else 0
     if not _is_array_class(kind):
         return 0
@@ -191,6 +208,10 @@ def array_bytes(part: object) -> int:
     base = getattr(part, "base", None)
     size = getattr(base if hasattr(base, "nbytes") else part, "nbytes", 0)
     return size if isinstance(size, int) else 0
+
+
+def _is_ctypes(kind: type) -> bool:
+    return "_type_" in kind.__dict__ or "_fields_" in kind.__dict__
 
 
 def _picture_bytes(picture: object) -> int:
