@@ -16,11 +16,16 @@ _ATTRIBUTE = "_forgather_mem_run"  # on a state that can't be referenced weakly,
 
 
 class _Runs:
-    """The run of each state that is alive, by the state's id: states have no hash."""
+    """The run of each state that is alive, by the state's id: states have no hash.
 
-    __slots__ = ("_known",)
+    Attributes:
+        num_given: While it stays the same, no run begins.
+    """
+
+    __slots__ = ("_known", "num_given")
 
     def __init__(self) -> None:
+        self.num_given = 0
         self._known: dict[int, tuple[Run, weakref.ref[Any]]] = {}
 
     def of(self, state: Any) -> Run | None:
@@ -41,6 +46,7 @@ class _Runs:
     def give(self, state: Any, run: Run) -> None:
         """From now on this is the state's run."""
         known, key = self._known, id(state)
+        self.num_given += 1
         try:
             known[key] = run, weakref.ref(state, lambda _: known.pop(key, None))
         except TypeError:

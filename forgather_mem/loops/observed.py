@@ -23,7 +23,8 @@ from forgather_mem.probes.tensors import live_objects
 from forgather_mem.system.process_end import PROCESS_END
 from forgather_mem.telemetry.guard import FailureGuard
 
-_thread, _is_compiling = threading.get_ident, torch.compiler.is_compiling  # looked up once
+# Looked up once
+_thread, _is_compiling, _trains = threading.get_ident, torch.compiler.is_compiling, torch.is_grad_enabled
 _BEFORE_FORWARD = ("backward", "data")  # or before the optimizer
 MakeCallbacks = Callable[[], Sequence[TrainerCallback]]
 
@@ -61,6 +62,7 @@ class ObservedLoop:
         self._beginning = threading.Lock()
         self._is_over = False
         self._watches = False  # no other training of ours tells of this step
+        self._num_runs = 0  # by then
         self._in_step = self._in_evaluation = False
         self._num_batches = 0  # in this step, or in this evaluation
 
@@ -115,9 +117,14 @@ class ObservedLoop:
             return
         try:
             events = self._events or self._begin(optimizer)
-            self._watches = events is not None and not RUNS.other_is_open(events.run())
+            if not self._watches or RUNS.num_given != self._num_runs:
+                self._num_runs = RUNS.num_given
+                self._watches = events is not None and not RUNS.other_is_open(events.run())
             if events is not None and self._watches and _thread() == self._thread:
-                self._optimizer_begins(events)
+                if events.quiet is not None and self._in_step and not (self._in_evaluation or self._rounds.in_round):
+                    events.quiet.turn("optimizer", _BEFORE_FORWARD)  # the same, in fewer calls
+                else:
+                    self._optimizer_begins(events)
         except Exception as error:
             if not self.fence.keeps("a loop", error):
                 raise
@@ -144,7 +151,13 @@ class ObservedLoop:
         try:
             events = self._events
             if events is not None and _thread() == self._thread:
-                self._forward_begins(events, model, arguments, keywords)
+                if events.quiet is not None and not self._in_evaluation and _trains():
+                    if not self._in_step:
+                        self._in_step, self._num_batches = True, 0
+                    self._num_batches += 1
+                    events.quiet.turn("forward", _BEFORE_FORWARD)
+                else:
+                    self._forward_begins(events, model, arguments, keywords)
         except Exception as error:
             if not self.fence.keeps("a loop", error):
                 raise
@@ -213,7 +226,7 @@ class ObservedLoop:
     def _forward_begins(
         self, events: LoopEvents, model: torch.nn.Module, arguments: Arguments, keywords: Keywords
     ) -> None:
-        trains = torch.is_grad_enabled()
+        trains = _trains()
         if not trains and not model.training:
             if not self._in_evaluation:
                 self._in_evaluation, self._num_batches = True, 0
@@ -231,10 +244,7 @@ class ObservedLoop:
         if not self._in_step:
             self._step_begins(events)
         self._num_batches += 1
-        if events.quiet is not None:
-            events.quiet.turn("forward", _BEFORE_FORWARD)
-        else:
-            events.forward_begins(arguments, keywords)
+        events.forward_begins(arguments, keywords)
 
     def _begin(self, first: torch.optim.Optimizer | None = None) -> LoopEvents | None:
         with self._beginning:  # another thread's step comes after it

@@ -131,10 +131,11 @@ class _CallPatch:
         self._cls = cls
         self._is_own = "__call__" in cls.__dict__
         self._call = call = cls.__call__
+        is_compiling = torch.compiler.is_compiling  # looked up once
 
         @functools.wraps(call)
         def __call__(module: Module, /, *arguments: object, **keywords: object) -> object:
-            if torch.compiler.is_compiling():
+            if is_compiling():
                 return call(module, *arguments, **keywords)
             try:
                 if id(module) in heard:

@@ -22,6 +22,9 @@ class OptimizerRounds:
 
     Args:
         optimizers: Those that are alive when the training begins; not all of them need to be part of it.
+
+    Attributes:
+        in_round: Whether a round has begun that is not over.
     """
 
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
@@ -30,6 +33,7 @@ class OptimizerRounds:
         self._calls: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()  # in it
         self._used: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._new: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        self.in_round = False
         self._num_calls = 0  # in this round
         self._num_before = 0  # before it
         self._only: Callable[[], torch.optim.Optimizer | None] = _nothing  # where there is but one
@@ -40,16 +44,12 @@ class OptimizerRounds:
         """Those that step and are alive."""
         return list(self._used)
 
-    @property
-    def in_round(self) -> bool:
-        """Whether a round has begun that is not over."""
-        return self._num_calls > 0
-
     def ends_with(self, optimizer: torch.optim.Optimizer) -> int:
         """This one has stepped: the number of training steps that are over with it; 0 inside a round."""
-        if not self._num_calls and self._only() is optimizer:
+        if not self.in_round and self._only() is optimizer:
             self._num_before += 1
             return 1
+        self.in_round = True
         self._num_calls += 1
         self._missing.discard(optimizer)
         self._calls[optimizer] = self._calls.get(optimizer, 0) + 1
@@ -81,7 +81,7 @@ class OptimizerRounds:
         # More than one where one was waited for that is dropped now, or dead
         num_steps = min(self._calls[optimizer] for optimizer in self._used)
         self._num_before += self._num_calls
-        self._num_calls = 0
+        self._num_calls, self.in_round = 0, False
         self._missing = weakref.WeakSet(self._used)
         self._calls.clear()
         self._only = weakref.ref(next(iter(self._used))) if len(self._used) == 1 else _nothing
