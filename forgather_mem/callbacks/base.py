@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 from forgather_mem.callbacks.trainer.link import Link
 from forgather_mem.engine.run import Run
 from forgather_mem.engine.run_of import RUNS, run_of
-from forgather_mem.engine.schedule import EventSchedule, events_of
+from forgather_mem.engine.schedule import EventSchedule, events_of, lasting
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import check_flags
 from forgather_mem.reporting.build import build_report, copy_report, verdict, write_report
@@ -141,7 +141,13 @@ class RuleCallback(TrainerCallback):
 
     def __getstate__(self) -> dict[str, object]:
         kept = dict(self.__dict__)
-        for name in ("_run", "_plans", "_part"):  # belong to the training: not for another process or a copy
+        for name in (
+            "_run",
+            "_plans",
+            "_part",
+            "_ended",
+            "_lasting",
+        ):  # belong to the training: not for another process or a copy
             kept.pop(name, None)
         return kept
 
@@ -170,12 +176,16 @@ class RuleCallback(TrainerCallback):
         self._plans: dict[str, EventSchedule] = {}
         self._events = events_of(self.rules) if self.enabled else frozenset()
         self._following: bool | None = None  # whether the effect of an action is followed over the next steps
+        self._ended: Run | None = None  # the last, and what still works in the evaluations that follow it
+        self._lasting: dict[str, EventSchedule] = {}
         self._part = _Part(type(self).__name__)
 
     def _leave_run(self) -> None:
-        if self._run is not None:
-            self._summary = self._run.summary
+        ended, plans = self._run, self._plans
+        if ended is not None:
+            self._summary = ended.summary
         self._forget_run()
+        self._ended, self._lasting = ended, lasting(plans)
 
     def _event(self, event: str, args: object, state: State, control: object, objects: Objects) -> None:
         try:
@@ -188,6 +198,8 @@ class RuleCallback(TrainerCallback):
                     run.handle(plan, args, state, control, objects)
                 if run.ledger.following is not self._following:
                     self._follow(run.ledger.following)
+            elif self._ended is not None and event in self._lasting and run_of(state) is self._ended:
+                self._ended.handle_late(self._lasting[event], args, state, control, objects)
             elif event in self.outside and self._on() and not _is_of_another_process(state):
                 self._one_event(event, args, state, control, objects)
             self._part.strikes = 0

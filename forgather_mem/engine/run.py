@@ -143,6 +143,8 @@ class Run:
 
     def emit(self, finding: Finding) -> None:
         self.fence.call("summary", self.summary.tell, finding)
+        if self.closed:  # the report once more, with this
+            self.fence.call("verdict", self._verdict, self.summary)
         self._sinks.tell(finding)
 
     def print_line(self, text: str) -> None:
@@ -244,6 +246,12 @@ class Run:
     def _read_settings(self, args: object, objects: Objects) -> None:
         settings = settings_of_training(args, objects.get("model"), objects.get("optimizer"))
         self.emit(Finding(kind="settings", step=self.step, text="settings", data=settings))
+
+    def handle_late(self, plan: EventSchedule, args: Any, state: Any, control: Any, objects: Objects) -> None:
+        """Handle one event after the end, for what goes on by then; in the process that has trained."""
+        if self.closed and self.is_of_this_process:
+            self.handle(plan, args, state, control, objects)
+            self._recorder.own.close()
 
     def flush(self, now: float | None = None) -> None:
         """Write the open record, if any; `now` is the performance counter, if the caller has just read it."""

@@ -207,6 +207,16 @@ def schedules_of(
     return {event: EventSchedule(event, armed_rules, epoch) for event, armed_rules in by_event.items()}
 
 
+def lasting(plans: Mapping[str, EventSchedule]) -> dict[str, EventSchedule]:
+    """Of these the rules that go on when the training is over: all of their works have `lasts`."""
+    found = {}
+    for event, plan in plans.items():
+        rules = [rule for rule in plan.rules if all(getattr(work.call, "lasts", False) for work in rule.works)]
+        if rules:
+            found[event] = EventSchedule(event, rules, None)
+    return found
+
+
 def assign_writer(events: Iterable[str], members: Collection[Mapping[str, EventSchedule]]) -> None:
     """Makes the last of our callbacks at an event write the record."""
     for event in events:

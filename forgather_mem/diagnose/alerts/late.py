@@ -30,6 +30,7 @@ class LateFailures:
     """
 
     reading = ("late failures",)  # of two in a training the first tells
+    lasts = True  # in evaluations after the training, too
 
     def __init__(self) -> None:
         self.trainer: Callable[[], object] = _nothing

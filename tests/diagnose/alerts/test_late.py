@@ -14,12 +14,14 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
 
-from forgather_mem.callbacks import MemoryAlert, OOMReporter
+from forgather_mem.callbacks import MemoryAlert, MemoryCallback, OOMReporter
 from forgather_mem.callbacks.memory_alert import Alert
 from forgather_mem.diagnose.alerts.foretold import free_disk_bytes
 from forgather_mem.diagnose.alerts.late import LateFailures, keeping_of, num_batches_of
+from forgather_mem.sinks import JsonlSink
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.telemetry.records import Moment
+from forgather_mem.telemetry.report_schema import read_report
 from tests.training import Tokens, make_trainer
 
 NUM_BATCHES = 400
@@ -129,7 +131,6 @@ def test_a_checkpoint_that_a_callback_may_take_away_needs_only_its_own_room(
 
 @pytest.mark.fresh
 def test_what_predict_keeps_is_told_without_metrics(tmp_path: Path) -> None:
-    """While a training runs: outside of one nothing is watched."""
     alerts: list[Alert] = []
 
     class AtEnd(TrainerCallback):
@@ -150,6 +151,37 @@ def test_what_predict_keeps_is_told_without_metrics(tmp_path: Path) -> None:
         trainer.train()
     assert [alert.name for alert in alerts] == ["evaluation"]
     assert "while they are joined" in alerts[0].text
+
+
+@pytest.mark.fresh
+def test_an_evaluation_after_the_training_is_told_once_and_is_in_its_report(tmp_path: Path) -> None:
+    alerts: list[Alert] = []
+
+    def ends(alert: Alert) -> None:
+        alerts.append(alert)
+        raise KeyboardInterrupt
+
+    class ThatMuch(Predicts):
+        batch_bytes = 1024
+
+    trainer = make_trainer(
+        tmp_path,
+        [MemoryAlert({}, {}, 60, call=ends), OOMReporter(), MemoryCallback(sinks=[JsonlSink()])],
+        trainer_class=ThatMuch,
+        per_device_eval_batch_size=4,
+    )
+    trainer.train()
+    trainer.evaluate(Tokens(4 * NUM_BATCHES))
+    assert alerts == []
+    ThatMuch.batch_bytes = host_rooms()[0].free_bytes // NUM_BATCHES
+    ThatMuch.num_predicted = 0
+    with pytest.raises(KeyboardInterrupt):
+        trainer.predict(Tokens(4 * NUM_BATCHES))
+    assert [alert.name for alert in alerts] == ["evaluation"]
+    assert ThatMuch.num_predicted == 4
+    (report,) = tmp_path.glob("forgather_mem/*/report.json")
+    (told,) = read_report(report)[0].foretold  # type: ignore[union-attr]
+    assert "reduce them in preprocess_logits_for_metrics" in told
 
 
 def test_the_batches_of_a_running_loader_are_found_by_how_many_it_has_given() -> None:
