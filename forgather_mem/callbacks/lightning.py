@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 from transformers.trainer_callback import TrainerControl, TrainerState
 
+from forgather_mem.callbacks.lightning_saves import planned_saves
 from forgather_mem.callbacks.trainer.method_patches import Around, MethodPatches
+from forgather_mem.diagnose.alerts.checkpoint import PLAN
 from forgather_mem.loops.events import LoopEvents
+from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.guard import FailureGuard
 
 if TYPE_CHECKING:
@@ -38,8 +41,8 @@ class LightningCallbacks(Callback):
         trainer = lightning.Trainer(callbacks=[LightningCallbacks(load_callbacks("callbacks/memory.yaml"))])
 
     Steps are Lightning's `global_step`, which counts optimizer steps. Validation inside an epoch fires
-    `evaluate` before the `epoch_end` of its epoch; Lightning's sanity check fires nothing.
-    Each batch of a validation fires `prediction_step`. `log` fires every
+    `evaluate` before the `epoch_end` of its epoch. Lightning's sanity check is a phase of evaluation after
+    `train_begin`, and fires nothing. Each batch of a validation fires `prediction_step`. `log` fires every
     `log_every_n_steps` steps with the batch's loss, the learning rate and what the module has logged, and before
     `evaluate` with the metrics. A callback that sets `control.should_training_stop` stops the Lightning trainer after
     the batch.
@@ -70,7 +73,20 @@ class LightningCallbacks(Callback):
 
     # ---- Lightning's hooks ----
 
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._begin(trainer, pl_module)
+        self._phase("evaluate")
+
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._phase("startup")
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._events is None:
+            self._begin(trainer, pl_module)
+        plan = self._training.fence.call("checkpoints", planned_saves, trainer)
+        setattr(self._training.args, PLAN, plan)
+
+    def _begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
         arguments = SimpleNamespace(
             output_dir=trainer.default_root_dir,
             logging_dir=trainer.log_dir,
@@ -173,6 +189,9 @@ class LightningCallbacks(Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._close(exception)
 
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._close()  # nothing was trained after the sanity check
+
     # ---- inside ----
 
     def _follow(self, trainer: Trainer, batch_idx: int | None = None) -> None:
@@ -193,9 +212,13 @@ class LightningCallbacks(Callback):
         def save(call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
             if self._events is None:
                 return call(*arguments, **keywords)
+            run = self._events.run()
+            outer = run.phase if run is not None else "other"
+            self._phase(None)  # or the wait for the next batch would have the peak of the checkpoint
             with self._events.phase("save"):
                 result = call(*arguments, **keywords)
             self._fire("save")
+            self._phase(outer if outer in STEP_PHASES else None)
             return result
 
         return save

@@ -247,10 +247,10 @@ class Run:
         settings = settings_of_training(args, objects.get("model"), objects.get("optimizer"))
         self.emit(Finding(kind="settings", step=self.step, text="settings", data=settings))
 
-    def handle_late(self, plan: EventSchedule, args: Any, state: Any, control: Any, objects: Objects) -> None:
-        """Handle one event after the end, for what goes on by then; in the process that has trained."""
+    def handle_late(self, plan: EventSchedule, *event: Any) -> None:
+        """As `handle`, after the end, for what goes on by then; in the process that has trained."""
         if self.closed and self.is_of_this_process:
-            self.handle(plan, args, state, control, objects)
+            self.handle(plan, *event)
             self._recorder.own.close()
 
     def flush(self, now: float | None = None) -> None:

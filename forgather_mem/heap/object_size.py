@@ -58,7 +58,7 @@ def inside(samples: Sequence[object]) -> Iterator[object]:
             todo += itertools.islice(held, 8)
 
 
-def deep_bytes(thing: Any, known: set[int], counted: set[tuple[object, int]]) -> float:
+def deep_bytes(thing: object, known: set[int], counted: set[tuple[object, int]]) -> float:
     """Bytes freed with this object: itself and what only it leads to. `known` existed before; storages count once.
 
     Of a large container some are looked at and stand for the others, unless two of them lead to the same.

@@ -39,3 +39,9 @@ def allocated_natively_bytes() -> int | None:
     account = mallinfo2()
     found = account() if account is not None else None
     return None if found is None else int(found.uordblks + found.hblkhd)
+
+
+def unused_heap_bytes() -> int:
+    """What the C library has kept of freed memory, which is used again before more is asked for; 0 if unknown."""
+    account = mallinfo2()
+    return int(account().fordblks) if account is not None else 0

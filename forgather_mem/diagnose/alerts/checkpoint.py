@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from forgather_mem.diagnose.alerts.foretold import Foretold, free_disk_bytes, left_text
 from forgather_mem.system.headroom import host_rooms
+from forgather_mem.system.native_heap import unused_heap_bytes
 from forgather_mem.telemetry.records import Moment
 from forgather_mem.units import GIB, format_bytes
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
+PLAN = "_save_plan"  # of arguments, set by a loop that has none of a Trainer's
 _SHARD_BYTES = 50 * GIB  # of a model, in one file: the default of transformers 5
 
 
@@ -41,25 +43,35 @@ class CheckpointSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavePlan:
-    """When a Trainer saves.
+    """When a training saves.
 
     Attributes:
         num_checkpoints: How many it writes in all.
         most_at_once: How many of these are on the disk at once: a new one is written before an old one is removed.
         every_steps: Steps between them; None where they come with the epochs.
         keeps: `save_total_limit`.
+        only_model: Whether the optimizer's state is left out.
+        folder: Where to.
+        is_buffered: Whether the host holds all of it before it is written.
+        limit, less, place: How the loop calls the options that keep fewer, leave the optimizer out, and name the place.
     """
 
     num_checkpoints: int
     most_at_once: int
     every_steps: int | None
     keeps: int | None
+    only_model: bool = False
+    folder: str = "."
+    is_buffered: bool = False
+    limit: str = "save_total_limit={}"
+    less: str = "save_only_model"
+    place: str = "output_dir"
 
     def when(self, number: int, max_steps: int) -> tuple[int | None, str]:
         """The step of this checkpoint, counted from 1, if that is known; and for people."""
         if self.every_steps is None:
             return None, f"after epoch {number:,}"
-        step = min(number * self.every_steps, max_steps)
+        step = min(number * self.every_steps, max_steps) if max_steps > 0 else number * self.every_steps
         return step, f"step {step:,}"
 
 
@@ -73,15 +85,18 @@ def checkpoint_ahead(moment: Moment, *, stay: bool = True) -> Foretold | None:
     plan = save_plan(moment)
     if plan is not None and not stay:
         plan = replace(plan, most_at_once=1)
-    size = checkpoint_size(moment) if plan is not None else None
+    size = checkpoint_size(moment, plan) if plan is not None else None
     if plan is None or size is None or not size.disk_bytes:
         return None
     return _on_disk(moment, plan, size) or _in_memory(moment, plan, size)
 
 
 def save_plan(moment: Moment) -> SavePlan | None:
-    """When it saves; None for never, and outside a Trainer."""
+    """When it saves; None for never, and in a loop that does not tell."""
     args, state = moment.args, moment.state
+    known: SavePlan | None = getattr(args, PLAN, None)
+    if known is not None:
+        return known
     strategy = getattr(args, "save_strategy", None)
     strategy = getattr(strategy, "value", strategy)
     max_steps: int = getattr(state, "max_steps", 0)
@@ -100,10 +115,17 @@ def save_plan(moment: Moment) -> SavePlan | None:
     keeps = keeps if isinstance(keeps, int) and keeps > 0 else None
     there = _num_there(args.output_dir)
     most = count if keeps is None else min(count, keeps + 1 + bool(getattr(args, "load_best_model_at_end", False)))
-    return SavePlan(num_checkpoints=count, most_at_once=max(1, most - there), every_steps=every, keeps=keeps)
+    return SavePlan(
+        num_checkpoints=count,
+        most_at_once=max(1, most - there),
+        every_steps=every,
+        keeps=keeps,
+        only_model=bool(getattr(args, "save_only_model", False)),
+        folder=args.output_dir,
+    )
 
 
-def checkpoint_size(moment: Moment) -> CheckpointSize | None:
+def checkpoint_size(moment: Moment, plan: SavePlan) -> CheckpointSize | None:
     """What one checkpoint takes; None where it is not known, as with DeepSpeed, which saves in a way of its own."""
     args, model = moment.args, moment.objects.get("model")
     if model is None or not hasattr(model, "state_dict") or getattr(args, "deepspeed", None):
@@ -112,19 +134,18 @@ def checkpoint_size(moment: Moment) -> CheckpointSize | None:
         weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     else:
         weights = [value for value in model.state_dict().values() if hasattr(value, "untyped_storage")]
-    saved = [] if getattr(args, "save_only_model", False) else _states(moment.objects.get("optimizer"))
+    saved = [] if plan.only_model else _states(moment.objects.get("optimizer"))
     ranks = moment.run.world_size if _is_flat(model) else 1
     model_bytes, optimizer_bytes = ranks * _whole_bytes(weights), ranks * _whole_bytes(saved)
     elsewhere = _whole_bytes(weight for weight in weights if _is_copied(weight))
     copied = min(ranks * elsewhere, _SHARD_BYTES)
-    if _is_gathered(moment):
+    if _is_gathered(moment) or plan.is_buffered:
         copied = model_bytes + optimizer_bytes
     return CheckpointSize(model_bytes=model_bytes, optimizer_bytes=optimizer_bytes, copied_bytes=copied)
 
 
 def _on_disk(moment: Moment, plan: SavePlan, size: CheckpointSize) -> Foretold | None:
-    folder = moment.args.output_dir
-    free_bytes = free_disk_bytes(folder)
+    free_bytes = free_disk_bytes(plan.folder)
     if free_bytes is None or plan.most_at_once * size.disk_bytes <= free_bytes:
         return None
     number = free_bytes // size.disk_bytes + 1
@@ -132,7 +153,7 @@ def _on_disk(moment: Moment, plan: SavePlan, size: CheckpointSize) -> Foretold |
     which = "the first checkpoint" if number == 1 else f"checkpoint {number:,} of {plan.num_checkpoints:,}"
     each = "it takes" if number == 1 else "each takes"
     text = (
-        f"{which} ({when}) will not fit on the disk of {folder}: {each} {format_bytes(size.disk_bytes)}, "
+        f"{which} ({when}) will not fit on the disk of {plan.folder}: {each} {format_bytes(size.disk_bytes)}, "
         f"{format_bytes(free_bytes)} are free. {_disk_advice(plan, size, free_bytes)}"
     )
     needed = number * size.disk_bytes
@@ -141,15 +162,19 @@ def _on_disk(moment: Moment, plan: SavePlan, size: CheckpointSize) -> Foretold |
 
 def _in_memory(moment: Moment, plan: SavePlan, size: CheckpointSize) -> Foretold | None:
     room = next(iter(host_rooms()), None)
-    if room is None or size.copied_bytes <= room.free_bytes:
+    if room is None or size.copied_bytes <= room.free_bytes + unused_heap_bytes():
         return None
     at_step, when = plan.when(1, moment.state.max_steps)
     text = (
         f"saving the first checkpoint ({when}) needs {format_bytes(size.copied_bytes)} of host memory, computed from "
         f"the sizes of its tensors; {left_text(room.free_bytes, room.limit)}: "
     )
-    gathers = _is_gathered(moment)
-    text += "save a sharded state (SHARDED_STATE_DICT)" if gathers else "give the job more host memory"
+    if _is_gathered(moment):
+        text += "save a sharded state (SHARDED_STATE_DICT)"
+    elif plan.is_buffered and not plan.only_model and size.model_bytes <= room.free_bytes:
+        text += f"with {plan.less}=True it fits (no resuming), or give the job more host memory"
+    else:
+        text += "give the job more host memory"
     return Foretold(
         name="checkpoint", text=text, needed_bytes=size.copied_bytes, left_bytes=room.free_bytes, at_step=at_step
     )
@@ -159,10 +184,10 @@ def _disk_advice(plan: SavePlan, size: CheckpointSize, free_bytes: int) -> str:
     """What would fit, the smallest change first."""
     keeps = free_bytes // size.disk_bytes - 1
     if keeps >= 1 and (plan.keeps is None or keeps < plan.keeps):
-        return f"With save_total_limit={keeps} they fit"
+        return f"With {plan.limit.format(keeps)} they fit"
     if size.optimizer_bytes and plan.most_at_once * size.model_bytes <= free_bytes:
-        return f"With save_only_model=True they fit ({format_bytes(size.model_bytes)} each; no resuming)"
-    return "Free some space, or set another output_dir"
+        return f"With {plan.less}=True they fit ({format_bytes(size.model_bytes)} each; no resuming)"
+    return f"Free some space, or set another {plan.place}"
 
 
 def _num_there(folder: str) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from forgather_mem.diagnose.alerts.foretold import Foretold, left_text, times_text
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.headroom import Room, device_room, host_rooms
-from forgather_mem.system.native_heap import allocated_natively_bytes, mallinfo2
+from forgather_mem.system.native_heap import allocated_natively_bytes, unused_heap_bytes
 from forgather_mem.units import format_bytes
 
 # Judged after this fraction of the batches, and no earlier than after the fourth: of a Trainer's first two the second
@@ -138,7 +138,7 @@ def _outlook(keeping: Keeping, grown: tuple[float, float], done: int, num_batche
     if keeping.moves or keeping.moves_every:
         on_host = max(on_host, on_device)
     room = next(iter(host_rooms()), None)
-    return _against(room, on_host, done, num_batches, num_batches, keeping, slack_bytes=_unused_heap_bytes())
+    return _against(room, on_host, done, num_batches, num_batches, keeping, slack_bytes=unused_heap_bytes())
 
 
 def _against(
@@ -180,9 +180,3 @@ def _size_now() -> Size | None:
     if on_host is None or time.thread_time() - began_s > _EXPENSIVE_S:
         return None if on_device is None else (0, on_device)
     return on_host, on_device or 0
-
-
-def _unused_heap_bytes() -> int:
-    """What the C library has kept of freed memory, which is used again before more is asked for."""
-    account = mallinfo2()
-    return int(account().fordblks) if account is not None else 0

@@ -14,9 +14,10 @@ from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import StepUse
 from forgather_mem.diagnose.oom.fit import PhaseFit, fit_phase
 from forgather_mem.heap.variables import frame_variables
+from forgather_mem.probes.tensors import live_objects
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.headroom import Room, device_room, host_rooms
-from forgather_mem.system.native_heap import allocated_natively_bytes, mallinfo2
+from forgather_mem.system.native_heap import allocated_natively_bytes, unused_heap_bytes
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Moment, Sample
 from forgather_mem.units import format_bytes
@@ -213,15 +214,15 @@ def _first_too_large(
 
 def _given_back_bytes(room: Room) -> int:
     """What the process has of freed host memory, which the batch would take first."""
-    account = mallinfo2() if room.where == "host" else None
-    return int(account().fordblks) if account is not None else 0
+    return unused_heap_bytes() if room.where == "host" else 0
 
 
 def _shapes_ahead(moment: Moment) -> list[_Shape]:
     """The largest micro-batch of each step of the first epoch; empty if the lengths or their order are not known."""
     column = str(getattr(moment.args, "length_column_name", None) or "length")
-    accumulation = int(getattr(moment.args, "gradient_accumulation_steps", None) or 1)
+    told = int(getattr(moment.args, "gradient_accumulation_steps", None) or 0)
     for iterator in _running():
+        accumulation = told or max(1, iterator._num_yielded // moment.step)  # accelerate's is one batch ahead
         if iterator._num_yielded < moment.step * accumulation or cuts(iterator._collate_fn):
             continue
         lengths, batches = lengths_of(iterator._dataset, column), batches_of(iterator)
@@ -235,7 +236,7 @@ def _shapes_ahead(moment: Moment) -> list[_Shape]:
 def _running() -> list[Any]:
     """The passes over data loaders that the running functions have in their variables, or in those of a generator.
 
-    Among all objects there would be more, those of plain `for` loops; that look would stop a step for 0.1 s and more.
+    If there are none, as in a plain `for` loop, those among all objects; that look stops the step for up to 0.1 s.
     """
     loaders, frame = sys.modules.get("torch.utils.data.dataloader"), sys._getframe().f_back
     found: list[Any] = []
@@ -245,7 +246,7 @@ def _running() -> list[Any]:
             values = list(frame_variables(inner).values()) if inner is not None else [value]
             found += [one for one in values if issubclass(type(one), loaders._BaseDataLoaderIter)]
         frame = frame.f_back
-    return found
+    return found if found or loaders is None else list(live_objects(loaders._BaseDataLoaderIter))
 
 
 def _padding(shapes: Sequence[_Shape], uses: Sequence[StepUse]) -> int | None:
