@@ -4,8 +4,9 @@
 
 Each of seven scripts, written after threads of users, is run at a limit at which it fails; without one, for the size
 that it really needs; and at the limit with the advice applied. The disks are small file systems in memory (`unshare`,
-`mount`). Then the trainings of normal.py and normal_too.py, each without a limit and with half more than it has needed,
-as forks of this process: nothing may be foretold.
+`mount`). Then those of late_too.py and late_loops.py, and the trainings of normal.py, normal_too.py and
+normal_loops.py, each without a limit and with half more than it has needed, as forks of this process: nothing may be
+foretold.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from _watched_forks import Fork, Ran, in_turn, prepare  # noqa: E402
 SCRIPTS = ROOT / "tests" / "late" / "scripts"
 DISKS_MIB = {
     "full_disk": 9, "filling_disk": 25, "disk_just_enough": 20, "disk_just_enough_resumed": 27, "disk_moved_away": 8,
-    "epochs_on_disk": 16,
+    "epochs_on_disk": 16, "lightning_filling_disk": 25, "lightning_saves_few": 16, "lightning_saves_weights": 16,
+    "lightning_one_name": 16, "lightning_leaves_out": 5, "lightning_monitored": 22, "lightning_stopped": 16,
+    "lightning_patient": 9,
 }  # fmt: skip
 FAILING = (
     "eval_logits", "eval_listed", "loop_outputs", "lightning_outputs", "longest_batch", "full_disk", "filling_disk"
@@ -147,15 +150,15 @@ def normal(cases: Sequence[tuple[str, str]], at_once: int) -> tuple[list[str], i
     return alarms, 2 * len(cases)
 
 
-def late(cases: Sequence[str], at_once: int) -> list[str]:
+def late(cases: Sequence[tuple[str, str]], at_once: int) -> list[str]:
     """A line for each of these trainings: whether it failed, and what was foretold of it."""
     starts = []
-    for case in cases:
+    for script, case in cases:
         disk = DISKS_MIB.get(case, 0)
         options = ["--case", case, *(["--folder", "disk"] if disk else [])]
-        starts.append(partial(Fork, SCRIPTS / "late_too.py", options, disk))
+        starts.append(partial(Fork, SCRIPTS / f"{script}.py", options, disk))
     lines = []
-    for case, ran in zip(cases, in_turn(starts, at_once), strict=True):
+    for (_, case), ran in zip(cases, in_turn(starts, at_once), strict=True):
         state = "fails" if ran.code else "DOES NOT FAIL"
         lines.append(f"{case}: {state}, foretold: {'; '.join(ran.foretold) or 'NOTHING'}")
         print(lines[-1], flush=True)
@@ -176,12 +179,12 @@ def forked(only: Sequence[str], at_once: int) -> list[str]:
     prepare(("torch", "transformers.trainer", "lightning"))
     known = [
         (script, case)
-        for script in ("late_too", "normal", "normal_too")
+        for script in ("late_too", "late_loops", "normal", "normal_too", "normal_loops")
         for case in Fork(SCRIPTS / f"{script}.py", ["--case", "names"]).wait().output.split()
     ]
     known = [one for one in known if not only or {*one} & {*only}]
-    lines = late([case for script, case in known if script == "late_too"], at_once)
-    cases = [one for one in known if one[0] != "late_too"]
+    lines = late([one for one in known if one[0].startswith("late")], at_once)
+    cases = [one for one in known if one[0].startswith("normal")]
     alarms, count = normal(cases, at_once) if cases else ([], 0)
     summary = [f"False alarms in {count} runs of {len(cases)} normal trainings: {len(alarms)}.", *alarms]
     print(*summary, sep="\n")

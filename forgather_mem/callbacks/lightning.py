@@ -15,7 +15,6 @@ from transformers.trainer_callback import TrainerControl, TrainerState
 
 from forgather_mem.callbacks.lightning_saves import planned_saves
 from forgather_mem.callbacks.trainer.method_patches import Around, MethodPatches
-from forgather_mem.diagnose.alerts.checkpoint import PLAN
 from forgather_mem.loops.events import LoopEvents
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.guard import FailureGuard
@@ -83,8 +82,10 @@ class LightningCallbacks(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._events is None:
             self._begin(trainer, pl_module)
-        plan = self._training.fence.call("checkpoints", planned_saves, trainer)
-        setattr(self._training.args, PLAN, plan)
+        args = self._training.args
+        args._save_plan = self._training.fence.call("checkpoints", planned_saves, trainer)
+        if isinstance(trainer.num_training_batches, int):
+            args._num_batches = trainer.num_training_batches
 
     def _begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
         arguments = SimpleNamespace(

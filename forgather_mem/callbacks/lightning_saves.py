@@ -40,9 +40,7 @@ def planned_saves(trainer: _Lightnings) -> SavePlan | None:
         only_model=saver.save_weights_only,
         folder=str(saver.dirpath),
         is_buffered=True,
-        limit="save_top_k=1",
-        less="save_weights_only",
-        place="dirpath",
+        options=("save_top_k=1", "save_weights_only=True", "dirpath"),
     )
     return plan if count > 0 else None
 

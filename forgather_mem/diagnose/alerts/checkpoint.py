@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import torch
 
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
-PLAN = "_save_plan"  # of arguments, set by a loop that has none of a Trainer's
 _SHARD_BYTES = 50 * GIB  # of a model, in one file: the default of transformers 5
 
 
@@ -53,7 +52,7 @@ class SavePlan:
         only_model: Whether the optimizer's state is left out.
         folder: Where to.
         is_buffered: Whether the host holds all of it before it is written.
-        limit, less, place: How the loop calls the options that keep fewer, leave the optimizer out, and name the place.
+        options: Of the loop: to keep fewer, to leave the optimizer's state out, to name the place.
     """
 
     num_checkpoints: int
@@ -63,9 +62,7 @@ class SavePlan:
     only_model: bool = False
     folder: str = "."
     is_buffered: bool = False
-    limit: str = "save_total_limit={}"
-    less: str = "save_only_model"
-    place: str = "output_dir"
+    options: tuple[str, str, str] = ("save_total_limit={}", "save_only_model=True", "output_dir")
 
     def when(self, number: int, max_steps: int) -> tuple[int | None, str]:
         """The step of this checkpoint, counted from 1, if that is known; and for people."""
@@ -94,8 +91,8 @@ def checkpoint_ahead(moment: Moment, *, stay: bool = True) -> Foretold | None:
 def save_plan(moment: Moment) -> SavePlan | None:
     """When it saves; None for never, and in a loop that does not tell."""
     args, state = moment.args, moment.state
-    known: SavePlan | None = getattr(args, PLAN, None)
-    if known is not None:
+    known: SavePlan | None = getattr(args, "_save_plan", None)
+    if known is not None:  # of Lightning
         return known
     strategy = getattr(args, "save_strategy", None)
     strategy = getattr(strategy, "value", strategy)
@@ -172,7 +169,7 @@ def _in_memory(moment: Moment, plan: SavePlan, size: CheckpointSize) -> Foretold
     if _is_gathered(moment):
         text += "save a sharded state (SHARDED_STATE_DICT)"
     elif plan.is_buffered and not plan.only_model and size.model_bytes <= room.free_bytes:
-        text += f"with {plan.less}=True it fits (no resuming), or give the job more host memory"
+        text += f"with {plan.options[1]} it fits (no resuming), or give the job more host memory"
     else:
         text += "give the job more host memory"
     return Foretold(
@@ -184,10 +181,10 @@ def _disk_advice(plan: SavePlan, size: CheckpointSize, free_bytes: int) -> str:
     """What would fit, the smallest change first."""
     keeps = free_bytes // size.disk_bytes - 1
     if keeps >= 1 and (plan.keeps is None or keeps < plan.keeps):
-        return f"With {plan.limit.format(keeps)} they fit"
+        return f"With {plan.options[0].format(keeps)} they fit"
     if size.optimizer_bytes and plan.most_at_once * size.model_bytes <= free_bytes:
-        return f"With {plan.less}=True they fit ({format_bytes(size.model_bytes)} each; no resuming)"
-    return f"Free some space, or set another {plan.place}"
+        return f"With {plan.options[1]} they fit ({format_bytes(size.model_bytes)} each; no resuming)"
+    return f"Free some space, or set another {plan.options[2]}"
 
 
 def _num_there(folder: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import GeneratorType
@@ -13,6 +14,8 @@ from forgather_mem.diagnose.alerts.sample_lengths import batches_of, cuts, lengt
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import StepUse
 from forgather_mem.diagnose.oom.fit import PhaseFit, fit_phase
+from forgather_mem.heap.source_lines import is_user_file
+from forgather_mem.heap.syntax import forget_trees, tree_of
 from forgather_mem.heap.variables import frame_variables
 from forgather_mem.probes.tensors import live_objects
 from forgather_mem.system.allocator import current_allocator, gauge
@@ -29,6 +32,7 @@ _PADS = (1, 8, 16, 32, 64, 128)
 _SAMPLED_STEPS = range(5, 16)  # of the run: by then the optimizer has its state
 _MOST_TIMES = 2.0  # of what is saved of a token
 _GRADIENTS_TIMES = 3  # a step saves more than so many times the gradients, or they may be its peak
+_LEAVE, _CUT = (ast.Break, ast.Return), ("islice", "zip")  # in a loop of the user's
 _WARM_UP_STEPS = 2  # in which what is made once counts, too
 
 
@@ -125,7 +129,9 @@ class LongestBatch:
             self._next = 0 if not shapes or moment.step >= len(shapes) else self._next
             return None
         seen = max(use.rows * (use.length or 1) for use in uses.uses)
+        last = getattr(moment.state, "max_steps", 0)
         ahead = [(step, shape.padded(pad)) for step, shape in enumerate(shapes, 1) if step > moment.step]
+        ahead = [(step, shape) for step, shape in ahead if last <= 0 or step <= last]
         larger = [(step, shape) for step, shape in ahead if shape.tokens > seen]
         if not larger:
             return None
@@ -228,7 +234,7 @@ def _shapes_ahead(moment: Moment) -> list[_Shape]:
         lengths, batches = lengths_of(iterator._dataset, column), batches_of(iterator)
         if lengths is not None and batches is not None:
             whole = [_Shape(len(batch), max(lengths[index] for index in batch)) for batch in batches]
-            steps = range(0, len(whole), accumulation)
+            steps = range(0, min(len(whole), getattr(moment.args, "_num_batches", len(whole))), accumulation)
             return [max(whole[at : at + accumulation], key=lambda shape: shape.tokens) for at in steps]
     return []
 
@@ -246,7 +252,22 @@ def _running() -> list[Any]:
             values = list(frame_variables(inner).values()) if inner is not None else [value]
             found += [one for one in values if issubclass(type(one), loaders._BaseDataLoaderIter)]
         frame = frame.f_back
-    return found if found or loaders is None else list(live_objects(loaders._BaseDataLoaderIter))
+    return found if found or loaders is None or _may_leave() else list(live_objects(loaders._BaseDataLoaderIter))
+
+
+def _may_leave() -> bool:
+    """Whether the running loops of the user's innermost function with loops may be left before their data ends."""
+    frame, inside = sys._getframe().f_back, list[ast.AST]()
+    while frame is not None and not inside:
+        tree = tree_of(frame.f_code.co_filename) if is_user_file(frame.f_code.co_filename) else None
+        nodes = ast.walk(tree) if tree is not None else ()
+        loops = [node for node in nodes if isinstance(node, ast.For | ast.While)]
+        inside = [
+            one for loop in loops if loop.lineno <= frame.f_lineno <= (loop.end_lineno or 0) for one in ast.walk(loop)
+        ]
+        frame = frame.f_back
+    forget_trees()
+    return any(isinstance(one, _LEAVE) or getattr(one, "id", getattr(one, "attr", "")) in _CUT for one in inside)
 
 
 def _padding(shapes: Sequence[_Shape], uses: Sequence[StepUse]) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import random
 import resource
@@ -10,14 +11,18 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 from forgather_mem.callbacks import MemoryAlert, OOMReporter
 from forgather_mem.callbacks.memory_alert import Alert
 from forgather_mem.diagnose.alerts.longest import LongestBatch
+from forgather_mem.loops.observed import ObservedLoop
+from forgather_mem.loops.state import default_arguments
 from tests.training import fingerprint
 
 LONG = 1200
+STEPS_SEEN = 20
 MIB = 2**20
 
 
@@ -91,3 +96,42 @@ def test_reading_the_order_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_copy_is_as_new() -> None:
     assert isinstance(pickle.loads(pickle.dumps(LongestBatch(dict))), LongestBatch)
+
+
+def to_its_end(loader: DataLoader[Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for batch in loader:
+        model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if optimizer.state_dict()["state"][0]["step"] == STEPS_SEEN:
+            raise KeyboardInterrupt
+
+
+def with_a_break(loader: DataLoader[Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for number, batch in enumerate(loader, 1):
+        model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if number == STEPS_SEEN:
+            break
+
+
+@pytest.mark.fresh
+@pytest.mark.parametrize(("loop", "steps"), [(to_its_end, [26]), (with_a_break, [])])
+def test_a_plain_loop_is_told_where_nothing_says_that_it_may_stop_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: Any, steps: list[int]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    alerts: list[Alert] = []
+    trainer = trainer_of(tmp_path, [])
+    loader = DataLoader(trainer.train_dataset, batch_size=4, collate_fn=padded)  # type: ignore[arg-type]
+    model = trainer.model
+    assert isinstance(model, torch.nn.Module)
+    used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_DATA, (used + 60 * MIB, resource.RLIM_INFINITY))
+    watching = ObservedLoop(default_arguments(), lambda: [OOMReporter(), MemoryAlert({}, {}, 60, call=alerts.append)])
+    watching.listen()
+    with contextlib.suppress(KeyboardInterrupt):
+        loop(loader, model, torch.optim.AdamW(model.parameters()))
+    watching.close()
+    assert [alert.full_at_step for alert in alerts] == steps
