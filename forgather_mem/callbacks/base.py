@@ -141,13 +141,7 @@ class RuleCallback(TrainerCallback):
 
     def __getstate__(self) -> dict[str, object]:
         kept = dict(self.__dict__)
-        for name in (
-            "_run",
-            "_plans",
-            "_part",
-            "_ended",
-            "_lasting",
-        ):  # belong to the training: not for another process or a copy
+        for name in ("_run", "_plans", "_part", "_ended", "_lasting"):  # of this training and this process
             kept.pop(name, None)
         return kept
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from forgather_mem.diagnose.alerts.checkpoint import SavePlan
@@ -32,16 +33,10 @@ def planned_saves(trainer: _Lightnings) -> SavePlan | None:
     most = count if saver.save_top_k < 0 else min(count, 1 if saver.monitor else 2)  # a metric may let some out
     if not all(stay) or not saver._enable_version_counter:  # without it one name may be used again and again
         most = 1
-    plan = SavePlan(
-        num_checkpoints=count,
-        most_at_once=most,
-        every_steps=every,
-        keeps=None if saver.save_top_k < 0 else saver.save_top_k,
-        only_model=saver.save_weights_only,
-        folder=str(saver.dirpath),
-        is_buffered=True,
-        options=("save_top_k=1", "save_weights_only=True", "dirpath"),
-    )
+    keeps, place = None if saver.save_top_k < 0 else saver.save_top_k, str(saver.dirpath)
+    options = "save_top_k=1", "save_weights_only=True", "dirpath"
+    plan = SavePlan(num_checkpoints=count, most_at_once=most, every_steps=every, keeps=keeps, folder=place)
+    plan = replace(plan, only_model=saver.save_weights_only, is_buffered=True, options=options)
     return plan if count > 0 else None
 
 

@@ -16,16 +16,12 @@ _ATTRIBUTE = "_forgather_mem_run"  # on a state that can't be referenced weakly,
 
 
 class _Runs:
-    """The run of each state that is alive, by the state's id: states have no hash.
-
-    Attributes:
-        num_given: While it stays the same, no run begins.
-    """
+    """The run of each state that is alive, by the state's id: states have no hash."""
 
     __slots__ = ("_known", "num_given")
 
     def __init__(self) -> None:
-        self.num_given = 0
+        self.num_given = 0  # while it stays the same, no run begins
         self._known: dict[int, tuple[Run, weakref.ref[Any]]] = {}
 
     def of(self, state: Any) -> Run | None:

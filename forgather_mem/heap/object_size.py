@@ -120,7 +120,7 @@ class _Accounts(dict[type, _Account | None]):
             account = sys.getsizeof, _LED_TO[kind], False
         elif issubclass(kind, threading.Thread):
             account = sys.getsizeof, lambda thread: gc.get_referents(thread) + _variables_of_thread(thread), False
-        elif _is_ctypes(kind) or _is_array_class(kind):
+        elif "_type_" in kind.__dict__ or "_fields_" in kind.__dict__ or _is_array_class(kind):
             account = (lambda part, default: array_bytes(part) or sys.getsizeof(part, default)), gc.get_referents, False
         self[kind] = account
         return account
@@ -199,7 +199,7 @@ def _variables_of_thread(thread: threading.Thread) -> list[object]:
 def array_bytes(part: object) -> int:
     """Size of an array including the base of a view, of a picture of PIL or of a ctypes object; 0 for anything else."""
     kind = type(part)
-    if _is_ctypes(kind):
+    if "_type_" in kind.__dict__ or "_fields_" in kind.__dict__:
         return ctypes.sizeof(part) if isinstance(part, ctypes.Array | ctypes.Structure) else 0
     if not _is_array_class(kind):
         return 0
@@ -208,10 +208,6 @@ def array_bytes(part: object) -> int:
     base = getattr(part, "base", None)
     size = getattr(base if hasattr(base, "nbytes") else part, "nbytes", 0)
     return size if isinstance(size, int) else 0
-
-
-def _is_ctypes(kind: type) -> bool:
-    return "_type_" in kind.__dict__ or "_fields_" in kind.__dict__
 
 
 def _picture_bytes(picture: object) -> int:

@@ -112,14 +112,8 @@ def save_plan(moment: Moment) -> SavePlan | None:
     keeps = keeps if isinstance(keeps, int) and keeps > 0 else None
     there = _num_there(args.output_dir)
     most = count if keeps is None else min(count, keeps + 1 + bool(getattr(args, "load_best_model_at_end", False)))
-    return SavePlan(
-        num_checkpoints=count,
-        most_at_once=max(1, most - there),
-        every_steps=every,
-        keeps=keeps,
-        only_model=bool(getattr(args, "save_only_model", False)),
-        folder=args.output_dir,
-    )
+    plan = SavePlan(num_checkpoints=count, most_at_once=max(1, most - there), every_steps=every, keeps=keeps)
+    return replace(plan, only_model=bool(getattr(args, "save_only_model", False)), folder=args.output_dir)
 
 
 def checkpoint_size(moment: Moment, plan: SavePlan) -> CheckpointSize | None:
