@@ -98,7 +98,8 @@ class LongestBatch:
         if self._next == 0 or uses is None or moment.event != "step_end":
             return NOTHING
         if self._shapes is None and moment.step - self._begun >= _SAMPLED_STEPS.start - 1:
-            self._shapes = _shapes_ahead(moment) if not self._begun else []
+            varies = len({use.length for use in uses.uses}) > 1
+            self._shapes = _shapes_ahead(moment, varies) if not self._begun else []
         if self._sampling is not None or current_allocator() is not None:
             self._note_peak(moment.step, uses)
         if moment.step >= self._next:
@@ -223,11 +224,16 @@ def _given_back_bytes(room: Room) -> int:
     return unused_heap_bytes() if room.where == "host" else 0
 
 
-def _shapes_ahead(moment: Moment) -> list[_Shape]:
-    """The largest micro-batch of each step of the first epoch; empty if the lengths or their order are not known."""
+def _shapes_ahead(moment: Moment, varies: bool) -> list[_Shape]:
+    """The largest micro-batch of each step of the first epoch; empty if the lengths or their order are not known.
+
+    Args:
+        moment: The end of one of the first steps.
+        varies: Whether the lengths of the batches so far do: else the pass is not looked for everywhere.
+    """
     column = str(getattr(moment.args, "length_column_name", None) or "length")
     told = int(getattr(moment.args, "gradient_accumulation_steps", None) or 0)
-    for iterator in _running():
+    for iterator in _running(varies):
         accumulation = told or max(1, iterator._num_yielded // moment.step)  # accelerate's is one batch ahead
         if iterator._num_yielded < moment.step * accumulation or cuts(iterator._collate_fn):
             continue
@@ -239,10 +245,10 @@ def _shapes_ahead(moment: Moment) -> list[_Shape]:
     return []
 
 
-def _running() -> list[Any]:
+def _running(everywhere: bool) -> list[Any]:
     """The passes over data loaders that the running functions have in their variables, or in those of a generator.
 
-    If there are none, as in a plain `for` loop, those among all objects; that look stops the step for up to 0.1 s.
+    If there are none, as in a plain `for` loop, `everywhere` finds those among all objects, in up to 0.1 s.
     """
     loaders, frame = sys.modules.get("torch.utils.data.dataloader"), sys._getframe().f_back
     found: list[Any] = []
@@ -252,7 +258,9 @@ def _running() -> list[Any]:
             values = list(frame_variables(inner).values()) if inner is not None else [value]
             found += [one for one in values if issubclass(type(one), loaders._BaseDataLoaderIter)]
         frame = frame.f_back
-    return found if found or loaders is None or _may_leave() else list(live_objects(loaders._BaseDataLoaderIter))
+    if found or loaders is None or not everywhere or _may_leave():
+        return found
+    return list(live_objects(loaders._BaseDataLoaderIter))
 
 
 def _may_leave() -> bool:
