@@ -9,8 +9,8 @@ In reading order, each file in a fresh folder and process:
 - with `FORGATHER_MEM=0` the `python` blocks end no script either, but for those under `<!-- switched on: REASON -->`;
 - a `text` block under `<!-- output -->` is what the python block before it printed.
 
-In an expected output `...` stands for anything; numbers match any number, since they are measured ones, and
-milliseconds match seconds. A page that shows figures which differ between machines in more than their digits names
+In an expected output `...` stands for anything; numbers match any number, since they are measured ones, milliseconds
+match seconds, and MiB any unit of size. A page that shows figures which differ between machines in more than their digits names
 them in the note above the block, `<!-- ...; varies: "step 24" "23.5 machine" -->`: each stands for anything, too.
 """
 
@@ -77,6 +77,7 @@ def assert_output(printed: str, expected: str, where: str) -> None:
     pattern = re.sub("={4,}", "==+", re.escape(" ".join(expected.split())))
     pattern = re.sub(r"(?:\\-)?\d+(?:,\d{3})*(?:\\\.\d+)?(?:e\\?-?\d+)?", lambda _: _NUMBER, pattern)
     pattern = re.sub(re.escape(_NUMBER + r"\ ") + r"m?s(?![A-Za-z])", lambda _: _NUMBER + r"\ m?s", pattern)
+    pattern = re.sub(re.escape(_NUMBER + r"\ ") + r"[KMG]iB\b", lambda _: _NUMBER + r"\ [KMG]?i?B", pattern)
     pattern = pattern.replace(re.escape("..."), ".*?")
     flat = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", printed).split())
     assert re.fullmatch(pattern, flat, re.S), f"{where}: expected\n{expected}\nbut it printed\n{printed}"
