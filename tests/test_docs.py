@@ -10,8 +10,9 @@ In reading order, each file in a fresh folder and process:
 - a `text` block under `<!-- output -->` is what the python block before it printed.
 
 In an expected output `...` stands for anything; numbers match any number, since they are measured ones, milliseconds
-match seconds, and MiB any unit of size. A page that shows figures which differ between machines in more than their digits names
-them in the note above the block, `<!-- ...; varies: "step 24" "23.5 machine" -->`: each stands for anything, too.
+match seconds, and MiB any unit of size. A page that shows figures which differ between machines in more than their
+digits names them in the note above the block, `<!-- ...; varies: "step 24" "23.5 machine" -->`: each stands for
+anything, too.
 """
 
 from __future__ import annotations
