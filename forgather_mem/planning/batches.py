@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -22,6 +22,17 @@ class Dataset(Protocol):
     """One that gives rows by number; one of the datasets package has columns, too."""
 
     def __getitem__(self, place: int, /) -> object: ...
+
+
+class Loader(Protocol):
+    """A data loader: torch's, or accelerate's with torch's inside."""
+
+    @property
+    def dataset(self) -> Dataset: ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[object]: ...
 
 
 class Shape(NamedTuple):
@@ -155,6 +166,28 @@ def collating(
         return batch
 
     return collated
+
+
+def batches_of_longest_rows(
+    loader: Loader,
+    rows: int,
+    column: str = "length",
+    wanted: Shape = Shape(),
+    tell: Callable[[Shape], None] = lambda _: None,
+) -> Longest | None:
+    """Let a loader make the batches of a plan; the rows that they are of, if those differ.
+
+    Args:
+        loader: The loader.
+        rows: Of a batch.
+        column: Of the dataset, with lengths.
+        wanted: Another shape of batches.
+        tell: Told the shape of each.
+    """
+    longest = longest_rows(loader.dataset, rows, column)
+    inner: Any = getattr(loader, "base_dataloader", loader)
+    inner.collate_fn = collating(inner.collate_fn, loader.dataset, longest, wanted, tell)
+    return longest
 
 
 def _measured(dataset: Dataset) -> Iterator[tuple[int, str]]:

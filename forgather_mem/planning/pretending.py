@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,13 +25,13 @@ _INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index
 class Pretending(TorchDispatchMode):
     """Inside it, operations on unknown tensors compute nothing; the log is told of each result.
 
-    Args:
+    Attributes:
         log: Where storages are noted.
     """
 
     def __init__(self, log: StorageLog) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._log = log
+        self.log = log
         self._fake = FakeTensorMode()
         self._overwritten: set[int] = set()  # storages with values in which unknown ones were written
 
@@ -43,6 +44,15 @@ class Pretending(TorchDispatchMode):
         """A storage of this size without values."""
         with self._fake:
             return torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
+
+    @contextmanager
+    def logging_to(self, log: StorageLog) -> Iterator[None]:
+        """What is made inside is noted there instead."""
+        own, self.log = self.log, log
+        try:
+            yield
+        finally:
+            self.log = own
 
     def __torch_dispatch__(
         self,
@@ -59,7 +69,7 @@ class Pretending(TorchDispatchMode):
         else:
             result = self._compute(func, args, keywords)
         for tensor in tensors_among(result):
-            self._log.saw(tensor)
+            self.log.saw(tensor)
         return result
 
     def _is_unknown(self, tensor: torch.Tensor) -> bool:

@@ -77,6 +77,11 @@ class StorageLog:
         """Note nothing more."""
         self._alive.clear()
 
+    def forget(self) -> None:
+        """Note nothing more, and forget the phase that it is."""
+        self.close()
+        del self.events[self.stretches.pop().first_event :]
+
     def _gone(self, key: int, number: int, _: object = None) -> None:
         del self._alive[key]
         self.events.append(~number)
