@@ -48,11 +48,13 @@ class Wanted(NamedTuple):
     Attributes:
         shape: Of the batches.
         on_device: Whether optimizers work as they do on a device.
+        ranks: How many processes train together.
         changes: Other arguments of the Trainer.
     """
 
     shape: Shape = Shape()
     on_device: bool = False
+    ranks: int = 1
     changes: Mapping[str, object] = MappingProxyType({})
 
 
@@ -171,8 +173,8 @@ def collating(
 def batches_of_longest_rows(
     loader: Loader,
     rows: int,
-    column: str = "length",
-    wanted: Shape = Shape(),
+    column: str,
+    wanted: Shape,
     tell: Callable[[Shape], None] = lambda _: None,
 ) -> Longest | None:
     """Let a loader make the batches of a plan; the rows that they are of, if those differ.

@@ -26,6 +26,7 @@ def plan(
     rows: int | None = None,
     length: int | None = None,
     on_device: bool = False,
+    ranks: int = 1,
     **arguments: object,
 ) -> Plan:
     """The peak of a training before it begins: the size of all its tensors, by phase and by what they are for.
@@ -48,6 +49,7 @@ def plan(
         rows: Plan batches of so many rows instead.
         length: Plan rows of so many tokens instead.
         on_device: Let optimizers work on all tensors at once, as torch does by default on a device.
+        ranks: Plan the first of so many processes that train together, each with batches of its own.
         arguments: For a Trainer, `TrainingArguments` to plan instead of its own, or `attn_implementation`:
             `plan(trainer, gradient_checkpointing=True)`.
 
@@ -56,7 +58,7 @@ def plan(
             line that does.
         TypeError: if `training` is neither, or a function without its model and batch.
     """
-    wanted = Wanted(Shape(rows, length), on_device, arguments)
+    wanted = Wanted(Shape(rows, length), on_device, ranks, arguments)
     if callable(getattr(training, "train", None)) and hasattr(training, "get_train_dataloader"):
         call: Callable[[], Plan] = functools.partial(plan_of_trainer, training, wanted)
     elif not callable(training):
@@ -69,6 +71,6 @@ def plan(
         call = functools.partial(plan_of_loop, training, model, optimizer, batch, wanted)
     warm_up()
     found = in_a_child(call)
-    if not callable(training) and wanted.shape == Shape() and not arguments:
+    if not callable(training) and wanted.shape == Shape() and not arguments and ranks == 1:
         PLANS.keep(training, found)
     return found

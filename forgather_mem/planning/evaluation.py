@@ -52,7 +52,7 @@ class Evaluation:
             trainer.compute_metrics = lambda *_, **__: {}  # it asks for values, and is given arrays
         tools = sys.modules["transformers.trainer_pt_utils"]
         tools.nested_numpify = self._without_values  # type: ignore[attr-defined]
-        container = tools.EvalLoopContainer  # type: ignore[attr-defined]
+        container = tools.EvalLoopContainer
         container.add = self._adding(container.add)
         container.to_cpu_and_numpy = self._moving(container.to_cpu_and_numpy)
         container.get_arrays = lambda one: self._gathered(one)
@@ -71,7 +71,8 @@ class Evaluation:
         self._arrays.clear()
         self._on_device = self._moved_before = Fraction(1)
         if count < batches:
-            rows = -(-len(loader.dataset) // arguments.world_size)  # type: ignore[arg-type]
+            # Several ranks have full batches, to the last
+            rows = batches * size if arguments.world_size > 1 else len(loader.dataset)
             held = Fraction(rows, size) if chunk == batches else Fraction(chunk)
             self._on_device = held - (few - 1)
             self._moved_before = Fraction(rows, size * chunk) - 1 if chunk < batches else Fraction(1)

@@ -16,6 +16,7 @@ from forgather_mem.planning.evaluation import Evaluation
 from forgather_mem.planning.model import Emptied
 from forgather_mem.planning.phases import tell_phases
 from forgather_mem.planning.pretending import Pretending
+from forgather_mem.planning.ranks import train_with_ranks
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan, plan_of_log
 from forgather_mem.planning.storage_log import StorageLog
@@ -60,6 +61,8 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted) -> Plan:
         step_as_on_a_device()
     log = StorageLog()
     mode = Pretending(log)
+    if wanted.ranks > 1:
+        train_with_ranks(wanted.ranks, log, wanted.on_device)
     notes = ["torch.compile is planned as if it were off."] if getattr(trainer.args, "torch_compile", False) else []
     for name, value in _ARGUMENTS.items():
         if hasattr(trainer.args, name):
