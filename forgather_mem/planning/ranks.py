@@ -14,7 +14,10 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from forgather_mem.errors import PlanError
+from forgather_mem.planning.pretending import Pretending
+from forgather_mem.planning.sharded import follow_resizing
 from forgather_mem.planning.storage_log import StorageLog
+from forgather_mem.units import MIB
 
 
 def be_the_first_of(ranks: int, log: StorageLog) -> None:
@@ -29,6 +32,28 @@ def be_the_first_of(ranks: int, log: StorageLog) -> None:
 
     distributed.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     answer_gradients(log)
+
+
+def prepare_ranks(model: torch.nn.Module, mode: Pretending) -> None:
+    """Let a model that was made for several ranks, and then emptied, train as that of the first.
+
+    Raises:
+        PlanError: if the ranks are real: they would wait for this process, which has no part in what they do.
+    """
+    if distributed.is_initialized() and distributed.get_world_size() > 1 and distributed.get_backend() != "fake":
+        raise PlanError(f"{distributed.get_world_size()} processes train together: plan it in one, with backend 'fake'")
+    follow_resizing(mode.log)
+    if isinstance(model, DistributedDataParallel):
+        answer_gradients(mode.log)
+        with mode:
+            model.__init__(  # type: ignore[misc]  # its buckets are for the parameters that it has now
+                model.module,
+                broadcast_buffers=model.broadcast_buffers,
+                bucket_cap_mb=model.bucket_bytes_cap / MIB,
+                find_unused_parameters=model.find_unused_parameters,
+                gradient_as_bucket_view=model.gradient_as_bucket_view,
+                static_graph=model.static_graph,
+            )
 
 
 def answer_gradients(log: StorageLog) -> None:

@@ -6,6 +6,8 @@ import tracemalloc
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Trainer
 
@@ -18,13 +20,15 @@ class Counted(TorchDispatchMode):
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
-        self.seen = {tensor.untyped_storage()._weak_ref() for tensor in (*model.parameters(), *model.buffers())}
+        self.seen = {storage_of(tensor)._weak_ref() for tensor in (*model.parameters(), *model.buffers())}
         self.peak_bytes = self.alive_bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # what they are made of comes here
         result = func(*args, **(kwargs or {}))
         for tensor in result if isinstance(result, list | tuple) else [result]:
-            if isinstance(tensor, torch.Tensor):
+            if isinstance(tensor, torch.Tensor) and not tensor.is_meta and not isinstance(tensor, FakeTensor):
                 self.seen.add(tensor.untyped_storage()._weak_ref())
         alive = {}
         for reference in list(self.seen):
@@ -40,6 +44,10 @@ class Counted(TorchDispatchMode):
         before, self.alive_bytes = self.alive_bytes, sum(alive.values())
         self.peak_bytes = max(self.peak_bytes, self.alive_bytes, before + arrays)
         return result
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).untyped_storage()
 
 
 def real_peak_bytes(trainer: Trainer) -> int:

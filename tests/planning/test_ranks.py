@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from torch import distributed
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import forgather_mem
 from forgather_mem.errors import PlanError
@@ -31,11 +32,23 @@ SCRIPT = Path(on_two_ranks.__file__)
 )
 def test_the_peak_is_that_of_each_of_two_ranks(tmp_path: Path, arguments: dict[str, Any]) -> None:
     planned = forgather_mem.plan(on_two_ranks.trainer_of(tmp_path, **arguments), ranks=2)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for code, out, err in on_ranks(SCRIPT, [json.dumps(arguments)], tmp_path, environment):
+    assert_peaks(planned.peak_bytes, arguments, tmp_path)
+
+
+@pytest.mark.fresh
+@pytest.mark.parametrize("way", ["ddp", "ddp views", "fsdp"])
+def test_the_peak_of_a_loop_is_that_of_each_of_two_ranks(tmp_path: Path, way: str) -> None:
+    distributed.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    planned = forgather_mem.plan(*on_two_ranks.loop_of(way))
+    distributed.destroy_process_group()
+    assert_peaks(planned.peak_bytes, way, tmp_path)
+
+
+def assert_peaks(planned: int, asked: object, folder: Path) -> None:
+    for code, out, err in on_ranks(SCRIPT, [json.dumps(asked)], folder, {**os.environ, "OMP_NUM_THREADS": "1"}):
         assert code == 0, err
         real = int(re.findall(r"^PEAK (\d+)", out, re.M)[0])
-        assert 0.99 * real <= planned.peak_bytes <= 1.02 * real
+        assert 0.99 * real <= planned <= 1.02 * real
 
 
 @pytest.mark.filterwarnings("ignore")
