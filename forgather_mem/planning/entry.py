@@ -37,8 +37,8 @@ def plan(
     Two steps run in a forked child, in the Trainer's own loop; the second has the state of the optimizer. Weights and
     what is computed from them have a size there but no values, so that no memory is needed for them. Batches are
     real, of the longest rows that the dataset has. Nothing is changed here: neither the trainer nor the model, nor a
-    random generator. Not included: what is in no tensor, such as the context of a device, and what evaluations and
-    checkpoints take.
+    random generator. A Trainer's evaluation is planned with all that it gathers. Not included: what is in no tensor,
+    such as the context of a device.
 
     Args:
         training: A `transformers.Trainer`; or a function that does one step with a batch: forward, backward, and the
@@ -49,7 +49,7 @@ def plan(
         rows: Plan batches of so many rows instead.
         length: Plan rows of so many tokens instead.
         on_device: Let optimizers work on all tensors at once, as torch does by default on a device.
-        ranks: Plan the first of so many processes that train together, each with batches of its own.
+        ranks: Plan a Trainer as the first of so many processes that train together, each with batches of its own.
         arguments: For a Trainer, `TrainingArguments` to plan instead of its own, or `attn_implementation`:
             `plan(trainer, gradient_checkpointing=True)`.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Loader, Shape, batches_of_longest_rows
 from forgather_mem.planning.pretending import Pretending, tensors_among
 from forgather_mem.planning.storage_log import StorageLog
@@ -44,8 +45,14 @@ class Evaluation:
         self._on_device, self._moved_before = Fraction(1), Fraction(1)
 
     def run(self) -> None:
-        """Evaluate, in the phase "evaluate"."""
+        """Evaluate, in the phase "evaluate".
+
+        Raises:
+            PlanError: if the trainer generates: each token would take as long as a step.
+        """
         trainer = self._trainer
+        if getattr(trainer.args, "predict_with_generate", False):
+            raise PlanError("predict_with_generate makes one token after another, of values that a plan has not")
         self._mode.log.begin("evaluate")
         trainer.get_eval_dataloader = self._few_batches
         if trainer.compute_metrics is not None:

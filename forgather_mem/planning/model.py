@@ -10,7 +10,7 @@ from torch import nn
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.pretending import Pretending
-from forgather_mem.planning.sharded import empty_shards, like_shard
+from forgather_mem.planning.ranks import empty_shards, like_shard
 from forgather_mem.planning.storage_log import StorageLog
 
 
@@ -38,17 +38,17 @@ class Emptied:
             PlanError: if one of them is of a kind that can't be planned.
         """
         with torch.no_grad():
-            for old, new in empty_shards(model, self._mode.unknown):
-                self._is_now(old, new)
+            for whole, empty in empty_shards(model, self._mode.unknown):
+                self._is_now(whole, empty)
         for name, parameter in model.named_parameters():
             if id(parameter) not in self._new:
                 _check_kind(name, parameter)
         self._shared = Counter(parameter.untyped_storage()._cdata for parameter in model.parameters())
         with torch.no_grad():
             for module in model.modules():
-                for key, parameter in module._parameters.items():
-                    if parameter is not None:
-                        module._parameters[key] = self._parameter_of(parameter)
+                for key, old in module._parameters.items():
+                    if old is not None:
+                        module._parameters[key] = self._parameter_of(old)
                 for key, buffer in module._buffers.items():
                     if buffer is not None:
                         module._buffers[key] = new = buffer if buffer.device.type == "cpu" else self._like(buffer)

@@ -95,7 +95,8 @@ def _evaluate(evaluation: Evaluation, trainer: Trainer, log: StorageLog, notes: 
         evaluation.run()
     except Exception as error:  # noqa: BLE001  # the evaluation's own: the training is planned all the same
         log.forget()
-        notes.append(f"The evaluation is not planned: {problem_of(error)}")
+        why = str(error) if isinstance(error, PlanError) else problem_of(error)
+        notes.append(f"The evaluation is not planned: {why}")
 
 
 def _plan_batches(trainer: Trainer, wanted: Shape, notes: list[str]) -> list[Shape]:
