@@ -1,10 +1,10 @@
-"""Plans of 24 small trainings, compared with what the tensors of the same trainings really take.
+"""Plans of 33 small trainings, compared with what the tensors of the same trainings really take.
 
     python benchmarks/plan.py [--only NAME] [--markdown benchmarks/results/plan.md]
 
-The truth is counted on the host by a dispatch mode that has nothing in common with the one that plans: it keeps the
-addresses and sizes of all tensors' memory while three real steps of `trainer.train()` run, each training in a process
-of its own.
+The truth is counted on the host by a dispatch mode that has nothing in common with the one that plans: it counts the
+storages of all tensors while three real steps of `trainer.train()` run, each training in a process
+of its own. Trainings of two ranks run on two processes, by gloo; the plan is made in one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import multiprocessing
 import os
 import resource
+import socket
 import sys
 import tempfile
 import time
@@ -25,10 +26,17 @@ from typing import Any
 
 import torch
 import transformers
+from torch import distributed
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import forgather_mem
+from forgather_mem.planning.result import Plan
 
 VOCABULARY = 512
 MOST_BELOW, MOST_ABOVE = 0.01, 0.02
@@ -36,30 +44,36 @@ LIBRARIES_BYTES = 48 * 2**20  # of the libraries, and lost between blocks
 
 
 class Counted(TorchDispatchMode):
-    """The bytes of all tensors alive, by the addresses of their memory."""
+    """The bytes of all tensors alive, each of their storages once."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
-        self.alive: dict[int, int] = {}
+        self.alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self.peak_bytes = 0
         for tensor in [*model.parameters(), *model.buffers()]:
-            self.count(tensor)
+            self.count(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
 
     def count(self, tensor: torch.Tensor) -> None:
         memory = tensor.untyped_storage()
-        address = memory.data_ptr()
-        if not address or address in self.alive:
+        key = memory._cdata  # stays, where the memory is given up and taken again
+        if key in self.alive:
             return
-        self.alive[address] = memory.nbytes()
-        weakref.finalize(memory, self.alive.pop, address, None).atexit = False
+        self.alive[key] = weakref.ref(memory, lambda _: self.alive.pop(key, None))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # the shards come here
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
+            if isinstance(leaf, torch.Tensor) and not leaf.is_meta and not isinstance(leaf, FakeTensor):
                 self.count(leaf)
-        self.peak_bytes = max(self.peak_bytes, sum(self.alive.values()))
+        self.peak_bytes = max(self.peak_bytes, sum(self.sizes()))
         return result
+
+    def sizes(self) -> list[int]:
+        """Of what is alive now."""
+        alive = [reference() for reference in list(self.alive.values())]
+        return [memory.nbytes() for memory in alive if memory is not None]
 
 
 class Rows(torch.utils.data.Dataset):
@@ -144,6 +158,10 @@ class Case:
     ragged: bool = False
     arguments: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
+    eval_rows: int = 0  # of a set that is evaluated after the second step
+    keeps: str = "logits"  # until its end; or their "argmax", or "loss"
+    ranks: int = 1
+    loop: str = ""  # "ddp" or "fsdp": a plain loop, on as many ranks
 
 
 def checkpointing(reentrant: bool) -> dict[str, Any]:
@@ -177,6 +195,15 @@ CASES = (
     Case("vit eager bf16 autocast", vit, 4, attention="eager", arguments={"bf16": True}),
     Case("vit label smoothing, accumulation 2", vit, 4,
          arguments={"label_smoothing_factor": 0.1, "gradient_accumulation_steps": 2}),
+    Case("llama evaluation, all logits", llama, 4, eval_rows=203),
+    Case("llama evaluation, argmax", llama, 4, eval_rows=203, keeps="argmax"),
+    Case("llama evaluation, the loss", llama, 2, 32, eval_rows=203, keeps="loss"),
+    Case("bert evaluation, padded, all logits", bert, 4, ragged=True, eval_rows=150),
+    Case("vit evaluation, saving", vit, 2, eval_rows=256, arguments={"save_strategy": "steps", "save_steps": 2}),
+    Case("llama, 2 ranks", llama, 4, ranks=2),
+    Case("bert, 2 ranks, evaluation", bert, 4, ragged=True, ranks=2, eval_rows=208),
+    Case("llama loop, 2 ranks, ddp", llama, 4, ranks=2, loop="ddp"),
+    Case("llama loop, 2 ranks, fully_shard", llama, 4, ranks=2, loop="fsdp"),
 )  # fmt: skip
 
 
@@ -202,8 +229,92 @@ def trainer_of(case: Case, folder: Path) -> transformers.Trainer:
         "save_strategy": "no", "report_to": [], "use_cpu": True, "disable_tqdm": True,
         "log_level": "error", **case.arguments,
     }  # fmt: skip
+    if case.eval_rows:
+        arguments.update(eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=8)
     rows = Rows("image" if case.build is vit else "text", case.length, case.ragged)
-    return transformers.Trainer(model=model, args=transformers.TrainingArguments(**arguments), train_dataset=rows)
+    return transformers.Trainer(
+        model=model,
+        args=transformers.TrainingArguments(**arguments),
+        train_dataset=rows,
+        eval_dataset=torch.utils.data.Subset(rows, range(case.eval_rows)) if case.eval_rows else None,
+        compute_metrics=(lambda _: {"seen": 1.0}) if case.keeps != "loss" else None,
+        preprocess_logits_for_metrics=(lambda logits, _: logits.argmax(-1)) if case.keeps == "argmax" else None,
+    )
+
+
+def loop_of(case: Case) -> tuple[Callable[[Any], None], torch.nn.Module, torch.optim.Optimizer, dict[str, Any]]:
+    """A step of a plain loop, its model, spread over the ranks of the group, its optimizer and a batch."""
+    model = case.build(attn_implementation=case.attention)
+    if case.loop == "fsdp":
+        mesh = distributed.device_mesh.init_device_mesh("cpu", (case.ranks,))
+        for layer in model.model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    else:
+        model = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step(batch: Any) -> None:
+        model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    rows = Rows("text", case.length, case.ragged)
+    return (
+        step,
+        model,
+        optimizer,
+        {"input_ids": torch.stack([rows[0]["input_ids"]] * case.rows)}
+        | {"labels": torch.stack([rows[0]["labels"]] * case.rows)},
+    )
+
+
+def on_a_rank(case: Case, rank: int, port: int, told: Any) -> None:
+    """In a process of its own: the training as one of the ranks."""
+    quiet()
+    sizes = {"WORLD_SIZE": case.ranks, "LOCAL_WORLD_SIZE": case.ranks, "RANK": rank, "LOCAL_RANK": rank}
+    os.environ.update({"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)})
+    os.environ.update({name: str(value) for name, value in sizes.items()})
+    with tempfile.TemporaryDirectory() as folder:
+        if case.loop:
+            distributed.init_process_group("gloo")
+            step, model, _, batch = loop_of(case)
+            with Counted(model) as counted:
+                for tensor in batch.values():
+                    counted.count(tensor)
+                for _ in range(3):
+                    step(batch)
+        else:
+            trainer = trainer_of(case, Path(folder))
+            with Counted(trainer.model) as counted:
+                trainer.train()
+    told.put(counted.peak_bytes)
+
+
+def planned(case: Case, folder: Path) -> Plan:
+    """The plan of a case of several ranks."""
+    if not case.loop:
+        return forgather_mem.plan(trainer_of(case, folder), ranks=case.ranks)
+    distributed.init_process_group("fake", rank=0, world_size=case.ranks, store=FakeStore())
+    return forgather_mem.plan(*loop_of(case))
+
+
+def measure_ranks(case: Case, told: Any) -> None:
+    """In a process of its own: the plan, then the training on all ranks; the most of them counts."""
+    context = multiprocessing.get_context("fork")
+    found = context.SimpleQueue()
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    ranks = [context.Process(target=on_a_rank, args=(case, rank, port, found)) for rank in range(case.ranks)]
+    for process in ranks:
+        process.start()
+    real = max(found.get() for _ in ranks)
+    quiet()
+    with tempfile.TemporaryDirectory() as folder:
+        began_s = time.perf_counter()
+        plan = planned(case, Path(folder))
+    told.put((plan.peak_bytes, real, plan.phase, time.perf_counter() - began_s))
 
 
 def measure(case: Case, told: Any) -> None:
@@ -288,7 +399,7 @@ def main() -> int:
     for case in () if asked.limits else CASES:
         if asked.only not in case.name:
             continue
-        found = in_a_process(measure, case)
+        found = in_a_process(measure_ranks if case.ranks > 1 else measure, case)
         if found is None:
             lines.append(f"| {case.name} | failed | | | | |")
             wrong += 1

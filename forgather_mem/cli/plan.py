@@ -33,6 +33,7 @@ def plan_script(
     settings: list[str] | None = typer.Option(
         None, "--set", metavar="batch=8,16|length=512", help="Batches of these sizes instead. Repeatable."
     ),
+    ranks: int = typer.Option(1, "--ranks", min=1, metavar="N", help="So many processes train, each with its batches."),
     as_json: bool = typer.Option(False, "--json", help="All numbers, as JSON."),
     meta: bool = typer.Option(False, "--meta", help="Leave weights unread: for models larger than this machine."),
 ) -> None:
@@ -50,7 +51,7 @@ def plan_script(
     except (UsageError, ValueError) as error:
         complain(str(error).replace("run: ", "plan: ", 1), getattr(error, "hint", None))
         raise typer.Exit(USAGE) from None
-    request = {"sizes": sizes, "card_bytes": card_bytes, "meta": meta}
+    request = {"sizes": sizes, "card_bytes": card_bytes, "meta": meta, "ranks": ranks}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / run_session.REQUEST).write_text(json.dumps(request), encoding="utf-8")
         code = subprocess.run(words, env=_environment(folder), stdout=sys.stderr, check=False).returncode

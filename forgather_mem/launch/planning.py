@@ -105,6 +105,6 @@ def _allow_half_precision() -> None:
 
 def _leave_weights_unread() -> None:
     """From now on parameters have a size and no memory, and no checkpoint is read."""
-    from forgather_mem.planning.unread import leave_weights_unread
+    from forgather_mem.planning.changes import leave_weights_unread
 
     leave_weights_unread(sys.modules[_MODELS].PreTrainedModel)

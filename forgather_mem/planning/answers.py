@@ -25,7 +25,7 @@ def answer_to(request: Mapping[str, object], trainer: Trainer) -> Answer:
 
     Args:
         request: "sizes" is a list of pairs, rows and length of batches; None in place of one leaves it as it is.
-            "card_bytes" is the size of a card, or None.
+            "card_bytes" is the size of a card, or None; "ranks" the number of processes, 1 without it.
         trainer: The script's.
 
     Returns:
@@ -34,7 +34,9 @@ def answer_to(request: Mapping[str, object], trainer: Trainer) -> Answer:
     """
     sizes = cast(Sequence[Sequence[int | None]], request["sizes"])
     card_bytes = cast(int | None, request["card_bytes"])
-    planned = functools.partial(plan, trainer, on_device=card_bytes is not None)
+    planned = functools.partial(
+        plan, trainer, on_device=card_bytes is not None, ranks=cast(int, request.get("ranks", 1))
+    )
     try:
         plans = [planned(rows=rows, length=length) for rows, length in sizes]
         texts = [one.text() for one in plans]

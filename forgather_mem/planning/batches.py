@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -24,6 +24,17 @@ class Dataset(Protocol):
     def __getitem__(self, place: int, /) -> object: ...
 
 
+class Loader(Protocol):
+    """A data loader: torch's, or accelerate's with torch's inside."""
+
+    @property
+    def dataset(self) -> Dataset: ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[object]: ...
+
+
 class Shape(NamedTuple):
     """Rows of a batch, and their length if they are tokens."""
 
@@ -37,11 +48,13 @@ class Wanted(NamedTuple):
     Attributes:
         shape: Of the batches.
         on_device: Whether optimizers work as they do on a device.
+        ranks: How many processes train together.
         changes: Other arguments of the Trainer.
     """
 
     shape: Shape = Shape()
     on_device: bool = False
+    ranks: int = 1
     changes: Mapping[str, object] = MappingProxyType({})
 
 
@@ -155,6 +168,28 @@ def collating(
         return batch
 
     return collated
+
+
+def batches_of_longest_rows(
+    loader: Loader,
+    rows: int,
+    column: str,
+    wanted: Shape,
+    tell: Callable[[Shape], None] = lambda _: None,
+) -> Longest | None:
+    """Let a loader make the batches of a plan; the rows that they are of, if those differ.
+
+    Args:
+        loader: The loader.
+        rows: Of a batch.
+        column: Of the dataset, with lengths.
+        wanted: Another shape of batches.
+        tell: Told the shape of each.
+    """
+    longest = longest_rows(loader.dataset, rows, column)
+    inner: Any = getattr(loader, "base_dataloader", loader)
+    inner.collate_fn = collating(inner.collate_fn, loader.dataset, longest, wanted, tell)
+    return longest
 
 
 def _measured(dataset: Dataset) -> Iterator[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""A trainer with other arguments than its own: what a plan tries instead."""
+"""A training with something else than its own: other arguments, no device, weights that are not read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from forgather_mem.errors import PlanError, did_you_mean
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from forgather_mem.planning.trainer import Trainer
 
 ATTENTION = "attn_implementation"
+_CONFIGURES = ("dtype", "torch_dtype", "attn_implementation")
 _CHECKPOINTING = ("gradient_checkpointing", "activation_checkpointing")  # of transformers 4, and of 5
 _OPTIMIZERS = ("adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop", "sgd")
 
@@ -51,7 +53,7 @@ def train_on_the_host(trainer: Trainer) -> None:
     arguments, accelerator = trainer.args, trainer.accelerator
     for attribute, what in (("is_deepspeed_enabled", "DeepSpeed"), ("is_fsdp_enabled", "FSDP")):
         if getattr(trainer, attribute, False):
-            raise PlanError(f"{what} is not planned: plan the training of one process without it")
+            raise PlanError(f"{what} is not planned in a Trainer: plan the training of one process without it")
     if arguments.world_size > 1:
         raise PlanError(f"{arguments.world_size} processes train together: plan the training of one")
     arguments.__dict__["_setup_devices"] = accelerator.state.device = torch.device("cpu")
@@ -83,6 +85,36 @@ def step_whatever_the_scaler_finds() -> None:
         return optimizer.step(*args, **keywords)  # type: ignore[call-overload]
 
     torch.amp.GradScaler._maybe_opt_step = step  # type: ignore[method-assign, assignment]
+
+
+def leave_weights_unread(models: type) -> None:
+    """From now on, in this process, parameters take no memory, and `from_pretrained` reads the configuration alone.
+
+    Args:
+        models: transformers' `PreTrainedModel`.
+    """
+    register, move = nn.Module.register_parameter, nn.Module.to
+
+    def registered(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and parameter.device.type != "meta":  # one that is tied stays the same
+            parameter = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+        register(module, name, parameter)
+
+    def moved(module: nn.Module, *args: object, **keywords: object) -> nn.Module:
+        if all(parameter.device.type != "meta" for parameter in module.parameters()):
+            return move(module, *args, **keywords)  # type: ignore[call-overload,no-any-return]
+        dtype = torch._C._nn._parse_to(*args, **keywords)[1]  # type: ignore[call-overload]
+        return module if dtype is None else move(module, dtype)
+
+    def from_pretrained(cls: object, name: str, *_: object, config: object = None, **keywords: object) -> object:
+        if config is None:
+            config = cls.config_class.from_pretrained(name)  # type: ignore[attr-defined]
+        chosen = {key: keywords[key] for key in _CONFIGURES if keywords.get(key) not in (None, "auto")}
+        return cls._from_config(config, **chosen)  # type: ignore[attr-defined]
+
+    nn.Module.register_parameter = registered  # type: ignore[method-assign,assignment]
+    nn.Module.to = moved  # type: ignore[method-assign,assignment]
+    models.from_pretrained = classmethod(from_pretrained)  # type: ignore[attr-defined,arg-type]
 
 
 def _hint(name: str, known: list[str]) -> str:

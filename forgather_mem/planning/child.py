@@ -88,6 +88,7 @@ def _result_and_problem(function: Callable[[], object]) -> tuple[object, str | N
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
+    os.dup2(sys.stderr.fileno(), 2)  # for what is not Python's
     from forgather_mem.planning.refusal import problem_of
 
     try:

@@ -26,6 +26,7 @@ def plan(
     rows: int | None = None,
     length: int | None = None,
     on_device: bool = False,
+    ranks: int = 1,
     **arguments: object,
 ) -> Plan:
     """The peak of a training before it begins: the size of all its tensors, by phase and by what they are for.
@@ -36,8 +37,8 @@ def plan(
     Two steps run in a forked child, in the Trainer's own loop; the second has the state of the optimizer. Weights and
     what is computed from them have a size there but no values, so that no memory is needed for them. Batches are
     real, of the longest rows that the dataset has. Nothing is changed here: neither the trainer nor the model, nor a
-    random generator. Not included: what is in no tensor, such as the context of a device, and what evaluations and
-    checkpoints take.
+    random generator. A Trainer's evaluation is planned with all that it gathers. Not included: what is in no tensor,
+    such as the context of a device.
 
     Args:
         training: A `transformers.Trainer`; or a function that does one step with a batch: forward, backward, and the
@@ -48,6 +49,7 @@ def plan(
         rows: Plan batches of so many rows instead.
         length: Plan rows of so many tokens instead.
         on_device: Let optimizers work on all tensors at once, as torch does by default on a device.
+        ranks: Plan a Trainer as the first of so many processes that train together, each with batches of its own.
         arguments: For a Trainer, `TrainingArguments` to plan instead of its own, or `attn_implementation`:
             `plan(trainer, gradient_checkpointing=True)`.
 
@@ -56,19 +58,23 @@ def plan(
             line that does.
         TypeError: if `training` is neither, or a function without its model and batch.
     """
-    wanted = Wanted(Shape(rows, length), on_device, arguments)
+    wanted = Wanted(Shape(rows, length), on_device, ranks, arguments)
     if callable(getattr(training, "train", None)) and hasattr(training, "get_train_dataloader"):
         call: Callable[[], Plan] = functools.partial(plan_of_trainer, training, wanted)
     elif not callable(training):
         raise TypeError(f"plan({type(training).__name__}): give a Trainer, or a function that does one step")
     elif model is None or batch is None:
         raise TypeError("plan(step, model, optimizer, batch): with a function, the model and a batch are needed")
+    elif ranks != 1:
+        raise TypeError(
+            "plan(step, ..., ranks=...): give the model of one of the ranks, made in a 'fake' process group"
+        )
     elif arguments:
         raise TypeError(f"plan(step, ..., {next(iter(arguments))}=...): only a Trainer has arguments to change")
     else:
         call = functools.partial(plan_of_loop, training, model, optimizer, batch, wanted)
     warm_up()
     found = in_a_child(call)
-    if not callable(training) and wanted.shape == Shape() and not arguments:
+    if not callable(training) and wanted.shape == Shape() and not arguments and ranks == 1:
         PLANS.keep(training, found)
     return found

@@ -12,6 +12,7 @@ from forgather_mem.planning.changes import step_as_on_a_device, step_whatever_th
 from forgather_mem.planning.model import Emptied
 from forgather_mem.planning.phases import tell_phases
 from forgather_mem.planning.pretending import Pretending, tensors_among
+from forgather_mem.planning.ranks import prepare_ranks
 from forgather_mem.planning.result import Plan, plan_of_log
 from forgather_mem.planning.storage_log import StorageLog
 
@@ -36,6 +37,7 @@ def plan_of_loop(
     mode = Pretending(log)
     emptied = Emptied(mode, log)
     emptied.model(model)
+    prepare_ranks(model, mode)
     if optimizer is not None:
         emptied.optimizer(optimizer)
     batch = resized(batch, wanted.shape.rows, wanted.shape.length)

@@ -10,6 +10,7 @@ from torch import nn
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.pretending import Pretending
+from forgather_mem.planning.ranks import empty_shards, like_shard
 from forgather_mem.planning.storage_log import StorageLog
 
 
@@ -36,8 +37,12 @@ class Emptied:
         Raises:
             PlanError: if one of them is of a kind that can't be planned.
         """
+        with torch.no_grad():
+            for whole, empty in empty_shards(model, self._mode.unknown):
+                self._is_now(whole, empty)
         for name, parameter in model.named_parameters():
-            _check_kind(name, parameter)
+            if id(parameter) not in self._new:
+                _check_kind(name, parameter)
         self._shared = Counter(parameter.untyped_storage()._cdata for parameter in model.parameters())
         with torch.no_grad():
             for module in model.modules():
@@ -61,7 +66,7 @@ class Emptied:
 
     def _state_of(self, state: Mapping[str, object]) -> dict[str, object]:
         emptied = {
-            key: self._mode.unknown(value) if isinstance(value, torch.Tensor) and value.dim() else value
+            key: like_shard(value, self._mode.unknown) if isinstance(value, torch.Tensor) and value.dim() else value
             for key, value in state.items()
         }
         for value in emptied.values():
@@ -72,11 +77,15 @@ class Emptied:
     def _parameter_of(self, old: nn.Parameter) -> nn.Parameter:
         new = self._new.get(id(old))
         if new is None:
-            new = self._new[id(old)] = nn.Parameter(self._like(old), requires_grad=old.requires_grad)
-            new.__dict__.update(old.__dict__)
-            self._old.append(old)
-            self._log.saw(new, "parameters")
+            new = nn.Parameter(self._like(old), requires_grad=old.requires_grad)
+            self._is_now(old, new)
         return new
+
+    def _is_now(self, old: nn.Parameter, new: nn.Parameter) -> None:
+        new.__dict__.update(old.__dict__)
+        self._new[id(old)] = new
+        self._old.append(old)
+        self._log.saw(new, "parameters")
 
     def _like(self, old: torch.Tensor) -> torch.Tensor:
         storage = old.untyped_storage()

@@ -19,7 +19,7 @@ def tell_phases(log: StorageLog, model: torch.nn.Module) -> None:
     parameters = list(model.parameters())
 
     def forward(_: object, args: Sequence[object], keywords: Mapping[str, object]) -> None:
-        if log.phase != "backward":  # a whole model may be checkpointed
+        if log.phase not in ("backward", "evaluate"):  # a whole model may be checkpointed
             log.begin("forward")
         for tensor in tensors_among((args, keywords)):
             if not tensor.requires_grad:

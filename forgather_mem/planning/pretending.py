@@ -7,7 +7,9 @@ model may ask for one ("is anything padded?"), and what it does then is what it 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,15 +26,15 @@ _INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index
 class Pretending(TorchDispatchMode):
     """Inside it, operations on unknown tensors compute nothing; the log is told of each result.
 
-    Args:
+    Attributes:
         log: Where storages are noted.
     """
 
     def __init__(self, log: StorageLog) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._log = log
+        self.log = log
         self._fake = FakeTensorMode()
-        self._overwritten: set[int] = set()  # storages with values in which unknown ones were written
+        self._overwritten: set[int] = set()  # storages alive, with values in which unknown ones were written
 
     def unknown(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor like this one, on the host, without values; a leaf, and no view."""
@@ -44,22 +46,38 @@ class Pretending(TorchDispatchMode):
         with self._fake:
             return torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
 
+    @contextmanager
+    def logging_to(self, log: StorageLog) -> Iterator[None]:
+        """What is made inside is noted there instead."""
+        own, self.log = self.log, log
+        try:
+            yield
+        finally:
+            self.log = own
+
     def __torch_dispatch__(
         self,
         func: torch._ops.OpOverload,
-        types: object,
+        types: Iterable[type],
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         keywords = kwargs or {}
-        if func.namespace == "prim":  # asks a tensor for its device
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented  # what it is made of comes here
+        given = list(tensors_among((args, keywords)))
+        # Asks a tensor for its device; or is part of how torch finds out what will be spread over ranks
+        if func.namespace == "prim" or any(
+            getattr(tensor, "fake_mode", self._fake) is not self._fake for tensor in given
+        ):
             return func(*args, **keywords)
-        if any(self._is_unknown(tensor) for tensor in tensors_among((args, keywords))):
+        if any(self._is_unknown(tensor) for tensor in given):
             result = self._pretend(func, args, keywords)
         else:
             result = self._compute(func, args, keywords)
         for tensor in tensors_among(result):
-            self._log.saw(tensor)
+            if not tensor.is_meta:  # torch asks for a size only
+                self.log.saw(tensor)
         return result
 
     def _is_unknown(self, tensor: torch.Tensor) -> bool:
@@ -77,7 +95,9 @@ class Pretending(TorchDispatchMode):
         written = _written(func, args, keywords) if func._schema.is_mutable else ()
         for tensor in written:
             if not isinstance(tensor, FakeTensor):
-                self._overwritten.add(tensor.untyped_storage()._cdata)
+                storage = tensor.untyped_storage()
+                self._overwritten.add(storage._cdata)
+                weakref.finalize(storage, self._overwritten.discard, storage._cdata).atexit = False
         # Whoever writes into a tensor gets that one back, not a copy without values
         return written[0] if len(written) == 1 and isinstance(result, torch.Tensor) else result
 

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from forgather_mem.planning.batches import Shape
 from forgather_mem.planning.card import reserved_by_allocator
 from forgather_mem.planning.storage_log import StorageLog
-from forgather_mem.planning.text import plan_text
+from forgather_mem.planning.text import evaluation_text, plan_text
 
-PARTS = ("parameters", "gradients", "optimizer", "activations", "batch", "temporaries")
+PARTS = ("parameters", "gradients", "optimizer", "activations", "batch", "results", "temporaries")
 _FORWARD = "forward"
 
 
@@ -20,7 +20,7 @@ class PhasePlan:
 
     Attributes:
         step: 1 or 2: the first has no state of the optimizer until its end.
-        phase: "data", "forward", "backward" or "optimizer".
+        phase: "data", "forward", "backward", "optimizer"; after the second step "evaluate", where it will.
         bytes: Size of all tensors at that moment.
         parts: The same by what they are for; those of `PARTS` with a size.
     """
@@ -43,6 +43,7 @@ class Plan:
         length: Of its rows, if they have one.
         accumulation: Batches in a step.
         reserved_bytes: What torch's allocator would have reserved of a device in the end, by a simulation.
+        host_bytes: In a plan for a device, the most that an evaluation gathers on the host.
         phases: The peaks of all phases, in order.
         notes: What was planned otherwise than it will be.
     """
@@ -54,6 +55,7 @@ class Plan:
     length: int | None = None
     accumulation: int = 1
     reserved_bytes: int
+    host_bytes: int = 0
     phases: tuple[PhasePlan, ...]
     notes: tuple[str, ...] = ()
 
@@ -68,7 +70,9 @@ class Plan:
 
     def text(self) -> str:
         """The plan for people."""
-        return plan_text(self.peak_bytes, self.phase, self.step, self.parts, self.shape(), self.notes)
+        gathered = evaluation_text(self.peak_bytes, self.parts.get("results", 0), self.host_bytes)
+        notes = (*self.notes, *gathered)
+        return plan_text(self.peak_bytes, self.phase, self.step, self.parts, self.shape(), notes)
 
     def shape(self) -> str:
         """The batch in words: "8 x 512, 2 batches a step"; empty if it is not known."""
@@ -83,8 +87,10 @@ class Plan:
         return self.text()
 
 
-def plan_of_log(log: StorageLog, shape: Shape, accumulation: int = 1, notes: Sequence[str] = ()) -> Plan:
-    """The plan that two logged steps with batches of this shape come to."""
+def plan_of_log(
+    log: StorageLog, shape: Shape, accumulation: int = 1, notes: Sequence[str] = (), host: StorageLog | None = None
+) -> Plan:
+    """The plan that two logged steps with batches of this shape come to; `host` has what goes to the host."""
     log.close()
     rows = tuple(_phase_peaks(log))
     highest = max(rows, key=lambda row: row.bytes)
@@ -96,6 +102,7 @@ def plan_of_log(log: StorageLog, shape: Shape, accumulation: int = 1, notes: Seq
         length=shape.length,
         accumulation=accumulation,
         reserved_bytes=reserved_by_allocator(log.events, log.sizes),
+        host_bytes=max((row.bytes for row in _phase_peaks(host)), default=0) if host is not None else 0,
         phases=rows,
         notes=tuple(notes),
     )

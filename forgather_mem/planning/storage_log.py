@@ -41,7 +41,14 @@ class StorageLog:
 
     def saw(self, tensor: torch.Tensor, part: str | None = None) -> None:
         """A tensor that exists; its storage is counted once, whatever its views."""
-        storage = tensor.untyped_storage()
+        self._saw(getattr(tensor, "_local_tensor", tensor).untyped_storage(), part)
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """A storage that has another size now, if it is one of these."""
+        if storage._cdata in self._alive:
+            self._saw(storage, None)
+
+    def _saw(self, storage: torch.UntypedStorage, part: str | None) -> None:
         key, size = storage._cdata, storage.nbytes()
         known = self._alive.get(key)
         if known is not None and self.sizes[known[1]] != size:  # resized
@@ -76,6 +83,11 @@ class StorageLog:
     def close(self) -> None:
         """Note nothing more."""
         self._alive.clear()
+
+    def forget(self) -> None:
+        """Note nothing more, and forget the phase that it is."""
+        self.close()
+        del self.events[self.stretches.pop().first_event :]
 
     def _gone(self, key: int, number: int, _: object = None) -> None:
         del self._alive[key]

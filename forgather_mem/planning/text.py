@@ -24,6 +24,29 @@ def plan_text(
     return "\n".join([*lines, *notes])
 
 
+def evaluation_text(peak_bytes: int, results_bytes: int, host_bytes: int) -> list[str]:
+    """What an evaluation gathers, where that is a good part of the peak.
+
+    >>> evaluation_text(1000 * 2**20, 0, 700 * 2**20)
+    ['On the host the evaluation gathers 700.0 MiB.']
+
+    Args:
+        peak_bytes: Of all tensors.
+        results_bytes: Part of it.
+        host_bytes: What is gathered beside it, on the host.
+    """
+    lines = []
+    if results_bytes > peak_bytes / 2:
+        lines = [
+            f"The evaluation gathers {format_bytes(results_bytes)} of results until its end:",
+            "preprocess_logits_for_metrics can make them smaller, eval_accumulation_steps",
+            "moves them off a device. What compute_metrics takes comes on top.",
+        ]
+    if host_bytes > peak_bytes / 2:
+        lines.append(f"On the host the evaluation gathers {format_bytes(host_bytes)}.")
+    return lines
+
+
 class Most(NamedTuple):
     """The largest size that fits, rows or their length, with its use of the card."""
 

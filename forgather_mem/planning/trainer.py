@@ -1,7 +1,7 @@
 """Two steps of a Trainer, in its own loop, which compute nothing.
 
 The loop is the one that trains: data, accumulation, clipping and what a subclass does differently are as they will
-be. Callbacks, logs, evaluations and checkpoints are left out.
+be. An evaluation follows where there will be one. Callbacks, logs and checkpoints are left out.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.batches import Shape, Wanted, collating, largest, longest_rows
+from forgather_mem.planning.batches import Shape, Wanted, batches_of_longest_rows, largest
 from forgather_mem.planning.changes import apply_changes, step_as_on_a_device, train_on_the_host
+from forgather_mem.planning.evaluation import Evaluation
 from forgather_mem.planning.model import Emptied
 from forgather_mem.planning.phases import tell_phases
 from forgather_mem.planning.pretending import Pretending
+from forgather_mem.planning.ranks import train_with_ranks
+from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan, plan_of_log
 from forgather_mem.planning.storage_log import StorageLog
 
@@ -58,6 +61,8 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted) -> Plan:
         step_as_on_a_device()
     log = StorageLog()
     mode = Pretending(log)
+    if wanted.ranks > 1:
+        train_with_ranks(wanted.ranks, log, wanted.on_device)
     notes = ["torch.compile is planned as if it were off."] if getattr(trainer.args, "torch_compile", False) else []
     for name, value in _ARGUMENTS.items():
         if hasattr(trainer.args, name):
@@ -69,7 +74,9 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted) -> Plan:
     emptied.model(trainer.model)
     if trainer.optimizer is not None:
         emptied.optimizer(trainer.optimizer)
-    trainer.callback_handler.callbacks = [_Steps(log)]
+    host = StorageLog() if wanted.on_device else None
+    evaluation = Evaluation(trainer, mode, wanted.shape.length, host)
+    trainer.callback_handler.callbacks = [_Steps(log, lambda: _evaluate(evaluation, trainer, log, notes))]
     tell_phases(log, trainer.model)
     try:
         with mode:
@@ -78,7 +85,18 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted) -> Plan:
         pass
     if not shapes and wanted.shape != Shape():
         raise PlanError("batches of another size can't be planned: the data loader is not torch's")
-    return plan_of_log(log, largest(shapes), trainer.args.gradient_accumulation_steps, notes)
+    return plan_of_log(log, largest(shapes), trainer.args.gradient_accumulation_steps, notes, host)
+
+
+def _evaluate(evaluation: Evaluation, trainer: Trainer, log: StorageLog, notes: list[str]) -> None:
+    if trainer.eval_dataset is None and trainer.args.eval_strategy == "no":
+        return
+    try:
+        evaluation.run()
+    except Exception as error:  # noqa: BLE001  # the evaluation's own: the training is planned all the same
+        log.forget()
+        why = str(error) if isinstance(error, PlanError) else problem_of(error)
+        notes.append(f"The evaluation is not planned: {why}")
 
 
 def _plan_batches(trainer: Trainer, wanted: Shape, notes: list[str]) -> list[Shape]:
@@ -88,12 +106,10 @@ def _plan_batches(trainer: Trainer, wanted: Shape, notes: list[str]) -> list[Sha
 
     def planned() -> object:
         loader = load()
-        dataset = loader.dataset
-        longest = longest_rows(dataset, trainer.args.train_batch_size, trainer.args.length_column_name)
+        rows, column = trainer.args.train_batch_size, trainer.args.length_column_name
+        longest = batches_of_longest_rows(loader, rows, column, wanted, shapes.append)
         if longest is not None and wanted.length is None:
             notes.append(longest.note())
-        inner = getattr(loader, "base_dataloader", loader)  # accelerate's has torch's inside
-        inner.collate_fn = collating(inner.collate_fn, dataset, longest, wanted, shapes.append)
         return loader
 
     trainer.get_train_dataloader = planned
@@ -103,14 +119,15 @@ def _plan_batches(trainer: Trainer, wanted: Shape, notes: list[str]) -> list[Sha
 class _Steps:
     """In place of the trainer's callbacks: tells steps, and ends the training after the last."""
 
-    def __init__(self, log: StorageLog) -> None:
-        self._log = log
+    def __init__(self, log: StorageLog, at_end: Callable[[], None]) -> None:
+        self._log, self._at_end = log, at_end
 
     def on_train_begin(self, *_: object, **__: object) -> None:
         self._log.begin("data")
 
     def on_step_end(self, *_: object, **__: object) -> None:
         if self._log.step >= STEPS:
+            self._at_end()
             raise _EnoughSteps
         self._log.begin("data", self._log.step + 1)
 

@@ -30,5 +30,5 @@ def test_a_command_is_needed(cli) -> None:
 def test_help_names_the_options(cli) -> None:
     code, out, _ = cli("plan", "--help")
     assert code == 0
-    for option in ("--card", "--set", "--json", "--meta"):
+    for option in ("--card", "--set", "--ranks", "--json", "--meta"):
         assert option in out

@@ -58,6 +58,15 @@ def test_it_is_planned_where_it_would_train_and_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.fresh
+def test_the_first_of_several_ranks_is_planned(tmp_path: Path) -> None:
+    result = planned(tmp_path, "--json", "--ranks", "4")
+    assert result.code == 0, result.err
+    (plan,) = json.loads(result.out)["plans"]
+    parts = next(row["parts"] for row in plan["phases"] if (row["step"], row["phase"]) == (2, "optimizer"))
+    assert parts["gradients"] == pytest.approx(2 * parts["parameters"], rel=0.01)
+
+
+@pytest.mark.fresh
 def test_weights_may_stay_unread_and_half_precision_needs_no_device(tmp_path: Path) -> None:
     result = planned(tmp_path, "--meta", half="fp16")
     assert result.code == 0, result.err

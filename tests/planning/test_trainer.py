@@ -7,44 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Trainer, TrainerCallback
 
 import forgather_mem
 from forgather_mem.errors import PlanError
+from tests.planning.counted import real_peak_bytes
 from tests.training import Tokens, fingerprint, make_trainer
-
-
-class Counted(TorchDispatchMode):
-    """The most bytes of tensors alive, counted anew after each operation from all storages that were seen."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        self.seen = {tensor.untyped_storage()._weak_ref() for tensor in (*model.parameters(), *model.buffers())}
-        self.peak_bytes = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, list | tuple) else [result]:
-            if isinstance(tensor, torch.Tensor):
-                self.seen.add(tensor.untyped_storage()._weak_ref())
-        alive = {}
-        for reference in list(self.seen):
-            storage = torch.UntypedStorage._new_with_weak_ptr(reference)
-            if storage is None:
-                self.seen.discard(reference)
-                torch.UntypedStorage._free_weak_ref(reference)
-            else:
-                alive[storage._cdata] = storage.nbytes()
-        self.peak_bytes = max(self.peak_bytes, sum(alive.values()))
-        return result
-
-
-def real_peak_bytes(trainer: Trainer) -> int:
-    counted = Counted(trainer.model)
-    with counted:
-        trainer.train()
-    return counted.peak_bytes
 
 
 @pytest.mark.parametrize(

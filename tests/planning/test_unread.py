@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from forgather_mem.planning.changes import leave_weights_unread
 from forgather_mem.planning.child import in_a_child
-from forgather_mem.planning.unread import leave_weights_unread
 
 SMALL = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 

@@ -1,0 +1,131 @@
+"""A training of several processes, planned as the first of them: the others don't exist, and nobody answers.
+
+torch's "fake" process group does it, whose collectives return at once. All of it is set for good: it is called in a
+process that plans and then ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from forgather_mem.errors import PlanError
+from forgather_mem.planning.pretending import Pretending
+from forgather_mem.planning.storage_log import StorageLog
+from forgather_mem.units import MIB
+
+Tensors = Callable[[torch.Tensor], torch.Tensor]
+
+
+def be_the_first_of(ranks: int, log: StorageLog) -> None:
+    """From now on this process is rank 0 of so many, and its DistributedDataParallel needs no other.
+
+    Raises:
+        PlanError: if it is in a process group already.
+    """
+    if distributed.is_initialized():
+        raise PlanError("ranks: this process is in a process group already")
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the group
+
+    distributed.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    answer_gradients(log)
+
+
+def prepare_ranks(model: torch.nn.Module, mode: Pretending) -> None:
+    """Let a model that was made for several ranks, and then emptied, train as that of the first.
+
+    Raises:
+        PlanError: if the ranks are real: they would wait for this process, which has no part in what they do.
+    """
+    if distributed.is_initialized() and distributed.get_world_size() > 1 and distributed.get_backend() != "fake":
+        raise PlanError(f"{distributed.get_world_size()} processes train together: plan it in one, with backend 'fake'")
+    follow_resizing(mode.log)
+    if isinstance(model, DistributedDataParallel):
+        answer_gradients(mode.log)
+        with mode:
+            model.__init__(  # type: ignore[misc]  # its buckets are for the parameters that it has now
+                model.module,
+                broadcast_buffers=model.broadcast_buffers,
+                bucket_cap_mb=model.bucket_bytes_cap / MIB,
+                find_unused_parameters=model.find_unused_parameters,
+                gradient_as_bucket_view=model.gradient_as_bucket_view,
+                static_graph=model.static_graph,
+            )
+
+
+def answer_gradients(log: StorageLog) -> None:
+    """Let DistributedDataParallel go on with its own gradients: a fake group answers None, which it refuses."""
+
+    def answer(_, bucket):  # type: ignore[no-untyped-def]  # torch reads annotations, and takes only its own
+        log.saw(bucket.buffer(), "gradients")  # a second copy, unless they are its views
+        answer: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        answer.set_result(bucket.buffer())
+        return answer
+
+    make = DistributedDataParallel.__init__
+
+    @functools.wraps(make)
+    def made(model: DistributedDataParallel, *args: object, **keywords: object) -> None:
+        make(model, *args, **keywords)  # type: ignore[arg-type]
+        model.register_comm_hook(None, answer)
+
+    DistributedDataParallel.__init__ = made  # type: ignore[method-assign,assignment]
+
+
+def train_with_ranks(ranks: int, log: StorageLog, on_device: bool) -> None:
+    """Let a Trainer of this process train as the first of so many."""
+    be_the_first_of(ranks, log)
+    backend = "nccl" if on_device else "gloo"  # gathering is done otherwise with gloo
+    of = sys.modules["accelerate.state"]
+    for state in (of.PartialState._shared_state, of.AcceleratorState._shared_state):
+        state.update(num_processes=ranks, distributed_type=of.DistributedType.MULTI_CPU, backend=backend)
+
+
+def empty_shards(model: nn.Module, unknown: Tensors) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+    """Take the values from all shards where a unit of `fully_shard` gathers them: each old parameter with its new one.
+
+    Args:
+        model: The model.
+        unknown: Makes a tensor like this one without values.
+    """
+    for module in model.modules():
+        state = getattr(module, "_get_fsdp_state", lambda: None)()
+        for group in getattr(state, "_fsdp_param_groups", ()):
+            for sharded in group.fsdp_params:
+                yield sharded.sharded_param, _empty(sharded, unknown)
+
+
+def like_shard(tensor: torch.Tensor, unknown: Tensors) -> torch.Tensor:
+    """A tensor like this one without values, spread as it is."""
+    if not isinstance(tensor, DTensor):
+        return unknown(tensor)
+    return DTensor(unknown(tensor._local_tensor), tensor._spec, requires_grad=False)
+
+
+def follow_resizing(log: StorageLog) -> None:
+    """Tell the log, for good, of storages that grow or shrink: so are units gathered, and given up."""
+    resize = torch.UntypedStorage.resize_
+
+    def resized(storage: torch.UntypedStorage, size: int) -> None:
+        resize(storage, size)
+        log.resized(storage)
+
+    torch.UntypedStorage.resize_ = resized  # type: ignore[method-assign,assignment]
+
+
+def _empty(sharded: Any, unknown: Tensors) -> nn.Parameter:
+    """Of a parameter of FSDP2; a shard may be longer than its part of the parameter, so that all are of one size."""
+    old = sharded.sharded_param
+    local = old._local_tensor
+    sharded._sharded_param_data = unknown(sharded._sharded_param_data)
+    new = sharded._sharded_param_data.as_strided(local.size(), local.stride(), local.storage_offset())
+    spread = DTensor(new, old._spec, requires_grad=False)
+    sharded.sharded_param = nn.Parameter(spread, requires_grad=old.requires_grad)
+    return sharded.sharded_param  # type: ignore[no-any-return]

@@ -1,0 +1,58 @@
+"""The truth for plans: what the tensors of a real training take, counted on the host."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import Trainer
+
+
+class Counted(TorchDispatchMode):
+    """The most bytes of tensors alive, counted anew after each operation from all storages that were seen.
+
+    Where `tracemalloc` runs, arrays of numpy that are no tensor's count as well.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.seen = {storage_of(tensor)._weak_ref() for tensor in (*model.parameters(), *model.buffers())}
+        self.peak_bytes = self.alive_bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # what they are made of comes here
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, list | tuple) else [result]:
+            if isinstance(tensor, torch.Tensor) and not tensor.is_meta and not isinstance(tensor, FakeTensor):
+                self.seen.add(tensor.untyped_storage()._weak_ref())
+        alive = {}
+        for reference in list(self.seen):
+            storage = torch.UntypedStorage._new_with_weak_ptr(reference)
+            if storage is None:
+                self.seen.discard(reference)
+                torch.UntypedStorage._free_weak_ref(reference)
+            else:
+                alive[storage._cdata] = storage.nbytes()
+        arrays = tracemalloc.get_traced_memory()[1] if tracemalloc.is_tracing() else 0  # since the last operation
+        if arrays:
+            tracemalloc.reset_peak()
+        before, self.alive_bytes = self.alive_bytes, sum(alive.values())
+        self.peak_bytes = max(self.peak_bytes, self.alive_bytes, before + arrays)
+        return result
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).untyped_storage()
+
+
+def real_peak_bytes(trainer: Trainer) -> int:
+    """Of the whole training."""
+    counted = Counted(trainer.model)
+    with counted:
+        trainer.train()
+    return counted.peak_bytes

@@ -1,0 +1,119 @@
+"""Planned evaluations against real ones, with all that they gather."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Trainer
+
+import forgather_mem
+from forgather_mem.planning.result import PhasePlan, Plan
+from tests.planning.counted import real_peak_bytes
+from tests.training import VOCABULARY, Tokens, make_trainer
+
+ROWS, LENGTH = 203, 64
+LOGITS_BYTES = ROWS * LENGTH * VOCABULARY * 4
+
+
+def evaluating(folder: Path, rows: int = ROWS, **arguments: Any) -> Trainer:
+    """A trainer that evaluates after its second step, with metrics of all logits."""
+    settings = {"max_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8}
+    trainer = make_trainer(folder, **{**settings, **arguments})
+    trainer.eval_dataset = Tokens(rows, LENGTH)
+    trainer.compute_metrics = lambda _: {"seen": 1.0}
+    return trainer
+
+
+def evaluation_of(plan: Plan) -> PhasePlan:
+    return next(row for row in plan.phases if row.phase == "evaluate")
+
+
+@pytest.mark.parametrize("rows", [ROWS, 200, 24, 11, 5])
+def test_the_peak_is_that_of_the_evaluation(tmp_path: Path, rows: int) -> None:
+    trainer = evaluating(tmp_path, rows)
+    plan = forgather_mem.plan(trainer)
+    real = real_peak_bytes(trainer)
+    assert 0.99 * real <= plan.peak_bytes <= 1.02 * real
+    assert plan.notes == ()
+
+
+@pytest.mark.parametrize("arguments", [{"eval_do_concat_batches": False}, {"batch_eval_metrics": True}, {"bf16": True}])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_other_ways_to_gather_are_planned(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    trainer = evaluating(tmp_path, **arguments)
+    trainer.compute_metrics = lambda *_, **__: {"seen": 1.0}
+    plan = forgather_mem.plan(trainer)
+    real = real_peak_bytes(trainer)
+    assert 0.99 * real <= plan.peak_bytes <= 1.02 * real
+    assert plan.notes == ()
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_what_is_moved_to_the_host_counts_there(tmp_path: Path, steps: int) -> None:
+    trainer = evaluating(tmp_path, rows=603, per_device_eval_batch_size=32, eval_accumulation_steps=steps)
+    plan = forgather_mem.plan(trainer)
+    tracemalloc.start()
+    try:
+        real = real_peak_bytes(trainer)
+    finally:
+        tracemalloc.stop()
+    assert plan.peak_bytes == pytest.approx(real, rel=0.02)
+
+
+def test_a_device_and_the_host_are_told_apart(tmp_path: Path) -> None:
+    own = forgather_mem.plan(evaluating(tmp_path), on_device=True)
+    moved = forgather_mem.plan(evaluating(tmp_path, eval_accumulation_steps=4), on_device=True)
+    assert own.peak_bytes > 2 * LOGITS_BYTES  # both copies, when the last batch is joined to all others
+    assert LOGITS_BYTES <= own.host_bytes <= 1.1 * LOGITS_BYTES
+    assert moved.peak_bytes < LOGITS_BYTES
+    assert moved.host_bytes > 2 * LOGITS_BYTES
+
+
+def test_nothing_is_gathered_for_the_loss_alone(tmp_path: Path) -> None:
+    trainer = evaluating(tmp_path)
+    trainer.compute_metrics = None
+    assert evaluation_of(forgather_mem.plan(trainer)).parts.get("results", 0) < 2**10
+
+
+def test_what_a_trainer_makes_of_its_logits_is_gathered_instead(tmp_path: Path) -> None:
+    trainer = evaluating(tmp_path)
+    trainer.preprocess_logits_for_metrics = lambda logits, _: logits.argmax(-1)
+    planned = evaluation_of(forgather_mem.plan(trainer)).bytes
+    assert planned < LOGITS_BYTES
+    assert planned == pytest.approx(real_peak_bytes(trainer), rel=0.02)
+
+
+def test_the_largest_of_several_sets_counts(tmp_path: Path) -> None:
+    trainer, one = evaluating(tmp_path), evaluating(tmp_path)
+    trainer.eval_dataset = {"small": Tokens(16, LENGTH), "large": Tokens(ROWS, LENGTH)}
+    several = evaluation_of(forgather_mem.plan(trainer)).parts["results"]
+    assert several == pytest.approx(evaluation_of(forgather_mem.plan(one)).parts["results"], rel=0.01)
+
+
+def test_the_text_says_what_is_gathered(tmp_path: Path) -> None:
+    text = forgather_mem.plan(evaluating(tmp_path, rows=1_003)).text()
+    assert "tensors, evaluate, step 2" in text
+    assert "The evaluation gathers 31.7 MiB of results until its end" in text
+
+
+def test_no_evaluation_is_planned_where_there_will_be_none(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    trainer.eval_dataset = None
+    assert {row.phase for row in forgather_mem.plan(trainer).phases} == {"data", "forward", "backward", "optimizer"}
+
+
+def test_an_evaluation_that_needs_values_is_named_and_the_training_planned(tmp_path: Path) -> None:
+    def chosen(logits: torch.Tensor, _: object) -> torch.Tensor:
+        return logits[logits > 0]
+
+    trainer = evaluating(tmp_path)
+    trainer.preprocess_logits_for_metrics = chosen
+    plan = forgather_mem.plan(trainer)
+    assert plan.phase == "backward"
+    (note,) = plan.notes
+    assert note.startswith("The evaluation is not planned: ")
+    assert "return logits[logits > 0]" in note

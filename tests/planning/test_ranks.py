@@ -1,0 +1,77 @@
+"""Plans of the first of several ranks against two real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import distributed
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import forgather_mem
+from forgather_mem.errors import PlanError
+from tests.forked import on_ranks
+from tests.planning import on_two_ranks
+from tests.training import make_trainer
+
+SCRIPT = Path(on_two_ranks.__file__)
+
+
+@pytest.mark.fresh
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"gradient_accumulation_steps": 2, "ddp_bucket_cap_mb": 1, "ddp_find_unused_parameters": False},
+        {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8, "optim": "sgd"},
+    ],
+)
+def test_the_peak_is_that_of_each_of_two_ranks(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    planned = forgather_mem.plan(on_two_ranks.trainer_of(tmp_path, **arguments), ranks=2)
+    assert_peaks(planned.peak_bytes, arguments, tmp_path)
+
+
+@pytest.mark.fresh
+@pytest.mark.parametrize("way", ["ddp", "ddp views", "fsdp"])
+def test_the_peak_of_a_loop_is_that_of_each_of_two_ranks(tmp_path: Path, way: str) -> None:
+    distributed.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    planned = forgather_mem.plan(*on_two_ranks.loop_of(way))
+    distributed.destroy_process_group()
+    assert_peaks(planned.peak_bytes, way, tmp_path)
+
+
+def assert_peaks(planned: int, asked: object, folder: Path) -> None:
+    for code, out, err in on_ranks(SCRIPT, [json.dumps(asked)], folder, {**os.environ, "OMP_NUM_THREADS": "1"}):
+        assert code == 0, err
+        real = int(re.findall(r"^PEAK (\d+)", out, re.M)[0])
+        assert 0.99 * real <= planned <= 1.02 * real
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_gradients_are_there_twice(tmp_path: Path) -> None:
+    alone = forgather_mem.plan(make_trainer(tmp_path)).highest_parts()
+    first = forgather_mem.plan(make_trainer(tmp_path), ranks=4)
+    assert first.highest_parts()["gradients"] == 2 * alone["gradients"]
+    assert first.highest_parts()["optimizer"] == alone["optimizer"]
+
+
+def test_nothing_is_left_of_the_ranks(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    forgather_mem.plan(trainer, ranks=2)
+    assert not distributed.is_initialized()
+    assert trainer.args.world_size == 1
+    trainer.train()
+
+
+def test_ranks_of_a_rank_are_refused(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(PlanError, match="in a process group already"):
+            forgather_mem.plan(trainer, ranks=2)
+    finally:
+        distributed.destroy_process_group()
