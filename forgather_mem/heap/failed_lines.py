@@ -20,7 +20,7 @@ _STATEMENTS = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr
 
 def may_train(frame: FrameType, number: int) -> bool:
     """Whether this line of the function is inside a loop, or after a line that trains."""
-    scope = _scope(frame, number)
+    scope = scope_of(frame, number)
     if scope is None:
         return True
     loops = (part for part in without_inner(scope) if isinstance(part, ast.For | ast.While | ast.AsyncFor))
@@ -29,9 +29,9 @@ def may_train(frame: FrameType, number: int) -> bool:
 
 def has_passed(frame: FrameType, number: int, names: Collection[str]) -> bool:
     """Whether the function calls something of such a name on a line before this one."""
-    scope = _scope(frame, number)
+    scope = scope_of(frame, number)
     return scope is not None and any(
-        isinstance(part, ast.Call) and part.lineno < number and _called(part) in names for part in without_inner(scope)
+        isinstance(part, ast.Call) and part.lineno < number and called(part) in names for part in without_inner(scope)
     )
 
 
@@ -80,7 +80,7 @@ def _text(error: BaseException) -> str:
 
 def _is_returned(frame: FrameType) -> bool:
     """Whether the function returns what its current line assigns."""
-    scope = _scope(frame, frame.f_lineno)
+    scope = scope_of(frame, frame.f_lineno)
     if scope is None:
         return False
     parts = [part for part in without_inner(scope) if isinstance(part, _STATEMENTS)]
@@ -96,7 +96,7 @@ def _names(node: ast.AST, context: type[ast.expr_context]) -> list[str]:
     return [part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, context)]
 
 
-def _scope(frame: FrameType, number: int) -> ast.AST | None:
+def scope_of(frame: FrameType, number: int) -> ast.AST | None:
     """The function around this line, or else its file; None without source."""
     tree = tree_of(frame.f_code.co_filename)
     if tree is None:
@@ -109,9 +109,9 @@ def _holds(node: ast.AST, number: int) -> bool:
     return int(getattr(node, "lineno", number)) < number <= (getattr(node, "end_lineno", None) or 0)
 
 
-def _called(call: ast.Call) -> str | None:
+def called(call: ast.Call) -> str | None:
     """
-    >>> _called(ast.parse("loss.backward()").body[0].value)
+    >>> called(ast.parse("loss.backward()").body[0].value)
     'backward'
     """
     return getattr(call.func, "attr", None) or getattr(call.func, "id", None)

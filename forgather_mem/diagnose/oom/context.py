@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from forgather_mem.diagnose.oom.optimizer_sizes import Trained, family_of, states_of
 from forgather_mem.heap.failed_callback import CallbackFailure
+from forgather_mem.heap.failed_operation import FailedOperation
 from forgather_mem.heap.failed_variables import HeldVariable
 from forgather_mem.probes.tensors import shard_of
 
@@ -34,6 +35,7 @@ class RunSettings:
         has_metrics: Whether evaluations compute metrics from all predictions.
         filters_logits: Whether the predictions are reduced first (`preprocess_logits_for_metrics`).
         can_checkpoint: Whether the model supports activation checkpointing.
+        is_time_first: Whether it has layers whose first dimension is time (`batch_first=False`).
         trained_numbers: Number of trainable parameters; here and below of what this rank holds of them.
         trained_bytes: Their size.
         largest_trained: Number of parameters in the largest tensor.
@@ -47,6 +49,7 @@ class RunSettings:
     has_metrics: bool = False
     filters_logits: bool = False
     can_checkpoint: bool = False
+    is_time_first: bool = False
     trained_numbers: int | None = None
     trained_bytes: int | None = None
     largest_trained: int | None = None
@@ -116,6 +119,7 @@ class FailureContext:
         workers_bytes: Total memory of the data workers.
         heap_free_bytes: Freed host memory that the C library keeps.
         limits_each: Whether the limit is each process's own.
+        operation: What the user's line that failed was doing.
         leak: How to fix the leak that has filled memory; None if nothing leaks.
     """
 
@@ -141,6 +145,7 @@ class FailureContext:
     workers_bytes: int | None = None
     heap_free_bytes: int | None = None
     limits_each: bool = False
+    operation: FailedOperation | None = None
     leak: str | None = None
 
     @property
@@ -165,6 +170,7 @@ def settings_of(args: object, model: object = None, trainer: object = None) -> R
         has_metrics=getattr(trainer, "compute_metrics", None) is not None,
         filters_logits=getattr(trainer, "preprocess_logits_for_metrics", None) is not None,
         can_checkpoint=bool(getattr(model, "supports_gradient_checkpointing", False)),
+        is_time_first=any(getattr(module, "batch_first", None) is False for module in _modules(model)),
         trained_numbers=sum(tensor.numbers for tensor in trained) if trained else None,
         trained_bytes=sum(tensor.numbers * tensor.item_bytes for tensor in trained) if trained else None,
         largest_trained=max((tensor.numbers for tensor in trained), default=None),
@@ -177,12 +183,16 @@ def settings_of(args: object, model: object = None, trainer: object = None) -> R
 def _trained(model: object) -> Iterator[Trained]:
     """Each trainable tensor once."""
     seen: set[int] = set()
-    for module in model.modules() if hasattr(model, "modules") else ():
+    for module in _modules(model):
         is_embedding = any(cls.__name__ == "Embedding" for cls in type(module).__mro__)
         for parameter in module.parameters(recurse=False):
             if parameter.requires_grad and id(parameter) not in seen:
                 seen.add(id(parameter))
                 yield Trained(_shape_here(parameter), parameter.element_size(), is_embedding)
+
+
+def _modules(model: Any) -> Iterable[Any]:
+    return model.modules() if hasattr(model, "modules") else ()
 
 
 def _shape_here(parameter: Any) -> tuple[int, ...]:

@@ -10,8 +10,10 @@ from forgather_mem.diagnose.oom.changes import (
     CHANGES_TRAINING,
     NOT_MEASURED,
     data_changes,
+    graph_changes,
     is_enough,
     jump,
+    less_at_once,
     set_to,
 )  # fmt: skip
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
@@ -128,7 +130,7 @@ def evaluate_changes(failure: FailureContext, settings: RunSettings, batches: Ba
     kept = (
         settings.has_metrics and not arguments.get("prediction_loss_only") and not arguments.get("batch_eval_metrics")
     )
-    smaller = list(_smaller_evaluation(failure, settings, batches))
+    smaller = [*graph_changes(failure), *_smaller_evaluation(failure, settings, batches)]
     if not kept or failure.predictions == 0:
         return smaller
     changes = []
@@ -273,10 +275,9 @@ def _less_at_once(failure: FailureContext) -> Iterator[Change]:
     least = max(MIB, int(_MUCH_FRAC[0] * (failure.used_bytes or 0)))
     innermost = failure.frames[-1] if failure.frames else ""
     reads = innermost.startswith(("load", "read")) or not _READS_A_FILE.isdisjoint(failure.frames)
-    if failure.line is not None and (failure.requested_bytes or 0) >= least and not reads:
-        kind = f" than {failure.array_type}" if failure.array_type is not None else ""
-        text = f"make less at once at {failure.line}: {format_bytes(failure.requested_bytes or 0)} are asked for there"
-        yield Change(text=text, note=f"in parts, or of a smaller type{kind}; {NOT_MEASURED}")
+    change = less_at_once(failure)
+    if change is not None and (failure.requested_bytes or 0) >= least and not reads:
+        yield change
 
 
 def array_changes(failure: FailureContext) -> Iterator[Change]:
@@ -284,10 +285,11 @@ def array_changes(failure: FailureContext) -> Iterator[Change]:
     narrow = _NARROW.get(failure.array_type or "")
     if narrow is not None and failure.requested_bytes is not None:
         half = failure.requested_bytes // 2
+        at_once = 1 if failure.operation is None else failure.operation.at_once
         yield Change(
             text=f"{narrow} instead of {failure.array_type}, {failure.line}" if failure.line else f"{narrow}",
             in_script={"dtype": narrow},
-            predicted_bytes=None if failure.used_bytes is None else failure.used_bytes + half,
+            predicted_bytes=None if failure.used_bytes is None else failure.used_bytes + at_once * half,
             note=f"{format_bytes(half)} instead of {format_bytes(failure.requested_bytes)}",
         )
 

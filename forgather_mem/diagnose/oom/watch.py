@@ -165,6 +165,7 @@ class OutOfMemoryWatch:
             in_sample=place.in_sample,
             stays_in_batch=place.stays_in_batch,
             variables=place.variables,
+            operation=place.operation,
             memory=memory,
             # In the data phase it does not exist yet
             batch=uses.batch if inside and phase != "data" else rows_outside_a_step(error, phase),
