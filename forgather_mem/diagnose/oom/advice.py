@@ -81,7 +81,7 @@ def advise(failure: FailureContext, settings: RunSettings, uses: Sequence[StepUs
             changes[:0] = held
         else:
             changes += held
-    if settings.is_trainers and failure.length != whole.length:  # no length of a text
+    if failure.rows != whole.rows and failure.rows != whole.length:  # the length of no text
         changes = [change for change in changes if not {*change.set, *change.in_script} & {*LENGTHS}]
     changes[1:1] = allocator_changes(failure, settings)
     changes[:0] = pinned_changes(failure, settings)

@@ -14,7 +14,7 @@ _MOST_PARTS = 4096
 KEPT_FREE_FRAC = 0.02
 # These phases decide whether a batch fits; later ones only hold what the step leaves.
 # How much more than at its failure a phase takes until its end: an estimate, since this is never observed.
-_UNSEEN = {"forward": 2.0, "backward": 1.25}
+UNSEEN = {"forward": 2.0, "backward": 1.25}
 _UNSEEN_ELSE = 1.5
 # The peak of a batch's memory: what it saves in the forward pass, and as much again while gradients pass through it. In
 # seven trainings what this predicts for four times the batch was 6 % too low to 7 % too high; with activation
@@ -50,23 +50,29 @@ def in_samples(
 ) -> tuple[FailureContext, Sequence[StepUse]]:
     """Both with rows that are what the settings count, however the model gets them.
 
-    A model may get several rows for each sample of a Trainer's batch, as one for each answer to a question: a sample
-    is then so much longer. And where layers have time as their first dimension, and only the first dimension has
-    varied from step to step, the second one is the batch.
+    A model may get several rows for each sample of a Trainer's or a loader's batch, as one for each answer to a
+    question, or all nodes of a graph: a sample is then so much longer. And where layers have time as their first
+    dimension, and only the first dimension has varied from step to step, the second one is the batch.
     """
-    key = "per_device_eval_batch_size" if failure.phase == "evaluate" else "per_device_train_batch_size"
-    most = settings.arguments.get(key) if settings.is_trainers else None
-    time_first = settings.is_time_first and not settings.is_trainers and _only_rows_vary([failure, *uses])
+    if failure.phase not in STEP_PHASES or failure.rows is None:
+        return failure, uses
+    most = settings.arguments.get("per_device_train_batch_size") if settings.is_trainers else None
+    if most is None and failure.operation is not None:
+        most = failure.operation.loader_rows
+    if settings.is_time_first and most is None and _only_rows_vary([failure, *uses]):
+        swapped = [replace(use, rows=use.length or 1, length=use.rows) for use in uses]
+        return replace(failure, rows=failure.length, length=failure.rows), swapped
+    if not isinstance(most, int) or failure.rows <= most:
+        return failure, uses
+    failed = replace(failure, rows=most, length=_sample_length(failure.rows, failure.length, most))
+    return failed, [
+        replace(use, rows=most, length=_sample_length(use.rows, use.length, most)) if use.rows > most else use
+        for use in uses
+    ]
 
-    def counted(rows: int | None, length: int | None) -> dict[str, int | None]:
-        if time_first:
-            return {"rows": length, "length": rows}
-        if not isinstance(most, int) or rows is None or rows <= most:
-            return {"rows": rows, "length": length}
-        return {"rows": most, "length": round((length or 1) * rows / most)}
 
-    failed = replace(failure, **counted(failure.rows, failure.length))
-    return failed, [replace(use, **counted(use.rows, use.length)) for use in uses]
+def _sample_length(rows: int, length: int | None, samples: int) -> int:
+    return round((length or 1) * rows / samples)
 
 
 def _only_rows_vary(shapes: Sequence[FailureContext | StepUse]) -> bool:
@@ -226,7 +232,7 @@ class Batches:
             return failure.used_bytes + UNSEEN_DATA * failure.requested_bytes * shape.tokens / failed.tokens
         if not activations and not (requested and self._uses):
             return None
-        unseen = _UNSEEN.get(failure.phase, _UNSEEN_ELSE)
+        unseen = UNSEEN.get(failure.phase, _UNSEEN_ELSE)
         if activations < requested and failure.phase == "forward":
             unseen = _UNSEEN_AT_THE_BEGIN
         needed = unseen * (activations + requested) * shape.tokens / failed.tokens

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, UNSEEN_DATA, Batches, BatchShape
+from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, UNSEEN, UNSEEN_DATA, Batches, BatchShape
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
 from forgather_mem.diagnose.oom.fit import binding, largest_that_fits
 from forgather_mem.telemetry.report import Change
@@ -39,9 +39,8 @@ def step_changes(failure: FailureContext, settings: RunSettings, batches: Batche
         return [smaller, *shorter, *checkpointing]
     measured = [change for change in shorter if change.predicted_bytes is not None]
     guessed = [change for change in shorter if change.predicted_bytes is None]
-    if failure.rows is None and rows == 1 and not settings.is_trainers:  # nothing is known of the batch
-        note = f"the same step in smaller parts; {NOT_MEASURED}"
-        guessed.append(Change(text="smaller batches, and gradients of more of them in each step", note=note))
+    if rows == 1:
+        guessed += _smaller_samples(failure, settings, alone=not [*measured, *checkpointing, *guessed])
     return [*measured, *checkpointing, *guessed]
 
 
@@ -73,6 +72,34 @@ def _line_changes(failure: FailureContext, batches: Batches) -> Iterator[Change]
         change = less_at_once(failure, f"batches as large as this one kept {format_bytes(usual)} at most")
         if change is not None:
             yield change
+
+
+def _smaller_samples(failure: FailureContext, settings: RunSettings, alone: bool) -> Iterator[Change]:
+    """A batch of 1, or one of which nothing is known, as where a picture itself is trained."""
+    operands = failure.operation.operands if failure.operation is not None else ()
+    name, shape = next(((name, shape) for name, shape in operands if shape[0] == 1 and len(shape) > 2), ("", ()))
+    part = _part_that_fits(failure)
+    if shape and part is not None:
+        num_sides = len(shape) - 2
+        sides = " x ".join(f"{int(size * part ** (1 / num_sides)):,}" for size in shape[2:])
+        now = " x ".join(f"{size:,}" for size in shape)
+        text = f"smaller samples: `{name}` ({now}) of at most {sides}"
+        yield Change(text=text, note=f"there is no batch to make smaller; {NOT_MEASURED}")
+    elif failure.rows is None and not settings.is_trainers:
+        note = f"the same step in smaller parts; with a batch of 1, smaller samples; {NOT_MEASURED}"
+        yield Change(text="smaller batches, and gradients of more of them in each step", note=note)
+    elif alone:
+        text = "one sample in parts, as tiles of an image or a part of a graph, or smaller samples"
+        yield Change(text=text, note=f"its batch is 1 already; {NOT_MEASURED}")
+
+
+def _part_that_fits(failure: FailureContext) -> float | None:
+    """Of a sample, by what it had taken when it failed; None if that is not known."""
+    taken = failure.parts.get("activations", 0)
+    if failure.capacity_bytes is None or failure.used_bytes is None or not taken:
+        return None
+    left = (1 - KEPT_FREE_FRAC) * failure.capacity_bytes - (failure.used_bytes - taken)
+    return min(0.5, max(0.0, left) / (UNSEEN["forward"] * (taken + (failure.requested_bytes or 0))))
 
 
 def is_enough(change: Change, failure: FailureContext) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from forgather_mem.diagnose.oom.optimizer_sizes import Trained, family_of, states_of
 from forgather_mem.heap.failed_callback import CallbackFailure
-from forgather_mem.heap.failed_operation import FailedOperation
+from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.heap.failed_variables import HeldVariable
 from forgather_mem.probes.tensors import shard_of
 
@@ -170,7 +170,7 @@ def settings_of(args: object, model: object = None, trainer: object = None) -> R
         has_metrics=getattr(trainer, "compute_metrics", None) is not None,
         filters_logits=getattr(trainer, "preprocess_logits_for_metrics", None) is not None,
         can_checkpoint=bool(getattr(model, "supports_gradient_checkpointing", False)),
-        is_time_first=any(getattr(module, "batch_first", None) is False for module in _modules(model)),
+        is_time_first=_is_time_first(model),
         trained_numbers=sum(tensor.numbers for tensor in trained) if trained else None,
         trained_bytes=sum(tensor.numbers * tensor.item_bytes for tensor in trained) if trained else None,
         largest_trained=max((tensor.numbers for tensor in trained), default=None),
@@ -183,7 +183,7 @@ def settings_of(args: object, model: object = None, trainer: object = None) -> R
 def _trained(model: object) -> Iterator[Trained]:
     """Each trainable tensor once."""
     seen: set[int] = set()
-    for module in _modules(model):
+    for module in model.modules() if hasattr(model, "modules") else ():
         is_embedding = any(cls.__name__ == "Embedding" for cls in type(module).__mro__)
         for parameter in module.parameters(recurse=False):
             if parameter.requires_grad and id(parameter) not in seen:
@@ -191,8 +191,9 @@ def _trained(model: object) -> Iterator[Trained]:
                 yield Trained(_shape_here(parameter), parameter.element_size(), is_embedding)
 
 
-def _modules(model: Any) -> Iterable[Any]:
-    return model.modules() if hasattr(model, "modules") else ()
+def _is_time_first(model: object) -> bool:
+    modules = model.modules() if hasattr(model, "modules") else ()
+    return any(getattr(module, "batch_first", None) is False for module in modules)
 
 
 def _shape_here(parameter: Any) -> tuple[int, ...]:

@@ -16,8 +16,15 @@ from typing import Any
 from forgather_mem.diagnose.oom.batch_uses import Batch, batch_of
 from forgather_mem.heap.failed_callback import CallbackFailure, failed_callback
 from forgather_mem.heap.failed_frames import chain
-from forgather_mem.heap.failed_lines import has_passed, is_closure, may_train, stays_in_batch, user_line
-from forgather_mem.heap.failed_operation import FailedOperation, failed_operation
+from forgather_mem.heap.failed_lines import (
+    FailedOperation,
+    failed_operation,
+    has_passed,
+    is_closure,
+    may_train,
+    stays_in_batch,
+    user_line,
+)
 from forgather_mem.heap.failed_variables import HeldVariable, held_variables
 from forgather_mem.heap.source_lines import is_user_file
 

@@ -14,7 +14,7 @@ from forgather_mem.diagnose.oom.batch_uses import BatchFinder, BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.explanation import explained
 from forgather_mem.diagnose.oom.memory_in_use import memory_then
-from forgather_mem.diagnose.oom.place import Place, failure_place, rows_outside_a_step
+from forgather_mem.diagnose.oom.place import Place, batch_on_the_way, failure_place, rows_outside_a_step
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.story import Story, sentence
 from forgather_mem.heap.source_lines import is_our_class
@@ -168,7 +168,9 @@ class OutOfMemoryWatch:
             operation=place.operation,
             memory=memory,
             # In the data phase it does not exist yet
-            batch=uses.batch if inside and phase != "data" else rows_outside_a_step(error, phase),
+            batch=(uses.batch or batch_on_the_way(error))
+            if inside and phase != "data"
+            else rows_outside_a_step(error, phase),
             largest=uses.largest,
             largest_bytes=uses.peak_of(uses.largest) if uses.largest is not None else None,
             is_first=phase not in uses.ended,
