@@ -51,17 +51,13 @@ def in_samples(
     """Both with rows that are what the settings count, however the model gets them.
 
     A model may get several rows for each sample of a Trainer's or a loader's batch, as one for each answer to a
-    question, or all nodes of a graph: a sample is then so much longer. And where layers have time as their first
-    dimension, and only the first dimension has varied from step to step, the second one is the batch.
+    question, or all nodes of a graph: a sample is then so much longer.
     """
     if failure.phase not in STEP_PHASES or failure.rows is None:
         return failure, uses
     most = settings.arguments.get("per_device_train_batch_size") if settings.is_trainers else None
     if most is None and failure.operation is not None:
         most = failure.operation.loader_rows
-    if settings.is_time_first and most is None and _only_rows_vary([failure, *uses]):
-        swapped = [replace(use, rows=use.length or 1, length=use.rows) for use in uses]
-        return replace(failure, rows=failure.length, length=failure.rows), swapped
     if not isinstance(most, int) or failure.rows <= most:
         return failure, uses
     failed = replace(failure, rows=most, length=_sample_length(failure.rows, failure.length, most))
@@ -73,11 +69,6 @@ def in_samples(
 
 def _sample_length(rows: int, length: int | None, samples: int) -> int:
     return round((length or 1) * rows / samples)
-
-
-def _only_rows_vary(shapes: Sequence[FailureContext | StepUse]) -> bool:
-    lengths = {shape.length for shape in shapes}
-    return None not in lengths and len(lengths) == 1 and len({shape.rows for shape in shapes}) >= _ENOUGH_SHAPES
 
 
 class Batches:

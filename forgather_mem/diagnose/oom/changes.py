@@ -58,7 +58,12 @@ def less_at_once(failure: FailureContext, why: str = "") -> Change | None:
         return None
     kind = f" than {failure.array_type}" if failure.array_type is not None else ""
     named = failure.operation.named if failure.operation is not None else ""
-    notes = (f"in parts, or of a smaller type{kind}", f"it works on {named}" if named else "", why, NOT_MEASURED)
+    notes = (
+        f"in parts, with what follows from it, or of a smaller type{kind}",
+        f"it works on {named}" if named else "",
+        why,
+        NOT_MEASURED,
+    )
     text = f"make less at once at {failure.line}: {format_bytes(failure.requested_bytes or 0)} are asked for there"
     return Change(text=text, note="; ".join(filter(None, notes)))
 

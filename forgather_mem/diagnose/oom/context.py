@@ -35,7 +35,6 @@ class RunSettings:
         has_metrics: Whether evaluations compute metrics from all predictions.
         filters_logits: Whether the predictions are reduced first (`preprocess_logits_for_metrics`).
         can_checkpoint: Whether the model supports activation checkpointing.
-        is_time_first: Whether it has layers whose first dimension is time (`batch_first=False`).
         trained_numbers: Number of trainable parameters; here and below of what this rank holds of them.
         trained_bytes: Their size.
         largest_trained: Number of parameters in the largest tensor.
@@ -49,7 +48,6 @@ class RunSettings:
     has_metrics: bool = False
     filters_logits: bool = False
     can_checkpoint: bool = False
-    is_time_first: bool = False
     trained_numbers: int | None = None
     trained_bytes: int | None = None
     largest_trained: int | None = None
@@ -170,7 +168,6 @@ def settings_of(args: object, model: object = None, trainer: object = None) -> R
         has_metrics=getattr(trainer, "compute_metrics", None) is not None,
         filters_logits=getattr(trainer, "preprocess_logits_for_metrics", None) is not None,
         can_checkpoint=bool(getattr(model, "supports_gradient_checkpointing", False)),
-        is_time_first=_is_time_first(model),
         trained_numbers=sum(tensor.numbers for tensor in trained) if trained else None,
         trained_bytes=sum(tensor.numbers * tensor.item_bytes for tensor in trained) if trained else None,
         largest_trained=max((tensor.numbers for tensor in trained), default=None),
@@ -189,11 +186,6 @@ def _trained(model: object) -> Iterator[Trained]:
             if parameter.requires_grad and id(parameter) not in seen:
                 seen.add(id(parameter))
                 yield Trained(_shape_here(parameter), parameter.element_size(), is_embedding)
-
-
-def _is_time_first(model: object) -> bool:
-    modules = model.modules() if hasattr(model, "modules") else ()
-    return any(getattr(module, "batch_first", None) is False for module in modules)
 
 
 def _shape_here(parameter: Any) -> tuple[int, ...]:

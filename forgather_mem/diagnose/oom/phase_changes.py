@@ -130,7 +130,7 @@ def evaluate_changes(failure: FailureContext, settings: RunSettings, batches: Ba
     kept = (
         settings.has_metrics and not arguments.get("prediction_loss_only") and not arguments.get("batch_eval_metrics")
     )
-    smaller = [*graph_changes(failure), *_smaller_evaluation(failure, settings, batches)]
+    smaller = [*graph_changes(failure), *_not_of_a_batch(failure), *_smaller_evaluation(failure, settings, batches)]
     if not kept or failure.predictions == 0:
         return smaller
     changes = []
@@ -146,6 +146,16 @@ def evaluate_changes(failure: FailureContext, settings: RunSettings, batches: Ba
     if not settings.filters_logits:
         changes.append(filtering)
     return [*changes, *smaller]
+
+
+def _not_of_a_batch(failure: FailureContext) -> Iterator[Change]:
+    """An operation on tensors none of which has as many rows as the batch, as on the edges of a graph."""
+    operands = failure.operation.operands if failure.operation is not None else ()
+    of_batch = {failure.rows, (failure.rows or 0) * (failure.length or 1)}
+    change = less_at_once(failure)
+    is_of_batch = any(not of_batch.isdisjoint(shape) for _, shape in operands)
+    if operands and not is_of_batch and failure.rows is not None and change is not None:
+        yield change
 
 
 def _smaller_evaluation(failure: FailureContext, settings: RunSettings, batches: Batches) -> Iterator[Change]:

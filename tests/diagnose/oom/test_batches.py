@@ -99,17 +99,6 @@ def test_a_graph_is_one_sample_of_its_loader() -> None:
     assert (failure.rows, failure.length) == (1, 5000)
 
 
-def test_where_time_is_the_first_dimension_the_second_one_is_the_batch() -> None:
-    uses = [StepUse(step=step, rows=30 + step, length=20, phases={}) for step in range(5)]
-    whole = replace(FAILURE, rows=70, length=20)
-    time_first = RunSettings(is_trainers=False, is_time_first=True)
-    failure, seen_ = in_samples(whole, time_first, uses)
-    assert (failure.rows, failure.length, seen_[0].rows, seen_[0].length) == (20, 70, 20, 30)
-    assert in_samples(whole, RunSettings(is_trainers=False), uses) == (whole, uses)
-    padded = [replace(use, rows=20, length=use.rows) for use in uses]
-    assert in_samples(replace(whole, rows=20, length=70), time_first, padded)[1] == padded
-
-
 def test_what_batches_have_saved_bounds_what_a_longer_one_takes() -> None:
     host = replace(FAILURE, where="host", parts={"activations": GIB}, requested_bytes=GIB // 4, used_bytes=2 * GIB)
     saved = [
