@@ -71,7 +71,8 @@ def less_at_once(failure: FailureContext, why: str = "") -> Change | None:
 def _line_changes(failure: FailureContext, batches: Batches) -> Iterator[Change]:
     """An operation that asks for more than all that batches as large as this one have ever kept."""
     usual = batches.saved_bytes
-    if failure.phase != "forward" or not batches.is_as_ever or usual is None:
+    names_tensors = failure.operation is not None and failure.operation.operands  # `trainer.train()` does not
+    if failure.phase != "forward" or not names_tensors or not batches.is_as_ever or usual is None:
         return
     if (failure.requested_bytes or 0) > max(usual, MIB):
         change = less_at_once(failure, f"batches as large as this one kept {format_bytes(usual)} at most")
