@@ -151,8 +151,8 @@ def requested(text: str) -> int | None:
 
 
 def _words(suggestion: str) -> str:
-    """Without sizes, which differ from run to run."""
-    return re.sub(r"[\d.,]+ [KMG]iB", "N", suggestion)
+    """Without sizes and shapes, which differ from run to run."""
+    return re.sub(r"[\d.,]+ [KMG]iB|[\d,]+( x [\d,]+)+", "N", suggestion)
 
 
 def _run(words: list[str], folder: Path) -> tuple[int, str]:
