@@ -1,21 +1,81 @@
-"""Reads from the source of failed functions what has been done before, and what was to become of what failed."""
+"""Reads from failed functions what was done before, what the failed line works on, and what was to become of it."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from types import FrameType
+from typing import TypeGuard
 
 from forgather_mem.heap.source_lines import is_user_file, place
 from forgather_mem.heap.syntax import Function, tree_of, without_inner
+from forgather_mem.heap.variables import frame_variables
 
 _TRAINS = ("backward", "train", "fit")
 _LOADS = "get_batch_samples"  # of transformers' Trainer: all batches of a step are made before the first is used
 _SAMPLE = ("__getitem__", "__getitems__")
 _LINE_IN_TEXT = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.M)
+_MOST_OPERANDS = 2
+_BACKWARD = frozenset({"backward", "manual_backward", "grad"})
+_LOADERS = ("torch/utils/data/", "transformers/trainer.py", "lightning/", "accelerate/data_loader.py")
+_MODULE_FILE = "torch/nn/modules/"
 _STATEMENTS = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedOperation:
+    """Plain text and numbers.
+
+    Attributes:
+        function: The name of the function around the line.
+        operands: Name and shape of the largest tensors or arrays that the line names, the largest first; in a backward
+            pass of what else than a model is trained.
+        at_once: How many arrays as large as its result the line's expression holds at a time.
+        graph_in_vain: The line of the user's own whose pass through a model keeps what no backward pass comes for.
+        loader_rows: The batch size of the data loaders among the variables of the user's functions, if it is one.
+        is_loaders: Whether a library asked for it, as a DataLoader does for a batch.
+    """
+
+    function: str
+    operands: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    at_once: int = 1
+    graph_in_vain: str | None = None
+    loader_rows: int | None = None
+    is_loaders: bool = False
+
+    @property
+    def named(self) -> str:
+        """The operands for people.
+
+        >>> FailedOperation(function="iou", operands=(("a", (3072, 4)), ("b", (4000, 4)))).named
+        '`a` (3,072 x 4) and `b` (4,000 x 4)'
+        """
+        return " and ".join(f"`{name}` ({' x '.join(f'{size:,}' for size in shape)})" for name, shape in self.operands)
+
+
+def failed_operation(failed: Sequence[tuple[FrameType, int]]) -> FailedOperation | None:
+    """What the innermost line of the user's own was doing; None without one.
+
+    Args:
+        failed: The frames of the traceback with their lines, outermost first.
+    """
+    users = [here for here in failed if is_user_file(here[0].f_code.co_filename)]
+    if not users:
+        return None
+    frame, number = users[-1]
+    statement = _statement(frame, number)
+    return FailedOperation(
+        function=frame.f_code.co_name,
+        operands=tuple(_operands(frame, statement)),
+        at_once=_at_once(statement),
+        graph_in_vain=_graph_in_vain(failed),
+        loader_rows=_loader_rows([frame for frame, _ in users]),
+        is_loaders=any(part in _file(frame) for frame, _ in failed for part in _LOADERS),
+    )
 
 
 def may_train(frame: FrameType, number: int) -> bool:
@@ -115,3 +175,86 @@ def _called(call: ast.Call) -> str | None:
     'backward'
     """
     return getattr(call.func, "attr", None) or getattr(call.func, "id", None)
+
+
+def _operands(frame: FrameType, statement: ast.stmt | None) -> list[tuple[str, tuple[int, ...]]]:
+    named = {part.id for part in ast.walk(statement) if isinstance(part, ast.Name)} if statement is not None else set()
+    shapes = [
+        (name, tuple(shape))
+        for name, value in frame_variables(frame).items()
+        if (name in named or _is_trained(value)) and _is_shape(shape := getattr(value, "shape", None))
+    ]
+    return sorted(shapes, key=lambda shape: -math.prod(shape[1]))[:_MOST_OPERANDS]
+
+
+def _is_shape(value: object) -> TypeGuard[tuple[int, ...]]:
+    return isinstance(value, tuple) and bool(value) and all(isinstance(size, int) for size in value)
+
+
+def _is_trained(value: object) -> bool:
+    """A tensor that an optimizer changes, and that belongs to no model."""
+    return bool(getattr(value, "is_leaf", False) and getattr(value, "requires_grad", False))
+
+
+def _loader_rows(frames: Sequence[FrameType]) -> int | None:
+    sizes = {
+        getattr(value, "batch_size", None)
+        for frame in frames
+        for value in frame_variables(frame).values()
+        if any(cls.__name__ == "DataLoader" for cls in type(value).__mro__)
+    }
+    size = sizes.pop() if len(sizes) == 1 else None
+    return size if isinstance(size, int) else None
+
+
+def _at_once(statement: ast.stmt | None) -> int:
+    """Two where an operation on arrays takes the result of another one, else one."""
+    operations = [part for part in ast.walk(statement) if isinstance(part, ast.BinOp)] if statement is not None else []
+    return 2 if len(operations) > 1 else 1
+
+
+def _graph_in_vain(failed: Sequence[tuple[FrameType, int]]) -> str | None:
+    """The line that calls a model outside of a library's loop, if the model records and no line after it goes back."""
+    calls = [position for position, (frame, _) in enumerate(failed) if _MODULE_FILE in _file(frame)]
+    if not calls or not any(_has_graph(frame) for frame, _ in failed[calls[0] :]):
+        return None
+    callers = failed[: calls[0]]
+    if not callers or any(not is_user_file(frame.f_code.co_filename) for frame, _ in callers):
+        return None  # what calls a function of the user's may go back itself
+    if any(_goes_back(frame, number) for frame, number in callers):
+        return None
+    frame, number = callers[-1]
+    return place(frame.f_code.co_filename, number)
+
+
+def _has_graph(frame: FrameType) -> bool:
+    return any(getattr(value, "grad_fn", None) is not None for value in frame_variables(frame).values())
+
+
+def _goes_back(frame: FrameType, number: int) -> bool:
+    """Whether the function calls a backward pass on this line or after it, itself or in a function of its file."""
+    scope, tree = _scope(frame, number), tree_of(frame.f_code.co_filename)
+    if scope is None or tree is None:
+        return True
+    functions = (part for part in ast.walk(tree) if isinstance(part, ast.FunctionDef))
+    others = {part.name for part in functions if not _BACKWARD.isdisjoint(map(_called, _calls(part)))}
+    return any(
+        (_called(call) in _BACKWARD and call.lineno >= number) or (_called(call) in others and call.lineno > number)
+        for call in _calls(scope)
+    )
+
+
+def _calls(scope: ast.AST) -> Iterator[ast.Call]:
+    return (part for part in without_inner(scope) if isinstance(part, ast.Call))
+
+
+def _statement(frame: FrameType, number: int) -> ast.stmt | None:
+    """The smallest statement on this line."""
+    scope = _scope(frame, number)
+    parts = without_inner(scope) if scope is not None else ()
+    around = (part for part in parts if isinstance(part, ast.stmt) and part.lineno <= number <= (part.end_lineno or 0))
+    return max(around, key=lambda part: part.lineno, default=None)
+
+
+def _file(frame: FrameType) -> str:
+    return frame.f_code.co_filename.replace("\\", "/")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from forgather_mem.heap.object_size import array_bytes
-from forgather_mem.heap.source_lines import is_user_file, place
+from forgather_mem.heap.source_lines import is_user_class, is_user_file, place
 from forgather_mem.heap.syntax import tree_of
 from forgather_mem.heap.variables import frame_variables
 from forgather_mem.probes.tensors import StorageKey, storages_in
@@ -62,6 +62,9 @@ def held_variables(
             for name in given:  # the caller holds it, and nobody but the library can hold less
                 _new_bytes(variables.get(name), known)
             found += [_held(name, value, frame, known) for name, value in variables.items() if name not in given]
+            for value in variables.values():  # a buffer or a cache of the user's own making
+                if is_user_class(type(value)) and not hasattr(value, "parameters"):
+                    found += [held for held in _attributes(value, known) if held.collects]
             found += _attributes(variables.get("self"), known)
         elif frame.f_code.co_filename.replace(os.sep, "/").endswith(_FETCHES):  # its caller has no dataset
             found += _attributes(getattr(frame.f_locals.get("self"), "dataset", None), known)
@@ -130,7 +133,7 @@ def _parts(value: object) -> Iterator[object]:
         seen.add(id(part))
         if isinstance(part, dict) and type(part) in _CONTAINERS:
             todo += list(part.values())[:_MOST_PARTS]
-        elif isinstance(part, list | tuple | deque) and type(part) in _CONTAINERS:
+        elif isinstance(part, list | tuple | deque) and (type(part) in _CONTAINERS or hasattr(part, "_fields")):
             todo += list(part)[:_MOST_PARTS]
         else:
             yield part

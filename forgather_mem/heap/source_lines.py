@@ -57,6 +57,16 @@ def place(file: str, line: int) -> str:
     return f"{os.path.basename(file)}:{line}"
 
 
+def calling_line() -> str | None:
+    """The innermost line of the user's own that is running; takes 1 us for each frame on the way to it."""
+    frame = sys._getframe(1)
+    while not is_user_file(frame.f_code.co_filename):
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return place(frame.f_code.co_filename, frame.f_lineno)
+
+
 def source_line(file: str, line: int) -> str:
     """The text of a line; "" without source."""
     return linecache.getline(file, line).strip()

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from forgather_mem.heap.failed_lines import has_passed, is_closure, may_train, stays_in_batch, user_line
+from forgather_mem.heap.failed_lines import (
+    FailedOperation,
+    failed_operation,
+    has_passed,
+    is_closure,
+    may_train,
+    stays_in_batch,
+    user_line,
+)
 
 
 def full(*_: Any, **__: Any) -> Any:
@@ -98,3 +106,83 @@ def test_a_closure_takes_nothing() -> None:
 
     inner = frames(closure)
     assert [is_closure(frame) for frame in inner[-2:]] == [True, False]
+
+
+def failed_at(work: Callable[[], object]) -> FailedOperation:
+    with pytest.raises((MemoryError, RuntimeError)) as caught:
+        work()
+    entries, part = [], caught.tb.tb_next  # without this function
+    while part is not None:
+        entries.append((part.tb_frame, part.tb_lineno))
+        part = part.tb_next
+    found = failed_operation(entries)
+    assert found is not None
+    return found
+
+
+def test_the_largest_tensors_that_the_line_names_are_told_with_their_shapes() -> None:
+    def pairs() -> None:
+        anchors, boxes, _unnamed = torch.zeros(30, 4), torch.zeros(40, 4), torch.zeros(99, 9)
+        corner = torch.zeros(2)
+        torch.cat([anchors[:, 0], boxes[:, 0], corner, torch.empty(2**50)])
+
+    found = failed_at(pairs)
+    assert found.operands == (("boxes", (40, 4)), ("anchors", (30, 4)))
+    assert found.at_once == 1
+
+
+def test_an_operation_on_the_result_of_another_holds_two_arrays_at_once() -> None:
+    def normal() -> None:
+        table = torch.zeros(3)
+        (table - 1) / torch.empty(2**50)
+
+    assert failed_at(normal).at_once == 2
+
+
+class Full(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        hidden = torch.tanh(x)
+        return full(hidden)
+
+
+def preview(model: torch.nn.Module, x: torch.Tensor) -> Any:
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), model)(x)
+
+
+def test_a_graph_that_no_backward_pass_uses_is_told_with_the_line_of_its_pass() -> None:
+    def trains() -> None:
+        preview(Full(), torch.zeros(2, 4)).sum().backward()
+
+    def trains_later() -> None:
+        loss = preview(Full(), torch.zeros(2, 4))
+        loss.backward()
+
+    def trains_by_another_function() -> None:
+        update(preview(Full(), torch.zeros(2, 4)))
+        update(torch.zeros(()))
+
+    def looks() -> None:
+        preview(Full(), torch.zeros(2, 4))
+
+    def looks_without_a_graph() -> None:
+        with torch.no_grad():
+            preview(Full(), torch.zeros(2, 4))
+
+    line = preview.__code__.co_firstlineno + 1
+    assert failed_at(looks).graph_in_vain == f"test_failed_lines.py:{line}"
+    for work in (trains, trains_later, trains_by_another_function, looks_without_a_graph):
+        assert failed_at(work).graph_in_vain is None, work
+
+
+def update(loss: torch.Tensor) -> None:
+    loss.backward()
+
+
+def test_the_batch_size_of_the_only_loader_is_known() -> None:
+    def loop(*sizes: int) -> None:
+        loaders = [torch.utils.data.DataLoader([1], batch_size=size) for size in sizes]
+        first, last = loaders[0], loaders[-1]  # noqa: F841
+        full()
+
+    assert failed_at(lambda: loop(4)).loader_rows == 4
+    assert failed_at(lambda: loop(4, 8)).loader_rows is None

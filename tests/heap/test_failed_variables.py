@@ -9,7 +9,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -143,3 +143,20 @@ def test_what_a_dataset_keeps_is_told_also_where_its_rows_are_put_together() -> 
     frames = [frame for frame, _ in traceback.walk_tb(error.tb)]
     found = {held.name: held.num_bytes for held in held_variables(frames)}
     assert found["`Cached.decoded`"] == 16_000
+
+
+class Seen(NamedTuple):
+    state: torch.Tensor
+    reward: float
+
+
+class Memory:
+    def __init__(self) -> None:
+        self.kept = [Seen(numbers(1), 0.5) for _ in range(3)]
+
+
+def test_what_an_object_of_the_users_own_collects_is_told_with_its_attribute() -> None:
+    def optimize(memory: Memory) -> None:
+        raise MemoryError
+
+    assert found(held_variables(frames(lambda: optimize(Memory())))) == {"`Memory.kept`": (3, True)}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +17,7 @@ import torch
 import forgather_mem
 from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.heap.source_lines import (
+    calling_line,
     is_our_class,
     is_user_class,
     is_user_file,
@@ -71,3 +74,14 @@ def test_where_the_user_wrote_a_function_is_told_and_where_a_library_did_is_not(
     assert source_line(str(mine.__file__), 3) == "return [1]"
     assert source_line("/no/such/file.py", 3) == ""
     assert place("/home/me/train.py", 41) == "train.py:41"
+
+
+@dataclass
+class At:
+    line: str | None = field(default_factory=calling_line)  # called by Python's own `__init__`
+
+
+def test_the_calling_line_is_the_users_behind_those_of_libraries() -> None:
+    frame = inspect.currentframe()
+    assert frame is not None
+    assert At().line == f"test_source_lines.py:{frame.f_lineno}"

@@ -2,7 +2,7 @@
 
 import pytest
 
-collect_ignore = ["scripts", "by_others", "by_strangers", "by_outsiders"]
+collect_ignore = ["scripts", "by_others", "by_strangers", "by_outsiders", "by_newcomers"]
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.oom.allocator_changes import allocator_changes, is_in_shm, pinned_changes, shm_changes
-from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches
-from forgather_mem.diagnose.oom.changes import changes_training, checkpointing_name, step_changes
+from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, PEAK_OF_SAVED, Batches, in_samples
+from forgather_mem.diagnose.oom.changes import LENGTHS, changes_training, checkpointing_name, step_changes
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
 from forgather_mem.diagnose.oom.fit import PhaseFit, binding, fits_of, largest_that_fits
 from forgather_mem.diagnose.oom.phase_changes import BY_PHASE, array_changes, callback_changes, variable_changes
@@ -25,10 +25,6 @@ _LIMITED_BY = {
 # A fitted line is not trusted beyond this multiple of the largest batch seen.
 _FARTHEST = 4
 _FEWEST_ALIKE = 5
-# The peak of a batch's memory: what it saves in the forward pass, and as much again while gradients pass through it. In
-# seven trainings what this predicts for four times the batch was 6 % too low to 7 % too high; with activation
-# checkpointing, where a layer is computed again, 19 % too low.
-_PEAK_OF_SAVED = 2
 _NO_BATCH = {
     "startup": "a smaller batch (there is no batch yet)",
     "resume": "a smaller batch (there is no batch yet)",
@@ -72,6 +68,8 @@ def advise(failure: FailureContext, settings: RunSettings, uses: Sequence[StepUs
         return Advice(changes=tuple(shm_changes(failure)), fit="not measured", no_help="a smaller batch.")
     if failure.phase == "data":  # the batch that could not be made is unknown
         failure, uses = replace(failure, rows=None, length=None), ()
+    whole = failure
+    failure, uses = in_samples(failure, settings, uses)
     batches = Batches(failure, settings, uses)
     if failure.callback is not None:
         changes = callback_changes(failure, failure.callback)
@@ -83,6 +81,8 @@ def advise(failure: FailureContext, settings: RunSettings, uses: Sequence[StepUs
             changes[:0] = held
         else:
             changes += held
+    if failure.rows != whole.rows and failure.rows != whole.length:  # the length of no text
+        changes = [change for change in changes if not {*change.set, *change.in_script} & {*LENGTHS}]
     changes[1:1] = allocator_changes(failure, settings)
     changes[:0] = pinned_changes(failure, settings)
     changes, too_large = _sifted(changes, failure)
@@ -157,7 +157,7 @@ def room(
         highest = unseen_bytes + max(max(use.phases.values(), default=0) for use in training)
         least = min(likely, between_bytes + max(0, highest - between_bytes) * count / rows)
         if retains and saved_bytes is not None:
-            likely = min(likely, highest + _PEAK_OF_SAVED * saved_bytes * (count / rows - 1))
+            likely = min(likely, highest + PEAK_OF_SAVED * saved_bytes * (count / rows - 1))
         elif retains:
             # What is in use between two steps has been of batches, too, in part. The bounds of the growth are several
             # times apart: their geometric mean has the smallest worst error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from forgather_mem.diagnose.oom.context import StepUse
@@ -38,20 +38,31 @@ def batch_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> Bat
     """The shape of the batch among the arguments of a call; None if there is no tensor.
 
     Tokens are counted in the first two-dimensional integer tensor; without one, rows are counted in the first tensor
-    with at least one dimension.
+    with at least one dimension. Where states of a recurrent layer come with it, which are (layers, rows, size), they
+    tell which of its dimensions is time.
 
     >>> import torch
     >>> batch_of([], {"pixels": torch.zeros(4, 3, 8, 8), "input_ids": torch.zeros(4, 17, dtype=torch.long)})
     Batch(rows=4, length=17)
+    >>> batch_of([torch.zeros(35, 20, dtype=torch.long), torch.zeros(2, 20, 64)], {})
+    Batch(rows=20, length=35)
     """
     rows: int | None = None
     for tensor in _tensors((*arguments, keywords), 0):
         shape = tensor.shape
         if len(shape) == 2 and not tensor.is_floating_point():
-            return Batch(shape[0], shape[1])
+            states = (other.shape for other in _tensors((*arguments, keywords), 0) if other.is_floating_point())
+            return _with_states(shape[0], shape[1], states)
         if rows is None and shape:
             rows = shape[0]
     return None if rows is None else Batch(rows, None)
+
+
+def _with_states(first: int, second: int, states: Iterable[Sequence[int]]) -> Batch:
+    for state in states:
+        if len(state) == 3 and state[0] != first and state[1] == second != first:
+            return Batch(second, first)
+    return Batch(first, second)
 
 
 class BatchFinder:

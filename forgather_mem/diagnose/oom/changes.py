@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, UNSEEN_DATA, Batches, BatchShape
+from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, UNSEEN, UNSEEN_DATA, Batches, BatchShape
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
 from forgather_mem.diagnose.oom.fit import binding, largest_that_fits
 from forgather_mem.telemetry.report import Change
-from forgather_mem.units import format_bytes
+from forgather_mem.units import MIB, format_bytes
 
 NOT_MEASURED = "not measured"
 # An optimizer is named beside a smaller batch only if it saves this fraction of what was needed.
@@ -20,12 +20,15 @@ CHANGES_TRAINING = "changes the training"
 _KEPT_FREE_ON_HOST_FRAC = 0.05
 _JUMP = 4  # from this factor on, a change names the present value
 _HUGE_FRAC = 0.5  # of all memory, for one array of one sample: not a matter of the batch
-_LENGTHS = ("max_length", "max_seq_length")
+LENGTHS = ("max_length", "max_seq_length")
 
 
 def step_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
     """Changes for a batch that did not fit, best first."""
     rows = int(settings.arguments.get("per_device_train_batch_size") or failure.rows or 1)
+    no_batch = [*graph_changes(failure), *_line_changes(failure, batches)]
+    if no_batch:
+        return no_batch
     smaller = _smaller_batch(failure, settings, batches, rows)
     shorter = list(_shorter(failure, settings, batches, rows))
     checkpointing = list(_checkpointing(settings))
@@ -36,10 +39,73 @@ def step_changes(failure: FailureContext, settings: RunSettings, batches: Batche
         return [smaller, *shorter, *checkpointing]
     measured = [change for change in shorter if change.predicted_bytes is not None]
     guessed = [change for change in shorter if change.predicted_bytes is None]
-    if failure.rows is None and rows == 1 and not settings.is_trainers:  # nothing is known of the batch
-        note = f"the same step in smaller parts; {NOT_MEASURED}"
-        guessed.append(Change(text="smaller batches, and gradients of more of them in each step", note=note))
+    if rows == 1:
+        guessed += _smaller_samples(failure, settings, alone=not [*measured, *checkpointing, *guessed])
     return [*measured, *checkpointing, *guessed]
+
+
+def graph_changes(failure: FailureContext) -> Iterator[Change]:
+    """A pass through a model that keeps what only a backward pass needs, which does not come."""
+    operation = failure.operation
+    if operation is not None and operation.graph_in_vain is not None:
+        text = f"torch.no_grad() around what {operation.graph_in_vain} calls"
+        yield Change(text=text, note=f"no backward pass follows, but all layers keep theirs for one; {NOT_MEASURED}")
+
+
+def less_at_once(failure: FailureContext, why: str = "") -> Change | None:
+    """Less in one operation at the user's own line; None without a line."""
+    if failure.line is None:
+        return None
+    kind = f" than {failure.array_type}" if failure.array_type is not None else ""
+    named = failure.operation.named if failure.operation is not None else ""
+    notes = (
+        f"in parts, with what follows from it, or of a smaller type{kind}",
+        f"it works on {named}" if named else "",
+        why,
+        NOT_MEASURED,
+    )
+    text = f"make less at once at {failure.line}: {format_bytes(failure.requested_bytes or 0)} are asked for there"
+    return Change(text=text, note="; ".join(filter(None, notes)))
+
+
+def _line_changes(failure: FailureContext, batches: Batches) -> Iterator[Change]:
+    """An operation that asks for more than all that batches as large as this one have ever kept."""
+    usual = batches.saved_bytes
+    names_tensors = failure.operation is not None and failure.operation.operands  # `trainer.train()` does not
+    if failure.phase != "forward" or not names_tensors or not batches.is_as_ever or usual is None:
+        return
+    if (failure.requested_bytes or 0) > max(usual, MIB):
+        change = less_at_once(failure, f"batches as large as this one kept {format_bytes(usual)} at most")
+        if change is not None:
+            yield change
+
+
+def _smaller_samples(failure: FailureContext, settings: RunSettings, alone: bool) -> Iterator[Change]:
+    """A batch of 1, or one of which nothing is known, as where a picture itself is trained."""
+    operands = failure.operation.operands if failure.operation is not None else ()
+    name, shape = next(((name, shape) for name, shape in operands if shape[0] == 1 and len(shape) > 2), ("", ()))
+    part = _part_that_fits(failure)
+    if shape and part is not None:
+        num_sides = len(shape) - 2
+        sides = " x ".join(f"{int(size * part ** (1 / num_sides)):,}" for size in shape[2:])
+        now = " x ".join(f"{size:,}" for size in shape)
+        text = f"smaller samples: `{name}` ({now}) of at most {sides}"
+        yield Change(text=text, note=f"there is no batch to make smaller; {NOT_MEASURED}")
+    elif failure.rows is None and not settings.is_trainers:
+        note = f"the same step in smaller parts; with a batch of 1, smaller samples; {NOT_MEASURED}"
+        yield Change(text="smaller batches, and gradients of more of them in each step", note=note)
+    elif alone:
+        text = "one sample in parts, as tiles of an image or a part of a graph, or smaller samples"
+        yield Change(text=text, note=f"its batch is 1 already; {NOT_MEASURED}")
+
+
+def _part_that_fits(failure: FailureContext) -> float | None:
+    """Of a sample, by what it had taken when it failed; None if that is not known."""
+    taken = failure.parts.get("activations", 0)
+    if failure.capacity_bytes is None or failure.used_bytes is None or not taken:
+        return None
+    left = (1 - KEPT_FREE_FRAC) * failure.capacity_bytes - (failure.used_bytes - taken)
+    return min(0.5, max(0.0, left) / (UNSEEN["forward"] * (taken + (failure.requested_bytes or 0))))
 
 
 def is_enough(change: Change, failure: FailureContext) -> bool:
@@ -83,6 +149,10 @@ def data_changes(failure: FailureContext, settings: RunSettings, batches: Batche
         changes.append(_fewer_workers(failure, workers))
         if (arguments.get("dataloader_prefetch_factor") or 2) > 1:
             changes.append(set_to(f"half the batches in flight; {NOT_MEASURED}", dataloader_prefetch_factor=1))
+    if failure.operation is not None and not failure.operation.is_loaders and not settings.is_trainers:
+        change = less_at_once(failure)  # no loader makes a batch there
+        if change is not None and failure.requested_bytes is not None:
+            return [*changes, change]
     if settings.is_trainers and failure.stays_in_batch:
         return [*changes, *_smaller_steps(failure, settings, batches)]
     return changes + _batch_changes(failure, settings, batches)
@@ -206,7 +276,7 @@ def _shorter(failure: FailureContext, settings: RunSettings, batches: Batches, r
     failed = batches.failed_shape(rows)
     if length is None or length < 16 or failed is None:
         return
-    named = next((name for name in _LENGTHS if isinstance(settings.arguments.get(name), int)), None)
+    named = next((name for name in LENGTHS if isinstance(settings.arguments.get(name), int)), None)
 
     def change(tokens: int, **more: Any) -> Change:
         tokens -= tokens % 8

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from forgather_mem.diagnose.oom.optimizer_sizes import Trained, family_of, states_of
 from forgather_mem.heap.failed_callback import CallbackFailure
+from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.heap.failed_variables import HeldVariable
 from forgather_mem.probes.tensors import shard_of
 
@@ -116,6 +117,7 @@ class FailureContext:
         workers_bytes: Total memory of the data workers.
         heap_free_bytes: Freed host memory that the C library keeps.
         limits_each: Whether the limit is each process's own.
+        operation: What the user's line that failed was doing.
         leak: How to fix the leak that has filled memory; None if nothing leaks.
     """
 
@@ -141,6 +143,7 @@ class FailureContext:
     workers_bytes: int | None = None
     heap_free_bytes: int | None = None
     limits_each: bool = False
+    operation: FailedOperation | None = None
     leak: str | None = None
 
     @property

@@ -59,6 +59,7 @@ def story_outside(error: BaseException, rank: int = 0, reserve_bytes: int = 0) -
         in_sample=place.in_sample,
         stays_in_batch=place.stays_in_batch,
         variables=place.variables,
+        operation=place.operation,
         batch=rows_outside_a_step(error, phase) or batch_on_the_way(error),
         memory=memory_then(found, phase, model, optimizer, reserve_bytes=reserve_bytes),
     )
@@ -95,6 +96,7 @@ def explained(
         predictions=story.predictions,
         workers_bytes=memory.in_use.get("data workers"),
         limits_each="RLIMIT" in (memory.limit or ""),
+        operation=story.operation,
         leak=_cure(leak) if leaks else None,
     )
     settings = settings or RunSettings(is_trainers=not _TRAINERS.isdisjoint(story.functions))

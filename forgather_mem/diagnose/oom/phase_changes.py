@@ -10,8 +10,10 @@ from forgather_mem.diagnose.oom.changes import (
     CHANGES_TRAINING,
     NOT_MEASURED,
     data_changes,
+    graph_changes,
     is_enough,
     jump,
+    less_at_once,
     set_to,
 )  # fmt: skip
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
@@ -128,7 +130,7 @@ def evaluate_changes(failure: FailureContext, settings: RunSettings, batches: Ba
     kept = (
         settings.has_metrics and not arguments.get("prediction_loss_only") and not arguments.get("batch_eval_metrics")
     )
-    smaller = list(_smaller_evaluation(failure, settings, batches))
+    smaller = [*graph_changes(failure), *_not_of_a_batch(failure), *_smaller_evaluation(failure, settings, batches)]
     if not kept or failure.predictions == 0:
         return smaller
     changes = []
@@ -144,6 +146,18 @@ def evaluate_changes(failure: FailureContext, settings: RunSettings, batches: Ba
     if not settings.filters_logits:
         changes.append(filtering)
     return [*changes, *smaller]
+
+
+def _not_of_a_batch(failure: FailureContext) -> Iterator[Change]:
+    """An operation on tensors none of which has as many rows as the batch, as on the edges of a graph."""
+    operands = failure.operation.operands if failure.operation is not None else ()
+    rows, change = failure.rows, less_at_once(failure)
+    if rows is None or change is None:
+        return
+    # Heads and rows may be one dimension; that of two rows any even number is a multiple tells nothing
+    is_of_batch = any(rows in shape or (rows > 2 and shape[0] % rows == 0) for _, shape in operands)
+    if operands and not is_of_batch:
+        yield change
 
 
 def _smaller_evaluation(failure: FailureContext, settings: RunSettings, batches: Batches) -> Iterator[Change]:
@@ -273,10 +287,9 @@ def _less_at_once(failure: FailureContext) -> Iterator[Change]:
     least = max(MIB, int(_MUCH_FRAC[0] * (failure.used_bytes or 0)))
     innermost = failure.frames[-1] if failure.frames else ""
     reads = innermost.startswith(("load", "read")) or not _READS_A_FILE.isdisjoint(failure.frames)
-    if failure.line is not None and (failure.requested_bytes or 0) >= least and not reads:
-        kind = f" than {failure.array_type}" if failure.array_type is not None else ""
-        text = f"make less at once at {failure.line}: {format_bytes(failure.requested_bytes or 0)} are asked for there"
-        yield Change(text=text, note=f"in parts, or of a smaller type{kind}; {NOT_MEASURED}")
+    change = less_at_once(failure)
+    if change is not None and (failure.requested_bytes or 0) >= least and not reads:
+        yield change
 
 
 def array_changes(failure: FailureContext) -> Iterator[Change]:
@@ -284,10 +297,11 @@ def array_changes(failure: FailureContext) -> Iterator[Change]:
     narrow = _NARROW.get(failure.array_type or "")
     if narrow is not None and failure.requested_bytes is not None:
         half = failure.requested_bytes // 2
+        at_once = 1 if failure.operation is None else failure.operation.at_once
         yield Change(
             text=f"{narrow} instead of {failure.array_type}, {failure.line}" if failure.line else f"{narrow}",
             in_script={"dtype": narrow},
-            predicted_bytes=None if failure.used_bytes is None else failure.used_bytes + half,
+            predicted_bytes=None if failure.used_bytes is None else failure.used_bytes + at_once * half,
             note=f"{format_bytes(half)} instead of {format_bytes(failure.requested_bytes)}",
         )
 

@@ -16,7 +16,15 @@ from typing import Any
 from forgather_mem.diagnose.oom.batch_uses import Batch, batch_of
 from forgather_mem.heap.failed_callback import CallbackFailure, failed_callback
 from forgather_mem.heap.failed_frames import chain
-from forgather_mem.heap.failed_lines import has_passed, is_closure, may_train, stays_in_batch, user_line
+from forgather_mem.heap.failed_lines import (
+    FailedOperation,
+    failed_operation,
+    has_passed,
+    is_closure,
+    may_train,
+    stays_in_batch,
+    user_line,
+)
 from forgather_mem.heap.failed_variables import HeldVariable, held_variables
 from forgather_mem.heap.source_lines import is_user_file
 
@@ -107,6 +115,7 @@ class Place:
         stays_in_batch: Whether what a Trainer's collator could not make would be in memory until the end of its step.
         after_backward: Whether a function of the user's was behind a line that calls `backward`.
         variables: What the variables of the user's functions and the callbacks hold, the largest first.
+        operation: What the user's line that failed was doing.
     """
 
     phase: str | None
@@ -118,6 +127,7 @@ class Place:
     stays_in_batch: bool = False
     after_backward: bool = False
     variables: tuple[HeldVariable, ...] = ()
+    operation: FailedOperation | None = None
 
 
 def failure_place(
@@ -152,6 +162,7 @@ def failure_place(
         stays_in_batch=stays_in_batch(frames),
         after_backward=any(has_passed(*here, _BACKWARD) for here in failed if _is_users(here[0])),
         variables=tuple(held_variables(frames, model, optimizer, others)),
+        operation=failed_operation(failed),
     )
 
 

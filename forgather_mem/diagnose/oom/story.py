@@ -9,6 +9,7 @@ from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.heap.failed_callback import CallbackFailure
+from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.heap.failed_variables import HeldVariable
 from forgather_mem.telemetry.report import NOT_JUDGED, LeakReport, OomReport
 from forgather_mem.units import MIB, format_bytes
@@ -46,6 +47,7 @@ class Story:
         line: The innermost line of the user's own code.
         in_sample, stays_in_batch: As in `Place`.
         variables: What the variables of the user's functions held, the largest first.
+        operation: What the user's line that failed was doing.
         memory: What was in use and what was left.
         batch: The current micro-batch.
         largest: The largest batch before it; None before the first step has finished.
@@ -67,6 +69,7 @@ class Story:
     in_sample: bool = False
     stays_in_batch: bool = False
     variables: tuple[HeldVariable, ...] = ()
+    operation: FailedOperation | None = None
     memory: MemoryThen = field(default_factory=MemoryThen)
     batch: Batch | None = None
     largest: Batch | None = None

@@ -14,10 +14,11 @@ from forgather_mem.diagnose.oom.batch_uses import BatchFinder, BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.explanation import explained
 from forgather_mem.diagnose.oom.memory_in_use import memory_then
-from forgather_mem.diagnose.oom.place import Place, failure_place, rows_outside_a_step
+from forgather_mem.diagnose.oom.place import Place, batch_on_the_way, failure_place, rows_outside_a_step
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.story import Story, sentence
-from forgather_mem.heap.source_lines import is_our_class
+from forgather_mem.heap.failed_lines import FailedOperation
+from forgather_mem.heap.source_lines import calling_line, is_our_class
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
 from forgather_mem.telemetry.protocols import RunInfo
@@ -29,6 +30,7 @@ from forgather_mem.units import MIB
 NOTHING: Mapping[str, float] = {}
 # Address space without memory behind it, released when memory has run out so that the failure can be reported.
 RESERVE_BYTES = 8 * MIB
+_TELLING_STEPS = 2  # in which the lines that call the model are those of the training
 
 
 class OutOfMemoryWatch:
@@ -57,6 +59,7 @@ class OutOfMemoryWatch:
         self._settings: RunSettings | None = None
         self._story: Story | None = None
         self._predictions = self._first_step = 0
+        self._passes: set[str | None] = set()  # the lines of the user's that called the model in the first steps
         self._before_bytes: int | None = None
         self._began_bytes: int | None = None
         self._snapshot_path: str | None = None
@@ -126,6 +129,8 @@ class OutOfMemoryWatch:
 
     def _see(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> None:
         if self._uses is not None:
+            if self._run is not None and self._run.step - self._first_step < _TELLING_STEPS:
+                self._passes.add(calling_line())
             self._uses.see(self._batch_of(arguments, keywords), self._run.step if self._run is not None else 0)
             self.wants_begin = self._uses.reading
 
@@ -165,9 +170,12 @@ class OutOfMemoryWatch:
             in_sample=place.in_sample,
             stays_in_batch=place.stays_in_batch,
             variables=place.variables,
+            operation=self._without_passes(place.operation),
             memory=memory,
             # In the data phase it does not exist yet
-            batch=uses.batch if inside and phase != "data" else rows_outside_a_step(error, phase),
+            batch=(uses.batch or batch_on_the_way(error))
+            if inside and phase != "data"
+            else rows_outside_a_step(error, phase),
             largest=uses.largest,
             largest_bytes=uses.peak_of(uses.largest) if uses.largest is not None else None,
             is_first=phase not in uses.ended,
@@ -177,6 +185,12 @@ class OutOfMemoryWatch:
         )
         if self.snapshot is not None and found.where == "device" and run.folder is not None:
             self._snapshot_path = self.snapshot.write(run.folder, run.rank)
+
+    def _without_passes(self, operation: FailedOperation | None) -> FailedOperation | None:
+        """Who trained with the pass of a line goes back after it, even where its source does not show that."""
+        if operation is not None and (not self._passes or operation.graph_in_vain in self._passes):
+            return replace(operation, graph_in_vain=None)
+        return operation
 
     def _users(self) -> list[object]:
         """The trainer and the user's callbacks."""

@@ -36,3 +36,10 @@ def test_uses_are_bounded_and_keep_the_largest() -> None:
     assert set(uses.uses[0].phases) == {"forward", "backward"}
     assert uses.ended["data"] == 5 * MAX_STEPS - 1
     assert uses.uses[-1].step > 4 * MAX_STEPS, "the end of the run is there as well"
+
+
+def test_states_of_a_recurrent_layer_tell_which_dimension_is_time() -> None:
+    tokens, states = torch.zeros(35, 20, dtype=torch.long), (torch.zeros(2, 20, 64), torch.zeros(2, 20, 64))
+    assert batch_of([tokens, states], {}) == (20, 35)
+    assert batch_of([tokens.T, states], {}) == (20, 35)
+    assert batch_of([tokens], {"features": torch.zeros(35, 20, 64)}) == (35, 20), "of each token, no state"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from forgather_mem.diagnose.oom.batches import Batches, BatchShape
+from forgather_mem.diagnose.oom.batches import Batches, BatchShape, in_samples
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
 from forgather_mem.diagnose.oom.optimizer_sizes import family_of
+from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.units import GIB, KIB
 
 
@@ -78,3 +80,33 @@ def test_smaller_batches_are_the_same_step_in_more_parts(rows: int) -> None:
 def test_a_shape_counts_its_tokens() -> None:
     assert (BatchShape(3, 5).tokens, BatchShape(3, 5).squares) == (15, 75)
     assert (BatchShape(3, None).tokens, BatchShape(3, None).squares) == (3, 3)
+
+
+def shapes(uses: Sequence[StepUse]) -> list[tuple[int, int | None]]:
+    return [(use.rows, use.length) for use in uses]
+
+
+def test_rows_that_a_sample_has_more_than_one_of_are_parts_of_it() -> None:
+    uses = [StepUse(step=1, rows=32, length=48, phases={}), StepUse(step=2, rows=6, length=48, phases={})]
+    failure, seen_ = in_samples(replace(FAILURE, rows=248, length=48), SETTINGS, uses)
+    assert (failure.rows, failure.length) == (8, 31 * 48)
+    assert shapes(seen_) == [(8, 4 * 48), (6, 48)]
+
+
+def test_a_graph_is_one_sample_of_its_loader() -> None:
+    whole = replace(FAILURE, rows=5000, length=None, operation=FailedOperation(function="main", loader_rows=1))
+    failure, _ = in_samples(whole, RunSettings(is_trainers=False), ())
+    assert (failure.rows, failure.length) == (1, 5000)
+
+
+def test_what_batches_have_saved_bounds_what_a_longer_one_takes() -> None:
+    host = replace(FAILURE, where="host", parts={"activations": GIB}, requested_bytes=GIB // 4, used_bytes=2 * GIB)
+    saved = [
+        StepUse(step=step, rows=8, length=length, phases={}, saved_bytes=8 * length * (KIB + 40 * length))
+        for step, length in enumerate((100, 400, 200, 50, 300), 1)
+    ]
+    without = Batches(host, SETTINGS, [replace(use, saved_bytes=None) for use in saved])
+    assert without.fits_in(BatchShape(2, 4000, 4))
+    with_them = Batches(host, SETTINGS, saved)  # 2 x 2 rows x 4,000 tokens x (1 KiB + 40 B a token beside it): 2.4 GiB
+    assert with_them.fits_in(BatchShape(2, 4000, 4)) is False
+    assert with_them.fits_in(BatchShape(1, 4000, 8))

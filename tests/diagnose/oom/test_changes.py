@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from forgather_mem.diagnose.oom.advice import advise
 from forgather_mem.diagnose.oom.changes import changes_training
-from forgather_mem.diagnose.oom.context import FailureContext
-from forgather_mem.units import GIB
+from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
+from forgather_mem.heap.failed_lines import FailedOperation
+from forgather_mem.units import GIB, MIB
 from tests.diagnose.oom.test_advice import settings
 
 
@@ -33,3 +35,55 @@ def test_advice_that_changes_the_training_says_so_and_stands_last(phase: str, wh
         other = {"optim", "save_strategy", "save_only_model"} & {*change.set} or "dtype" in change.in_script
         fused = change.set.get("optim") in ("adamw_torch_fused", "paged_adamw_32bit")
         assert changes_training(change) == bool(other and not fused), change
+
+
+OWN_LOOP = RunSettings(is_trainers=False)
+AS_EVER = [
+    StepUse(step=step, rows=4, length=None, phases={"forward": GIB}, saved_bytes=2 * MIB) for step in range(1, 6)
+]
+PAIRS = FailureContext(
+    where="host", phase="forward", step=9, rows=4, requested_bytes=94 * MIB, line="train.py:46",
+    operation=FailedOperation(function="iou", operands=(("boxes", (4000, 4)), ("anchors", (3072, 4)))),
+)  # fmt: skip
+
+
+def test_a_line_that_asks_for_more_than_such_batches_keep_is_named_and_no_batch() -> None:
+    change = advise(PAIRS, OWN_LOOP, AS_EVER).changes[0]
+    assert change.text == "make less at once at train.py:46: 94.0 MiB are asked for there"
+    assert "`boxes` (4,000 x 4) and `anchors` (3,072 x 4)" in (change.note or "")
+
+
+@pytest.mark.parametrize(
+    "failure", [replace(PAIRS, rows=8), replace(PAIRS, requested_bytes=MIB), replace(PAIRS, phase="backward")]
+)
+def test_a_larger_batch_a_small_wish_and_a_backward_pass_are_about_the_batch(failure: FailureContext) -> None:
+    assert "per_device_train_batch_size" in advise(failure, OWN_LOOP, AS_EVER).changes[0].set
+
+
+@pytest.mark.parametrize("phase", ["forward", "evaluate"])
+def test_a_graph_in_vain_is_not_to_be_made(phase: str) -> None:
+    operation = FailedOperation(function="preview", graph_in_vain="train.py:46")
+    failure = replace(PAIRS, phase=phase, rows=16, operation=operation)
+    assert advise(failure, OWN_LOOP, AS_EVER).changes[0].text == "torch.no_grad() around what train.py:46 calls"
+
+
+def test_a_picture_that_is_trained_itself_is_to_be_smaller() -> None:
+    operation = FailedOperation(function="main", operands=(("picture", (1, 3, 400, 400)),))
+    failure = replace(
+        PAIRS, rows=None, operation=operation, used_bytes=300 * MIB, free_bytes=0, requested_bytes=0,
+        parts={"activations": 200 * MIB},
+    )  # fmt: skip
+    # 194 MiB are left to it with 2 % free, and half of what it takes had come
+    side = int(400 * (194 / 400) ** 0.5)
+    text = f"smaller samples: `picture` (1 x 3 x 400 x 400) of at most {side} x {side}"
+    assert [change.text for change in advise(failure, OWN_LOOP).changes] == [text]
+
+
+def test_a_table_that_no_loader_makes_is_made_in_parts() -> None:
+    failure = replace(PAIRS, phase="data", rows=None, array_type="float64", used_bytes=300 * MIB, free_bytes=80 * MIB)
+    double = FailedOperation(function="load", at_once=2)
+    assert advise(replace(failure, operation=double), OWN_LOOP).changes[0].text.startswith("make less at once at train")
+    single = advise(replace(failure, operation=replace(double, at_once=1)), OWN_LOOP).changes[0]
+    assert single.in_script == {"dtype": "float32"}, "half of it fits, beside nothing"
+    loader = advise(replace(failure, array_type=None, operation=replace(double, is_loaders=True)), OWN_LOOP).changes[0]
+    assert "batch" in loader.text

@@ -9,8 +9,9 @@ import pytest
 
 from forgather_mem.diagnose.oom.advice import advise
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
+from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.heap.failed_variables import HeldVariable
-from forgather_mem.units import GIB
+from forgather_mem.units import GIB, MIB
 from tests.diagnose.oom.test_advice import MODEL_BYTES, failed, first, settings, texts
 
 
@@ -87,7 +88,7 @@ def test_one_array_that_is_made_at_the_start_is_made_in_parts_and_one_that_is_re
     made = failed("startup", requested_bytes=GIB, array_type="int32", line="train.py:23", frames=("main", "one_hot"))
     change, data = advise(made, RunSettings()).changes
     assert change.text == "make less at once at train.py:23: 1.0 GiB are asked for there"
-    assert change.note == "in parts, or of a smaller type than int32; not measured"
+    assert change.note == "in parts, with what follows from it, or of a smaller type than int32; not measured"
     for frames in (("main", "load_rows"), ("main", "read_csv", "concat")):
         assert texts(advise(replace(made, frames=frames), RunSettings()))[0] == data.text
 
@@ -179,3 +180,13 @@ def test_an_evaluation_of_one_sample_at_a_time_gets_smaller_samples() -> None:
 
 def test_where_nothing_is_known_of_the_batch_a_smaller_one_is_still_named() -> None:
     assert of_own_loop(failed("forward"))[-1].startswith("smaller batches")
+
+
+def test_an_evaluation_of_a_whole_graph_is_about_its_edges_and_not_about_a_batch() -> None:
+    edges = FailedOperation(function="forward", operands=(("nodes", (8000, 192)), ("source", (120_000,))))
+    whole = failed("evaluate", where="host", rows=2, length=120_000, line="gnn.py:38", operation=edges)
+    whole = replace(whole, requested_bytes=88 * MIB)
+    own_loop = RunSettings(is_trainers=False)
+    assert advise(whole, own_loop).changes[0].text == "make less at once at gnn.py:38: 88.0 MiB are asked for there"
+    rows = replace(whole, operation=replace(edges, operands=(("x", (2, 192)),)))
+    assert "per_device_eval_batch_size" in advise(rows, own_loop).changes[0].set
