@@ -91,7 +91,8 @@ def _most_growth(fail_on: str | None) -> float | None:
         if not fail_on.startswith(_GROWTH):
             raise ValueError
         share = parse_share(fail_on.removeprefix(_GROWTH))
-        if not 0 <= share < math.inf:
+        # Who writes growth:2 means 2 %, and a limit of 200 % would never be noticed
+        if not 0 <= share < (math.inf if fail_on.endswith("%") else 1):
             raise ValueError
         return share
     except ValueError:

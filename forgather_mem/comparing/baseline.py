@@ -67,13 +67,14 @@ class Baseline:
             told = json.loads(read_regular(path, _MOST_BYTES))
             trainings = [_checked(one) for one in told["trainings"]]
             allowed = told["allowed_growth"]
-            return cls(
-                trainings=trainings, counted_frac=float(allowed["counted"]), resident_frac=float(allowed["resident"])
-            )
+            counted, resident = float(allowed["counted"]), float(allowed["resident"])
         except OSError as error:
             raise NoBaseline(f"can't read {str(path)!r}: {error.strerror}\n  --update-baseline writes it") from None
         except (ValueError, KeyError, TypeError):
             raise NoBaseline(f"{str(path)!r} is no baseline\n  --update-baseline writes one") from None
+        if not (0 <= counted < 1 and 0 <= resident < 1):
+            raise NoBaseline(f"allowed_growth in {str(path)!r} must be from 0 to below 1\n  0.05 allows 5 %")
+        return cls(trainings=trainings, counted_frac=counted, resident_frac=resident)
 
     def write(self, path: str | Path) -> None:
         """Write it in a stable order, one number a line.
@@ -104,7 +105,7 @@ class Baseline:
     def missing(self, now: Baseline) -> Iterator[str]:
         """A sentence for each size that can't be compared."""
         if len(self.trainings) != len(now.trainings):
-            yield f"the baseline has {len(self.trainings)} trainings, this run {len(now.trainings)}"
+            yield f"trainings: {len(self.trainings)} in the baseline, {len(now.trainings)} in this run"
         for before, after in zip(self.trainings, now.trainings, strict=False):
             for name in [*before.counted, *before.resident]:
                 if name not in after.counted and name not in after.resident:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from forgather_mem.comparing.side import LEAK, PEAK, WORKERS, Difference
 from forgather_mem.comparing.verdict import Changed, Comparison, Grown
-from forgather_mem.telemetry.report import LeakReport
+from forgather_mem.telemetry.report import LeakReport, RunReport
 from forgather_mem.units import format_bytes, format_duration
 
 WIDTH = 80
@@ -52,6 +52,9 @@ def sentences(comparison: Comparison) -> list[str]:
     told += [f"new leak: {_leak(leak)}" for leak in comparison.new_leaks]
     told += [f"leak gone: {_leak(leak)}" for leak in comparison.gone_leaks]
     before, after = comparison.before, comparison.after
+    told += [f"{side.name} {_end(report)}" for side in (before, after) for report in side.reports if _end(report)]
+    if before.first.run.script != after.first.run.script:
+        told.append(f"scripts: {before.first.run.script or 'not known'} and {after.first.run.script or 'not known'}")
     if before.steps != after.steps:
         told.append(f"steps: {before.steps:,} and {after.steps:,}; what grows over steps differs for that alone")
     for side in (before, after):
@@ -63,9 +66,13 @@ def sentences(comparison: Comparison) -> list[str]:
 def _verdict(comparison: Comparison) -> str:
     name, peak, grown = comparison.after.name, comparison.peak, comparison.grown
     where = f"at the peak ({comparison.place})"
+    for side, other in ((comparison.before, comparison.after), (comparison.after, comparison.before)):
+        if other.steps and not all(report.steps for report in side.reports):
+            return f"{side.name} has done no step, so there is little to compare."
     if not grown and not peak.is_sure:
+        takes = f"takes {_more(peak.bytes)}" if peak.bytes else "takes as much"
         return (
-            f"No difference can be told: {name} takes {_more(peak.bytes)} {where}, "
+            f"No difference can be told: {name} {takes} {where}, "
             f"and {format_bytes(peak.high - peak.bytes)} more or less is what equal runs differ by."
         )
     if not peak.is_sure:
@@ -77,6 +84,15 @@ def _verdict(comparison: Comparison) -> str:
     if 0.8 <= share <= 1.25:
         return f"{text}, nearly all of it {_WORDS.get(first.part, first.part)}{_phase(first)}."
     return f"{text}: {', '.join(_part(one) for one in grown[:3])}."
+
+
+def _end(report: RunReport) -> str:
+    """How a run ended that did not finish; "" for others, and where a log can't tell."""
+    run, steps = report.run, f"after {report.steps:,} step{'s' * (report.steps != 1)}"
+    if run.end is None:
+        return f"has not recorded its end {steps}: it still runs, or was killed" if run.exit_code is None else ""
+    words = {"oom": "ran out of memory", "killed": "was killed", "interrupted": "was interrupted"}
+    return "" if run.end == "finished" else f"{words.get(run.end, 'ended with an exception')} {steps}"
 
 
 def _part(grown: Grown) -> str:
@@ -103,7 +119,13 @@ def _leak(leak: LeakReport) -> str:
 def _tables(comparison: Comparison) -> Iterator[Table]:
     names = (comparison.before.name, comparison.after.name)
     shown = [one for one in comparison.differences if max(one.before, one.after) >= _LEAST_SHOWN]
-    yield [("memory", *names, "difference"), *map(_size_row, shown)]
+    rows = list(map(_size_row, shown))
+    if comparison.joined is not None:
+        # Where one gains what the other loses only their sum means something, and it is what the verdict says
+        apart = [(*row[:-1], "") if row[0] in comparison.joined.name else row for row in rows]
+        where = max(place for place, row in enumerate(apart) if row[0] in comparison.joined.name) + 1
+        rows = [*apart[:where], _size_row(comparison.joined), *apart[where:]]
+    yield [("memory", *names, "difference"), *rows]
     costs = _costs(comparison)
     if costs:
         yield [("cost", *names, ""), *costs]

@@ -21,8 +21,8 @@ _CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "gradients": ("model.trained_parameters", "model.dtype", "model.parameters", "arguments.fsdp"),
     "optimizer": ("optimizer", "arguments.optim", "model.trained_parameters", "model.dtype"),
     "activations": (
-        "model.attn_implementation", "model.gradient_checkpointing", "arguments.gradient_checkpointing",
-        "arguments.activation_checkpointing", *_ABOUT_BATCHES, "model.dtype", "arguments.bf16", "arguments.fp16",
+        "model.attn_implementation", "arguments.gradient_checkpointing", "arguments.activation_checkpointing",
+        "model.gradient_checkpointing", *_ABOUT_BATCHES, "model.dtype", "arguments.bf16", "arguments.fp16",
         "arguments.torch_compile", "arguments.gradient_accumulation_steps", "model.",
     ),
     WORKERS: ("arguments.dataloader_",),
@@ -34,6 +34,8 @@ _CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType({
 # What else may change any part
 _ANY = ("environment.", "threads")
 _OFF = (None, "False", "no", "0", "0.0")
+# Seen during the steps: who has none has not been closed
+_SEEN = "batch."
 # So few that differ may be the cause of whatever differs
 _FEW = 3
 
@@ -90,6 +92,17 @@ class Comparison:
     def peak(self) -> Difference:
         """The difference of the peaks."""
         return next(one for one in self.differences if one.name == PEAK)
+
+    @property
+    def joined(self) -> Difference | None:
+        """Activations and the rest as one size, where they can't be told apart."""
+        by_name = {one.name: one for one in self.differences}
+        if not _hides_activations(by_name):
+            return None
+        first, second = by_name["activations"], by_name["other"]
+        old, new = first.before + second.before, first.after + second.after
+        unsure = first.high - first.bytes
+        return Difference("activations, other", old, new, new - old - unsure, new - old + unsure)
 
     @property
     def growth(self) -> float:
@@ -154,7 +167,7 @@ def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[Changed
     return [
         Changed(name=name, before=old, after=new)
         for name, old, new in sides
-        if old != new and not (old in _OFF and new in _OFF)
+        if old != new and not (old in _OFF and new in _OFF) and not (None in (old, new) and name.startswith(_SEEN))
     ]
 
 
@@ -238,7 +251,10 @@ def _causes(part: str, settings: Sequence[Changed]) -> list[Changed]:
     found: list[Changed] = []
     for wanted in (*_CAUSES.get(part, ()), *_ANY):
         found += [one for one in settings if one.name.startswith(wanted) and one not in found]
-    return found or (list(settings) if len(settings) <= _FEW else [])
+    found = found or (list(settings) if len(settings) <= _FEW else [])
+    # One switch has up to three names
+    again = [one for one in found if one.name.endswith("_checkpointing")][1:]
+    return [one for one in found if one not in again]
 
 
 def _signature(leak: LeakReport) -> tuple[str | None, ...]:

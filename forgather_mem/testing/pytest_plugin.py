@@ -125,11 +125,13 @@ def _limit(item: pytest.Item, name: str) -> int | None:
     marker = item.get_closest_marker(name)
     if marker is None:
         return None
+    why = ""
     try:
-        (size,) = marker.args
-        return parse_bytes(size)
+        if len(marker.args) == 1 and not marker.kwargs:
+            return parse_bytes(marker.args[0])
     except ValueError as error:
-        pytest.fail(f'{item.nodeid}: @pytest.mark.{name} takes one size, such as "200 MiB": {error}', pytrace=False)
+        why = f": {error}"
+    pytest.fail(f'@pytest.mark.{name} takes one size, such as "200 MiB"{why}', pytrace=False)
 
 
 def _check(name: str, what: str, num_bytes: int, limit_bytes: int) -> None:

@@ -74,6 +74,7 @@ def test_growth_above_the_limit_ends_with_3(folder: Path, after: str, limit: str
         (["old", "ne"], 1, "did you mean"),
         (["old", "notes.json"], 1, "'notes.json' is no report of a run"),
         (["old", "new", "--fail-on", "growth:much"], 2, "--fail-on 'growth:much' is no limit"),
+        (["old", "new", "--fail-on", "growth:2"], 2, "give one like growth:2%"),
         (["old", "new", "--fail-on", "leak"], 2, "give one like growth:2%"),
         (["old", "new", "--fail-on", "growth:-1%"], 2, "is no limit"),
         (["old", ","], 1, "there is no folder ','"),

@@ -46,6 +46,17 @@ def test_a_wrong_command_line_says_so_and_starts_nothing(tmp_path: Path, words: 
     assert not (tmp_path / "forgather_mem").exists()
 
 
+@pytest.mark.parametrize("update", [[], ["--update-baseline"]])
+def test_a_file_of_another_kind_is_no_baseline_and_stays_as_it_is(tmp_path: Path, update: list[str]) -> None:
+    other = tmp_path / "config.json"
+    other.write_text('{"lr": 0.1}')
+    with pytest.raises(UsageError, match=r"config.json' is no baseline"):
+        Arguments(["--baseline", str(other), *update, "train.py"])
+    assert other.read_text() == '{"lr": 0.1}'
+    other.write_text("")  # as mktemp makes it
+    assert Arguments(["--baseline", str(other), "--update-baseline", "train.py"]).baseline == str(other)
+
+
 def test_options_end_where_the_command_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").touch()

@@ -45,7 +45,7 @@ def test_what_can_not_be_compared_is_told() -> None:
     before = Baseline.of([planned(100), planned(200)])
     now = Baseline.of([run()])
     assert list(before.missing(now)) == [
-        "the baseline has 2 trainings, this run 1",
+        "trainings: 2 in the baseline, 1 in this run",
         "the baseline has 'planned peak', which this run has not measured",
     ]
     assert list(before.missing(before)) == []
@@ -87,3 +87,14 @@ def test_another_file_is_refused_with_what_to_do(tmp_path: Path, text: str) -> N
         Baseline.read(tmp_path / "other.json")
     with pytest.raises(NoBaseline, match=r"can't read .*nowhere.json': No such file or directory"):
         Baseline.read(tmp_path / "nowhere.json")
+
+
+@pytest.mark.parametrize("share", [5, 1, -0.1, "NaN"])
+def test_a_share_that_would_let_everything_pass_is_refused(tmp_path: Path, share: object) -> None:
+    file = tmp_path / "memory.json"
+    Baseline.of([run()]).write(file)
+    told = json.loads(file.read_text())
+    told["allowed_growth"]["counted"] = share
+    file.write_text(json.dumps(told))
+    with pytest.raises(NoBaseline, match=r"must be from 0 to below 1\n  0.05 allows 5 %"):
+        Baseline.read(file)

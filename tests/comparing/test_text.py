@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from forgather_mem.comparing.text import comparison_markdown, comparison_text
 from forgather_mem.comparing.verdict import comparison_of
+from forgather_mem.telemetry.report import RunReport
 from tests.comparing.runs import leaking, run, side
 
 OLD = {"model.attn_implementation": "sdpa"}
@@ -48,3 +52,47 @@ def test_long_names_keep_to_80_columns_and_marks_of_markdown_are_text() -> None:
     page = comparison_markdown(found)
     assert "b\\|\\*x\\*" in page
     assert "| --- | ---: | ---: | ---: |" in page
+
+
+def words(before: RunReport, after: RunReport) -> str:
+    return " ".join(comparison_text(comparison_of(side("a", before), side("b", after))).split())
+
+
+def ended(steps: int, end: str | None, **changes: Any) -> RunReport:
+    plain = run(steps=steps)
+    return replace(plain, run=replace(plain.run, end=end, **changes))
+
+
+def test_how_a_run_ended_that_did_not_finish_is_told() -> None:
+    whole = ended(100, "finished")
+    assert "b was killed after 14 steps" in words(whole, ended(14, "killed"))
+    assert "a ran out of memory after 14 steps" in words(ended(14, "oom"), whole)
+    assert "b ended with an exception after 1 step " in words(whole, ended(1, "exception")) + " "
+    assert "b has not recorded its end after 14 steps: it still runs, or was killed" in words(whole, ended(14, None))
+    assert "b has" not in words(whole, ended(100, "finished", exit_code=0))
+    assert "ended" not in words(whole, whole)
+
+
+def test_a_run_that_has_done_no_step_is_not_said_to_take_less() -> None:
+    text = words(ended(100, "finished"), ended(0, "exception"))
+    assert text.startswith("b has done no step, so there is little to compare. b ended with an exception")
+    assert words(ended(0, None), ended(0, None)).startswith("No difference"), "commands without a training have none"
+
+
+def test_runs_of_two_scripts_are_told_apart() -> None:
+    text = words(ended(100, "finished", script="train.py"), ended(100, "finished", script="other.py"))
+    assert "scripts: train.py and other.py" in text
+    assert "scripts" not in words(run(), run())
+
+
+def test_what_can_not_be_told_apart_has_a_row_of_its_own_as_the_verdict_says_it() -> None:
+    less = run(440, activations_peak=96, settings={"model.dtype": "bfloat16"})
+    lines = comparison_text(comparison_of(side("a", run()), side("b", less))).splitlines()
+    assert lines[0] == "b takes 60.0 MiB less at the peak (host), nearly all of it activations in"
+    rows = [" ".join(line.split()) for line in lines]
+    assert "activations 76.0 MiB 96.0 MiB" in rows
+    assert "activations, other 452.0 MiB 392.0 MiB -60.0 MiB" in rows
+
+
+def test_a_folder_against_itself_takes_as_much() -> None:
+    assert words(run(), run()).startswith("No difference can be told: b takes as much at the peak (host), and")

@@ -77,6 +77,23 @@ def test_what_is_off_in_both_does_not_differ() -> None:
     ]
 
 
+def test_checkpointing_is_named_once() -> None:
+    names = ("arguments.gradient_checkpointing", "arguments.activation_checkpointing", "model.gradient_checkpointing")
+    found = compared(
+        run(settings=dict.fromkeys(names[:2], "False")),
+        run(420, activations_peak=10, settings=dict.fromkeys(names, "True")),
+    )
+    assert [one.name for one in found.grown[0].causes] == [names[0]]
+    only = compared(run(), run(420, activations_peak=10, settings={"model.dtype": "float32", names[2]: "True"}))
+    assert [one.name for one in only.grown[0].causes] == [names[2]]
+
+
+def test_a_batch_that_only_one_run_has_told_does_not_differ() -> None:
+    before = {"batch.rows": "8", "arguments.per_device_train_batch_size": "8"}
+    found = compared(run(settings=before), run(settings={"arguments.per_device_train_batch_size": "16"}))
+    assert [one.name for one in found.settings] == ["arguments.per_device_train_batch_size"]
+
+
 def test_a_leak_is_new_gone_or_the_same() -> None:
     def told(before: RunReport, after: RunReport) -> tuple[int, int]:
         found = compared(before, after)
