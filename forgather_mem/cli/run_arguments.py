@@ -197,17 +197,18 @@ class Arguments:
             self.plan = True  # which counts each tensor
             if not self.update_baseline and not os.path.exists(self.baseline):
                 raise UsageError(f"run: there is no file {self.baseline!r}", "--update-baseline writes it")
-            if os.path.isfile(self.baseline) and not _may_be_baseline(self.baseline):
+            if (
+                os.access(self.baseline, os.R_OK)
+                and os.path.isfile(self.baseline)
+                and not _may_be_baseline(self.baseline)
+            ):
                 raise UsageError(f"run: {self.baseline!r} is no baseline", "name another file, or delete it")
 
 
 def _may_be_baseline(path: str) -> bool:
     """Whether a file looks like one, or is empty: known before the training, and nobody's settings are written over."""
-    try:
-        with open(path, "rb") as file:
-            start = file.read(2**12)
-    except OSError as error:
-        raise UsageError(f"run: can't read {path!r}: {error.strerror}") from None
+    with open(path, "rb") as file:
+        start = file.read(2**12)
     return not start.strip() or b'"allowed_growth"' in start
 
 

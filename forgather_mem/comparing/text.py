@@ -53,6 +53,9 @@ def sentences(comparison: Comparison) -> list[str]:
     told += [f"leak gone: {_leak(leak)}" for leak in comparison.gone_leaks]
     before, after = comparison.before, comparison.after
     told += [f"{side.name} {_end(report)}" for side in (before, after) for report in side.reports if _end(report)]
+    were_read = any(report.host.workers_peak_bytes for side in (before, after) for report in side.reports)
+    if not were_read and any(one.name == "arguments.dataloader_num_workers" for one in comparison.settings):
+        told.append("memory of data workers is not in these numbers: WorkerProbe reads it")
     if before.first.run.script != after.first.run.script:
         told.append(f"scripts: {before.first.run.script or 'not known'} and {after.first.run.script or 'not known'}")
     if before.steps != after.steps:
@@ -122,9 +125,9 @@ def _tables(comparison: Comparison) -> Iterator[Table]:
     rows = list(map(_size_row, shown))
     if comparison.joined is not None:
         # Where one gains what the other loses only their sum means something, and it is what the verdict says
-        apart = [(*row[:-1], "") if row[0] in comparison.joined.name else row for row in rows]
-        where = max(place for place, row in enumerate(apart) if row[0] in comparison.joined.name) + 1
-        rows = [*apart[:where], _size_row(comparison.joined), *apart[where:]]
+        rows = [(*row[:-1], "") if row[0] in ("activations", "other") else row for row in rows]
+        where = max(place for place, row in enumerate(rows) if row[0] in ("activations", "other"))
+        rows.insert(where + 1, _size_row(comparison.joined))
     yield [("memory", *names, "difference"), *rows]
     costs = _costs(comparison)
     if costs:

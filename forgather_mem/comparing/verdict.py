@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
@@ -34,8 +35,6 @@ _CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType({
 # What else may change any part
 _ANY = ("environment.", "threads")
 _OFF = (None, "False", "no", "0", "0.0")
-# Seen during the steps: who has none has not been closed
-_SEEN = "batch."
 # So few that differ may be the cause of whatever differs
 _FEW = 3
 
@@ -96,13 +95,7 @@ class Comparison:
     @property
     def joined(self) -> Difference | None:
         """Activations and the rest as one size, where they can't be told apart."""
-        by_name = {one.name: one for one in self.differences}
-        if not _hides_activations(by_name):
-            return None
-        first, second = by_name["activations"], by_name["other"]
-        old, new = first.before + second.before, first.after + second.after
-        unsure = first.high - first.bytes
-        return Difference("activations, other", old, new, new - old - unsure, new - old + unsure)
+        return _joined({one.name: one for one in self.differences})
 
     @property
     def growth(self) -> float:
@@ -167,7 +160,8 @@ def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[Changed
     return [
         Changed(name=name, before=old, after=new)
         for name, old, new in sides
-        if old != new and not (old in _OFF and new in _OFF) and not (None in (old, new) and name.startswith(_SEEN))
+        # Batches are seen on the way: who has told none has not been closed
+        if old != new and not (old in _OFF and new in _OFF) and not (None in (old, new) and name.startswith("batch."))
     ]
 
 
@@ -178,15 +172,19 @@ def _grown(
     by_name, leaked = {one.name: one for one in found}, _leaked(after) - _leaked(before)
     larger = after if by_name[PEAK].bytes > 0 else before
     peak_phase = larger.peak_phase(place)
+    joined, is_outside = _joined(by_name), peak_phase in _OUTSIDE
     for part, size in _parts(by_name, settings):
+        if joined is not None and part in ("activations", "other"):
+            part, size = peak_phase if is_outside else part, size - leaked
+            if abs(size) < joined.high - joined.bytes:
+                continue
         yield Grown(part=part, phase=_phase_of(part, peak_phase), bytes=size, causes=_causes(part, settings))
     if leaked:
         yield Grown(part=LEAK, phase="", bytes=leaked, causes=())
     other = by_name.get("other", by_name[PEAK])
     is_more = other.is_sure and by_name[PEAK].is_sure and abs(other.bytes) > abs(leaked)
-    if is_more and not _hides_activations(by_name):
+    if is_more and joined is None:
         rest = other.bytes - leaked
-        is_outside = peak_phase in _OUTSIDE
         phase = peak_phase if is_outside else _since_startup(by_name, rest)
         part = peak_phase if is_outside else "other"
         yield Grown(part=part, phase=phase, bytes=rest, causes=_causes(part, settings))
@@ -194,24 +192,28 @@ def _grown(
 
 def _parts(by_name: Mapping[str, Difference], settings: Sequence[Changed]) -> Iterator[tuple[str, float]]:
     """The parts that surely differ, and by how much, without "other"."""
+    joined = _joined(by_name)
     for name, one in by_name.items():
         if name in (PEAK, STARTUP, "other") or not one.is_sure:
             continue
-        if name == "activations" and _hides_activations(by_name):
-            rest = one.bytes + by_name["other"].bytes
-            if abs(rest) > max(one.high - one.bytes, abs(one.bytes) / 2):
-                yield name if any(_decide(name, setting) for setting in settings) else "other", rest
+        if name == "activations" and joined is not None:
+            is_known = not by_name["other"].is_sure or any(_decide(name, setting) for setting in settings)
+            if joined.is_sure:
+                yield name if is_known else "other", joined.bytes
             continue
         yield name, one.bytes
 
 
-def _hides_activations(by_name: Mapping[str, Difference]) -> bool:
-    """Whether what activations gain the rest loses, or the other way round: on the host, where what tensors have freed
-    stays resident, the two can't be told apart once another part differs."""
-    other, activations = by_name.get("other"), by_name.get("activations")
-    if other is None or activations is None or not (other.is_sure and activations.is_sure):
-        return False
-    return other.bytes * activations.bytes < 0
+def _joined(by_name: Mapping[str, Difference]) -> Difference | None:
+    """Activations and the rest as one size, if one gains what the other loses: on the host, where what tensors have
+    freed stays resident, the two can't be told apart once another part differs, nor in equal runs."""
+    rest, rise = by_name.get("other"), by_name.get("activations")
+    # Less than a MiB is not what activations have lost
+    if rest is None or rise is None or not rise.is_sure or rest.bytes * math.copysign(1, rise.bytes) > -(2**20):
+        return None
+    old, new = rise.before + rest.before, rise.after + rest.after
+    unsure = max(rise.high - rise.bytes, rest.high - rest.bytes, abs(rise.bytes) / 2)
+    return Difference("activations, other", old, new, new - old - unsure, new - old + unsure)
 
 
 def _decide(part: str, setting: Changed) -> bool:
@@ -238,7 +240,7 @@ def _phase_of(part: str, peak_phase: str) -> str:
     """The phase in which a part is largest."""
     if part == "activations":
         return "forward" if peak_phase == "forward" else "backward"
-    return {"gradients": "backward", "optimizer": "optimizer"}.get(part, "")
+    return {"gradients": "backward", "optimizer": "optimizer", peak_phase: peak_phase}.get(part, "")
 
 
 def _since_startup(by_name: Mapping[str, Difference], wanted: float) -> str:
@@ -252,8 +254,7 @@ def _causes(part: str, settings: Sequence[Changed]) -> list[Changed]:
     for wanted in (*_CAUSES.get(part, ()), *_ANY):
         found += [one for one in settings if one.name.startswith(wanted) and one not in found]
     found = found or (list(settings) if len(settings) <= _FEW else [])
-    # One switch has up to three names
-    again = [one for one in found if one.name.endswith("_checkpointing")][1:]
+    again = [one for one in found if one.name.endswith("_checkpointing")][1:]  # one switch has up to three names
     return [one for one in found if one not in again]
 
 

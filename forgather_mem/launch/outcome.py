@@ -77,6 +77,9 @@ def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: 
     if arguments.baseline is not None and ended.code == 0:
         grown, missing = against_baseline(arguments.baseline, reports, _print, update=arguments.update_baseline)
         broken, undecided = [*broken, *grown], [*undecided, *missing]
+    elif arguments.baseline is not None:
+        done = "written" if arguments.update_baseline else "compared with"
+        _print(f"forgather-mem: --baseline: not {done}, since the command ended with {ended.code}")
     for sentence in broken or [*undecided, *_limits_not_judged(reports, arguments)]:
         _print(f"forgather-mem: {sentence}")
     return BROKEN if broken else UNDECIDED if undecided else 0

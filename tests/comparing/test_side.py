@@ -40,6 +40,14 @@ def test_parts_that_are_counted_tensor_by_tensor_are_told_to_a_fraction_of_a_per
     assert told["optimizer"].bytes == pytest.approx(0.1 * MIB, abs=2)
 
 
+def test_what_the_parts_leave_of_the_peak_is_no_surer_than_the_peak() -> None:
+    # Two equal runs of 12 steps, measured on a busy machine
+    first, second = run(577.8, other=423.6), run(567.5, other=415)
+    told = {one.name: one for one in differences(side("a", first), side("b", second), "host")}
+    assert (told["peak"].is_sure, told["other"].is_sure) == (False, False)
+    assert told["other"].bytes == pytest.approx(-8.6 * MIB, abs=2)
+
+
 def test_what_only_one_side_has_is_left_out() -> None:
     bare = replace(run(), peaks=())
     found = differences(side("a", run()), side("b", bare), "host")

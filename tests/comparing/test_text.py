@@ -94,5 +94,13 @@ def test_what_can_not_be_told_apart_has_a_row_of_its_own_as_the_verdict_says_it(
     assert "activations, other 452.0 MiB 392.0 MiB -60.0 MiB" in rows
 
 
+def test_more_workers_whose_memory_nothing_has_read_are_no_equal_runs() -> None:
+    more = {"model.dtype": "float32", "arguments.dataloader_num_workers": "2"}
+    sentence = "memory of data workers is not in these numbers: WorkerProbe reads it"
+    assert sentence in words(run(), run(settings=more))
+    assert sentence not in words(run(), run(settings=more, workers=100))
+    assert sentence not in words(run(settings=more), run(settings=more))
+
+
 def test_a_folder_against_itself_takes_as_much() -> None:
     assert words(run(), run()).startswith("No difference can be told: b takes as much at the peak (host), and")

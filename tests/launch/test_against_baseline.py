@@ -45,4 +45,9 @@ def test_the_command_ends_with_3_when_it_takes_more_and_with_its_own_code_otherw
     code, printed = command(2**27)
     assert code == 3
     assert "forgather-mem: the peak of host: " in printed
-    assert command(2**27 + 1)[0] == 1, "a command that failed is not compared"
+    code, printed = command(2**27 + 1)
+    assert code == 1, "a command that failed is not compared"
+    assert "forgather-mem: --baseline: not compared with, since the command ended with 1\n" in printed
+    before = (tmp_path / "memory.json").read_bytes()
+    assert "not written, since" in command(2**27 + 1, "--update-baseline")[1]
+    assert (tmp_path / "memory.json").read_bytes() == before
