@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from forgather_mem.comparing.side import LEAK, PEAK, WORKERS, Difference
+from forgather_mem.comparing.side import JOINED, LEAK, PEAK, STARTUP, WORKERS, Difference
 from forgather_mem.comparing.verdict import Changed, Comparison, Grown
 from forgather_mem.telemetry.report import LeakReport, RunReport
 from forgather_mem.units import format_bytes, format_duration
@@ -18,6 +18,7 @@ _WORDS = {
     WORKERS: "memory of data workers",
     LEAK: "a leak",
     "other": "memory outside of model, optimizer and activations",
+    JOINED: "memory outside of model and optimizer",
     "evaluate": "memory of evaluations",
     "save": "memory of checkpoints",
     "optimizer": "the optimizer's state",
@@ -56,13 +57,14 @@ def sentences(comparison: Comparison) -> list[str]:
     were_read = any(report.host.workers_peak_bytes for side in (before, after) for report in side.reports)
     if not were_read and any(one.name == "arguments.dataloader_num_workers" for one in comparison.settings):
         told.append("memory of data workers is not in these numbers: WorkerProbe reads it")
-    if before.first.run.script != after.first.run.script:
-        told.append(f"scripts: {before.first.run.script or 'not known'} and {after.first.run.script or 'not known'}")
+    scripts = [side.first.run.script for side in (before, after)]
+    if all(scripts) and scripts[0] != scripts[1]:
+        told.append(f"scripts: {' and '.join(scripts)}")
     if before.steps != after.steps:
         told.append(f"steps: {before.steps:,} and {after.steps:,}; what grows over steps differs for that alone")
     for side in (before, after):
         if not side.first.run.settings:
-            told.append(f"{side.name} has no settings: it is of an older version, or ended before its first step")
+            told.append(f"{side.name} has no settings: it is older, from TensorBoard, or ended before its first step")
     return told
 
 
@@ -73,16 +75,19 @@ def _verdict(comparison: Comparison) -> str:
         if other.steps and not all(report.steps for report in side.reports):
             return f"{side.name} has done no step, so there is little to compare."
     if not grown and not peak.is_sure:
+        early = [one for one in comparison.differences if one.name == STARTUP and one.is_sure]
         takes = f"takes {_more(peak.bytes)}" if peak.bytes else "takes as much"
         return (
             f"No difference can be told: {name} {takes} {where}, "
             f"and {format_bytes(peak.high - peak.bytes)} more or less is what equal runs differ by."
+            + "".join(f" Before the first step it takes {_more(one.bytes)}." for one in early)
         )
     if not peak.is_sure:
         return f"{name} takes as much {where}, but {', '.join(_part(one) for one in grown[:3])}."
     text = f"{name} takes {_more(peak.bytes)} {where}"
     if not grown:
-        return f"{text}; no part explains it."
+        is_known = any(one.name in ("other", JOINED) for one in comparison.differences)
+        return f"{text}; {'no part explains it' if is_known else 'its parts are not known of both'}."
     first, share = grown[0], grown[0].bytes / peak.bytes if peak.bytes else 0.0
     if 0.8 <= share <= 1.25:
         return f"{text}, nearly all of it {_WORDS.get(first.part, first.part)}{_phase(first)}."
@@ -93,7 +98,8 @@ def _end(report: RunReport) -> str:
     """How a run ended that did not finish; "" for others, and where a log can't tell."""
     run, steps = report.run, f"after {report.steps:,} step{'s' * (report.steps != 1)}"
     if run.end is None:
-        return f"has not recorded its end {steps}: it still runs, or was killed" if run.exit_code is None else ""
+        is_open = run.script and run.exit_code is None  # TensorBoard's tags tell neither
+        return f"has not recorded its end {steps}: it still runs, or was killed" if is_open else ""
     words = {"oom": "ran out of memory", "killed": "was killed", "interrupted": "was interrupted"}
     return "" if run.end == "finished" else f"{words.get(run.end, 'ended with an exception')} {steps}"
 

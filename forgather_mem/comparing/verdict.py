@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 
-from forgather_mem.comparing.side import LEAK, PEAK, STARTUP, WORKERS, Difference, Side, differences
+from forgather_mem.comparing.side import JOINED, LEAK, PEAK, STARTUP, WORKERS, Difference, Side, differences
 from forgather_mem.telemetry.report import LeakReport
 
 _OUTSIDE = ("evaluate", "save")
@@ -30,6 +30,7 @@ _CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "evaluate": ("arguments.per_device_eval", "arguments.eval_", "arguments.prediction_", "arguments.batch_eval"),
     "save": ("arguments.save_", "arguments.load_best"),
     "other": ("actions.", "arguments.dataloader_"),
+    JOINED: ("model.attn_implementation", *_ABOUT_BATCHES, "model."),
     "cached": ("actions.clear", "environment.PYTORCH", "arguments.torch_empty_cache_steps"),
 })  # fmt: skip
 # What else may change any part
@@ -178,30 +179,32 @@ def _grown(
             part, size = peak_phase if is_outside else part, size - leaked
             if abs(size) < joined.high - joined.bytes:
                 continue
-        yield Grown(part=part, phase=_phase_of(part, peak_phase), bytes=size, causes=_causes(part, settings))
+        phase = _since_startup(by_name, size) if part == "other" else _phase_of(part, peak_phase)
+        yield Grown(part=part, phase=phase, bytes=size, causes=_causes(part, settings))
     if leaked:
         yield Grown(part=LEAK, phase="", bytes=leaked, causes=())
-    other = by_name.get("other", by_name[PEAK])
+    name = next((name for name in ("other", JOINED) if name in by_name), PEAK)
+    other = by_name[name]
     is_more = other.is_sure and by_name[PEAK].is_sure and abs(other.bytes) > abs(leaked)
     if is_more and joined is None:
         rest = other.bytes - leaked
         phase = peak_phase if is_outside else _since_startup(by_name, rest)
-        part = peak_phase if is_outside else "other"
-        yield Grown(part=part, phase=phase, bytes=rest, causes=_causes(part, settings))
+        part = peak_phase if is_outside else name if name == JOINED and not phase else "other"
+        if phase or name != PEAK:  # else nothing is known of what the peak consists of
+            yield Grown(part=part, phase=phase, bytes=rest, causes=_causes(part, settings))
 
 
 def _parts(by_name: Mapping[str, Difference], settings: Sequence[Changed]) -> Iterator[tuple[str, float]]:
     """The parts that surely differ, and by how much, without "other"."""
     joined = _joined(by_name)
     for name, one in by_name.items():
-        if name in (PEAK, STARTUP, "other") or not one.is_sure:
+        if name in (PEAK, STARTUP, JOINED, "other") or not one.is_sure:
             continue
         if name == "activations" and joined is not None:
             is_known = not by_name["other"].is_sure or any(_decide(name, setting) for setting in settings)
-            if joined.is_sure:
-                yield name if is_known else "other", joined.bytes
-            continue
-        yield name, one.bytes
+            yield name if is_known else "other", joined.bytes
+        else:
+            yield name, one.bytes
 
 
 def _joined(by_name: Mapping[str, Difference]) -> Difference | None:
@@ -213,7 +216,7 @@ def _joined(by_name: Mapping[str, Difference]) -> Difference | None:
         return None
     old, new = rise.before + rest.before, rise.after + rest.after
     unsure = max(rise.high - rise.bytes, rest.high - rest.bytes, abs(rise.bytes) / 2)
-    return Difference("activations, other", old, new, new - old - unsure, new - old + unsure)
+    return Difference(JOINED, old, new, new - old - unsure, new - old + unsure)
 
 
 def _decide(part: str, setting: Changed) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from forgather_mem.comparing.text import comparison_markdown, comparison_text
 from forgather_mem.comparing.verdict import comparison_of
-from forgather_mem.telemetry.report import RunReport
+from forgather_mem.telemetry.report import Breakdown, RunReport
 from tests.comparing.runs import leaking, run, side
 
 OLD = {"model.attn_implementation": "sdpa"}
@@ -68,7 +68,9 @@ def test_how_a_run_ended_that_did_not_finish_is_told() -> None:
     assert "b was killed after 14 steps" in words(whole, ended(14, "killed"))
     assert "a ran out of memory after 14 steps" in words(ended(14, "oom"), whole)
     assert "b ended with an exception after 1 step " in words(whole, ended(1, "exception")) + " "
-    assert "b has not recorded its end after 14 steps: it still runs, or was killed" in words(whole, ended(14, None))
+    running = ended(14, None, script="train.py")
+    assert "b has not recorded its end after 14 steps: it still runs, or was killed" in words(whole, running)
+    assert "recorded" not in words(whole, ended(14, None)), "TensorBoard's tags don't tell it"
     assert "b has" not in words(whole, ended(100, "finished", exit_code=0))
     assert "ended" not in words(whole, whole)
 
@@ -82,7 +84,7 @@ def test_a_run_that_has_done_no_step_is_not_said_to_take_less() -> None:
 def test_runs_of_two_scripts_are_told_apart() -> None:
     text = words(ended(100, "finished", script="train.py"), ended(100, "finished", script="other.py"))
     assert "scripts: train.py and other.py" in text
-    assert "scripts" not in words(run(), run())
+    assert "scripts" not in words(run(), ended(100, "finished", script="train.py"))
 
 
 def test_what_can_not_be_told_apart_has_a_row_of_its_own_as_the_verdict_says_it() -> None:
@@ -100,6 +102,30 @@ def test_more_workers_whose_memory_nothing_has_read_are_no_equal_runs() -> None:
     assert sentence in words(run(), run(settings=more))
     assert sentence not in words(run(), run(settings=more, workers=100))
     assert sentence not in words(run(settings=more), run(settings=more))
+
+
+def test_of_runs_whose_parts_are_not_known_none_is_blamed() -> None:
+    bare = replace(run(600), breakdown=Breakdown())
+    assert words(run(), bare).startswith(
+        "b takes 100.0 MiB more at the peak (host); its parts are not known of both. memory a b difference peak"
+    )
+    tags = run(600, activations_peak=0)
+    assert "nearly all of it memory outside of model and optimizer. memory" in words(run(), tags)
+    assert "activations, other 452.0 MiB 552.0 MiB +100.0 MiB" in words(run(), tags)
+    assert "other: batch.rows 8 instead of 4" in words(
+        run(settings={"batch.rows": "4"}, activations_peak=0),
+        run(600, settings={"batch.rows": "8"}, activations_peak=0),
+    )
+    early = run(600, phases={"startup": 450})
+    assert "there since before the first step" in words(run(), replace(early, breakdown=Breakdown()))
+
+
+def test_what_only_the_startup_tells_surely_is_told() -> None:
+    text = words(run(), run(514, phases={"startup": 364}))
+    assert text.startswith("No difference can be told: b takes 14.0 MiB more at the peak (host), and 20.6 MiB more or")
+    assert "Before the first step it takes 14.0 MiB more. memory" in text
+    held = run(600, activations_peak=60, phases={"startup": 450})
+    assert "there since before the first step" in words(run(), held)
 
 
 def test_a_folder_against_itself_takes_as_much() -> None:
