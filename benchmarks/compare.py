@@ -109,7 +109,7 @@ CASES = (
         "checkpointing off",
         {"checkpointing": False},
         "activations",
-        "model.gradient_checkpointing",
+        "arguments.gradient_checkpointing",
         before=(("checkpointing", True),),
     ),
     Case("leak", {"leak": True}, "leak", before=(("steps", 120),)),
