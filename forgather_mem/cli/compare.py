@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from forgather_mem.telemetry.report import RunReport
 
 _GROWTH = "growth:"
-_GREW = 3
+_GREW, _UNDECIDED = 3, 4
 
 
 def compare(
@@ -30,11 +30,14 @@ def compare(
     as_json: bool = typer.Option(False, "--json", help="All numbers, as JSON."),
     markdown: bool = typer.Option(False, "--markdown", help="As Markdown, for a pull request."),
     fail_on: str | None = typer.Option(
-        None, "--fail-on", metavar="growth:2%", help="Exit with 3 if the peak or a part has surely grown by more."
+        None,
+        "--fail-on",
+        metavar="growth:2%",
+        help="Exit with 3 if the peak or a part has surely grown by more, with 4 if a run has not finished.",
     ),
 ) -> None:
     """Say which part of memory differs between runs, in which phase, and which setting explains it."""
-    from forgather_mem.comparing.text import comparison_markdown, comparison_text
+    from forgather_mem.comparing.text import comparison_markdown, comparison_text, unfinished
     from forgather_mem.comparing.verdict import comparison_of, to_json
 
     most = _most_growth(fail_on)
@@ -51,6 +54,10 @@ def compare(
     if most is not None and any(one.growth > most for one in found):
         complain(f"--fail-on {fail_on}: memory has grown by at least {max(one.growth for one in found):.1%}")
         raise typer.Exit(_GREW)
+    early = [one.after.name for one in found if any(map(unfinished, one.after.reports))]
+    if most is not None and early:
+        complain(f"--fail-on {fail_on}: {', '.join(early)} has not finished: it may have grown later")
+        raise typer.Exit(_UNDECIDED)
 
 
 def _names(runs: list[str]) -> list[str]:

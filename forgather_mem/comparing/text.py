@@ -53,7 +53,9 @@ def sentences(comparison: Comparison) -> list[str]:
     told += [f"new leak: {_leak(leak)}" for leak in comparison.new_leaks]
     told += [f"leak gone: {_leak(leak)}" for leak in comparison.gone_leaks]
     before, after = comparison.before, comparison.after
-    told += [f"{side.name} {_end(report)}" for side in (before, after) for report in side.reports if _end(report)]
+    told += [
+        f"{side.name} {unfinished(report)}" for side in (before, after) for report in side.reports if unfinished(report)
+    ]
     were_read = any(report.host.workers_peak_bytes for side in (before, after) for report in side.reports)
     if not were_read and any(one.name == "arguments.dataloader_num_workers" for one in comparison.settings):
         told.append("memory of data workers is not in these numbers: WorkerProbe reads it")
@@ -94,7 +96,7 @@ def _verdict(comparison: Comparison) -> str:
     return f"{text}: {', '.join(_part(one) for one in grown[:3])}."
 
 
-def _end(report: RunReport) -> str:
+def unfinished(report: RunReport) -> str:
     """How a run ended that did not finish; "" for others, and where a log can't tell."""
     run, steps = report.run, f"after {report.steps:,} step{'s' * (report.steps != 1)}"
     if run.end is None:

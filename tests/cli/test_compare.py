@@ -66,6 +66,14 @@ def test_growth_above_the_limit_ends_with_3(folder: Path, after: str, limit: str
     assert (f"--fail-on {limit}: memory has grown by at least " in done.stderr) == bool(code)
 
 
+def test_a_run_that_has_not_finished_does_not_pass_for_one_that_has_not_grown(folder: Path) -> None:
+    whole = run(500, settings=OLD, optimizer=0)
+    write_report(replace(whole, run=replace(whole.run, end="oom")), folder / "died")
+    done = compare(folder, "old", "died", "--fail-on", "growth:2%")
+    assert (done.returncode, "died has not finished: it may have grown later" in done.stderr) == (4, True)
+    assert compare(folder, "old", "died").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
