@@ -36,6 +36,8 @@ _CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType({
 # What else may change any part
 _ANY = ("environment.", "threads")
 _OFF = (None, "False", "no", "0", "0.0")
+# From this on a rise is not made of what the rest has lost
+_MOSTLY = 1.5
 # So few that differ may be the cause of whatever differs
 _FEW = 3
 
@@ -96,7 +98,7 @@ class Comparison:
     @property
     def joined(self) -> Difference | None:
         """Activations and the rest as one size, where they can't be told apart."""
-        return _joined({one.name: one for one in self.differences})
+        return _joined({one.name: one for one in self.differences}, self.settings)
 
     @property
     def growth(self) -> float:
@@ -173,7 +175,7 @@ def _grown(
     by_name, leaked = {one.name: one for one in found}, _leaked(after) - _leaked(before)
     larger = after if by_name[PEAK].bytes > 0 else before
     peak_phase = larger.peak_phase(place)
-    joined, is_outside = _joined(by_name), peak_phase in _OUTSIDE
+    joined, is_outside = _joined(by_name, settings), peak_phase in _OUTSIDE
     for part, size in _parts(by_name, settings):
         if joined is not None and part in ("activations", "other"):
             part, size = peak_phase if is_outside else part, size - leaked
@@ -196,7 +198,7 @@ def _grown(
 
 def _parts(by_name: Mapping[str, Difference], settings: Sequence[Changed]) -> Iterator[tuple[str, float]]:
     """The parts that surely differ, and by how much, without "other"."""
-    joined = _joined(by_name)
+    joined = _joined(by_name, settings)
     for name, one in by_name.items():
         if name in (PEAK, STARTUP, JOINED, "other") or not one.is_sure:
             continue
@@ -207,7 +209,7 @@ def _parts(by_name: Mapping[str, Difference], settings: Sequence[Changed]) -> It
             yield name, one.bytes
 
 
-def _joined(by_name: Mapping[str, Difference]) -> Difference | None:
+def _joined(by_name: Mapping[str, Difference], settings: Sequence[Changed]) -> Difference | None:
     """Activations and the rest as one size, if one gains what the other loses: on the host, where what tensors have
     freed stays resident, the two can't be told apart once another part differs, nor in equal runs."""
     rest, rise = by_name.get("other"), by_name.get("activations")
@@ -216,6 +218,8 @@ def _joined(by_name: Mapping[str, Difference]) -> Difference | None:
         return None
     old, new = rise.before + rest.before, rise.after + rest.after
     unsure = max(rise.high - rise.bytes, rest.high - rest.bytes, abs(rise.bytes) / 2)
+    if abs(rise.bytes) > _MOSTLY * abs(rest.bytes) and any(_decide("activations", setting) for setting in settings):
+        unsure = rise.high - rise.bytes  # a setting says the same
     return Difference(JOINED, old, new, new - old - unsure, new - old + unsure)
 
 

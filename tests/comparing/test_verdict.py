@@ -91,6 +91,15 @@ def test_a_leak_is_not_counted_twice_where_activations_can_not_be_told_from_the_
     assert [(one.part, round(one.bytes / MIB)) for one in found] == [("leak", 180)]
 
 
+def test_a_rise_that_a_setting_explains_is_told_although_the_rest_has_lost_some() -> None:
+    def told(settings: dict[str, str]) -> list[tuple[str, int]]:
+        after = run(520, activations_peak=116, settings=settings)
+        return [(one.part, round(one.bytes / MIB)) for one in compared(run(), after).grown]
+
+    assert told({"model.dtype": "float32", "model.attn_implementation": "eager"}) == [("activations", 20)]
+    assert told({"model.dtype": "float32", "threads": "2"}) == []
+
+
 def test_what_is_off_in_both_does_not_differ() -> None:
     before = {"model.dtype": "float32", "optimizer.amsgrad": "False", "arguments.dataloader_num_workers": "0"}
     after = {"model.dtype": "float32", "optimizer.momentum": "0", "arguments.dataloader_num_workers": "2"}
