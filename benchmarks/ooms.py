@@ -1,16 +1,17 @@
 """How well is an out-of-memory error explained? Runs the scripts of tests/ooms/scripts, each under a limit of its own.
 
-    python benchmarks/ooms.py [--others | --strangers | --outsiders | --newcomers] [--only NAME ...] [--json OUT]
+    python benchmarks/ooms.py [--others | --strangers | --outsiders | --newcomers | --visitors]
+                              [--only NAME ...] [--json OUT]
 
 Each script is run alone, then by `forgather-mem run`, then alone with the first suggestion of the report applied as it
 stands: its `set` and `in_script` become options of the command line. Prints a line for each, then how many were right;
 then which of the real messages of tests/diagnose are recognised, beside what Lightning and accelerate recognise.
 
 With `--others` the scripts of tests/ooms/by_others, with `--strangers` those of tests/ooms/by_strangers, with
-`--outsiders` those of tests/ooms/by_outsiders, with `--newcomers` those of tests/ooms/by_newcomers, by people who did
-not know the diagnosis: what is suggested is written in the place of the script's own constants (`constants` in
-facts.json), or, where it is no number of theirs, is the patch of a reader who had only the script and this suggestion
-(patches/*.diff, which begins with the suggestion).
+`--outsiders` those of tests/ooms/by_outsiders, with `--newcomers` those of tests/ooms/by_newcomers, with `--visitors`
+those of tests/ooms/by_visitors, by people who did not know the diagnosis: what is suggested is written in the place of
+the script's own constants (`constants` in facts.json), or, where it is no number of theirs, is the patch of a reader who
+had only the script and this suggestion (patches/*.diff, which begins with the suggestion).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ OTHERS = ROOT / "tests" / "ooms" / "by_others"
 STRANGERS = ROOT / "tests" / "ooms" / "by_strangers"
 OUTSIDERS = ROOT / "tests" / "ooms" / "by_outsiders"
 NEWCOMERS = ROOT / "tests" / "ooms" / "by_newcomers"
+VISITORS = ROOT / "tests" / "ooms" / "by_visitors"
 RUN = [sys.executable, "-m", "forgather_mem", "run"]
 # From a command and a new folder to the exit code and the traceback
 Start = Callable[[list[str], Path], tuple[int, str]]
@@ -211,6 +213,7 @@ def main() -> None:
     parser.add_argument("--strangers", action="store_true", help="the scripts of tests/ooms/by_strangers")
     parser.add_argument("--outsiders", action="store_true", help="the scripts of tests/ooms/by_outsiders")
     parser.add_argument("--newcomers", action="store_true", help="the scripts of tests/ooms/by_newcomers")
+    parser.add_argument("--visitors", action="store_true", help="the scripts of tests/ooms/by_visitors")
     parser.add_argument("--only", nargs="*", help="names of scripts")
     parser.add_argument("--json", help="write the reports here")
     parser.add_argument("--no-plain", action="store_true", help="leave out the run alone")
@@ -221,6 +224,7 @@ def main() -> None:
     found = []
     folder = STRANGERS if options.strangers else OTHERS if options.others else SCRIPTS
     folder = OUTSIDERS if options.outsiders else NEWCOMERS if options.newcomers else folder
+    folder = VISITORS if options.visitors else folder
     for name in options.only or names(folder):
         one = outcome_of(name, plain=not options.no_plain, advice=not options.no_advice, of=folder)
         found.append(one)

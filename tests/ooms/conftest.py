@@ -2,7 +2,7 @@
 
 import pytest
 
-collect_ignore = ["scripts", "by_others", "by_strangers", "by_outsiders", "by_newcomers"]
+collect_ignore = ["scripts", "by_others", "by_strangers", "by_outsiders", "by_newcomers", "by_visitors"]
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-MEMORY = 260
+MEMORY = 160
 BATCH = 1
 DEPTH = 512
 EPOCHS = 1
@@ -20,17 +20,17 @@ def small_machine(room):
 
 
 class Scans(Dataset):
-    """Pairs of a volume (1, slices, 64, 64) and its mask; at most DEPTH slices."""
+    """Pairs of a volume (1, slices, 48, 48) and its mask; at most DEPTH slices."""
 
     def __init__(self, num):
-        self.slices = [12 + 4 * (index % 3) for index in range(num)]
+        self.slices = [4 + 2 * (index % 3) for index in range(num)]
         self.slices[num // 2] = 144
 
     def __len__(self):
         return len(self.slices)
 
     def __getitem__(self, index):
-        volume = torch.rand(1, self.slices[index], 64, 64)[:, :DEPTH]
+        volume = torch.rand(1, self.slices[index], 48, 48)[:, :DEPTH]
         return volume, (volume > 0.5).float()
 
 
@@ -59,7 +59,7 @@ def main():
     torch.set_num_threads(1)
     model = UNet()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    loader = DataLoader(Scans(24), batch_size=BATCH)
+    loader = DataLoader(Scans(14), batch_size=BATCH)
     criterion = nn.BCEWithLogitsLoss()
     small_machine(MEMORY)
     for _ in range(EPOCHS):

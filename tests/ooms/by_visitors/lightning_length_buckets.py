@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-MEMORY = 260
+MEMORY = 150
 BATCH = 32
 ACCUM = 1
 LENGTH = 1_024
@@ -30,7 +30,7 @@ class Texts(Dataset):
     """Sorted by length; cut after LENGTH tokens."""
 
     def __init__(self):
-        self.texts = [torch.randint(VOCAB, (8 * 2 ** (row // 192),)) for row in range(960)]
+        self.texts = [torch.randint(VOCAB, (8 * 2 ** (row // 128),)) for row in range(640)]
 
     def __len__(self):
         return len(self.texts)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 MEMORY = 230
 BATCH = 16
-PREDICT_BATCH = 32
+PREDICT_BATCH = 128
 TAGS = 1_500
 
 warnings.filterwarnings("ignore")

@@ -53,7 +53,7 @@ def main():
     torch.set_num_threads(1)
     net, head = encoder(), nn.Linear(32, 32)
     optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=0.05)
-    train = TensorDataset(torch.rand(800, 3, 32, 32), torch.randint(10, (800,)))
+    train = TensorDataset(torch.rand(2_400, 3, 32, 32), torch.randint(10, (2_400,)))
     test = TensorDataset(torch.rand(100, 3, 32, 32), torch.randint(10, (100,)))
     train_loader = DataLoader(train, batch_size=BATCH, shuffle=True)
     small_machine(MEMORY)

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 
-MEMORY = 300
+MEMORY = 400
 BATCH = 128
 ACCUM = 1
 STEPS = 3
