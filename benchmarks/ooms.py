@@ -10,8 +10,8 @@ then which of the real messages of tests/diagnose are recognised, beside what Li
 With `--others` the scripts of tests/ooms/by_others, with `--strangers` those of tests/ooms/by_strangers, with
 `--outsiders` those of tests/ooms/by_outsiders, with `--newcomers` those of tests/ooms/by_newcomers, with `--visitors`
 those of tests/ooms/by_visitors, by people who did not know the diagnosis: what is suggested is written in the place of
-the script's own constants (`constants` in facts.json), or, where it is no number of theirs, is the patch of a reader who
-had only the script and this suggestion (patches/*.diff, which begins with the suggestion).
+the script's own constants (`constants` in facts.json), or, where it is no number of theirs, is the patch of a reader
+who had only the script and this suggestion (patches/*.diff, which begins with the suggestion).
 """
 
 from __future__ import annotations
