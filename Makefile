@@ -14,12 +14,10 @@ JOBS ?= 3
 .PHONY: demo test test-oldest lint types contracts pytest soak bench device format clean
 
 # Nothing is compiled before it is imported: it would take longer than installing, and is five times what tests import.
-# What all processes import is imported once here, else each of them would compile it, all at the same time.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
 	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev]' -c constraints.txt
-	$(BIN)/python -c 'import transformers.trainer'
 	touch $(READY)
 
 demo: $(READY)  ## train a tiny model, show where the memory went
@@ -38,7 +36,11 @@ types: $(READY)
 contracts: $(READY)
 	$(BIN)/lint-imports
 
-pytest: $(READY)
+# What all tests import is compiled once, else each worker would do it, all at the same time.
+$(VENV)/.collected: $(READY)
+	$(BIN)/python -m pytest -q --collect-only -m "not soak" > $@
+
+pytest: $(VENV)/.collected
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not soak"
 
 OLDEST := .venv-oldest
