@@ -230,7 +230,7 @@ class Run:
         began = own.now()
         if self.ledger.following:
             self.fence.call("ledger", self.ledger.follow, plan.event, step, began[0])
-        if plan.event == "step_end" and not self._settings_are_read:  # by now there is an optimizer
+        if not self._settings_are_read and plan.event == "step_end":  # by now there is an optimizer
             self._settings_are_read = True
             self.fence.call("settings", self._read_settings, args, objects)
         if self._record.sample is not None and not self._record.takes(plan.event, step):

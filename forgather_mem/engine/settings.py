@@ -10,21 +10,25 @@ import sys
 from collections.abc import Iterator
 from typing import Protocol
 
+# Trainer's arguments; advice after an out-of-memory error reads the same.
 ARGUMENTS = (
     "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "auto_find_batch_size",
-    "gradient_checkpointing", "activation_checkpointing", "optim", "bf16", "fp16", "tf32", "torch_compile", "fsdp",
-    "max_length", "max_seq_length", "group_by_length", "max_grad_norm", "label_smoothing_factor",
+    "gradient_checkpointing", "activation_checkpointing", "optim", "bf16", "fp16", "tf32", "torch_compile",
+    "torch_compile_mode", "fsdp", "max_length", "max_seq_length", "group_by_length", "max_grad_norm",
+    "label_smoothing_factor",
     "dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory", "dataloader_persistent_workers",
     "eval_strategy", "eval_steps", "eval_accumulation_steps", "prediction_loss_only", "batch_eval_metrics",
     "predict_with_generate", "generation_max_length", "generation_num_beams", "save_strategy", "save_steps",
-    "save_only_model", "load_best_model_at_end", "torch_empty_cache_steps",
+    "save_only_model", "save_safetensors", "load_best_model_at_end", "torch_empty_cache_steps",
 )  # fmt: skip
 CONFIGURATION = (
     "attn_implementation", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "n_embd", "n_layer", "n_head", "d_model", "d_ff", "num_layers", "image_size", "use_cache",
 )  # fmt: skip
+# Any of them configures torch's allocator on a device.
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 ENVIRONMENT = (
-    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    *ALLOCATOR_VARIABLES, "PYTORCH_NO_CUDA_MEMORY_CACHING",
     "OMP_NUM_THREADS", "MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_CONF",
     "PYTHONMALLOC", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING",
 )  # fmt: skip

@@ -8,21 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from forgather_mem.diagnose.oom.optimizer_sizes import Trained, family_of, states_of
+from forgather_mem.engine.settings import ALLOCATOR_VARIABLES, ARGUMENTS
 from forgather_mem.heap.failed_callback import CallbackFailure
 from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.heap.failed_variables import HeldVariable
 from forgather_mem.probes.tensors import shard_of
-
-# The trainer's arguments that affect memory.
-ARGUMENTS = (
-    "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "auto_find_batch_size",
-    "activation_checkpointing", "gradient_checkpointing", "optim", "bf16", "fp16", "prediction_loss_only",
-    "eval_accumulation_steps", "batch_eval_metrics", "predict_with_generate", "generation_num_beams",
-    "generation_max_length", "dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory",
-    "save_only_model", "save_strategy", "save_safetensors", "max_length", "max_seq_length", "torch_compile_mode",
-)  # fmt: skip
-# Any of them configures torch's allocator on a device.
-ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from forgather_mem.diagnose.oom.context import ALLOCATOR_VARIABLES, FailureContext, RunSettings, settings_of
+from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, settings_of
+from forgather_mem.engine.settings import ALLOCATOR_VARIABLES
 
 
 class Optim(Enum):
