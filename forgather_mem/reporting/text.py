@@ -135,7 +135,8 @@ def _short(report: RunReport, width: int) -> list[str]:
         for place in places(report)
         if place.at
     ]
-    said = [f"No leak (under {under} a step over {report.steps:,} steps)."]
+    kept = f"; {report.leak.why}" if report.leak.why else ""
+    said = [f"No leak (under {under} a step over {report.steps:,} steps){kept}."]
     if peaks:
         said.append(f"Peak {'; '.join(peaks)}.")
     said += [f"Room: {room}" for room in _room(report)]

@@ -7,7 +7,7 @@ what the device's allocator holds) that gains more than they do is told as such:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forgather_mem.growth.lower_envelope import Point, edges_of
 from forgather_mem.growth.trend import FLOOR_BYTES, Series, Trend
@@ -18,6 +18,8 @@ MOST_PER_STEP = 4 * FLOOR_BYTES
 # CUDA's allocator takes 20 MiB at a time: one more segment is no growth.
 _SEGMENT_BYTES = 20 * MIB
 _FEWEST_POINTS = 6
+# Up to so much of freed memory that the C library keeps is what any training of some minutes gains.
+_USUAL_KEPT_BYTES = 32 * MIB
 # Each total, with the sizes that may explain what it gains
 TOTALS: Mapping[str, tuple[str, ...]] = {
     "process": ("native", "mapped", "shared", "pinned"),
@@ -53,6 +55,10 @@ class Gain:
     @property
     def per_step(self) -> float:
         return self.bytes / self.steps
+
+    def without_usual_kept(self) -> Gain:
+        """What is left of it without the C library's free memory, unless that is more than a training usually gains."""
+        return replace(self, bytes=self.bytes - self.kept_bytes) if self.kept_bytes <= _USUAL_KEPT_BYTES else self
 
 
 def unexplained(totals: Mapping[str, Series], sizes: Mapping[str, Series], trends: Mapping[str, Trend]) -> list[Gain]:
@@ -96,6 +102,15 @@ def sentence_of(gains: Sequence[Gain]) -> str:
         parts.append(part)
     size, steps = format_bytes(sum(gain.bytes for gain in gains)), max(gain.steps for gain in gains)
     return f"{size} grew that we can't attribute, in {steps:,} steps: {', '.join(parts)}"
+
+
+def kept_sentence(gain: Gain) -> str:
+    """What the C library keeps.
+
+    >>> kept_sentence(Gain(name="process", bytes=5 * MIB, steps=190, kept_bytes=5 * MIB))
+    '5.0 MiB that were freed in the last 190 steps stay with the C library'
+    """
+    return f"{format_bytes(gain.kept_bytes)} that were freed in the last {gain.steps:,} steps stay with the C library"
 
 
 def _grown(series: Series, since: int) -> float:

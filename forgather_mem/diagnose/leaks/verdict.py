@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from forgather_mem.diagnose.leaks.gains import MOST_PER_STEP, Gain, sentence_of
+from forgather_mem.diagnose.leaks.gains import MOST_PER_STEP, Gain, kept_sentence, sentence_of
 from forgather_mem.diagnose.leaks.suspects import Suspect, native_suspect
 from forgather_mem.growth.trend import FLOOR_BYTES, Trend
 from forgather_mem.system.allocator import current_allocator
@@ -110,10 +110,11 @@ def with_copied(leak: LeakReport, suspect: Suspect) -> LeakReport:
     if leak.verdict == "leak":
         return replace(leak, suspects=(*leak.suspects, told))
     why = suspect.bounded or ""
-    if leak.why:
-        return replace(leak, why=f"{leak.why}. {why[0].upper()}{why[1:]}", suspects=(*leak.suspects, told))
     if leak.verdict == "no leak":
         why += f". Nothing else grows (under {format_bytes(leak.bytes_per_step_high)} a step)"
+        why += f"; {leak.why}" if leak.why else ""
+    elif leak.why:
+        return replace(leak, why=f"{leak.why}. {why[0].upper()}{why[1:]}", suspects=(*leak.suspects, told))
     return LeakReport(
         where="workers",
         bytes_per_step_high=suspect.bytes_per_step,
@@ -189,7 +190,9 @@ def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain] = ()) -> LeakRep
             return LeakReport(bytes_per_step_high=high, judged=True)
         why = f"memory rose too unevenly over {steps:,} steps to say whether it leaks"
         return LeakReport(bytes_per_step_high=high, judged=True, why=why, undecided="uneven")
-    over = [gain for gain in gains if gain.per_step > max(high, MOST_PER_STEP)]
+    bound = max(high, MOST_PER_STEP)
+    rest = [gain.without_usual_kept() for gain in gains]
+    over = [gain for gain, left in zip(gains, rest, strict=True) if left.per_step > bound]
     if over:
         size = round(sum(gain.bytes for gain in over))
         return LeakReport(
@@ -199,8 +202,9 @@ def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain] = ()) -> LeakRep
             undecided="unexplained",
             unexplained_bytes=size,
         )
-    high = max(high, *(gain.per_step for gain in gains), 0.0)
-    return LeakReport(verdict="no leak", bytes_per_step_high=high, sure="yes", judged=True)
+    kept = "; ".join(kept_sentence(gain) for gain in gains if gain.per_step > bound)
+    high = max(high, *(left.per_step for left in rest), 0.0)
+    return LeakReport(verdict="no leak", bytes_per_step_high=high, sure="yes", judged=True, why=kept or None)
 
 
 def full_at(step: int, rate: float, on_device: bool) -> int | None:

@@ -248,7 +248,8 @@ def _sentence(leak: LeakReport) -> str:
     if leak.undecided and leak.why:
         return f"{leak.verdict}: {leak.why}"
     if leak.verdict != "leak":
-        return f"{leak.verdict}: under {format_bytes(leak.bytes_per_step_high)} a step"
+        kept = f"; {leak.why}" if leak.why else ""
+        return f"{leak.verdict}: under {format_bytes(leak.bytes_per_step_high)} a step{kept}"
     holders = [f"held by {one.held_by}, made at {one.allocated_at}" for one in leak.suspects[:3] if one.held_by]
     return "\n".join([f"leak: {format_bytes(leak.bytes_per_step)} a step", *holders])
 

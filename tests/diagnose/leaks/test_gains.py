@@ -101,3 +101,20 @@ def test_free_memory_of_the_allocator_is_named() -> None:
         "42.0 MiB grew that we can't attribute, in 100 steps: 40.0 MiB of this process in no size that is judged (35.0 "
         "MiB of it free, kept by the C library: fragmentation), 2.0 MiB in /dev/shm, which other processes may use, too"
     )
+
+
+def test_a_few_mib_that_were_freed_and_stay_with_the_c_library_are_no_leak() -> None:
+    sizes, totals = training(flat, 0, 400, {"process": 30.0 * KIB})
+    totals["kept"] = [step * 29.0 * KIB for step in range(400)]
+    leak = judged(sizes, totals)
+    assert leak.verdict == "no leak"
+    assert leak.bytes_per_step_high <= MOST_PER_STEP
+    assert leak.why == "4.2 MiB that were freed in the last 148 steps stay with the C library"
+
+
+def test_freed_memory_that_fills_the_machine_is_still_told_as_growth() -> None:
+    sizes, totals = training(flat, 0, 400, {"process": 300.0 * KIB})
+    totals["kept"] = [step * 299.0 * KIB for step in range(400)]
+    leak = judged(sizes, totals)
+    assert leak.undecided == "unexplained"
+    assert "kept by the C library: fragmentation" in str(leak.why)
