@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from forgather_mem.cli.app import FAILURE
+from forgather_mem.cli.light_check import is_light, is_well_without_torch
 from forgather_mem.cli.options import (
     Allow,
     AllowFile,
@@ -24,10 +25,11 @@ from forgather_mem.cli.options import (
     policy_of,
 )
 from forgather_mem.cli.output import first_names
-from forgather_mem.errors import escape_controls
+from forgather_mem.errors import TemplateError, escape_controls
 
 if TYPE_CHECKING:
     from forgather_mem.config.check import Problem
+    from forgather_mem.config.environment import ConfigEnvironment
 
 
 def check(
@@ -43,11 +45,9 @@ def check(
 
     Imports what the policy allows, to compare arguments and values; builds none of your objects.
     """
-    from forgather_mem.config.check import problems
-
     environment, name = environment_of(template, searchpath, policy_of(allow, allow_file, unsafe_any))
     with _no_warnings():  # warnings are among the findings
-        found = problems(environment, name, parse_settings(settings))
+        found = _found(environment, name, parse_settings(settings))
     mistakes = [problem for problem in found if problem.is_mistake]
     if as_json:
         print(json.dumps({"template": name, "ok": not mistakes, "findings": list(map(_as_json, found))}, indent=2))
@@ -58,6 +58,16 @@ def check(
             print(escape_controls(line))
     if mistakes:
         raise typer.Exit(FAILURE)
+
+
+def _found(environment: ConfigEnvironment, name: str, variables: dict[str, object]) -> list[Problem]:
+    from forgather_mem.config.check import problems
+
+    with contextlib.suppress(TemplateError):  # is found below
+        light = is_light(environment.load(name, **variables))
+        if light and is_well_without_torch(lambda: not problems(environment, name, variables)):
+            return []
+    return problems(environment, name, variables)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -107,3 +110,12 @@ def test_a_broken_pyproject_is_named_where_it_matters_and_only_there(cli, here):
     assert code == 2
     assert "pyproject.toml" in re.sub(r"[│\s]", "", err)
     assert cli("pp", "base.yaml")[0] == 0
+
+
+def test_a_fine_template_of_our_own_classes_is_checked_without_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from forgather_mem.cli.app import dispatch; code = dispatch(['check', 'callbacks/memory.yaml'])\n"
+        "print(code, [name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert done.stdout == "callbacks/memory.yaml: no problems found\n0 []\n"
