@@ -237,7 +237,8 @@ def _shapes_ahead(moment: Moment, varies: bool) -> list[_Shape]:
         accumulation = told or max(1, iterator._num_yielded // moment.step)  # accelerate's is one batch ahead
         if iterator._num_yielded < moment.step * accumulation or cuts(iterator._collate_fn):
             continue
-        lengths, batches = lengths_of(iterator._dataset, column), batches_of(iterator)
+        lengths = lengths_of(iterator._dataset, column)
+        batches = batches_of(iterator) if lengths is not None else None
         if lengths is not None and batches is not None:
             whole = [_Shape(len(batch), max(lengths[index] for index in batch)) for batch in batches]
             steps = range(0, min(len(whole), getattr(moment.args, "_num_batches", len(whole))), accumulation)

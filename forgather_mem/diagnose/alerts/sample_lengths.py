@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,12 +21,12 @@ _HARMLESS = ("torch", "numpy", "transformers.data.data_collator", "transformers.
 _MOST_FUNCTIONS = 64
 
 
-def lengths_of(dataset: Any, column: str = "length") -> list[int] | None:
+def lengths_of(dataset: Any, column: str = "length") -> Sequence[int] | None:
     """Tokens of each sample; None where only loading them would tell, or where loading may cut them.
 
     Known are a list of samples, a column of lengths, and a data set class that keeps such a list.
 
-    >>> lengths_of([{"input_ids": [5, 6, 7]}, {"input_ids": [5]}])
+    >>> list(lengths_of([{"input_ids": [5, 6, 7]}, {"input_ids": [5]}]))
     [3, 1]
     """
     try:
@@ -95,8 +96,8 @@ def _codes(call: object) -> Iterator[CodeType]:
                     waiting.append((cell.cell_contents, None))
 
 
-def batches_of(loader_iterator: Any) -> list[list[int]] | None:
-    """The samples of each batch of the epoch that this data loader is in, read without taking any.
+def batches_of(loader_iterator: Any) -> Iterator[Sequence[int]] | None:
+    """The samples of each batch of the epoch that this data loader is in, one after the other, read without taking any.
 
     Known where the sampler yields from a list that it has made, as torch's, accelerate's and transformers' do.
     """
@@ -111,8 +112,8 @@ def batches_of(loader_iterator: Any) -> list[list[int]] | None:
     order = _order(source)
     if order is None:
         return None
-    chunks = [list(order[at : at + size]) for at in range(0, len(order), size)]
-    return chunks[:-1] if drops and chunks and len(chunks[-1]) < size else chunks
+    end = len(order) - len(order) % size if drops else len(order)
+    return (order[at : at + size] for at in range(0, end, size))
 
 
 def _order(source: Any) -> Sequence[int] | None:
@@ -128,9 +129,9 @@ def _order(source: Any) -> Sequence[int] | None:
     return order if isinstance(order, list) else None
 
 
-def _each(samples: Sequence[Any]) -> list[int] | None:
+def _each(samples: Sequence[Any]) -> Sequence[int] | None:
     """The tokens of each of these samples; None unless all of them are such."""
-    found = []
+    found = array("l")
     for sample in samples:
         tokens = sample.get(_TOKENS) if isinstance(sample, Mapping) else sample
         shape = getattr(tokens, "shape", None)
@@ -143,6 +144,6 @@ def _each(samples: Sequence[Any]) -> list[int] | None:
     return found
 
 
-def _numbers(values: Any, count: int) -> list[int] | None:
-    found = [value for value in values if isinstance(value, int)]
+def _numbers(values: Any, count: int) -> Sequence[int] | None:
+    found = array("l", (value for value in values if isinstance(value, int)))
     return found if len(found) == count else None

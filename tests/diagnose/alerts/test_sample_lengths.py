@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from functools import partial
 from typing import Any
 
@@ -53,7 +54,9 @@ class WithColumn(Cuts):
     ids=["list", "tensors", "kept", "kept lists", "column"],
 )
 def test_the_lengths_are_known_without_loading(dataset: Any) -> None:
-    assert lengths_of(dataset) == LENGTHS
+    found = lengths_of(dataset)
+    assert found is not None
+    assert list(found) == LENGTHS
 
 
 @pytest.mark.parametrize("dataset", [Cuts(SAMPLES), iter(SAMPLES), Kept([object()] * 7), ["text"] * 7, []])
@@ -167,7 +170,9 @@ def test_the_order_is_that_of_the_batches_and_none_is_taken(kind: str, drop_last
 
     iterator = iter(given())
     first = [next(iterator) for _ in range(read)]
-    known = batches_of(iterator)
+    batches = batches_of(iterator)
+    assert batches is not None
+    known = [list(batch) for batch in batches]
     assert known == [*first, *iterator]
     assert known == list(given())
 
@@ -176,3 +181,16 @@ def test_an_order_that_is_made_as_it_goes_is_not_known() -> None:
     iterator = iter(DataLoader(SAMPLES, batch_size=2, sampler=(number for number in range(7)), collate_fn=list))  # type: ignore[arg-type,misc]
     next(iterator)
     assert batches_of(iterator) is None
+
+
+def test_no_copy_is_made_of_the_order() -> None:
+    iterator = iter(DataLoader(range(1_000_000), batch_size=8))  # type: ignore[arg-type]
+    next(iterator)
+    tracemalloc.start()
+    try:
+        batches = batches_of(iterator)
+        assert batches is not None
+        assert next(batches) == range(8)
+        assert tracemalloc.get_traced_memory()[1] < 2**16
+    finally:
+        tracemalloc.stop()
