@@ -12,6 +12,7 @@ import pytest
 
 from forgather_mem import TemplateError, attach, load_callbacks, watch
 from forgather_mem.callbacks import ClearCacheCallback, SimpleGarbageCollector, TBMemoryLogger
+from forgather_mem.load import WATCH, chosen_callbacks
 from tests.training import fingerprint, make_trainer
 
 
@@ -140,3 +141,28 @@ def test_a_loop_that_is_not_watched_may_tell_what_it_likes(monkeypatch: pytest.M
         pass
     assert watching.report()["steps"] == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def made_of(callback: Any) -> list[object]:
+    """What a callback does and when, with all plain values in its parts."""
+    works = [(rule.when, rule.name, rule.budget_frac, *map(settings, rule.do)) for rule in callback.rules]
+    return [type(callback), *works, *map(settings, callback.sinks)]
+
+
+def settings(part: object) -> object:
+    plain = {name: value for name, value in vars(part).items() if isinstance(value, str | int | float | bool | None)}
+    return type(part), plain, getattr(part, "reading", None)
+
+
+def test_the_default_is_what_its_template_says() -> None:
+    assert list(map(made_of, chosen_callbacks(WATCH))) == list(map(made_of, load_callbacks(WATCH)))
+
+
+def test_a_template_of_that_name_in_the_current_folder_goes_before_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(chosen_callbacks(WATCH)) == 3
+    (tmp_path / "callbacks").mkdir()
+    (tmp_path / WATCH).write_text("trainer_callbacks: !list [ !singleton:forgather_mem.callbacks:LeakDetector ]\n")
+    assert [type(one).__name__ for one in chosen_callbacks(WATCH)] == ["LeakDetector"]
