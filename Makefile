@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # More than there are cores: many tests wait.
 JOBS ?= 3
 
-.PHONY: demo test test-oldest lint types contracts pytest soak bench device format clean
+.PHONY: demo test test-oldest trackers lint types contracts pytest soak bench device format clean
 
 # Nothing is compiled before it is imported: it would take longer than installing, and is five times what tests import.
 $(READY): pyproject.toml constraints.txt
@@ -55,7 +55,20 @@ $(OLDEST)/.ready: pyproject.toml constraints.txt
 test-oldest: $(OLDEST)/.ready  ## the suite with the oldest transformers that is supported
 	$(OLDEST)/bin/python -m pytest -q -n $(JOBS) --dist worksteal -m "not soak"
 
-soak: $(READY)  ## long: faults at random moments, millions of samples
+TRACKERS := .venv-trackers
+
+# trackio asks for an older pillow than matplotlib's
+$(TRACKERS)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(TRACKERS)
+	grep -v -i -E '^pillow==' constraints.txt > $(TRACKERS)/constraints.txt
+	$(TRACKERS)/bin/python -m pip install --quiet --no-compile --editable '.[dev]' -c $(TRACKERS)/constraints.txt \
+		wandb mlflow-skinny sqlalchemy alembic comet_ml trackio
+	touch $@
+
+trackers: $(TRACKERS)/.ready  ## W&B, MLflow, Comet and trackio, with their real packages, offline
+	$(TRACKERS)/bin/python -m pytest -q tests/with_trackers
+
+soak: $(READY) trackers  ## long: faults at random moments, millions of samples
 	$(BIN)/python -m pytest -q -m soak tests/soak
 	HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -q tests/config tests/formats tests/reporting
 
@@ -74,5 +87,5 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(OLDEST) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) $(TRACKERS) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

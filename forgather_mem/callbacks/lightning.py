@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +44,8 @@ class LightningCallbacks(Callback):
     `evaluate` before the `epoch_end` of its epoch. Lightning's sanity check is a phase of evaluation after
     `train_begin`, and fires nothing. Each batch of a validation fires `prediction_step`. `log` fires every
     `log_every_n_steps` steps with the batch's loss, the learning rate and what the module has logged, and before
-    `evaluate` with the metrics. A callback that sets `control.should_training_stop` stops the Lightning trainer after
-    the batch.
+    `evaluate` with the metrics; what our sinks add to these lines goes to Lightning's loggers, too. A callback that
+    sets `control.should_training_stop` stops the Lightning trainer after the batch.
 
     Args:
         callbacks: Instances or classes, as for `transformers.Trainer`.
@@ -101,6 +102,7 @@ class LightningCallbacks(Callback):
         self.state.max_steps = trainer.max_steps
         self._inside_step = False
         self._of_validation: set[str] = set()  # names of the validation metrics
+        self._of_ours: set[str] = set()  # names that our sinks add to a line
         self._follow(trainer)
         self._patches.wrap(trainer, "save_checkpoint", self._saving())
         self._fire("train_begin")
@@ -147,7 +149,10 @@ class LightningCallbacks(Callback):
         self._fire("step_end")
         every = getattr(trainer, "log_every_n_steps", 0)  # set without a declaration
         if every and after % every == 0:
-            self._log(lambda: {**_step_numbers(trainer, outputs), **self._metrics(trainer, of_validation=False)})
+            ours = self._log(lambda: {**_step_numbers(trainer, outputs), **self._metrics(trainer, of_validation=False)})
+            if ours:  # into the line that Lightning is about to log
+                log = partial(pl_module.log_dict, ours, on_step=True, on_epoch=False)
+                self._training.fence.call("the log of a module", log)
         if self.control.should_training_stop or self.control.should_epoch_stop:
             trainer.should_stop = True
         self._phase("data")
@@ -175,7 +180,10 @@ class LightningCallbacks(Callback):
             self._phase(None)
             self._of_validation |= set(trainer.callback_metrics) - self._known
             metrics = self._events.fence.call("metrics", lambda: self._metrics(trainer, of_validation=True)) or {}
-            self._log(lambda: metrics)
+            ours = self._log(lambda: metrics)
+            for logger in trainer.loggers if ours else ():  # here a module may log nothing
+                log = partial(logger.log_metrics, ours, step=trainer.global_step)
+                self._training.fence.call("a logger of Lightning", log)
             self._fire("evaluate", metrics=metrics)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -204,7 +212,7 @@ class LightningCallbacks(Callback):
             self.state.epoch += (batch_idx + 1) / batches
 
     def _metrics(self, trainer: Trainer, *, of_validation: bool) -> dict[str, float]:
-        metrics = trainer.callback_metrics.items()
+        metrics = [(name, value) for name, value in trainer.callback_metrics.items() if name not in self._of_ours]
         return {name: float(value) for name, value in metrics if (name in self._of_validation) is of_validation}
 
     def _saving(self) -> Around:
@@ -224,8 +232,13 @@ class LightningCallbacks(Callback):
 
         return save
 
-    def _log(self, numbers: Callable[[], dict[str, float]]) -> None:
-        self._training.log(self._training.fence.call("metrics", numbers) or {})
+    def _log(self, numbers: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Log these, and return what our sinks have added to them."""
+        logs = self._training.fence.call("metrics", numbers) or {}
+        line = self._training.log(logs)
+        ours = {name: value for name, value in line.items() if name not in logs and name != "epoch"}
+        self._of_ours |= set(ours)
+        return ours
 
     def _fire(self, event: str, **objects: object) -> None:
         self._training.fire(event, **objects)

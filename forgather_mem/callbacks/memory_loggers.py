@@ -9,14 +9,16 @@ from pathlib import Path
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.errors import check_flags, did_you_mean
 from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, RankProbe, TensorProbe, WorkerProbe
-from forgather_mem.sinks import JsonlSink, TensorBoardSink, TrainerLogSink
-from forgather_mem.telemetry.protocols import Work
+from forgather_mem.sinks import JsonlSink, TensorBoardSink, TrackerSummarySink, TrainerLogSink
+from forgather_mem.sinks.trainer_log import GROUPS, check_groups
+from forgather_mem.telemetry.protocols import Sink, Work
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
 
 DEFAULT_METRICS = ("host", "device", "gc")
 """The default of `metrics`: host memory, device memory, and the collector's pauses."""
 
+_VERDICT = "verdict"
 # Readings here cover phases and collections outside any step: so these get the right step, and the last of them are
 # reported at all.
 BETWEEN_STEPS = ("evaluate", "save", "train_end")
@@ -122,12 +124,15 @@ class PeakMemory(RuleCallback):
     Args:
         every_steps: Read every Nth optimizer step; the peaks themselves come from counters that miss nothing.
         prefix: Prefix of the keys in the trainer's logs.
+        also: What else: "headroom", "phases" and "tensors" add keys to the lines (`TrainerLogSink`); "verdict" writes
+            what came of the training into the summary of its run in W&B, MLflow, Comet or trackio
+            (`TrackerSummarySink`).
         reset_peaks: As for `TBMemoryLogger`.
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
 
     Raises:
-        ValueError: for a period below 1.
+        ValueError: for a period below 1, or something unknown in `also`.
     """
 
     def __init__(
@@ -135,13 +140,21 @@ class PeakMemory(RuleCallback):
         every_steps: int = 1,
         *,
         prefix: str = "mem_",
+        also: Sequence[str] = (),
         reset_peaks: bool = True,
         enabled: bool = True,
         strict: bool = False,
     ) -> None:
         self.every_steps = every_steps
-        rules = metric_rules("PeakMemory", ("host", "device"), every_steps, reset_peaks=reset_peaks)
-        super().__init__(rules, [TrainerLogSink(prefix=prefix)], enabled=enabled, strict=strict)
+        self.also = check_groups("PeakMemory", also, (*GROUPS, _VERDICT))
+        self.needs_phases = "phases" in self.also
+        metrics = ["host", "device", *(name for name in ("phases", "tensors") if name in self.also)]
+        rules = metric_rules("PeakMemory", metrics, every_steps, reset_peaks=reset_peaks)
+        in_lines = [group for group in self.also if group != _VERDICT]
+        sinks: list[Sink] = [TrainerLogSink(prefix=prefix, also=in_lines)]
+        if _VERDICT in self.also:
+            sinks.append(TrackerSummarySink(prefix=f"{prefix}run_"))
+        super().__init__(rules, sinks, enabled=enabled, strict=strict)
 
 
 def metric_rules(owner: str, metrics: Sequence[str], every_steps: int, *, reset_peaks: bool) -> list[Rule]:

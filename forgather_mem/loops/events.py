@@ -95,8 +95,12 @@ class LoopEvents:
             self._run, self.quiet = self.fence.call("the run of a loop", run_of, self.state), None
         return self._run
 
-    def log(self, logs: Mapping[str, float]) -> None:
-        """Add numbers, with what our sinks add to a log line, to `state.log_history`, and fire `on_log`."""
+    def log(self, logs: Mapping[str, float]) -> dict[str, float]:
+        """Add numbers, with what our sinks add to a log line, to `state.log_history`, and fire `on_log`.
+
+        Returns:
+            The whole line.
+        """
         run = self.run()
         ours = run.fence.call("log values", run.log_values) if run is not None else None
         entry = {**logs, **(ours or {})}
@@ -104,6 +108,7 @@ class LoopEvents:
             entry.setdefault("epoch", self.state.epoch)
         self.state.log_history.append({**entry, "step": self.state.global_step})
         self.fire("log", logs=entry)
+        return entry
 
     def close(self, error: BaseException | None = None) -> None:
         """The training is over, ended by this error if there is one. Idempotent."""

@@ -163,9 +163,14 @@ class TrainingLoop:
             yield
             self._events.fire("save")
 
-    def log(self, logs: Mapping[str, float]) -> None:
-        """Add numbers to `state.log_history` and fire `on_log`."""
-        self._events.log(logs)
+    def log(self, logs: Mapping[str, float]) -> dict[str, float]:
+        """Add numbers to `state.log_history` and fire `on_log`.
+
+        Returns:
+            The line with what our callbacks add to it, for the trackers of this loop:
+            `accelerator.log(loop.log({"loss": loss}), step=loop.state.global_step)`.
+        """
+        return self._events.log(logs)
 
     # ---- the handler interface of loops that only know epochs and batches ----
 

@@ -87,7 +87,11 @@ class PrometheusSink:
     def _write(self) -> None:
         self._next_s = time.monotonic() + self.every_s
         path = self.path.with_suffix(f".rank{self._rank}.prom") if self._rank else self.path
-        text = "".join(_lines(name, value, self._rank) for name, value in sorted(self._values.items()))
+        # Of two names that become one the first counts: node exporter refuses a file that has a metric twice
+        texts = {
+            _name(name, metric_of(name)): (name, value) for name, value in sorted(self._values.items(), reverse=True)
+        }
+        text = "".join(_lines(known, *named, self._rank) for known, named in reversed(texts.items()))
         try:
             replace_file(path, text.encode())
             self._problem = None
@@ -95,9 +99,9 @@ class PrometheusSink:
             self._problem = f"Prometheus: {path}: {error.strerror or error}"
 
 
-def _lines(name: str, value: float, rank: int) -> str:
+def _lines(known: str, name: str, value: float, rank: int) -> str:
     metric = metric_of(name)
-    known, kind = _name(name, metric), "counter" if metric.kind == FLOW else "gauge"
+    kind = "counter" if metric.kind == FLOW else "gauge"
     meaning = "Optimizer steps done." if name == "step" else metric.meaning
     help_text = meaning.replace("\\", "\\\\").replace("\n", " ")
     return f'# HELP {known} {help_text}\n# TYPE {known} {kind}\n{known}{{rank="{rank}"}} {value!r}\n'

@@ -5,14 +5,37 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from forgather_mem.errors import did_you_mean
+from forgather_mem.telemetry.events import PHASES
 from forgather_mem.telemetry.metrics import FLOW, GAUGE, Metric, check_name, metric_of
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Sample
 
-# The device's peak if there is a device, else the host's; the second host name counts if it rises.
-DEFAULT_KEYS: Mapping[str, Sequence[str]] = {"peak_gib": ("host/rss_bytes", "host/rss_peak_bytes")}
-DEFAULT_DEVICE_KEYS: Mapping[str, Sequence[str]] = {"peak_gib": ("device/step_peak_bytes",)}
+_Keys = Mapping[str, Sequence[str]]
+_TENSORS: _Keys = {
+    f"tensors_{part}_gib": (f"tensors/{part}_bytes",) for part in ("parameters", "gradients", "optimizer", "buffers")
+}
+# By group, keys on the host and those that replace them when there is a device. The second host name of the peak counts
+# if it rises.
+_GROUPS: Mapping[str, tuple[_Keys, _Keys]] = {
+    "peak": (
+        {"peak_gib": ("host/rss_bytes", "host/rss_peak_bytes")},
+        {"peak_gib": ("device/step_peak_bytes",)},
+    ),
+    "headroom": (
+        {"headroom_gib": ("host/available_bytes",)},
+        {"headroom_gib": ("device/headroom_bytes",)},
+    ),
+    "phases": (
+        {f"phase_{phase}_gib": (f"phase/host/{phase}_peak_bytes",) for phase in PHASES},
+        {f"phase_{phase}_gib": (f"phase/device/{phase}_peak_bytes",) for phase in PHASES},
+    ),
+    "tensors": (_TENSORS, _TENSORS),
+}
+GROUPS = tuple(_GROUPS)[1:]
+"""What `also` may name."""
 _DEVICE_NAME = "device/step_peak_bytes"
+_LOWEST = ("host/available_bytes", "device/headroom_bytes")  # the least of these is what matters
 
 
 class TrainerLogSink:
@@ -20,12 +43,15 @@ class TrainerLogSink:
 
     It prints and sends nothing itself: the code that writes the log line calls `log_values(step)` and adds the result.
     A gauge returns its highest value since the last line (headroom its lowest), a flow its sum, a total its last value;
-    in GiB, ms, per cent or counts as in TensorBoard. A line without new samples repeats the last numbers.
+    in GiB, ms, per cent or counts as in TensorBoard. A line without new samples repeats the last numbers, but for the
+    peak of a phase, which a line has only if the phase has been since the last one.
 
     Args:
         prefix: Prefix of every key.
         keys: Maps a key to a sample name, or to several of one unit that are combined. Default: `peak_gib`, the
             device's peak since the last line, or the host's if there is no device.
+        also: Groups of keys beside these, as far as a probe reads them: "headroom" (`headroom_gib`, of the device or
+            the host), "phases" (`phase_forward_gib`, ...) and "tensors" (`tensors_optimizer_gib`, ...).
 
     >>> sink = TrainerLogSink(keys={"rss_gib": "host/rss_bytes"})
     >>> sink.write(Sample(event="step_end", step=1, epoch=None, time_s=0.0, values={"host/rss_bytes": 2.0**31}))
@@ -33,30 +59,33 @@ class TrainerLogSink:
     {'mem_rss_gib': 2.0}
 
     Raises:
-        ValueError: for an empty prefix (the key could be the trainer's own), a misspelt sample name, or names
-            of several units under one key.
+        ValueError: for an empty prefix (the key could be the trainer's own), a misspelt sample name, names of several
+            units under one key, or an unknown group.
     """
 
-    def __init__(self, prefix: str = "mem_", keys: Mapping[str, str | Sequence[str]] | None = None) -> None:
+    def __init__(
+        self,
+        prefix: str = "mem_",
+        keys: Mapping[str, str | Sequence[str]] | None = None,
+        also: Sequence[str] = (),
+    ) -> None:
         if not prefix or not isinstance(prefix, str):
             raise ValueError(
                 f"TrainerLogSink(prefix={prefix!r}): give a prefix, else a key may be one of the trainer's own"
             )
         self.prefix = prefix
         self.keys = None if keys is None else {key: _checked(key, names) for key, names in keys.items()}
-        self._windows = _windows(self.keys or DEFAULT_KEYS)
-        self._device_seen = False
+        self.also = check_groups("TrainerLogSink", also, GROUPS)
+        self._begin(device_seen=False)
 
     def begin(self, run: RunInfo) -> None:
         """A training begins: there are no values yet."""
-        self._windows = _windows(self.keys or DEFAULT_KEYS)
-        self._device_seen = False
+        self._begin(device_seen=False)
 
     def write(self, sample: Sample) -> None:
         """Take a sample into the next line."""
-        if self.keys is None and not self._device_seen and _DEVICE_NAME in sample.values:
-            self._device_seen = True
-            self._windows = _windows(DEFAULT_DEVICE_KEYS)
+        if not self._device_seen and _DEVICE_NAME in sample.values:
+            self._begin(device_seen=True)
         for windows in self._windows.values():
             for window in windows:
                 value = sample.values.get(window.metric.name)
@@ -73,17 +102,24 @@ class TrainerLogSink:
         for key, windows in self._windows.items():
             numbers = [number for window in windows if (number := window.close()) is not None]
             if numbers:
-                line[self.prefix + key] = min(numbers) if windows[0].metric.running == "min" else max(numbers)
+                line[self.prefix + key] = min(numbers) if windows[0].takes_lowest else max(numbers)
         return line
+
+    def _begin(self, device_seen: bool) -> None:
+        self._device_seen = device_seen
+        groups = [*(["peak"] if self.keys is None else []), *self.also]
+        keys = {key: names for group in groups for key, names in _GROUPS[group][device_seen].items()}
+        self._windows = _windows({**keys, **(self.keys or {})})
 
 
 class _Window:
     """One sample name between two log lines."""
 
-    __slots__ = ("_best", "_last", "_sum", "metric")
+    __slots__ = ("_best", "_last", "_sum", "metric", "takes_lowest")
 
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
+        self.takes_lowest = metric.running == "min" or metric.name in _LOWEST
         self._best: float | None = None
         self._last: float | None = None
         self._sum = 0.0
@@ -95,7 +131,7 @@ class _Window:
         if metric.kind == FLOW:
             self._sum += value
         elif metric.kind == GAUGE:
-            if metric.running == "min":
+            if self.takes_lowest:
                 self._best = value if self._best is None else min(self._best, value)
             elif metric.running != "max" or (self._last is not None and value > self._last):
                 # The run's maximum is meaningful for this window only if it rises in it.
@@ -113,7 +149,24 @@ class _Window:
         else:
             number = self._last
         self._best, self._sum = None, 0.0
+        if self.metric.name.startswith("phase/"):
+            self._last = None  # repeated, it would be the peak of a phase that has not been
         return None if number is None else float(number * self.metric.factor)
+
+
+def check_groups(owner: str, also: Sequence[str], groups: Sequence[str]) -> tuple[str, ...]:
+    """These groups, if all are known.
+
+    Raises:
+        ValueError: naming `owner`, for anything else.
+    """
+    if isinstance(also, str) or not isinstance(also, Sequence):
+        raise ValueError(f"{owner}(also={also!r}): give a list of {', '.join(groups)}")
+    for group in also:
+        if group not in groups:
+            hint = did_you_mean(str(group), groups)
+            raise ValueError(f"{owner}(also={also!r}): it may name {', '.join(groups)}" + (f"; {hint}" if hint else ""))
+    return tuple(also)
 
 
 def _checked(key: str, names: str | Sequence[str]) -> tuple[str, ...]:

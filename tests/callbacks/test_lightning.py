@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gc
 import io
 import json
@@ -19,6 +20,7 @@ from forgather_mem.callbacks import (
     JsonLogger,
     MemoryCallback,
     OOMReporter,
+    PeakMemory,
     ProgressCallback,
     ScheduledGarbageCollector,
     TBLogger,
@@ -33,6 +35,8 @@ from tests.loops.test_training_loop import Order
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     lightning = pytest.importorskip("lightning", reason="the lightning extra is not installed")
+    from lightning.pytorch.loggers import CSVLogger
+
     from forgather_mem.callbacks.lightning import LightningCallbacks
 
 pytestmark = [
@@ -140,6 +144,27 @@ def test_the_loggers_get_losses_rates_and_metrics(tmp_path: Path) -> None:
     ]
     assert "step 3/-1" not in progress.getvalue()
     assert re.search(r"step 6 +epoch 1.50 +loss \d", progress.getvalue())
+
+
+def test_what_sinks_add_to_a_line_is_in_the_lines_of_lightnings_loggers(tmp_path: Path) -> None:
+    kept, csv_logger = Logs(), CSVLogger(tmp_path, name="", version="", flush_logs_every_n_steps=1)
+    peak = PeakMemory(also=["phases"], strict=True)
+    fit(tmp_path, [kept, peak], validate=True, max_epochs=2, log_every_n_steps=3, logger=csv_logger)
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        rows = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
+    of_steps = [row for row in rows if "rows" in row]
+    lines = dict(kept.logs)
+    assert [int(row["step"]) for row in of_steps] == [2, 5], "of Lightning's own line, which counts from 0"
+    for row, step in zip(of_steps, (3, 6), strict=True):
+        ours = {name: value for name, value in lines[step].items() if name.startswith("mem_")}
+        assert (
+            {name for name in row if name.startswith("mem_")} == set(ours) >= {"mem_peak_gib", "mem_phase_forward_gib"}
+        )
+        for name, value in ours.items():
+            assert float(row[name]) == pytest.approx(value)
+    of_validation = [row for row in rows if "mem_peak_gib" in row and "rows" not in row]
+    assert [int(row["step"]) for row in of_validation] == [4, 8]
+    assert [int(row["step"]) for row in rows] == sorted(int(row["step"]) for row in rows)
 
 
 @pytest.mark.usefixtures("nothing_frozen")

@@ -120,3 +120,24 @@ def test_a_prefix_of_ones_own_stands_before_the_key(tmp_path: Path) -> None:
     service = Service()
     make_trainer(tmp_path, [service, PeakMemory(prefix="gpu/", strict=True)], max_steps=2).train()
     assert all("gpu/peak_gib" in line for line in service.lines)
+
+
+def test_on_request_a_line_has_headroom_phases_and_tensors(tmp_path: Path) -> None:
+    service = Service()
+    peak = PeakMemory(also=["headroom", "phases", "tensors"], strict=True)
+    trainer = make_trainer(tmp_path, [service, peak], eval_strategy="steps", eval_steps=6)
+    trainer.train()
+    first, *_ = service.lines
+    weights = sum(parameter.nbytes for parameter in trainer.model.parameters())
+    assert first["mem_tensors_parameters_gib"] * GIB == pytest.approx(weights)
+    assert first["mem_tensors_optimizer_gib"] * GIB >= 2 * weights
+    assert first["mem_headroom_gib"] > 0
+    for phase in ("data", "forward", "backward", "optimizer"):
+        assert first[f"mem_phase_{phase}_gib"] == pytest.approx(first[KEY], rel=0.2)
+    assert "mem_phase_evaluate_gib" not in first
+    assert "mem_phase_evaluate_gib" in service.lines[-1], "with the line after the evaluation"
+
+
+def test_what_else_it_may_add_is_named() -> None:
+    with pytest.raises(ValueError, match=r"PeakMemory\(also=\['verdikt'\]\).*did you mean 'verdict'"):
+        PeakMemory(also=["verdikt"])

@@ -11,7 +11,13 @@ import pytest
 import torch
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 
-from forgather_mem.callbacks import JsonMemoryLogger, MemoryCallback, ScheduledGarbageCollector, SimpleGarbageCollector
+from forgather_mem.callbacks import (
+    JsonMemoryLogger,
+    MemoryCallback,
+    PeakMemory,
+    ScheduledGarbageCollector,
+    SimpleGarbageCollector,
+)
 from forgather_mem.loops.training_loop import TrainingLoop
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.events import EVENTS
@@ -205,3 +211,13 @@ def test_using_a_part_outside_a_training_says_what_to_do() -> None:
         pass
     with loop.train(), pytest.raises(RuntimeError, match="a training is running already"), loop.train():
         pass
+
+
+def test_log_returns_the_line_with_what_our_callbacks_add() -> None:
+    loop = TrainingLoop(callbacks=[PeakMemory(strict=True)])
+    with loop.train(), loop.epoch():
+        with loop.step():
+            pass
+        line = loop.log({"loss": 1.0})
+    assert set(line) == {"loss", "mem_peak_gib", "epoch"}
+    assert loop.state.log_history == [{**line, "step": 1}]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from forgather_mem.sinks import PrometheusSink
+from forgather_mem.telemetry.metrics import every_metric
 from forgather_mem.telemetry.records import Sample
 
 LINE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)\{rank="(\d+)"\} ([-+.0-9eE]+)')
@@ -59,6 +60,29 @@ def test_each_metric_has_type_help_and_its_last_value_and_what_is_added_is_a_cou
     assert (
         "# HELP forgather_mem_host_rss_bytes Resident memory of this process" in (tmp_path / "train.prom").read_text()
     )
+
+
+def test_the_parser_of_prometheus_reads_every_metric_of_the_table_and_names_of_ones_own(tmp_path: Path) -> None:
+    parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_client is not installed")
+    path = tmp_path / "train.prom"
+    sink = PrometheusSink(path, every_s=0.001)
+    sink.begin(run(rank=0))
+    rows = list(every_metric())
+    own = {"mine/a-b": 1.5, "mine/a_b": 2.5, "gr\u00f6\u00dfe": 1e300, "mine/2\n{x}": -0.0}
+    values = {row.name: index + 0.5 for index, row in enumerate(rows)} | own
+    sink.write(Sample(event="step_end", step=3, epoch=None, time_s=0.0, values=values))
+    sink.end(run())
+    families = list(parser.text_string_to_metric_families(path.read_text()))
+    names = [family.name for family in families]
+    assert len(set(names)) == len(names), "node exporter refuses a file with a metric twice"
+    assert all(family.documentation and family.type in ("gauge", "counter") for family in families)
+    found = {one.name: one.value for family in families for one in family.samples}
+    assert [one.labels for family in families for one in family.samples] == [{"rank": "0"}] * len(found)
+    assert len(found) == len(rows) + 1 + 3
+    assert found["forgather_mem_host_rss_bytes"] == 0.5
+    assert found["forgather_mem_mine_a_b"] == 1.5
+    assert path.stat().st_mode & 0o444 == 0o444, "node exporter runs as another user"
+    assert [file.name for file in tmp_path.iterdir()] == ["train.prom"]
 
 
 def test_it_is_written_with_the_first_record_and_then_only_after_its_seconds(tmp_path: Path) -> None:

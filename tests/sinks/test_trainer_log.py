@@ -93,3 +93,42 @@ def test_wrong_keys_are_refused_at_once() -> None:
         TrainerLogSink(keys={"both": ["host/rss_bytes", "gc/pause_s"]})
     with pytest.raises(ValueError, match="give a prefix"):
         TrainerLogSink(prefix="")
+
+
+def test_groups_add_headroom_the_peaks_of_phases_and_the_tensors() -> None:
+    sink = TrainerLogSink(also=["headroom", "phases", "tensors"])
+    sink.begin(PlainRun())
+    feed(sink, host__rss_bytes=2 * GIB, host__available_bytes=9 * GIB, tensors__optimizer_bytes=GIB)
+    feed(sink, host__rss_bytes=2 * GIB, host__available_bytes=5 * GIB, phase__host__forward_peak_bytes=3 * GIB)
+    feed(sink, host__rss_bytes=2 * GIB, host__available_bytes=7 * GIB, phase__host__forward_peak_bytes=2 * GIB)
+    assert sink.log_values(3) == {
+        "mem_peak_gib": 2.0,
+        "mem_headroom_gib": 5.0,
+        "mem_phase_forward_gib": 3.0,
+        "mem_tensors_optimizer_gib": 1.0,
+    }
+    line = sink.log_values(3)
+    assert "mem_phase_forward_gib" not in line, "there was no forward pass since the last line"
+    assert line["mem_tensors_optimizer_gib"] == 1.0
+
+
+def test_with_a_device_the_groups_are_its_own() -> None:
+    sink = TrainerLogSink(keys={"rss_gib": "host/rss_bytes"}, also=["headroom", "phases"])
+    sink.begin(PlainRun(device=0))
+    feed(
+        sink,
+        host__rss_bytes=GIB,
+        host__available_bytes=9 * GIB,
+        phase__host__save_peak_bytes=8 * GIB,
+        device__step_peak_bytes=2 * GIB,
+        device__headroom_bytes=3 * GIB,
+        phase__device__save_peak_bytes=4 * GIB,
+    )
+    assert sink.log_values(1) == {"mem_rss_gib": 1.0, "mem_headroom_gib": 3.0, "mem_phase_save_gib": 4.0}
+
+
+def test_an_unknown_group_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match=r"it may name headroom, phases, tensors; did you mean 'phases'"):
+        TrainerLogSink(also=["phase"])
+    with pytest.raises(ValueError, match="give a list of headroom"):
+        TrainerLogSink(also="phases")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import tempfile
 from collections.abc import Callable
@@ -17,23 +18,34 @@ from forgather_mem.sinks import (
     Capture,
     ConsoleSink,
     JsonlSink,
+    OpenTelemetrySink,
     PrometheusSink,
     TensorBoardSink,
+    TrackerSummarySink,
     TrainerLogSink,
 )  # fmt: skip
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.testing import check_sink
 
+
+def open_telemetry() -> OpenTelemetrySink:
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    return OpenTelemetrySink(readers=[InMemoryMetricReader()])
+
+
 SINKS: dict[str, Callable[[], Any]] = {
     "black box": BlackBoxSink,
     "capture": Capture,
     "console": lambda: ConsoleSink(every_steps=1, stream=io.StringIO()),
     "JSON lines": JsonlSink,
+    **({"OpenTelemetry": open_telemetry} if importlib.util.find_spec("opentelemetry") else {}),
     "last words": LastWords,
     "Prometheus": lambda: PrometheusSink(f"{tempfile.mkdtemp()}/train.prom"),
     "TensorBoard": TensorBoardSink,
-    "trainer log": TrainerLogSink,
+    "tracker summary": TrackerSummarySink,
+    "trainer log": lambda: TrainerLogSink(also=["headroom", "phases", "tensors"]),
 }
 
 

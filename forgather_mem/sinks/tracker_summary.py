@@ -1,0 +1,168 @@
+"""Puts what came of a training into the summary of its run in W&B, MLflow, Comet and trackio."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from types import ModuleType
+
+from forgather_mem.system.forks import FORKS
+from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Finding, JsonData, Sample
+from forgather_mem.units import GIB, MIB
+
+_Summary = Mapping[str, float | str]
+_Put = Callable[[_Summary, Finding], object]
+
+
+class TrackerSummarySink:
+    """Writes a few numbers and words into the run of each tracker that the script has begun; it begins none itself.
+
+    | key | what |
+    |---|---|
+    | `mem_run_end` | "finished", "oom", "exception", "interrupted" |
+    | `mem_run_leak` | "no leak", "leak", "not enough data" |
+    | `mem_run_leak_mib_per_step` | of a leak |
+    | `mem_run_peak_gib`, `mem_run_peak_step`, `mem_run_peak_phase` | the peak of the device, or of the host |
+    | `mem_run_advice` | the first change to make, or what would still have fitted |
+    | `mem_run_report` | the report as text |
+
+    In W&B they are in the run's summary, in Comet under Other. In MLflow numbers are metrics and words are tags.
+    trackio has no summary: there they are an alert with the report, of level INFO, WARN for a leak, or ERROR.
+
+    A run that is over when the training ends, as the Trainer's callbacks for MLflow and trackio have it, gets them all
+    the same. Only rank 0 writes. A tracker that fails is logged once, and the others get theirs.
+
+    Args:
+        prefix: Prefix of every key.
+    """
+
+    def __init__(self, prefix: str = "mem_run_") -> None:
+        self.prefix = prefix
+        self._forget()
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for two sinks that would write the same."""
+        return "tracker summary", self.prefix
+
+    def begin(self, run: RunInfo) -> None:
+        """A training begins; a tracker's run may have begun before it."""
+        self._forget()
+        self._forks, self._writes = FORKS.number, run.rank == 0
+        self._look()
+
+    def write(self, sample: Sample) -> None:
+        """Records are the log lines' affair."""
+
+    def log_values(self, step: int) -> dict[str, float]:
+        """Nothing for the line; but whoever gets it has a run by now."""
+        self._look()
+        return {}
+
+    def tell(self, finding: Finding) -> None:
+        """The verdict closes a training."""
+        if finding.kind != "verdict" or self._forks != FORKS.number:
+            return
+        self._look()
+        summary = {**summary_of(finding.data.get("report") or {}), "report": finding.text}
+        named = {self.prefix + key: value for key, value in summary.items()}
+        for tracker, put in self._found.items():
+            self._guard.call(f"the summary in {tracker}", put, named, finding)
+
+    def end(self, run: RunInfo) -> None:
+        """The training is over: its trackers' runs are not held any longer."""
+        self._forget()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"prefix": self.prefix}
+
+    def __setstate__(self, kept: dict[str, str]) -> None:
+        self.prefix = kept["prefix"]
+        self._forget()
+
+    def _forget(self) -> None:
+        self._forks, self._writes = FORKS.number, False
+        self._guard = FailureGuard()
+        self._found: dict[str, _Put] = {}
+
+    def _look(self) -> None:
+        """Keep hold of the runs that are open: some end before the training does."""
+        for tracker, find in _TRACKERS.items() if self._writes and self._forks == FORKS.number else ():
+            module = sys.modules.get(tracker)  # never imported by us: the script uses it, or it does not
+            if module is None or getattr(module, "__file__", None) is None:  # a folder of that name, as W&B makes one
+                continue
+            put = self._guard.call(tracker, find, module)
+            if put is not None:
+                self._found[tracker] = put
+
+
+def summary_of(report: JsonData) -> dict[str, float | str]:
+    """The few numbers and words of a report (schema 1) by which runs are compared.
+
+    >>> peak = {"where": "host", "bytes": 2**31, "step": 7, "phase": "forward"}
+    >>> summary_of({"run": {"end": "finished"}, "leak": {"verdict": "no leak"}, "peaks": [peak]})
+    {'end': 'finished', 'leak': 'no leak', 'peak_gib': 2.0, 'peak_step': 7, 'peak_phase': 'forward'}
+    """
+    leak = report.get("leak") or {}
+    found: dict[str, float | str | None] = {
+        "end": (report.get("run") or {}).get("end"),
+        "leak": leak.get("verdict"),
+        "leak_mib_per_step": leak["bytes_per_step"] / MIB if leak.get("verdict") == "leak" else None,
+    }
+    peaks = report.get("peaks") or ()
+    peak = next((one for one in peaks if one["where"] != "host"), peaks[0] if peaks else None)
+    if peak is not None:  # of each place the peak of the run comes first
+        found |= {"peak_gib": peak["bytes"] / GIB, "peak_step": peak["step"], "peak_phase": peak["phase"]}
+    found["advice"] = next((change["text"] for change in report.get("advice") or ()), None)
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _in_wandb(wandb: ModuleType) -> _Put | None:
+    run = getattr(wandb, "run", None)
+    return None if run is None else lambda summary, finding: run.summary.update(dict(summary))
+
+
+def _in_mlflow(mlflow: ModuleType) -> _Put | None:
+    run = mlflow.active_run()
+    return None if run is None else functools.partial(_to_mlflow, mlflow, run.info.run_id)
+
+
+def _to_mlflow(mlflow: ModuleType, run_id: str, summary: _Summary, finding: Finding) -> None:
+    client = mlflow.MlflowClient()  # takes a run that has ended, too
+    for key, value in summary.items():
+        if isinstance(value, str):
+            client.set_tag(run_id, key, value)
+        else:
+            client.log_metric(run_id, key, value, step=finding.step)
+
+
+def _in_comet(comet_ml: ModuleType) -> _Put | None:
+    experiment = comet_ml.get_running_experiment()
+    return None if experiment is None else lambda summary, finding: experiment.log_others(dict(summary))
+
+
+def _in_trackio(trackio: ModuleType) -> _Put | None:
+    run = trackio.context_vars.current_run.get()
+
+    def put(summary: _Summary, finding: Finding) -> None:
+        words, levels = summary_of(finding.data.get("report") or {}), trackio.AlertLevel
+        if words.get("end") != "finished":
+            level = levels.ERROR
+        else:
+            level = levels.WARN if words.get("leak") == "leak" else levels.INFO
+        title = "Memory: " + ", ".join(str(words[word]) for word in ("end", "leak") if word in words)
+        lines = [f"{key}: {value}" for key, value in summary.items() if value != finding.text]
+        run.alert(title, "\n".join([*lines, "", finding.text]), level=level, step=finding.step)
+
+    return None if run is None else put
+
+
+_TRACKERS: Mapping[str, Callable[[ModuleType], _Put | None]] = {
+    "wandb": _in_wandb,
+    "mlflow": _in_mlflow,
+    "comet_ml": _in_comet,
+    "trackio": _in_trackio,
+}
