@@ -22,6 +22,7 @@ COMMANDS = {
     "run": RUNS,
     "plan": RUNS,
     "report": RUNS,
+    "live": RUNS,
     "compare": RUNS,
     "demo": RUNS,
     "ls": TEMPLATES,

@@ -1,0 +1,63 @@
+"""`forgather-mem live`: a running training in the terminal, and its report when it is over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import typer
+
+_EVERY_S = 0.5
+
+
+def live(
+    folder: Path = typer.Argument(
+        Path("."),
+        metavar="DIR",
+        show_default=False,
+        help="A run's folder, or a folder above it (then the newest run). Default: the current folder.",
+    ),
+    once: bool = typer.Option(False, "--once", help="Print how it is now, and end; as into a pipe or a file."),
+) -> None:
+    """Follow a running training: step, phase, memory and warnings; its report when it is over."""
+    from forgather_mem.reporting.live import running
+    from forgather_mem.reporting.run_dir import find_run, run_report
+    from forgather_mem.reporting.text import report_text
+
+    place = find_run(folder)
+    is_terminal = sys.stdout.isatty()
+    if running(place):
+        if once or not is_terminal:
+            print(_now(place))
+            return
+        _follow(place)
+    color = is_terminal and not os.environ.get("NO_COLOR")
+    print(report_text(run_report(place), _width(), color, every_suspect=True))
+
+
+def _follow(place: Path) -> None:
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(auto_refresh=False, transient=True) as view:
+        while text := _now(place):
+            view.update(Text(text, no_wrap=True), refresh=True)
+            time.sleep(_EVERY_S)
+
+
+def _now(place: Path) -> str:
+    """How it is now; nothing when it is over."""
+    from forgather_mem.reporting.live import ASCII_BLOCKS, BLOCKS, live_text, running
+
+    rings = running(place)
+    if not rings:
+        return ""
+    is_rich = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    return live_text(rings, time.time(), _width(), BLOCKS if is_rich else ASCII_BLOCKS)
+
+
+def _width() -> int:
+    return max(40, shutil.get_terminal_size().columns if sys.stdout.isatty() else 80)

@@ -1,0 +1,103 @@
+"""A running training in a few lines, from its black boxes, which tell of each step and phase.
+
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from forgather_mem.errors import escape_controls
+from forgather_mem.formats.ring import Ring, read_ring, ring_files
+from forgather_mem.reporting.table import format_time
+from forgather_mem.system.process_start import is_process_running
+from forgather_mem.units import GIB, format_bytes, format_duration
+
+BLOCKS = "".join(map(chr, range(0x2581, 0x2589)))
+"""From the lowest to the highest, for a curve; a terminal without them takes `ASCII_BLOCKS`."""
+ASCII_BLOCKS = "_.-=+*%#"
+_MAX_RANKS, _MAX_FINDINGS, _LABEL = 8, 3, 10
+# Of each place: label, what it has now, its peak, what is left
+_PLACES = (
+    ("host", "host/rss_bytes", "host/rss_peak_bytes", "host/available_bytes"),
+    ("GPU", "device/allocated_bytes", "device/step_peak_bytes", "device/headroom_bytes"),
+    ("workers", "workers/pss_bytes", "", ""),
+)
+
+
+def running(folder: Path) -> dict[int, Ring]:
+    """The black boxes of a run's ranks that have not ended, by rank; empty when it is over, or has none."""
+    found = {}
+    for rank, path in ring_files(folder).items():
+        with contextlib.suppress(OSError, ValueError):  # just being made
+            ring = read_ring(path)
+            if ring.state.end == "running" and _is_alive(ring):
+                found[rank] = ring
+    return found
+
+
+def live_text(rings: Mapping[int, Ring], now_s: float, width: int = 80, blocks: str = BLOCKS) -> str:
+    """The run now: step and phase, memory with its curve over the last 512 records, and what was found last.
+
+    Args:
+        rings: Of its ranks, one at least.
+        now_s: Seconds since 1970.
+        width: Number of columns.
+        blocks: The characters of a curve, the lowest first.
+    """
+    ring = rings[min(rings)]
+    state, script = ring.state, os.path.basename(str(ring.header.get("script") or "")) or "training"
+    ago = format_duration(max(0.0, now_s - state.time_s))
+    head = f"== forgather-mem live == {script} == {format_time(state.step, state.phase)}, {ago} ago "
+    lines = [head.ljust(width, "="), *_memory(ring, width, blocks)]
+    times = [sample.values["step/time_s"] for sample in ring.samples if "step/time_s" in sample.values]
+    if times:
+        lines.append(f"{'speed':<{_LABEL}}{format_duration(sorted(times)[len(times) // 2])} a step")
+    if len(rings) > 1:
+        lines += [_rank_line(number, one) for number, one in sorted(rings.items())[:_MAX_RANKS]]
+    for finding in [finding for finding in ring.findings if finding.kind != "settings"][-_MAX_FINDINGS:]:
+        lines.append(f"{f'step {finding.step:,}':<{_LABEL}} {finding.text.partition(chr(10))[0]}")
+    return "\n".join(escape_controls(line)[:width] for line in lines)
+
+
+def _memory(ring: Ring, width: int, blocks: str) -> Iterator[str]:
+    """A line for each place of which there are readings: now, the peak, what is left, and the curve."""
+    for label, used, peak, left in _PLACES:
+        sizes = [sample.values[used] for sample in ring.samples if used in sample.values]
+        if not sizes:
+            continue
+        text = f"{label:<{_LABEL}}{format_bytes(sizes[-1])}"
+        peaks = [sample.values[peak] for sample in ring.samples if peak in sample.values]
+        if peaks:
+            text += f", peak {format_bytes(max(peaks))}"
+        rooms = [sample.values[left] for sample in ring.samples if left in sample.values]
+        if rooms:
+            text += f", {format_bytes(rooms[-1])} left"
+        yield f"{text:<50}  {_curve(sizes, max(10, width - 52), blocks)}".rstrip()
+
+
+def _rank_line(rank: int, ring: Ring) -> str:
+    values = ring.samples[-1].values if ring.samples else {}
+    sizes = [f"{label} {values[used] / GIB:,.2f} GiB" for label, used, *_ in _PLACES if used in values]
+    return f"{f'rank {rank}':<{_LABEL}}{', '.join([format_time(ring.state.step, ring.state.phase), *sizes])}"
+
+
+def _curve(sizes: Sequence[float], width: int, blocks: str) -> str:
+    """The highest of each stretch, from the lowest to the highest of all; flat where they differ by under 1 %."""
+    num = min(width, len(sizes))
+    tops = [max(sizes[len(sizes) * at // num : len(sizes) * (at + 1) // num]) for at in range(num)]
+    low, high = min(tops), max(tops)
+    if high - low < 0.01 * high:
+        return blocks[0] * num
+    return "".join(blocks[min(len(blocks) - 1, int((top - low) / (high - low) * len(blocks)))] for top in tops)
+
+
+def _is_alive(ring: Ring) -> bool:
+    """Whether its process may still be there: where this machine can't know, it is."""
+    pid, host = ring.header.get("pid"), ring.header.get("host")
+    if not (isinstance(pid, int) and isinstance(host, str)):
+        return True
+    return is_process_running(pid, host, str(ring.header.get("process") or "")) is not False
