@@ -1,4 +1,4 @@
-"""Plans of 33 small trainings, compared with what the tensors of the same trainings really take.
+"""Plans of 36 small trainings, compared with what the tensors of the same trainings really take.
 
     python benchmarks/plan.py [--only NAME] [--markdown benchmarks/results/plan.md]
 
@@ -26,6 +26,8 @@ from typing import Any
 
 import torch
 import transformers
+from accelerate.state import AcceleratorState, DistributedType
+from accelerate.utils import FullyShardedDataParallelPlugin
 from torch import distributed
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.fsdp import fully_shard
@@ -161,6 +163,7 @@ class Case:
     eval_rows: int = 0  # of a set that is evaluated after the second step
     keeps: str = "logits"  # until its end; or their "argmax", or "loss"
     ranks: int = 1
+    sharding: dict[str, Any] = field(default_factory=dict)  # arguments of FSDP
     loop: str = ""  # "ddp" or "fsdp": a plain loop, on as many ranks
 
 
@@ -202,6 +205,10 @@ CASES = (
     Case("vit evaluation, saving", vit, 2, eval_rows=256, arguments={"save_strategy": "steps", "save_steps": 2}),
     Case("llama, 2 ranks", llama, 4, ranks=2),
     Case("bert, 2 ranks, evaluation", bert, 4, ragged=True, ranks=2, eval_rows=208),
+    Case("llama, 2 ranks, FSDP", llama, 4, ranks=2, sharding={"fsdp": True}),
+    Case("llama short, 2 ranks, FSDP", llama, 2, 16, ranks=2, sharding={"fsdp": True}),
+    Case("llama bf16, 2 ranks, FSDP checkpointing", llama, 4, ranks=2, arguments={"bf16": True},
+         sharding={"fsdp": True, "fsdp_config": {"activation_checkpointing": True}}),
     Case("llama loop, 2 ranks, ddp", llama, 4, ranks=2, loop="ddp"),
     Case("llama loop, 2 ranks, fully_shard", llama, 4, ranks=2, loop="fsdp"),
 )  # fmt: skip
@@ -285,16 +292,27 @@ def on_a_rank(case: Case, rank: int, port: int, told: Any) -> None:
                 for _ in range(3):
                     step(batch)
         else:
-            trainer = trainer_of(case, Path(folder))
+            trainer = trainer_of(replace(case, arguments={**case.arguments, **case.sharding}), Path(folder))
+            if case.sharding:
+                shard_on_the_host(trainer)
             with Counted(trainer.model) as counted:
                 trainer.train()
     told.put(counted.peak_bytes)
 
 
+def shard_on_the_host(trainer: transformers.Trainer) -> None:
+    """Let accelerate do on the host what it does with ranks on accelerators alone."""
+    plugin = FullyShardedDataParallelPlugin(**trainer.args.fsdp_plugin_args)
+    if trainer.accelerator.mixed_precision != "no":
+        plugin.set_mixed_precision(trainer.accelerator.mixed_precision)
+    AcceleratorState._shared_state.update(distributed_type=DistributedType.FSDP, fsdp_plugin=plugin)
+    trainer.is_fsdp_enabled = True
+
+
 def planned(case: Case, folder: Path) -> Plan:
     """The plan of a case of several ranks."""
     if not case.loop:
-        return forgather_mem.plan(trainer_of(case, folder), ranks=case.ranks)
+        return forgather_mem.plan(trainer_of(case, folder), ranks=case.ranks, **case.sharding)
     distributed.init_process_group("fake", rank=0, world_size=case.ranks, store=FakeStore())
     return forgather_mem.plan(*loop_of(case))
 

@@ -24,7 +24,7 @@ _ARGUMENTS, _TRAINER, _MODELS = "transformers.training_args", "transformers.trai
 
 def meetings() -> dict[str, Callable[[], object]]:
     """What is to be done once the script has imported a module, by its name."""
-    found: dict[str, Callable[[], object]] = {_ARGUMENTS: _allow_half_precision, _TRAINER: _plan_instead}
+    found: dict[str, Callable[[], object]] = {_ARGUMENTS: _allow_what_devices_do, _TRAINER: _plan_instead}
     if _request()["meta"]:
         found[_MODELS] = _leave_weights_unread
     return found
@@ -88,8 +88,8 @@ def _plan_and_tell(trainer: Any) -> None:
     sys.stderr.write(text + "\n")
 
 
-def _allow_half_precision() -> None:
-    """Let arguments ask for what only an accelerator can do. float16 has the sizes of bfloat16, which the host has."""
+def _allow_what_devices_do() -> None:
+    """Let arguments ask for what only accelerators can do: float16, which has the sizes of bfloat16, and FSDP."""
     module = sys.modules[_ARGUMENTS]
     check = module.TrainingArguments.__post_init__
 
@@ -98,6 +98,8 @@ def _allow_half_precision() -> None:
             arguments.fp16, arguments.bf16 = False, True  # type: ignore[attr-defined]
         arguments.tf32 = None  # type: ignore[attr-defined]
         check(arguments)
+        if getattr(arguments, "fsdp_plugin_args", None):
+            arguments.fsdp = None  # type: ignore[attr-defined]  # which a Trainer refuses in one process
 
     module.is_torch_bf16_gpu_available = lambda: True  # type: ignore[attr-defined]
     module.TrainingArguments.__post_init__ = checked

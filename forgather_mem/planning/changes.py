@@ -39,6 +39,8 @@ def apply_changes(trainer: Trainer, changes: Mapping[str, object]) -> None:
         else:
             kind = type(getattr(trainer.args, name))
             object.__setattr__(trainer.args, name, kind(value) if name == "optim" else value)
+    if "fsdp" in changes and hasattr(trainer.args, "_process_fsdp_args"):
+        trainer.args.fsdp_plugin_args = trainer.args._process_fsdp_args()
     if changes.get("bf16"):
         trainer.accelerator.native_amp = True
         trainer.accelerator.state._mixed_precision = "bf16"
@@ -51,9 +53,8 @@ def train_on_the_host(trainer: Trainer) -> None:
         PlanError: where several processes train together.
     """
     arguments, accelerator = trainer.args, trainer.accelerator
-    for attribute, what in (("is_deepspeed_enabled", "DeepSpeed"), ("is_fsdp_enabled", "FSDP")):
-        if getattr(trainer, attribute, False):
-            raise PlanError(f"{what} is not planned in a Trainer: plan the training of one process without it")
+    if getattr(trainer, "is_deepspeed_enabled", False):
+        raise PlanError("DeepSpeed is not planned in a Trainer: plan the training of one process without it")
     if arguments.world_size > 1:
         raise PlanError(f"{arguments.world_size} processes train together: plan the training of one")
     arguments.__dict__["_setup_devices"] = accelerator.state.device = torch.device("cpu")

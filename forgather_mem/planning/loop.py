@@ -9,7 +9,7 @@ import torch
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Batch, Wanted, resized, shape_of
 from forgather_mem.planning.changes import step_as_on_a_device, step_whatever_the_scaler_finds
-from forgather_mem.planning.model import Emptied
+from forgather_mem.planning.model import empty
 from forgather_mem.planning.phases import tell_phases
 from forgather_mem.planning.pretending import Pretending, tensors_among
 from forgather_mem.planning.ranks import prepare_ranks
@@ -34,12 +34,9 @@ def plan_of_loop(
     if wanted.on_device:
         step_as_on_a_device()
     log = StorageLog()
-    mode = Pretending(log)
-    emptied = Emptied(mode, log)
-    emptied.model(model)
+    mode = Pretending(log, wanted.on_device)
+    empty(model, optimizer, mode, log)
     prepare_ranks(model, mode)
-    if optimizer is not None:
-        emptied.optimizer(optimizer)
     batch = resized(batch, wanted.shape.rows, wanted.shape.length)
     for tensor in tensors_among(batch):
         log.saw(tensor, "batch")

@@ -14,15 +14,28 @@ from forgather_mem.planning.ranks import empty_shards, like_shard
 from forgather_mem.planning.storage_log import StorageLog
 
 
-class Emptied:
-    """Parameters by tensors of the same size without values; what shares memory shares it still.
+def empty(model: nn.Module, optimizer: torch.optim.Optimizer | None, mode: Pretending, log: StorageLog) -> None:
+    """Put tensors of the same size without values in place of all weights; what shares memory shares it still.
 
     Buffers on the host keep their values: models ask for them (positions, masks), and they are small.
 
     Args:
+        model: The model.
+        optimizer: Given the emptied parameters; its state, if it has one already, loses its values, too.
         mode: Makes tensors without values.
-        log: Told of each, as "parameters".
+        log: Told of each parameter and state.
+
+    Raises:
+        PlanError: if a parameter is of a kind that can't be planned.
     """
+    emptied = _Emptied(mode, log)  # nothing holds it: where a model is sharded later its weights go
+    emptied.model(model)
+    if optimizer is not None:
+        emptied.optimizer(optimizer)
+
+
+class _Emptied:
+    """Old parameters and new ones."""
 
     def __init__(self, mode: Pretending, log: StorageLog) -> None:
         self._mode, self._log = mode, log
@@ -32,14 +45,9 @@ class Emptied:
         self._shared: Counter[int] = Counter()  # tensors in a storage
 
     def model(self, model: nn.Module) -> None:
-        """Empty all parameters of this model.
-
-        Raises:
-            PlanError: if one of them is of a kind that can't be planned.
-        """
         with torch.no_grad():
-            for whole, empty in empty_shards(model, self._mode.unknown):
-                self._is_now(whole, empty)
+            for whole, shard in empty_shards(model, self._mode.unknown):
+                self._is_now(whole, shard)
         for name, parameter in model.named_parameters():
             if id(parameter) not in self._new:
                 _check_kind(name, parameter)
@@ -55,7 +63,6 @@ class Emptied:
                         self._log.saw(new, "parameters")
 
     def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Give an optimizer the emptied parameters, and state without values if it has one already."""
         with torch.no_grad():
             for group in optimizer.param_groups:
                 group["params"] = [self._new.get(id(parameter), parameter) for parameter in group["params"]]

@@ -16,7 +16,6 @@ from forgather_mem.planning.storage_log import StorageLog
 
 def tell_phases(log: StorageLog, model: torch.nn.Module) -> None:
     """The model's call begins "forward", `backward()` "backward"; after that it is "optimizer" until the next call."""
-    parameters = list(model.parameters())
 
     def forward(_: object, args: Sequence[object], keywords: Mapping[str, object]) -> None:
         if log.phase not in ("backward", "evaluate"):  # a whole model may be checkpointed
@@ -26,7 +25,7 @@ def tell_phases(log: StorageLog, model: torch.nn.Module) -> None:
                 log.saw(tensor, "batch")
 
     def saw_gradients() -> None:
-        for parameter in parameters:
+        for parameter in model.parameters():  # which may be sharded later
             if parameter.grad is not None:
                 log.saw(parameter.grad, "gradients")
 

@@ -10,7 +10,7 @@ import functools
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -20,19 +20,24 @@ from forgather_mem.planning.storage_log import StorageLog
 
 # More is not computed, so that planning a large batch takes no memory
 _MOST_COMPUTED_BYTES = 2**24
+_GATHERING, _SCATTERING = "fsdp.all_gather_copy_in.default", "c10d._reduce_scatter_base_.default"
 _INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
 
 
 class Pretending(TorchDispatchMode):
     """Inside it, operations on unknown tensors compute nothing; the log is told of each result.
 
-    Attributes:
+    Args:
         log: Where storages are noted.
+        on_device: Whether collectives are those of a device.
+
+    Attributes:
+        log: The same.
     """
 
-    def __init__(self, log: StorageLog) -> None:
+    def __init__(self, log: StorageLog, on_device: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.log = log
+        self.log, self._on_device = log, on_device
         self._fake = FakeTensorMode()
         self._overwritten: set[int] = set()  # storages alive, with values in which unknown ones were written
 
@@ -66,19 +71,25 @@ class Pretending(TorchDispatchMode):
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # what it is made of comes here
         given = list(tensors_among((args, keywords)))
-        # Asks a tensor for its device; or is part of how torch finds out what will be spread over ranks
-        if func.namespace == "prim" or any(
-            getattr(tensor, "fake_mode", self._fake) is not self._fake for tensor in given
-        ):
+        if func.namespace == "prim" or not all(map(self._is_own, given)):  # the former asks a tensor for its device
             return func(*args, **keywords)
+        if str(func) == _GATHERING:  # views, which its schema does not say
+            output, count, rank = cast(tuple[torch.Tensor, int, int], (args[1], *args[3:5]))
+            return output.narrow(0, count * rank, count), output
+        if str(func) == _SCATTERING and not self._on_device:
+            self.log.saw(self.unknown(given[1]))  # gloo works on a copy
         if any(self._is_unknown(tensor) for tensor in given):
             result = self._pretend(func, args, keywords)
         else:
             result = self._compute(func, args, keywords)
         for tensor in tensors_among(result):
-            if not tensor.is_meta:  # torch asks for a size only
+            if not tensor.is_meta and self._is_own(tensor):  # else torch asks for a size only
                 self.log.saw(tensor)
         return result
+
+    def _is_own(self, tensor: torch.Tensor) -> bool:
+        """Not one of those with which torch finds out what will be spread over ranks."""
+        return getattr(tensor, "fake_mode", self._fake) is self._fake
 
     def _is_unknown(self, tensor: torch.Tensor) -> bool:
         return isinstance(tensor, FakeTensor) or self._is_overwritten(tensor)

@@ -9,10 +9,13 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed import fsdp
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -20,6 +23,9 @@ from forgather_mem.errors import PlanError
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.units import MIB
+
+if TYPE_CHECKING:
+    from forgather_mem.planning.trainer import Trainer
 
 Tensors = Callable[[torch.Tensor], torch.Tensor]
 
@@ -36,6 +42,12 @@ def be_the_first_of(ranks: int, log: StorageLog) -> None:
 
     distributed.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     answer_gradients(log)
+    gather = distributed.all_gather_into_tensor
+
+    def gathered(output: torch.Tensor, tensor: torch.Tensor, *args: object, **keywords: object) -> object:
+        return gather(output.flatten(), tensor.flatten(), *args, **keywords)
+
+    distributed.all_gather_into_tensor = gathered  # type: ignore[assignment]  # accelerate's are of two forms, which a fake group refuses
 
 
 def prepare_ranks(model: torch.nn.Module, mode: Pretending) -> None:
@@ -79,13 +91,56 @@ def answer_gradients(log: StorageLog) -> None:
     DistributedDataParallel.__init__ = made  # type: ignore[method-assign,assignment]
 
 
-def train_with_ranks(ranks: int, log: StorageLog, on_device: bool) -> None:
-    """Let a Trainer of this process train as the first of so many."""
-    be_the_first_of(ranks, log)
+def train_with_ranks(trainer: Trainer, ranks: int, mode: Pretending, on_device: bool) -> None:
+    """Let a Trainer of this process train as the first of so many.
+
+    Raises:
+        PlanError: if it is in a process group already, or shards its model by another way than FSDP 2.
+    """
+    be_the_first_of(ranks, mode.log)
     backend = "nccl" if on_device else "gloo"  # gathering is done otherwise with gloo
     of = sys.modules["accelerate.state"]
     for state in (of.PartialState._shared_state, of.AcceleratorState._shared_state):
         state.update(num_processes=ranks, distributed_type=of.DistributedType.MULTI_CPU, backend=backend)
+    if shards_model(trainer):
+        _shard_by_accelerate(trainer, mode, on_device)
+
+
+def shards_model(trainer: Trainer) -> bool:
+    """Whether a Trainer is asked for FSDP; alone in its process it has none."""
+    return bool(trainer.args.fsdp or getattr(trainer.args, "fsdp_plugin_args", None))
+
+
+def _shard_by_accelerate(trainer: Trainer, mode: Pretending, on_device: bool) -> None:
+    """Let accelerate shard the model where it prepares it, which it does with ranks on accelerators only."""
+    asked = dict(getattr(trainer.args, "fsdp_plugin_args", None) or {})
+    if asked.get("fsdp_version") != 2 or asked.get("cpu_offload"):
+        raise PlanError("of FSDP in a Trainer version 2 of transformers 5 is planned, without cpu_offload")
+    plugin = sys.modules["accelerate.utils"].FullyShardedDataParallelPlugin(
+        **{**asked, "cpu_ram_efficient_loading": False}
+    )  # it changes loading alone
+    if trainer.accelerator.mixed_precision != "no":
+        plugin.set_mixed_precision(trainer.accelerator.mixed_precision)
+    of = sys.modules["accelerate.state"]
+    of.AcceleratorState._shared_state.update(distributed_type=of.DistributedType.FSDP, fsdp_plugin=plugin)
+    trainer.is_fsdp_enabled = True
+    follow_resizing(mode.log)
+    # By it accelerate knows a parameter again in the optimizer; without memory there is none
+    FakeTensor.data_ptr = lambda tensor: tensor.untyped_storage()._cdata  # type: ignore[method-assign,assignment]
+    shard, own = fsdp.fully_shard, init_device_mesh("cpu", (distributed.get_world_size(),))
+
+    def sharded(module: nn.Module, mesh: object = None, **keywords: object) -> object:
+        return shard(module, mesh=mesh or own, **keywords)  # type: ignore[call-overload]
+
+    fsdp.fully_shard = sharded  # type: ignore[assignment]  # else the mesh is of what torch was built for
+    if on_device:  # the whole model is on the host, and its shards are told when the training begins
+        prepare = trainer.accelerator._prepare_fsdp2
+
+        def prepared(*args: object) -> object:
+            with mode.logging_to(StorageLog()):
+                return prepare(*args)
+
+        trainer.accelerator._prepare_fsdp2 = prepared
 
 
 def empty_shards(model: nn.Module, unknown: Tensors) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import torch
+
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Shape, Wanted, batches_of_longest_rows, largest
 from forgather_mem.planning.changes import apply_changes, step_as_on_a_device, train_on_the_host
 from forgather_mem.planning.evaluation import Evaluation
-from forgather_mem.planning.model import Emptied
+from forgather_mem.planning.model import empty
 from forgather_mem.planning.phases import tell_phases
 from forgather_mem.planning.pretending import Pretending
-from forgather_mem.planning.ranks import train_with_ranks
+from forgather_mem.planning.ranks import shards_model, train_with_ranks
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan, plan_of_log
 from forgather_mem.planning.storage_log import StorageLog
@@ -60,9 +62,11 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted) -> Plan:
     if wanted.on_device:
         step_as_on_a_device()
     log = StorageLog()
-    mode = Pretending(log)
+    mode = Pretending(log, wanted.on_device)
     if wanted.ranks > 1:
-        train_with_ranks(wanted.ranks, log, wanted.on_device)
+        train_with_ranks(trainer, wanted.ranks, mode, wanted.on_device)
+    elif shards_model(trainer):
+        raise PlanError("FSDP shards a model over several processes: say how many (--ranks N)")
     notes = ["torch.compile is planned as if it were off."] if getattr(trainer.args, "torch_compile", False) else []
     for name, value in _ARGUMENTS.items():
         if hasattr(trainer.args, name):
@@ -70,13 +74,14 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted) -> Plan:
             object.__setattr__(trainer.args, name, "no" if is_word else value)
     trainer.model_init = None  # it has made the model
     shapes = _plan_batches(trainer, wanted.shape, notes)
-    emptied = Emptied(mode, log)
-    emptied.model(trainer.model)
-    if trainer.optimizer is not None:
-        emptied.optimizer(trainer.optimizer)
+    # A model that will be sharded is on the host: its shards alone are on a device
+    is_whole = not (wanted.on_device and shards_model(trainer))
+    empty(trainer.model, trainer.optimizer, mode, log if is_whole else StorageLog())
     host = StorageLog() if wanted.on_device else None
     evaluation = Evaluation(trainer, mode, wanted.shape.length, host)
-    trainer.callback_handler.callbacks = [_Steps(log, lambda: _evaluate(evaluation, trainer, log, notes))]
+    trainer.callback_handler.callbacks = [
+        _Steps(log, trainer.model, lambda: _evaluate(evaluation, trainer, log, notes))
+    ]
     tell_phases(log, trainer.model)
     try:
         with mode:
@@ -119,10 +124,12 @@ def _plan_batches(trainer: Trainer, wanted: Shape, notes: list[str]) -> list[Sha
 class _Steps:
     """In place of the trainer's callbacks: tells steps, and ends the training after the last."""
 
-    def __init__(self, log: StorageLog, at_end: Callable[[], None]) -> None:
-        self._log, self._at_end = log, at_end
+    def __init__(self, log: StorageLog, model: torch.nn.Module, at_end: Callable[[], None]) -> None:
+        self._log, self._model, self._at_end = log, model, at_end
 
     def on_train_begin(self, *_: object, **__: object) -> None:
+        for tensor in (*self._model.parameters(), *self._model.buffers()):  # as shards, where they are sharded
+            self._log.saw(tensor, "parameters")
         self._log.begin("data")
 
     def on_step_end(self, *_: object, **__: object) -> None:

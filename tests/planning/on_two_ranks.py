@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.state import AcceleratorState, DistributedType
+from accelerate.utils import FullyShardedDataParallelPlugin
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -69,10 +71,19 @@ def loop_of(way: str) -> tuple[Callable[[torch.Tensor], None], nn.Module, torch.
     return step, model, optimizer, torch.zeros(16, 256)
 
 
+def shard_on_the_host(trainer: Trainer) -> None:
+    """Let accelerate do on the host what it does with ranks on accelerators alone."""
+    plugin = FullyShardedDataParallelPlugin(**trainer.args.fsdp_plugin_args)
+    AcceleratorState._shared_state.update(distributed_type=DistributedType.FSDP, fsdp_plugin=plugin)
+    trainer.is_fsdp_enabled = True
+
+
 def trained(asked: str | dict[str, Any]) -> int:
     """The most bytes of a real training."""
     if isinstance(asked, dict):
         trainer = trainer_of(Path.cwd(), **asked)
+        if trainer.args.fsdp:
+            shard_on_the_host(trainer)
         with Counted(trainer.model) as counted:
             trainer.train()
         return counted.peak_bytes

@@ -7,17 +7,14 @@ import torch
 from torch import nn
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.model import Emptied
+from forgather_mem.planning.model import empty
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.storage_log import StorageLog
 
 
 def emptied(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> StorageLog:
     log = StorageLog()
-    empty = Emptied(Pretending(log), log)
-    empty.model(model)
-    if optimizer is not None:
-        empty.optimizer(optimizer)
+    empty(model, optimizer, Pretending(log), log)
     log.close()
     return log
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from torch import distributed
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers import TrainingArguments
 
 import forgather_mem
 from forgather_mem.errors import PlanError
@@ -33,6 +34,40 @@ SCRIPT = Path(on_two_ranks.__file__)
 def test_the_peak_is_that_of_each_of_two_ranks(tmp_path: Path, arguments: dict[str, Any]) -> None:
     planned = forgather_mem.plan(on_two_ranks.trainer_of(tmp_path, **arguments), ranks=2)
     assert_peaks(planned.peak_bytes, arguments, tmp_path)
+
+
+@pytest.mark.fresh
+@pytest.mark.skipif(not hasattr(TrainingArguments, "_process_fsdp_args"), reason="transformers 4 has FSDP elsewhere")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}},
+        {"fsdp": True, "fsdp_config": {"activation_checkpointing": True}, "eval_strategy": "steps", "eval_steps": 2},
+    ],
+)
+def test_fsdp_of_a_trainer_is_that_of_each_of_two_ranks(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    alone = {name: value for name, value in arguments.items() if not name.startswith("fsdp")}
+    sharding = {name: value for name, value in arguments.items() if name.startswith("fsdp")}
+    planned = forgather_mem.plan(on_two_ranks.trainer_of(tmp_path, **alone), ranks=2, **sharding)
+    assert_peaks(planned.peak_bytes, arguments, tmp_path)
+
+
+def test_of_a_sharded_model_a_device_has_the_shards_alone(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    whole = forgather_mem.plan(trainer, ranks=4, on_device=True)
+    shards = forgather_mem.plan(trainer, ranks=4, on_device=True, fsdp=True)
+    assert shards.highest_parts()["parameters"] < whole.highest_parts()["parameters"] / 2
+    assert shards.highest_parts()["optimizer"] < whole.highest_parts()["optimizer"] / 2
+
+
+@pytest.mark.parametrize(
+    ("ranks", "config", "says"),
+    [(1, {}, "say how many"), (2, {"version": 1}, "version 2"), (2, {"cpu_offload": True}, "without cpu_offload")],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_other_fsdp_is_refused(tmp_path: Path, ranks: int, config: dict[str, Any], says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        forgather_mem.plan(make_trainer(tmp_path), ranks=ranks, fsdp=True, fsdp_config=config)
 
 
 @pytest.mark.fresh
