@@ -1,4 +1,4 @@
-"""Plans of 36 small trainings, compared with what the tensors of the same trainings really take.
+"""Plans of 38 small trainings, compared with what the tensors of the same trainings really take.
 
     python benchmarks/plan.py [--only NAME] [--markdown benchmarks/results/plan.md]
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import resource
 import socket
 import sys
 import tempfile
@@ -42,7 +41,6 @@ from forgather_mem.planning.result import Plan
 
 VOCABULARY = 512
 MOST_BELOW, MOST_ABOVE = 0.01, 0.02
-LIBRARIES_BYTES = 48 * 2**20  # of the libraries, and lost between blocks
 
 
 class Counted(TorchDispatchMode):
@@ -162,6 +160,8 @@ class Case:
     model: dict[str, Any] = field(default_factory=dict)
     eval_rows: int = 0  # of a set that is evaluated after the second step
     keeps: str = "logits"  # until its end; or their "argmax", or "loss"
+    tokens: int = 0  # that it generates
+    beams: int = 1
     ranks: int = 1
     sharding: dict[str, Any] = field(default_factory=dict)  # arguments of FSDP
     loop: str = ""  # "ddp" or "fsdp": a plain loop, on as many ranks
@@ -203,6 +203,8 @@ CASES = (
     Case("llama evaluation, the loss", llama, 2, 32, eval_rows=203, keeps="loss"),
     Case("bert evaluation, padded, all logits", bert, 4, ragged=True, eval_rows=150),
     Case("vit evaluation, saving", vit, 2, eval_rows=256, arguments={"save_strategy": "steps", "save_steps": 2}),
+    Case("t5 evaluation, generating 300 tokens", t5, 2, 32, attention="eager", eval_rows=40, tokens=300),
+    Case("llama evaluation, generating 60 tokens by 4 beams", llama, 2, 32, eval_rows=40, tokens=60, beams=4),
     Case("llama, 2 ranks", llama, 4, ranks=2),
     Case("bert, 2 ranks, evaluation", bert, 4, ragged=True, ranks=2, eval_rows=208),
     Case("llama, 2 ranks, FSDP", llama, 4, ranks=2, sharding={"fsdp": True}),
@@ -211,16 +213,6 @@ CASES = (
          sharding={"fsdp": True, "fsdp_config": {"activation_checkpointing": True}}),
     Case("llama loop, 2 ranks, ddp", llama, 4, ranks=2, loop="ddp"),
     Case("llama loop, 2 ranks, fully_shard", llama, 4, ranks=2, loop="fsdp"),
-)  # fmt: skip
-
-
-LIMITED = tuple(
-    replace(case, rows=16 * case.rows)
-    for case in CASES
-    if case.name in {
-        "llama eager adamw", "llama sdpa fused", "llama adafactor", "llama checkpointing, not reentrant",
-        "llama bf16 autocast", "qwen2 sdpa tied", "gpt2 sdpa", "bert sdpa padded", "t5 eager", "vit sdpa",
-    }
 )  # fmt: skip
 
 
@@ -239,9 +231,16 @@ def trainer_of(case: Case, folder: Path) -> transformers.Trainer:
     if case.eval_rows:
         arguments.update(eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=8)
     rows = Rows("image" if case.build is vit else "text", case.length, case.ragged)
-    return transformers.Trainer(
+    of = ""
+    if case.tokens:
+        of = "Seq2Seq"
+        arguments.update(predict_with_generate=True, generation_num_beams=case.beams)
+        # None ends it early
+        model.generation_config.update(max_new_tokens=case.tokens, eos_token_id=None, pad_token_id=0)
+        model.config.pad_token_id = 0
+    return getattr(transformers, f"{of}Trainer")(
         model=model,
-        args=transformers.TrainingArguments(**arguments),
+        args=getattr(transformers, f"{of}TrainingArguments")(**arguments),
         train_dataset=rows,
         eval_dataset=torch.utils.data.Subset(rows, range(case.eval_rows)) if case.eval_rows else None,
         compute_metrics=(lambda _: {"seen": 1.0}) if case.keeps != "loss" else None,
@@ -349,48 +348,11 @@ def measure(case: Case, told: Any) -> None:
     told.put((plan.peak_bytes, counted.peak_bytes, plan.phase, took_s))
 
 
-def trains_within(case: Case, share: float, told: Any) -> None:
-    """In a process of its own: whether the training runs in this share of what its plan says, by RLIMIT_DATA."""
-    quiet()
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = trainer_of(case, Path(folder))
-        held_bytes = sum(tensor.numel() * tensor.element_size() for tensor in trainer.model.parameters())
-        extra_bytes = forgather_mem.plan(trainer).peak_bytes - held_bytes
-        torch.randn(256, 256) @ torch.randn(256, 256)  # what the libraries keep from their first use on
-        limit = int(data_bytes() + extra_bytes * share + LIBRARIES_BYTES * (share > 1))
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-        try:
-            trainer.train()
-            told.put("trains")
-        except (RuntimeError, MemoryError) as error:
-            told.put("does not fit" if "alloc" in str(error) or isinstance(error, MemoryError) else repr(error))
-
-
-def data_bytes() -> int:
-    """What RLIMIT_DATA counts of this process."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData:"))
-    return int(line.split()[1]) * 1024
-
-
 def quiet() -> None:
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     sys.stdout = sys.stderr
-
-
-def check_limits(only: str) -> tuple[list[str], int]:
-    """Each training, with a larger batch, under a limit that is enough by its plan, and under one that is not."""
-    lines = ["| training | 5 % more than planned | 10 % less |", "|---|---|---|"]
-    print(*lines, sep="\n", flush=True)
-    wrong = 0
-    for case in LIMITED:
-        if only in case.name:
-            found = [in_a_process(trains_within, case, share) or "killed" for share in (1.05, 0.9)]
-            wrong += found != ["trains", "does not fit"]
-            lines.append(f"| {case.name}, {case.rows} rows | {' | '.join(map(str, found))} |")
-            print(lines[-1], flush=True)
-    return lines, wrong
 
 
 def in_a_process(function: Callable[..., None], *arguments: Any) -> Any:
@@ -406,15 +368,12 @@ def in_a_process(function: Callable[..., None], *arguments: Any) -> Any:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="trainings with this in their name")
-    parser.add_argument("--limits", action="store_true", help="only whether they fit")
     parser.add_argument("--markdown", type=Path, help="write the table to this file")
     asked = parser.parse_args()
-    if "MALLOC_MMAP_THRESHOLD_" not in os.environ:  # read when a process starts
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"})
     lines = ["| training | planned MiB | real MiB | off | phase | planned in |", "|---|---|---|---|---|---|"]
     print(*lines, sep="\n", flush=True)
     wrong = 0
-    for case in () if asked.limits else CASES:
+    for case in CASES:
         if asked.only not in case.name:
             continue
         found = in_a_process(measure_ranks if case.ranks > 1 else measure, case)
@@ -428,21 +387,10 @@ def main() -> int:
             row = f"{planned / 2**20:.2f} | {real / 2**20:.2f} | {off:+.2%} | {phase} | {took_s:.1f} s"
             lines.append(f"| {case.name} | {row} |")
         print(lines[-1], flush=True)
-    limited, wrong_limits = check_limits(asked.only)
-    lines += [LIMITS, *limited]
-    wrong += wrong_limits
     if asked.markdown:
         asked.markdown.write_text(HEAD + "\n".join(lines) + "\n")
     return 1 if wrong else 0
 
-
-LIMITS = """
-## Fits, or does not
-
-The same trainings with larger batches, in a process that may map no more (`RLIMIT_DATA`) than it had before and 5 %
-more than the plan says, with 48 MiB for the libraries; then 10 % less than the plan says. Memory comes from the kernel
-block by block (`MALLOC_MMAP_THRESHOLD_=65536`): what the C library does not give back is in no plan.
-"""
 
 HEAD = """# Plans against real trainings
 

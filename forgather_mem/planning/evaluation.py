@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Loader, Shape, batches_of_longest_rows
 from forgather_mem.planning.pretending import Pretending, tensors_among
 from forgather_mem.planning.storage_log import StorageLog
@@ -37,7 +36,7 @@ class Evaluation:
     """
 
     def __init__(self, trainer: Trainer, mode: Pretending, length: int | None, host: StorageLog | None) -> None:
-        self._trainer, self._mode, self._host = trainer, mode, host
+        self._trainer, self.mode, self._host = trainer, mode, host
         self._load, self._wanted = trainer.get_eval_dataloader, Shape(None, length)
         self._every: int | None = trainer.args.eval_accumulation_steps
         self._arrays: list[object] = []
@@ -45,15 +44,9 @@ class Evaluation:
         self._on_device, self._moved_before = Fraction(1), Fraction(1)
 
     def run(self) -> None:
-        """Evaluate, in the phase "evaluate".
-
-        Raises:
-            PlanError: if the trainer generates: each token would take as long as a step.
-        """
+        """Evaluate, in the phase "evaluate"."""
         trainer = self._trainer
-        if getattr(trainer.args, "predict_with_generate", False):
-            raise PlanError("predict_with_generate makes one token after another, of values that a plan has not")
-        self._mode.log.begin("evaluate")
+        self.mode.log.begin("evaluate")
         trainer.get_eval_dataloader = self._few_batches
         if trainer.compute_metrics is not None:
             trainer.compute_metrics = lambda *_, **__: {}  # it asks for values, and is given arrays
@@ -125,10 +118,10 @@ class Evaluation:
 
     def _name(self, value: object) -> None:
         for tensor in tensors_among(value):
-            self._mode.log.saw(tensor, "results")
+            self.mode.log.saw(tensor, "results")
 
     def _on_host(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._host is None else self._mode.logging_to(self._host)
+        return nullcontext() if self._host is None else self.mode.logging_to(self._host)
 
 
 class _First:

@@ -15,6 +15,7 @@ from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Shape, Wanted, batches_of_longest_rows, largest
 from forgather_mem.planning.changes import apply_changes, step_as_on_a_device, train_on_the_host
 from forgather_mem.planning.evaluation import Evaluation
+from forgather_mem.planning.generation import generate_first_and_last_tokens
 from forgather_mem.planning.model import empty
 from forgather_mem.planning.phases import tell_phases
 from forgather_mem.planning.pretending import Pretending
@@ -96,6 +97,7 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted) -> Plan:
 def _evaluate(evaluation: Evaluation, trainer: Trainer, log: StorageLog, notes: list[str]) -> None:
     if trainer.eval_dataset is None and trainer.args.eval_strategy == "no":
         return
+    generate_first_and_last_tokens(evaluation.mode, notes)
     try:
         evaluation.run()
     except Exception as error:  # noqa: BLE001  # the evaluation's own: the training is planned all the same

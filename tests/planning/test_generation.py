@@ -1,0 +1,90 @@
+"""Planned evaluations that generate, against real ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+import forgather_mem
+from tests.planning.counted import real_peak_bytes
+from tests.training import VOCABULARY, Tokens
+
+
+def llama() -> PreTrainedModel:
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCABULARY, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2
+        )
+    )
+
+
+def t5() -> PreTrainedModel:
+    config = T5Config(vocab_size=VOCABULARY, d_model=64, d_ff=64, d_kv=32, num_layers=2, num_heads=2)
+    config.decoder_start_token_id = config.pad_token_id
+    return T5ForConditionalGeneration(config)
+
+
+def generating(folder: Path, model: PreTrainedModel, **how: Any) -> Seq2SeqTrainer:
+    """A trainer that generates in its evaluation, of which the cache is most; no token ends it early."""
+    model.generation_config.update(eos_token_id=None, pad_token_id=0, **how)
+    model.config.pad_token_id = 0
+    arguments = Seq2SeqTrainingArguments(
+        str(folder), max_steps=2, eval_strategy="steps", eval_steps=2, predict_with_generate=True, report_to=[],
+        per_device_train_batch_size=1, per_device_eval_batch_size=16, save_strategy="no", use_cpu=True,
+        disable_tqdm=True,
+    )  # fmt: skip
+    return Seq2SeqTrainer(
+        model=model, args=arguments, train_dataset=Tokens(8), eval_dataset=Tokens(20), compute_metrics=lambda _: {}
+    )
+
+
+@pytest.mark.parametrize("model", [llama, t5])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"max_new_tokens": 70},
+        {"max_new_tokens": 3},
+        {"max_new_tokens": 20, "num_beams": 3},
+        {"max_new_tokens": 20, "do_sample": True, "num_return_sequences": 2},
+        {"max_new_tokens": 20, "cache_implementation": "static"},
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_the_peak_is_that_of_the_generation(tmp_path: Path, model: Any, how: dict[str, Any]) -> None:
+    trainer = generating(tmp_path, model(), **how)
+    plan = forgather_mem.plan(trainer)
+    assert plan.notes == (f"Generation is planned to its greatest length, {how['max_new_tokens']} tokens.",)
+    real = real_peak_bytes(trainer)
+    assert 0.99 * real <= plan.peak_bytes <= 1.02 * real
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_longer_generation_takes_more_and_is_planned_as_fast(tmp_path: Path) -> None:
+    def peak(tokens: int) -> int:
+        return forgather_mem.plan(generating(tmp_path, llama(), max_new_tokens=tokens)).phases[-1].bytes
+
+    cache = 2 * 2 * 16 * 64 * 4  # keys and values, layers, rows, width, bytes
+    assert peak(100_200) - peak(100_100) == pytest.approx(100 * cache, rel=0.6)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_asks_for_tokens_is_told_with_its_line(tmp_path: Path) -> None:
+    class Reading(Seq2SeqTrainer):
+        def prediction_step(self, model: Any, inputs: Any, *args: Any, **keywords: Any) -> Any:
+            tokens = model.generate(inputs["input_ids"])
+            return None, tokens if tokens.max() > 5 else None, inputs["labels"]
+
+    trainer = generating(tmp_path, llama(), max_new_tokens=8)
+    trainer.__class__ = Reading
+    assert any("tokens.max() > 5" in note and "needs a value" in note for note in forgather_mem.plan(trainer).notes)
