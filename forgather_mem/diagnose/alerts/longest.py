@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import GeneratorType
@@ -10,12 +9,11 @@ from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.alerts.foretold import Foretold, left_text, tell
 from forgather_mem.diagnose.alerts.live_peak import LivePeak
+from forgather_mem.diagnose.alerts.running_loop import may_leave
 from forgather_mem.diagnose.alerts.sample_lengths import batches_of, cuts, lengths_of
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import StepUse
 from forgather_mem.diagnose.oom.fit import PhaseFit, fit_phase
-from forgather_mem.heap.source_lines import is_user_file
-from forgather_mem.heap.syntax import forget_trees, tree_of
 from forgather_mem.heap.variables import frame_variables
 from forgather_mem.probes.tensors import live_objects
 from forgather_mem.system.allocator import current_allocator, gauge
@@ -32,7 +30,6 @@ _PADS = (1, 8, 16, 32, 64, 128)
 _SAMPLED_STEPS = range(5, 16)  # of the run: by then the optimizer has its state
 _MOST_TIMES = 2.0  # of what is saved of a token
 _GRADIENTS_TIMES = 3  # a step saves more than so many times the gradients, or they may be its peak
-_LEAVE, _CUT = (ast.Break, ast.Return), ("islice", "zip")  # in a loop of the user's
 _WARM_UP_STEPS = 2  # in which what is made once counts, too
 
 
@@ -259,24 +256,9 @@ def _running(everywhere: bool) -> list[Any]:
             values = list(frame_variables(inner).values()) if inner is not None else [value]
             found += [one for one in values if issubclass(type(one), loaders._BaseDataLoaderIter)]
         frame = frame.f_back
-    if found or loaders is None or not everywhere or _may_leave():
+    if found or loaders is None or not everywhere or may_leave():
         return found
     return list(live_objects(loaders._BaseDataLoaderIter))
-
-
-def _may_leave() -> bool:
-    """Whether the running loops of the user's innermost function with loops may be left before their data ends."""
-    frame, inside = sys._getframe().f_back, list[ast.AST]()
-    while frame is not None and not inside:
-        tree = tree_of(frame.f_code.co_filename) if is_user_file(frame.f_code.co_filename) else None
-        nodes = ast.walk(tree) if tree is not None else ()
-        loops = [node for node in nodes if isinstance(node, ast.For | ast.While)]
-        inside = [
-            one for loop in loops if loop.lineno <= frame.f_lineno <= (loop.end_lineno or 0) for one in ast.walk(loop)
-        ]
-        frame = frame.f_back
-    forget_trees()
-    return any(isinstance(one, _LEAVE) or getattr(one, "id", getattr(one, "attr", "")) in _CUT for one in inside)
 
 
 def _padding(shapes: Sequence[_Shape], uses: Sequence[StepUse]) -> int | None:
