@@ -79,7 +79,7 @@ def _plan_and_tell(trainer: Any) -> None:
     from forgather_mem.planning.entry import plan
     from forgather_mem.planning.known import PLANS
 
-    if PLANS.of(trainer) is not None or run_session.rank_and_size()[1] > 1:
+    if trainer in PLANS or run_session.rank_and_size()[1] > 1:
         return
     try:
         text = plan(trainer, on_device=trainer.args.device.type != "cpu").text()

@@ -32,7 +32,8 @@ def apply_changes(trainer: Trainer, changes: Mapping[str, object]) -> None:
         if name == ATTENTION:
             trainer.model.set_attn_implementation(value)
         elif name not in known:
-            raise PlanError(f"TrainingArguments have no {name!r}" + _hint(name, known))
+            meant = did_you_mean(name, known)
+            raise PlanError(f"TrainingArguments have no {name!r}" + (f"; {meant}" if meant else ""))
         elif name in _CHECKPOINTING:
             for alias in _CHECKPOINTING:
                 object.__setattr__(trainer.args, alias, value)
@@ -116,8 +117,3 @@ def leave_weights_unread(models: type) -> None:
     nn.Module.register_parameter = registered  # type: ignore[method-assign,assignment]
     nn.Module.to = moved  # type: ignore[method-assign,assignment]
     models.from_pretrained = classmethod(from_pretrained)  # type: ignore[attr-defined,arg-type]
-
-
-def _hint(name: str, known: list[str]) -> str:
-    meant = did_you_mean(name, known)
-    return f"; {meant}" if meant else ""

@@ -76,5 +76,5 @@ def plan(
     warm_up()
     found = in_a_child(call)
     if not callable(training) and wanted.shape == Shape() and not arguments and ranks == 1:
-        PLANS.keep(training, found)
+        PLANS[training] = found
     return found

@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from forgather_mem.planning.batches import Loader, Shape, batches_of_longest_rows
 from forgather_mem.planning.pretending import Pretending, tensors_among
@@ -114,7 +115,7 @@ class Evaluation:
             there = tensor if self._host is None else tensor.new_empty(tensor.shape)
             return there.float() if tensor.dtype == torch.bfloat16 else there
 
-        return _mapped(on_host, value)
+        return tree_map_only(torch.Tensor, on_host, value)
 
     def _name(self, value: object) -> None:
         for tensor in tensors_among(value):
@@ -143,12 +144,4 @@ def _times(factor: Fraction, value: object) -> object:
     def made(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.new_empty((int(tensor.size(0) * factor), *tensor.shape[1:]) if tensor.dim() else ())
 
-    return value if factor == 1 else _mapped(made, value)
-
-
-def _mapped(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, list | tuple):
-        return type(value)(_mapped(change, one) for one in value)
-    return {key: _mapped(change, one) for key, one in value.items()} if isinstance(value, dict) else value
+    return value if factor == 1 else tree_map_only(torch.Tensor, made, value)

@@ -11,7 +11,6 @@ from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.planning.text import evaluation_text, plan_text
 
 PARTS = ("parameters", "gradients", "optimizer", "activations", "batch", "results", "temporaries")
-_FORWARD = "forward"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +109,7 @@ def plan_of_log(
 
 def _phase_peaks(log: StorageLog) -> Iterator[PhasePlan]:
     """For each phase of each step its highest moment; a phase that comes again, as with accumulation, counts once."""
-    part_of = _parts(log)
+    part_of = [PARTS.index(part or "temporaries") for part in log.parts]
     sizes = [0] * len(PARTS)
     found: dict[tuple[int, str], list[int]] = {}
     ends = [stretch.first_event for stretch in log.stretches[1:]] + [len(log.events)]
@@ -131,25 +130,3 @@ def _phase_peaks(log: StorageLog) -> Iterator[PhasePlan]:
     for (step, phase), best in found.items():
         parts = {name: size for name, size in zip(PARTS, best, strict=True) if size}
         yield PhasePlan(step=step, phase=phase, bytes=sum(best), parts=parts)
-
-
-def _parts(log: StorageLog) -> Sequence[int]:
-    """For each storage the index of its part. What a forward pass leaves behind are activations."""
-    stretch_of = _stretches_of_events(log)
-    places = [PARTS.index(part) if part is not None else -1 for part in log.parts]
-    temporary, activation = PARTS.index("temporaries"), PARTS.index("activations")
-    born = [0] * len(places)
-    for stretch, event in zip(stretch_of, log.events, strict=True):
-        if event >= 0:
-            born[event] = stretch
-        elif places[~event] < 0:
-            outlived = log.stretches[born[~event]].phase == _FORWARD and born[~event] != stretch
-            places[~event] = activation if outlived else temporary
-    return [place if place >= 0 else temporary for place in places]
-
-
-def _stretches_of_events(log: StorageLog) -> Iterator[int]:
-    ends = [stretch.first_event for stretch in log.stretches[1:]] + [len(log.events)]
-    for number, (stretch, end) in enumerate(zip(log.stretches, ends, strict=True)):
-        for _ in range(end - stretch.first_event):
-            yield number

@@ -1,7 +1,7 @@
 """The log of a planned training: each storage when it is made and when it goes, with its size.
 
 What a storage was for shows only later: a tensor made in a backward pass turns out to be a gradient. So sizes and
-events are noted as they come, parts are named when they are known, and `storage_peaks` adds up at the end.
+events are noted as they come, parts are named when they are known, at the latest when the storage goes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class StorageLog:
 
     Attributes:
         sizes: Bytes of each.
-        parts: What each was for, where it is known.
+        parts: What each was for, where it is known. What a forward pass leaves behind are activations.
         events: The numbers of storages as they are made, and the complements (`~number`) as they go.
         stretches: The phases, in order.
     """
@@ -37,6 +37,7 @@ class StorageLog:
         self.parts: list[str | None] = []
         self.events = array("q")
         self.stretches = [Stretch(0, 1, "data")]
+        self._made_in = array("q")  # of each the number of its stretch
         self._alive: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
 
     def saw(self, tensor: torch.Tensor, part: str | None = None) -> None:
@@ -52,12 +53,14 @@ class StorageLog:
         key, size = storage._cdata, storage.nbytes()
         known = self._alive.get(key)
         if known is not None and self.sizes[known[1]] != size:  # resized
+            part = part or self.parts[known[1]]
             self._gone(key, known[1])
-            part, known = part or self.parts[known[1]], None
+            known = None
         if known is None:
             number = len(self.sizes)
             self.sizes.append(size)
             self.parts.append(part)
+            self._made_in.append(len(self.stretches) - 1)
             self.events.append(number)
             self._alive[key] = weakref.ref(storage, partial(self._gone, key, number)), number
         elif part is not None and self.parts[known[1]] is None:
@@ -92,3 +95,6 @@ class StorageLog:
     def _gone(self, key: int, number: int, _: object = None) -> None:
         del self._alive[key]
         self.events.append(~number)
+        if self.parts[number] is None and self._made_in[number] < len(self.stretches) - 1:
+            was_forward = self.stretches[self._made_in[number]].phase == "forward"
+            self.parts[number] = "activations" if was_forward else "temporaries"

@@ -17,7 +17,7 @@ def test_a_plan_of_the_trainer_itself_is_in_its_report_and_another_one_is_not(tm
     trainer = make_trainer(tmp_path, [], max_steps=12)
     watching = forgather_mem.attach(trainer)
     assert forgather_mem.plan(trainer, rows=2).peak_bytes
-    assert PLANS.of(trainer) is None
+    assert trainer not in PLANS
     plan = forgather_mem.plan(trainer)
     trainer.train()
     planned = watching.report()["planned"]

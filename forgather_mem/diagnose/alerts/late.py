@@ -91,7 +91,7 @@ def keeping_of(moment: Moment, trainer: object) -> Keeping:
 
 
 def _of_loop(moment: Moment, num_batches: int) -> Keeping:
-    """Where its code says that it keeps all; rows may get shorter: unless their outputs tell, it must be twice too much."""
+    """Where its code says that it keeps all; where rows may get shorter, it must be twice too much."""
     lists = kept_lists(moment.objects.get("model"), num_batches)
     loaders = sys.modules.get("torch.utils.data.dataloader")
     iterators = live_objects(loaders._BaseDataLoaderIter) if loaders is not None and lists else []
