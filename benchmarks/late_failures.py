@@ -33,7 +33,8 @@ DISKS_MIB = {
     "full_disk": 9, "filling_disk": 25, "disk_just_enough": 20, "disk_just_enough_resumed": 27, "disk_moved_away": 8,
     "epochs_on_disk": 16, "lightning_filling_disk": 25, "lightning_saves_few": 16, "lightning_saves_weights": 16,
     "lightning_one_name": 16, "lightning_leaves_out": 5, "lightning_monitored": 22, "lightning_stopped": 16,
-    "lightning_patient": 9,
+    "lightning_patient": 9, "plain_files": 9, "plain_files_rotated": 9, "plain_files_one_name": 9,
+    "plain_files_few": 9,
 }  # fmt: skip
 FAILING = (
     "eval_logits", "eval_listed", "loop_outputs", "lightning_outputs", "longest_batch", "full_disk", "filling_disk"

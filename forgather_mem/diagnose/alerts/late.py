@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from forgather_mem.diagnose.alerts.checkpoint import checkpoint_ahead
+from forgather_mem.diagnose.alerts.checkpoint import checkpoint_ahead, save_plan
 from forgather_mem.diagnose.alerts.evaluation import EvaluationGrowth, Keeping
 from forgather_mem.diagnose.alerts.foretold import Foretold, tell
 from forgather_mem.diagnose.alerts.running_loop import bytes_in, kept_lists
 from forgather_mem.diagnose.alerts.sample_lengths import lengths_of
+from forgather_mem.diagnose.alerts.saved_files import SavedFiles
 from forgather_mem.probes.tensors import live_objects
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Moment, Sample
@@ -40,9 +41,18 @@ class LateFailures:
         self._told: set[str] = set()
         self._evaluation: EvaluationGrowth | None = None
         self._has_looked = False  # at what a checkpoint takes
+        self._files = SavedFiles()
 
     def begin(self, run: RunInfo) -> None:
+        self.give_back()
         self._forget()
+
+    def end(self, run: RunInfo) -> None:
+        self.give_back()
+
+    def give_back(self) -> None:
+        """As before `begin`, whatever has failed since. Idempotent."""
+        self._files.give_back()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         found: Foretold | None = None
@@ -67,7 +77,17 @@ class LateFailures:
     def _before_checkpoints(self, moment: Moment) -> Foretold | None:
         """After the first step, when the optimizer has its state; of the ranks the one that writes."""
         self._has_looked = True
+        if self.trainer() is None and save_plan(moment) is None:
+            run = moment.run
+            self._files.begin(lambda: run.step)
+            run.watch_batches(lambda *_: self._batch_begins(run))
         return None if moment.run.rank else checkpoint_ahead(moment, stay=not _may_move_checkpoints(self.trainer()))
+
+    def _batch_begins(self, run: RunInfo) -> None:
+        found = self._files.look()
+        if found is not None:
+            self._files.give_back()
+            tell(run, run.step, found)
 
     def __getstate__(self) -> dict[str, object]:
         return {"_told": ()}

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import GeneratorType
 from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.alerts.foretold import Foretold, left_text, tell
 from forgather_mem.diagnose.alerts.live_peak import LivePeak
-from forgather_mem.diagnose.alerts.running_loop import may_leave
+from forgather_mem.diagnose.alerts.running_loop import running_passes
 from forgather_mem.diagnose.alerts.sample_lengths import batches_of, cuts, lengths_of
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import StepUse
 from forgather_mem.diagnose.oom.fit import PhaseFit, fit_phase
-from forgather_mem.heap.variables import frame_variables
-from forgather_mem.probes.tensors import live_objects
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.headroom import Room, device_room, host_rooms
 from forgather_mem.system.native_heap import allocated_natively_bytes, unused_heap_bytes
@@ -230,7 +226,7 @@ def _shapes_ahead(moment: Moment, varies: bool) -> list[_Shape]:
     """
     column = str(getattr(moment.args, "length_column_name", None) or "length")
     told = int(getattr(moment.args, "gradient_accumulation_steps", None) or 0)
-    for iterator in _running(varies):
+    for iterator in running_passes(varies):
         accumulation = told or max(1, iterator._num_yielded // moment.step)  # accelerate's is one batch ahead
         if iterator._num_yielded < moment.step * accumulation or cuts(iterator._collate_fn):
             continue
@@ -241,24 +237,6 @@ def _shapes_ahead(moment: Moment, varies: bool) -> list[_Shape]:
             steps = range(0, min(len(whole), getattr(moment.args, "_num_batches", len(whole))), accumulation)
             return [max(whole[at : at + accumulation], key=lambda shape: shape.tokens) for at in steps]
     return []
-
-
-def _running(everywhere: bool) -> list[Any]:
-    """The passes over data loaders that the running functions have in their variables, or in those of a generator.
-
-    If there are none, as in a plain `for` loop, `everywhere` finds those among all objects, in up to 0.1 s.
-    """
-    loaders, frame = sys.modules.get("torch.utils.data.dataloader"), sys._getframe().f_back
-    found: list[Any] = []
-    while loaders is not None and frame is not None:
-        for value in list(frame_variables(frame).values()):
-            inner = value.gi_frame if isinstance(value, GeneratorType) else None
-            values = list(frame_variables(inner).values()) if inner is not None else [value]
-            found += [one for one in values if issubclass(type(one), loaders._BaseDataLoaderIter)]
-        frame = frame.f_back
-    if found or loaders is None or not everywhere or may_leave():
-        return found
-    return list(live_objects(loaders._BaseDataLoaderIter))
 
 
 def _padding(shapes: Sequence[_Shape], uses: Sequence[StepUse]) -> int | None:

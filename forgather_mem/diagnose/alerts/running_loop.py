@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import FrameType
+from types import FrameType, GeneratorType
 from typing import Any
 
 from forgather_mem.heap.source_lines import is_user_file
 from forgather_mem.heap.syntax import forget_trees, tree_of
 from forgather_mem.heap.variables import frame_variables
+from forgather_mem.probes.tensors import live_objects
 
 _LEAVE, _CUT = (ast.Break, ast.Return), ("islice", "zip")
 _STEP = "validation_step"
@@ -22,6 +23,24 @@ def may_leave() -> bool:
     frame, loops = _running_loops()
     forget_trees()
     return frame is not None and any(_ends_early(loop) for loop in loops)
+
+
+def running_passes(everywhere: bool) -> list[Any]:
+    """The passes over data loaders that the running functions have in their variables, or in those of a generator.
+
+    If there are none, as in a plain `for` loop, `everywhere` finds those among all objects, in up to 0.1 s.
+    """
+    loaders, frame = sys.modules.get("torch.utils.data.dataloader"), sys._getframe().f_back
+    found: list[Any] = []
+    while loaders is not None and frame is not None:
+        for value in list(frame_variables(frame).values()):
+            inner = value.gi_frame if isinstance(value, GeneratorType) else None
+            values = list(frame_variables(inner).values()) if inner is not None else [value]
+            found += [one for one in values if issubclass(type(one), loaders._BaseDataLoaderIter)]
+        frame = frame.f_back
+    if found or loaders is None or not everywhere or may_leave():
+        return found
+    return list(live_objects(loaders._BaseDataLoaderIter))
 
 
 def kept_lists(module: object, num_passes: int) -> list[list[Any]]:

@@ -56,6 +56,25 @@ def plain(rows, every=1):
     return train
 
 
+def writes_files(place, keeps=None, every=10, named="step-{}.pt"):
+    """Each of 2 MiB; `keeps` is told of all of them."""
+
+    def train():
+        net, written = model(4000, 64), []
+        optimizer = torch.optim.SGD(net.parameters())
+        for number, batch in enumerate(DataLoader(Rows(512), batch_size=4), 1):
+            net(**batch).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if number % every == 0:
+                written.append(f"{place}/{named.format(number)}")
+                torch.save(net.state_dict(), written[-1])
+                if keeps:
+                    keeps(written)
+
+    return train
+
+
 def accelerated(rows):
     from accelerate import Accelerator
 
@@ -89,6 +108,7 @@ def best_model_evaluated(place):
 CASES = {
     "lightning_first_save": (380, lambda place: saves(place, model(30_000, 256), rows=64, every_n_train_steps=8)),
     "lightning_filling_disk": (0, saves),
+    "plain_files": (0, writes_files),
     "plain_longest": (110, lambda place: plain(LONG)),
     "accelerated_longest": (110, lambda place: accelerated(LONG)),
     "second_test_set": (100, second_test_set),

@@ -3,10 +3,11 @@
 import itertools
 import os
 import sys
+from pathlib import Path
 
 import torch
 from common import Rows, accuracy, limit, make, model, options, padded, peak_of, samples
-from late_loops import LONG, Module, accelerated, fitted, plain, saves
+from late_loops import LONG, Module, accelerated, fitted, plain, saves, writes_files
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from normal import argmax
 from torch.utils.data import DataLoader
@@ -80,7 +81,15 @@ def after(evaluation, **parts):
     return lambda: (trainer.train(), trainer.evaluate(), trainer.predict(Rows(evaluation // 4)))
 
 
+def rotated(written):
+    for old in written[:-3]:
+        Path(old).unlink(missing_ok=True)
+
+
 CASES = {
+    "plain_files_rotated": lambda place: writes_files(place, rotated),
+    "plain_files_one_name": lambda place: writes_files(place, named="last.pt"),
+    "plain_files_few": lambda place: writes_files(place, every=32),
     "lightning_saves_few": lambda place: saves(place, save_top_k=1),
     "lightning_saves_weights": lambda place: saves(place, save_weights_only=True),
     "lightning_one_name": lambda place: saves(place, filename="last", enable_version_counter=False),
