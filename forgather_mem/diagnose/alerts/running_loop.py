@@ -43,6 +43,14 @@ def running_passes(everywhere: bool) -> list[Any]:
     return list(live_objects(loaders._BaseDataLoaderIter))
 
 
+def names_of_module() -> set[str]:
+    """All names and attributes in the module of these loops."""
+    frame, _ = _running_loops()
+    tree = tree_of(frame.f_code.co_filename) if frame is not None else None
+    forget_trees()
+    return {getattr(one, "id", getattr(one, "attr", "")) for one in ast.walk(tree)} if tree is not None else set()
+
+
 def kept_lists(module: object, num_passes: int) -> list[list[Any]]:
     """The lists to which the running loop has added something in each pass, and which nothing else can make shorter.
 

@@ -7,7 +7,6 @@ by then nobody knows either: so only the very next one is.
 
 from __future__ import annotations
 
-import ast
 import functools
 import os
 import sys
@@ -15,14 +14,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.alerts.foretold import Foretold, free_disk_bytes, times_text
-from forgather_mem.diagnose.alerts.running_loop import running_passes
-from forgather_mem.heap.source_lines import is_user_file
-from forgather_mem.heap.syntax import forget_trees, tree_of
+from forgather_mem.diagnose.alerts.running_loop import names_of_module, running_passes
 from forgather_mem.system.call_wrapping import without_frames
 from forgather_mem.units import format_bytes
 
 _FEWEST = 3
-_TAKES_AWAY = ("remove", "unlink", "rmtree", "rename", "move", "rotate")
+_TAKES_AWAY = {"remove", "unlink", "rmtree", "rename", "move", "rotate"}
 
 
 class _File(NamedTuple):
@@ -86,7 +83,11 @@ class SavedFiles:
         free = self._free_bytes(folder)
         if every < 1 or every != last[-2].step - last[-3].step or free is None or free >= size:
             return None
-        if not all(os.path.exists(file.path) for file in last) or _takes_away() or at_step > _last_step(last[-1].step):
+        if (
+            not all(os.path.exists(file.path) for file in last)
+            or names_of_module() & _TAKES_AWAY
+            or at_step > _last_step(last[-1].step)
+        ):
             return None
         text = (
             f"each {times_text(every, 'step')} torch.save writes a new file of {format_bytes(size)} to {folder}, on "
@@ -103,13 +104,3 @@ def _last_step(step: int) -> int:
         if batches_a_step and hasattr(one._dataset, "__len__"):
             return int(len(one) // batches_a_step)
     return 0
-
-
-def _takes_away() -> bool:
-    """Whether the module of the innermost running function of the user's may remove files or put them elsewhere."""
-    frame = sys._getframe().f_back
-    while frame is not None and not is_user_file(frame.f_code.co_filename):
-        frame = frame.f_back
-    tree = tree_of(frame.f_code.co_filename) if frame is not None else None
-    forget_trees()
-    return tree is None or any(getattr(one, "id", getattr(one, "attr", "")) in _TAKES_AWAY for one in ast.walk(tree))
