@@ -77,7 +77,7 @@ def plan_before_training(trainers: type) -> None:
 def _plan_and_tell(trainer: Any) -> None:
     from forgather_mem.errors import PlanError
     from forgather_mem.planning.entry import plan
-    from forgather_mem.planning.known import PLANS
+    from forgather_mem.planning.result import PLANS
 
     if trainer in PLANS or run_session.rank_and_size()[1] > 1:
         return

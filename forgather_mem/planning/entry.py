@@ -9,10 +9,9 @@ import torch
 
 from forgather_mem.planning.batches import Batch, Shape, Wanted
 from forgather_mem.planning.child import in_a_child
-from forgather_mem.planning.known import PLANS
 from forgather_mem.planning.loop import plan_of_loop
 from forgather_mem.planning.pretending import warm_up
-from forgather_mem.planning.result import Plan
+from forgather_mem.planning.result import PLANS, Plan
 from forgather_mem.planning.trainer import Trainer, plan_of_trainer
 
 

@@ -58,7 +58,7 @@ def generate_first_and_last_tokens(mode: Pretending, notes: list[str]) -> None:
     update, criteria = models._update_model_kwargs_for_generation, module.StoppingCriteriaList
     now: list[_Generation] = []  # a model may generate inside of another's
 
-    def generated(model: Any, *args: object, **keywords: object) -> object:
+    def generated(model: object, *args: object, **keywords: object) -> object:
         now.append(_Generation())
         try:
             return generate(model, *args, **keywords)
@@ -67,14 +67,14 @@ def generate_first_and_last_tokens(mode: Pretending, notes: list[str]) -> None:
         finally:
             now.pop()
 
-    def prepared(model: Any, *args: Any, **keywords: Any) -> object:
+    def prepared(model: object, *args: object, **keywords: Any) -> object:
         configuration = prepare(model, *args, **keywords)
         now[-1].begin(configuration, keywords["input_ids_length"], keywords["inputs_tensor"].size(0))
         note = f"Generation is planned to its greatest length, {now[-1].tokens:,} tokens."
         notes.extend([note] if note not in notes else [])
         return configuration
 
-    def updated(model: Any, *args: object, **keywords: object) -> object:
+    def updated(model: object, *args: object, **keywords: object) -> object:
         result = update(model, *args, **keywords)
         now[-1].leave_out(result)
         return result
@@ -92,7 +92,7 @@ def generate_first_and_last_tokens(mode: Pretending, notes: list[str]) -> None:
     models._get_stopping_criteria = lambda *_, **__: criteria()
 
 
-def _growing_layers(cache: Any) -> list[Any]:
+def _growing_layers(cache: object) -> list[Any]:
     """Those of a decoder's cache, to which each token is added."""
     layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
     return list(layers) if all(type(layer).__name__ == "DynamicLayer" for layer in layers) else []

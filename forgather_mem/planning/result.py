@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from forgather_mem.planning.batches import Shape
 from forgather_mem.planning.card import reserved_by_allocator
@@ -84,6 +86,10 @@ class Plan:
 
     def __str__(self) -> str:
         return self.text()
+
+
+# The last plan of each trainer alive, of its own arguments: a report is made far from where somebody has planned
+PLANS: WeakKeyDictionary[Any, Plan] = WeakKeyDictionary()
 
 
 def plan_of_log(

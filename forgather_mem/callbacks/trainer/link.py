@@ -309,7 +309,7 @@ def _skip(call: Call, arguments: Arguments, keywords: Keywords) -> None:
 
 def _keep_plan(run: Run, trainer: Any) -> None:
     """What `forgather_mem.plan` has said of this trainer, for the report."""
-    known = sys.modules.get("forgather_mem.planning.known")
+    known = sys.modules.get("forgather_mem.planning.result")
     plan = known.PLANS.get(trainer) if known is not None else None
     if plan is not None:
         run.facts.planned, run.facts.planned_peak = plan.highest_parts(), (plan.peak_bytes, plan.phase)

@@ -51,7 +51,7 @@ def names_of_module() -> set[str]:
     return {getattr(one, "id", getattr(one, "attr", "")) for one in ast.walk(tree)} if tree is not None else set()
 
 
-def kept_lists(module: object, num_passes: int) -> list[list[Any]]:
+def kept_lists(module: object, num_passes: int) -> list[list[object]]:
     """The lists to which the running loop has added something in each pass, and which nothing else can make shorter.
 
     They are variables to which a line of the loop appends, whatever it has computed, and that the loop names nowhere
