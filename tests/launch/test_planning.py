@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from transformers import TrainingArguments
 
 from tests.launch.commands import ROOT, Result, run, watched
 from tests.launch.forked_run import run_forked, watched_forked
@@ -64,6 +65,17 @@ def test_the_first_of_several_ranks_is_planned(tmp_path: Path) -> None:
     (plan,) = json.loads(result.out)["plans"]
     parts = next(row["parts"] for row in plan["phases"] if (row["step"], row["phase"]) == (2, "optimizer"))
     assert parts["gradients"] == pytest.approx(2 * parts["parameters"], rel=0.01)
+
+
+@pytest.mark.fresh
+@pytest.mark.skipif(not hasattr(TrainingArguments, "_process_fsdp_args"), reason="transformers 4 has FSDP elsewhere")
+def test_a_script_whose_trainer_refuses_fsdp_in_one_process_is_planned_with_its_shards(tmp_path: Path) -> None:
+    def parameters(*options: str, half: str = "bf16") -> int:
+        (plan,) = json.loads(planned(tmp_path, "--json", *options, half=half).out)["plans"]
+        return int(next(row["parts"]["parameters"] for row in plan["phases"] if row["phase"] == "optimizer"))
+
+    assert parameters("--ranks", "4", half="fsdp") == pytest.approx(parameters() / 4, rel=0.05)
+    assert "say how many" in planned(tmp_path, half="fsdp").err
 
 
 @pytest.mark.fresh
