@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.oom.allocator_changes import allocator_changes, is_in_shm, pinned_changes, shm_changes
 from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, PEAK_OF_SAVED, Batches, in_samples
+from forgather_mem.diagnose.oom.causes import causes, variable_changes
 from forgather_mem.diagnose.oom.changes import LENGTHS, changes_training, checkpointing_name, step_changes
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
 from forgather_mem.diagnose.oom.fit import PhaseFit, binding, fits_of, largest_that_fits
-from forgather_mem.diagnose.oom.phase_changes import BY_PHASE, array_changes, callback_changes, variable_changes
+from forgather_mem.diagnose.oom.phase_changes import BY_PHASE, array_changes, callback_changes
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import format_bytes
@@ -74,13 +75,12 @@ def advise(failure: FailureContext, settings: RunSettings, uses: Sequence[StepUs
     if failure.callback is not None:
         changes = callback_changes(failure, failure.callback)
     else:
-        changes = [*array_changes(failure), *BY_PHASE.get(failure.phase, step_changes)(failure, settings, batches)]
-        held = [change for change in variable_changes(failure) if change not in changes]
-        is_guessed = all(change.predicted_bytes is None for change in changes)
-        if is_guessed and (failure.phase in STEP_PHASES or failure.phase in ("evaluate", "generate")):
-            changes[:0] = held
-        else:
-            changes += held
+        found, no_batch = causes(failure, batches)
+        changes = [*array_changes(failure), *found]
+        if failure.phase in BY_PHASE or not no_batch:
+            by_phase = BY_PHASE.get(failure.phase, step_changes)(failure, settings, batches)
+            changes += [change for change in by_phase if change not in changes]
+        changes += [change for change in variable_changes(failure) if change not in changes]
     if failure.rows != whole.rows and failure.rows != whole.length:  # the length of no text
         changes = [change for change in changes if not {*change.set, *change.in_script} & {*LENGTHS}]
     changes[1:1] = allocator_changes(failure, settings)

@@ -10,10 +10,10 @@ from typing import Any
 from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, UNSEEN, UNSEEN_DATA, Batches, BatchShape
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
 from forgather_mem.diagnose.oom.fit import binding, largest_that_fits
+from forgather_mem.diagnose.oom.own_lines import NOT_MEASURED, less_at_once
 from forgather_mem.telemetry.report import Change
-from forgather_mem.units import MIB, format_bytes
+from forgather_mem.units import format_bytes
 
-NOT_MEASURED = "not measured"
 # An optimizer is named beside a smaller batch only if it saves this fraction of what was needed.
 _WORTH_FRAC = 0.1
 CHANGES_TRAINING = "changes the training"
@@ -26,9 +26,6 @@ LENGTHS = ("max_length", "max_seq_length")
 def step_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
     """Changes for a batch that did not fit, best first."""
     rows = int(settings.arguments.get("per_device_train_batch_size") or failure.rows or 1)
-    no_batch = [*graph_changes(failure), *_line_changes(failure, batches)]
-    if no_batch:
-        return no_batch
     smaller = _smaller_batch(failure, settings, batches, rows)
     shorter = list(_shorter(failure, settings, batches, rows))
     checkpointing = list(_checkpointing(settings))
@@ -42,42 +39,6 @@ def step_changes(failure: FailureContext, settings: RunSettings, batches: Batche
     if rows == 1:
         guessed += _smaller_samples(failure, settings, alone=not [*measured, *checkpointing, *guessed])
     return [*measured, *checkpointing, *guessed]
-
-
-def graph_changes(failure: FailureContext) -> Iterator[Change]:
-    """A pass through a model that keeps what only a backward pass needs, which does not come."""
-    operation = failure.operation
-    if operation is not None and operation.graph_in_vain is not None:
-        text = f"torch.no_grad() around what {operation.graph_in_vain} calls"
-        yield Change(text=text, note=f"no backward pass follows, but all layers keep theirs for one; {NOT_MEASURED}")
-
-
-def less_at_once(failure: FailureContext, why: str = "") -> Change | None:
-    """Less in one operation at the user's own line; None without a line."""
-    if failure.line is None:
-        return None
-    kind = f" than {failure.array_type}" if failure.array_type is not None else ""
-    named = failure.operation.named if failure.operation is not None else ""
-    notes = (
-        f"in parts, with what follows from it, or of a smaller type{kind}",
-        f"it works on {named}" if named else "",
-        why,
-        NOT_MEASURED,
-    )
-    text = f"make less at once at {failure.line}: {format_bytes(failure.requested_bytes or 0)} are asked for there"
-    return Change(text=text, note="; ".join(filter(None, notes)))
-
-
-def _line_changes(failure: FailureContext, batches: Batches) -> Iterator[Change]:
-    """An operation that asks for more than all that batches as large as this one have ever kept."""
-    usual = batches.saved_bytes
-    names_tensors = failure.operation is not None and failure.operation.operands  # `trainer.train()` does not
-    if failure.phase != "forward" or not names_tensors or not batches.is_as_ever or usual is None:
-        return
-    if (failure.requested_bytes or 0) > max(usual, MIB):
-        change = less_at_once(failure, f"batches as large as this one kept {format_bytes(usual)} at most")
-        if change is not None:
-            yield change
 
 
 def _smaller_samples(failure: FailureContext, settings: RunSettings, alone: bool) -> Iterator[Change]:

@@ -94,10 +94,18 @@ _COMPILED = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "<eval_w
 _BACKWARD = ("backward", "manual_backward")
 # In `SourceLocation.functions`, stands for the `__init__` of a module.
 MODULE_IS_MADE = "Module.__init__"
-# What a callback does for itself: it copies, moves, writes or reads the state.
-_OF_CALLBACKS = (None, "save", "startup", "resume")
-_SAVE_EVENTS = (".on_save", ".on_save_checkpoint")
-_EVALUATION_EVENTS = (".on_evaluate", ".on_predict", ".on_validation", ".on_test", ".on_sanity_check")
+# The phase of what a callback does for itself in its event: the first name that is in the event's.
+_EVENTS = (
+    ("save", "save"), ("load_checkpoint", "resume"),
+    ("evaluat", "evaluate"), ("predict", "evaluate"), ("validation", "evaluate"), ("test", "evaluate"),
+    ("sanity_check", "evaluate"),
+    ("optimizer", "optimizer"), ("before_zero_grad", "optimizer"),
+    ("substep_end", "backward"), ("backward", "backward"),
+    ("init", "startup"), ("setup", "startup"), ("fit_start", "startup"), ("train_begin", "startup"),
+    ("train_start", "startup"),
+)  # fmt: skip
+# In an event these are a pass of the callback's own; the rest is the state that it moves, writes or reads.
+_PASSES_OF_CALLBACKS = ("forward", "backward", "evaluate", "generate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,13 +153,14 @@ def failure_place(
     frames = [frame for frame, _ in failed]
     functions = tuple(map(_function, frames))
     line, in_sample = user_line(failed, error)
+    operation = failed_operation(failed)
     found = failed_callback(frames, model, optimizer)
-    inside = _phase(frames[found[1] :]) if found is not None else None
-    if found is not None and inside in _OF_CALLBACKS:
-        callback = found[0]
-        phase, layer = _phase_of_callback(callback.callback, inside), None
-    else:
-        callback, phase, layer = None, _phase(frames), _layer(frames, model)
+    callback, first = found if found is not None else (None, 0)
+    phase, layer = _phase(frames[first:]), _layer(frames, model)
+    if callback is not None:
+        phase, layer = _phase_of_callback(callback.callback, phase), layer if phase in _PASSES_OF_CALLBACKS else None
+    elif phase in (None, "forward", "data") and operation is not None:
+        phase = _phase_of_line(operation, phase)
     return Place(
         phase=phase,
         layer=layer,
@@ -162,7 +171,7 @@ def failure_place(
         stays_in_batch=stays_in_batch(frames),
         after_backward=any(has_passed(*here, _BACKWARD) for here in failed if _is_users(here[0])),
         variables=tuple(held_variables(frames, model, optimizer, others)),
-        operation=failed_operation(failed),
+        operation=operation,
     )
 
 
@@ -247,10 +256,18 @@ def _phase(frames: list[FrameType]) -> str | None:
 
 
 def _phase_of_callback(event: str, inside: str | None) -> str | None:
-    """Of what a callback does for itself, by what it does or else by its event."""
-    if inside == "save" or event.endswith(_SAVE_EVENTS):
-        return "save"
-    return "evaluate" if any(name in event for name in _EVALUATION_EVENTS) else None
+    """Of what a callback does: a pass of its own evaluates, and the rest belongs to its event."""
+    if inside in ("save", "generate"):
+        return inside
+    told = next((phase for name, phase in _EVENTS if name in event.partition(".")[2]), None)
+    return "evaluate" if inside in _PASSES_OF_CALLBACKS and told in (None, "startup") else told
+
+
+def _phase_of_line(operation: FailedOperation, phase: str | None) -> str | None:
+    """What trains is made, or a model is asked that no line goes back through: neither is a pass of the training."""
+    if operation.feeds_training:
+        return "data"
+    return "evaluate" if operation.evaluates and phase == "forward" else phase
 
 
 def _phase_of(frame: FrameType, table: Iterable[tuple[str, frozenset[str], str]]) -> str | None:

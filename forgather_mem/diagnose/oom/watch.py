@@ -144,6 +144,7 @@ class OutOfMemoryWatch:
         model = self._model()
         place = failure_place(error, model, self._optimizer(), self._users())
         told = run.failed_phase or run.phase
+        operation = self._without_passes(place.operation)
         phase = _phase_of(place, told)
         inside = phase in STEP_PHASES
         step = max(run.step, self._trainers_step())
@@ -170,7 +171,7 @@ class OutOfMemoryWatch:
             in_sample=place.in_sample,
             stays_in_batch=place.stays_in_batch,
             variables=place.variables,
-            operation=self._without_passes(place.operation),
+            operation=operation,
             memory=memory,
             # In the data phase it does not exist yet
             batch=(uses.batch or batch_on_the_way(error))
@@ -188,9 +189,10 @@ class OutOfMemoryWatch:
 
     def _without_passes(self, operation: FailedOperation | None) -> FailedOperation | None:
         """Who trained with the pass of a line goes back after it, even where its source does not show that."""
-        if operation is not None and (not self._passes or operation.graph_in_vain in self._passes):
-            return replace(operation, graph_in_vain=None)
-        return operation
+        graph = operation.graph if operation is not None else None
+        if graph is None or (self._passes and not any(map(graph.is_made_by, self._passes))):
+            return operation
+        return replace(operation, graph=None) if operation is not None else None
 
     def _users(self) -> list[object]:
         """The trainer and the user's callbacks."""
@@ -255,7 +257,9 @@ def _phase_of(place: Place, told: str) -> str:
     But it does not show where accelerate's `backward` calls an engine's optimizer step. That a loop of the user's own
     evaluates is a guess: it may generate. So is that a backward pass follows a forward pass at once: the loss does.
     """
-    if place.phase == "generate":
+    if place.phase == "generate" or (place.callback is not None and place.phase is not None):
+        return place.phase
+    if place.phase == "data" and place.operation is not None and place.operation.feeds_training:
         return place.phase
     if told == "backward" and place.phase is None and not place.after_backward:
         return "forward"

@@ -1,0 +1,120 @@
+"""Why memory may have run out whatever the batch: rules, asked in this order before the changes of the phase.
+
+Each looks at what is known of the failing line and of what the user's variables hold, and says nothing if it does not
+apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from forgather_mem.diagnose.oom.batches import Batches
+from forgather_mem.diagnose.oom.context import FailureContext
+from forgather_mem.diagnose.oom.own_lines import NOT_MEASURED, less_at_once
+from forgather_mem.heap.failed_variables import HeldVariable
+from forgather_mem.telemetry.events import STEP_PHASES
+from forgather_mem.telemetry.report import Change
+from forgather_mem.units import MIB, format_bytes
+
+_MUCH_FRAC = (0.05, 0.1)  # of what is in use, outside a pass and in one: a variable that is worth a word
+_EVALUATIONS = ("evaluate", "generate")
+_LOADING = ("startup", "resume", "other")
+
+
+def causes(failure: FailureContext, batches: Batches) -> tuple[list[Change], bool]:
+    """What the rules say, the first rule's first; and whether the batch has no part in it."""
+    found = [(change, is_alone) for rule, is_alone in RULES for change in rule(failure, batches)]
+    return [change for change, _ in found], any(is_alone for _, is_alone in found)
+
+
+def graph_in_vain(failure: FailureContext, batches: Batches) -> Iterator[Change]:
+    """A pass through a model keeps what only a backward pass needs, which does not come."""
+    graph = failure.operation.graph if failure.operation is not None else None
+    if graph is not None:
+        what = f"makes `{graph.name}` before {graph.line}" if graph.name else f"{graph.line} calls"
+        note = f"no backward pass follows, but all layers keep theirs for one; {NOT_MEASURED}"
+        yield Change(text=f"torch.no_grad() around what {what}", note=note)
+
+
+def grown_by_copying(failure: FailureContext, batches: Batches) -> Iterator[Change]:
+    """A variable is replaced by a longer copy of itself: for a while both are in memory."""
+    operation = failure.operation
+    if operation is not None and operation.grows is not None and failure.line is not None:
+        wanted = format_bytes(failure.requested_bytes or 0)
+        note = f"{wanted} are asked for there while the shorter one is still in memory; {NOT_MEASURED}"
+        text = f"add to `{operation.grows}` without a copy at {failure.line}: its parts in a list (ConcatDataset)"
+        yield Change(text=text, note=note)
+
+
+def kept_in_a_list(failure: FailureContext, batches: Batches) -> Iterator[Change]:
+    """A list grows from batch to batch, and holds more than what was asked for last."""
+    if failure.phase in STEP_PHASES or failure.phase in _EVALUATIONS:
+        is_known = batches.known and not batches.is_as_ever
+        wanted = (failure.requested_bytes or 0) * (failure.rows is not None)
+        if not is_known:
+            yield from (_less_in(held) for held in large_variables(failure) if held.num_bytes >= wanted)
+
+
+def too_much_at_once(failure: FailureContext, batches: Batches) -> Iterator[Change]:
+    """One operation at a line of the user's own asks for far more than what it works on."""
+    why = _no_batch(failure, batches)
+    change = less_at_once(failure, why) if why is not None else None
+    if change is not None:
+        yield change
+
+
+# Each with whether a smaller batch helps nothing where it speaks.
+RULES: tuple[tuple[Callable[[FailureContext, Batches], Iterator[Change]], bool], ...] = (
+    (graph_in_vain, True),
+    (grown_by_copying, True),
+    (kept_in_a_list, False),
+    (too_much_at_once, True),
+)
+
+
+def variable_changes(failure: FailureContext) -> Iterator[Change]:
+    """Less in the variables of the user's functions and callbacks; outside of loading, in what collects something."""
+    loads = failure.phase in _LOADING and failure.callback is None
+    for held in large_variables(failure):
+        yield _less_in(held, "use {} again, or delete it before" if loads else "keep less in {}")
+
+
+def large_variables(failure: FailureContext) -> Iterator[HeldVariable]:
+    """Those that are worth a word, the largest first."""
+    in_pass = failure.phase in STEP_PHASES and failure.callback is None
+    least = max(MIB, int(_MUCH_FRAC[in_pass] * (failure.used_bytes or 0)), (failure.requested_bytes or 0) * in_pass)
+    loads = failure.phase in _LOADING and failure.callback is None
+    for held in failure.variables:
+        if held.num_bytes >= least and (loads or held.collects):
+            yield held
+
+
+def is_much(num_bytes: int, failure: FailureContext) -> bool:
+    """Whether so much is worth a word outside of a pass."""
+    return num_bytes >= max(MIB, int(_MUCH_FRAC[0] * (failure.used_bytes or 0)))
+
+
+def _less_in(held: HeldVariable, what: str = "keep less in {}") -> Change:
+    return Change(text=f"{what.format(held.name)}: {format_bytes(held.num_bytes)}", note=held.line)
+
+
+def _no_batch(failure: FailureContext, batches: Batches) -> str | None:
+    """What speaks for it that the batch has no part in what the line asks for; None if nothing does."""
+    operation, wanted = failure.operation, failure.requested_bytes or 0
+    operands = operation.operands if operation is not None else ()
+    if operation is None or not operands:  # `trainer.train()` works on nothing
+        return None
+    if failure.phase == "forward":
+        usual = batches.saved_bytes
+        if batches.is_as_ever and usual is not None and wanted > max(usual, MIB):
+            return f"batches as large as this one kept {format_bytes(usual)} at most"
+    elif failure.phase == "evaluate":
+        rows = failure.rows
+        if rows is None:
+            return None if operation.in_pass or not is_much(wanted, failure) else ""
+        # Heads and rows may be one dimension; that of two rows any even number is a multiple tells nothing
+        is_of_batch = any(rows in shape or (rows > 2 and shape[0] % rows == 0) for _, shape in operands)
+        return None if is_of_batch else ""
+    elif failure.phase == "other" and not operation.in_pass and is_much(wanted, failure):
+        return ""
+    return None
