@@ -153,8 +153,8 @@ def requested(text: str) -> int | None:
 
 
 def _words(suggestion: str) -> str:
-    """Without sizes and shapes, which differ from run to run."""
-    return re.sub(r"[\d.,]+ [KMG]iB|[\d,]+( x [\d,]+)+", "N", suggestion)
+    """Without sizes, shapes and numbers of parts, which differ from run to run."""
+    return re.sub(r"[\d.,]+ ([KMG]iB|rows|of its [\d,]+ parts)|[\d,]+( x [\d,]+)+", "N", suggestion)
 
 
 def _run(words: list[str], folder: Path) -> tuple[int, str]:

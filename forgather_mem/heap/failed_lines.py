@@ -18,6 +18,8 @@ from forgather_mem.heap.failed_statement import (
     goes_back,
     grown_by_copying,
     holds,
+    joined_list,
+    loaded_in,
     names_in,
     scope_of,
     statement_of,
@@ -51,6 +53,8 @@ class FailedOperation:
         evaluates: Whether a module in evaluation mode was running, and no function of the user's goes back after it.
         feeds_training: Whether what was being made is what is trained with.
         grows: The variable that the line replaces by a longer copy of it.
+        joins: The list of whose parts the line makes one tensor or array.
+        sizes: Of all dimensions of the tensors and arrays among the variables of its function.
     """
 
     function: str
@@ -63,6 +67,8 @@ class FailedOperation:
     evaluates: bool = False
     feeds_training: bool = False
     grows: str | None = None
+    joins: str | None = None
+    sizes: frozenset[int] = frozenset()
 
     @property
     def named(self) -> str:
@@ -97,6 +103,8 @@ def failed_operation(failed: Sequence[tuple[FrameType, int]]) -> FailedOperation
         evaluates=_evaluates(failed),
         feeds_training=feeds_training(frame, number) or any(_is_loop_head(*here) for here in users),
         grows=grown_by_copying(statement),
+        joins=joined_list(statement),
+        sizes=_sizes(frame),
     )
 
 
@@ -180,12 +188,17 @@ def _names(node: ast.AST, context: type[ast.expr_context]) -> list[str]:
 
 
 def _operands(frame: FrameType, statement: ast.stmt | None) -> list[tuple[str, tuple[int, ...]]]:
-    named = names_in(statement)
+    named = loaded_in(statement) if statement is not None else set()
     variables = frame_variables(frame)
     values = [(name, value) for name, value in variables.items() if name in named or _is_trained(value)]
-    values += [(name, _attribute(variables, *name.split("."))) for name in named if "." in name]
+    values += [(name, _attribute(variables, *name.split("."))) for name in names_in(statement) if "." in name]
     shapes = [(name, tuple(shape)) for name, value in values if _is_shape(shape := getattr(value, "shape", None))]
     return sorted(shapes, key=lambda shape: -math.prod(shape[1]))[:_MOST_OPERANDS]
+
+
+def _sizes(frame: FrameType) -> frozenset[int]:
+    shapes = [getattr(value, "shape", None) for value in frame_variables(frame).values()]
+    return frozenset(size for shape in shapes if _is_shape(shape) for size in shape)
 
 
 def _is_shape(value: object) -> TypeGuard[tuple[int, ...]]:

@@ -11,6 +11,7 @@ from forgather_mem.heap.syntax import Function, tree_of, without_inner
 _BACKWARD = ("backward", "grad")  # how the names of what goes back end
 _NO_PASS = frozenset({"zero_grad", "no_grad", "before_zero_grad"})
 _JOINS = frozenset({"cat", "concat", "concatenate", "stack", "vstack", "hstack", "append"})
+_LOOPS = ast.For | ast.AsyncFor | ast.While
 _FILLS = frozenset({"append", "extend", "add", "insert", "update"})
 
 
@@ -76,12 +77,12 @@ def feeds_training(frame: FrameType, number: int) -> bool:
         return _goes_back_in(ast.Module(body=statement.body, type_ignores=[]), others)
     made = _stored(statement)
     for part in without_inner(scope):
-        if isinstance(part, ast.For | ast.AsyncFor) and made & _loaded(part.iter):
+        if isinstance(part, ast.For | ast.AsyncFor) and made & loaded_in(part.iter):
             if _goes_back_in(ast.Module(body=part.body, type_ignores=[]), others):
                 return True
         elif isinstance(part, ast.Call) and called_name(part) in others:
             given = [*part.args, *(keyword.value for keyword in part.keywords)]
-            if any(made & _loaded(value) for value in given):
+            if any(made & loaded_in(value) for value in given):
                 return True
     return False
 
@@ -99,6 +100,38 @@ def grown_by_copying(statement: ast.stmt | None) -> str | None:
     parts = [part for value in statement.value.args for part in getattr(value, "elts", [value])]
     given = {ast.unparse(part) for part in parts}
     return next((name for target in statement.targets if (name := ast.unparse(target)) in given), None)
+
+
+def joined_list(statement: ast.stmt | None) -> str | None:
+    """The list whose parts the statement makes one tensor or array of.
+
+    >>> joined_list(ast.parse("return torch.stack(parts), labels").body[0])
+    'parts'
+    """
+    calls = (part for part in (ast.walk(statement) if statement else ()) if isinstance(part, ast.Call) and part.args)
+    first = (call.args[0] for call in calls if called_name(call) in _JOINS)
+    return next((ast.unparse(part) for part in first if isinstance(part, ast.Name | ast.Attribute)), None)
+
+
+def replaces(statement: ast.stmt | None, name: str) -> bool:
+    """Whether the statement gives this variable another value that has nothing of the present one.
+
+    >>> replaces(ast.parse("data = load(0)").body[0], "data"), replaces(ast.parse("data = data[1:]").body[0], "data")
+    (True, False)
+    """
+    if not isinstance(statement, ast.Assign):
+        return False
+    return name in _stored(statement) and name not in loaded_in(statement)
+
+
+def in_same_loop(frame: FrameType, first: int, second: int) -> bool:
+    """Whether both lines are in the body of the innermost loop around the second one."""
+    scope = scope_of(frame, second)
+    loops = (
+        part for part in (without_inner(scope) if scope else ()) if isinstance(part, _LOOPS) and holds(part, second)
+    )
+    loop = max(loops, key=lambda part: part.lineno, default=None)
+    return loop is not None and holds(loop, first)
 
 
 def names_in(statement: ast.AST | None) -> set[str]:
@@ -142,5 +175,6 @@ def _stored(statement: ast.stmt) -> set[str]:
     return stored | {part.id for part in filled if isinstance(part, ast.Name)}
 
 
-def _loaded(node: ast.AST) -> set[str]:
+def loaded_in(node: ast.AST) -> set[str]:
+    """The variables whose values it uses."""
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}

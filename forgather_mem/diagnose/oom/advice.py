@@ -73,7 +73,7 @@ def advise(failure: FailureContext, settings: RunSettings, uses: Sequence[StepUs
     failure, uses = in_samples(failure, settings, uses)
     batches = Batches(failure, settings, uses)
     if failure.callback is not None:
-        changes = callback_changes(failure, failure.callback)
+        changes = callback_changes(failure, failure.callback, batches)
     else:
         found, no_batch = causes(failure, batches)
         changes = [*array_changes(failure), *found]

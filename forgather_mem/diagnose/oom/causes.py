@@ -18,6 +18,8 @@ from forgather_mem.units import MIB, format_bytes
 
 _MUCH_FRAC = (0.05, 0.1)  # of what is in use, outside a pass and in one: a variable that is worth a word
 _EVALUATIONS = ("evaluate", "generate")
+_MAKING = ("startup", "data", "other")
+_MANY_PARTS = 16  # of a list; fewer may be the parts of one batch
 _LOADING = ("startup", "resume", "other")
 
 
@@ -46,13 +48,46 @@ def grown_by_copying(failure: FailureContext, batches: Batches) -> Iterator[Chan
         yield Change(text=text, note=note)
 
 
+def grown_with_a_list(failure: FailureContext, batches: Batches) -> Iterator[Change]:
+    """What was asked for, and a tensor of the function, have as many rows as a list that is older than the batch."""
+    sizes = failure.operation.sizes if failure.operation is not None else frozenset()
+    wanted = failure.requested_bytes or 0
+    for held in failure.variables:
+        if held.collects and held.lasts and held.num_items >= _MANY_PARTS:
+            # The tensor may be of the step before
+            rows = {held.num_rows, held.num_rows - held.num_rows // held.num_items} - {0}
+            if sizes & rows and any(wanted % number == 0 for number in rows):
+                text = f"keep less in {held.name}: at most {held.num_items // 2:,} of its {held.num_items:,} parts"
+                yield Change(text=text, note=f"each step works on all of them, {format_bytes(wanted)} at once now")
+
+
+def joined_beside_its_list(failure: FailureContext, batches: Batches) -> Iterator[Change]:
+    """The parts of a data set are made one tensor while the list still holds them."""
+    operation, wanted = failure.operation, failure.requested_bytes or 0
+    if operation is None or operation.joins is None or failure.phase not in _MAKING or failure.line is None:
+        return
+    held = next((held for held in failure.variables if held.name.startswith(f"`{operation.joins}`")), None)
+    if held is not None and held.num_items > 1 and wanted >= held.num_bytes // 2:
+        text = f"fill one tensor made before the loop instead of joining `{operation.joins}` at {failure.line}"
+        beside = f"{format_bytes(wanted)} are asked for beside the {format_bytes(held.num_bytes)} of the list"
+        yield Change(text=text, note=f"{beside}; {NOT_MEASURED}")
+
+
 def kept_in_a_list(failure: FailureContext, batches: Batches) -> Iterator[Change]:
     """A list grows from batch to batch, and holds more than what was asked for last."""
-    if failure.phase in STEP_PHASES or failure.phase in _EVALUATIONS:
-        is_known = batches.known and not batches.is_as_ever
-        wanted = (failure.requested_bytes or 0) * (failure.rows is not None)
-        if not is_known:
-            yield from (_less_in(held) for held in large_variables(failure) if held.num_bytes >= wanted)
+    in_callback = failure.callback is not None
+    grows = in_callback or failure.phase in STEP_PHASES or failure.phase in _EVALUATIONS
+    if grows and (not batches.known or batches.is_as_ever):
+        wanted = (failure.requested_bytes or 0) if in_callback or failure.rows is not None else 0
+        yield from (_less_in(held) for held in large_variables(failure) if held.num_bytes >= wanted)
+
+
+def replaced_only_later(failure: FailureContext, batches: Batches) -> Iterator[Change]:
+    """A variable is to get a new value, and keeps its old one until that is made."""
+    for held in failure.variables:
+        if held.replaced_at is not None and held.num_bytes >= max(MIB, failure.requested_bytes or 0):
+            text = f"delete {held.name} before {held.replaced_at}: {format_bytes(held.num_bytes)}"
+            yield Change(text=text, note="that line makes its next value while it is still in memory")
 
 
 def too_much_at_once(failure: FailureContext, batches: Batches) -> Iterator[Change]:
@@ -67,7 +102,10 @@ def too_much_at_once(failure: FailureContext, batches: Batches) -> Iterator[Chan
 RULES: tuple[tuple[Callable[[FailureContext, Batches], Iterator[Change]], bool], ...] = (
     (graph_in_vain, True),
     (grown_by_copying, True),
+    (grown_with_a_list, True),
+    (joined_beside_its_list, True),
     (kept_in_a_list, False),
+    (replaced_only_later, False),
     (too_much_at_once, True),
 )
 
@@ -95,15 +133,21 @@ def is_much(num_bytes: int, failure: FailureContext) -> bool:
 
 
 def _less_in(held: HeldVariable, what: str = "keep less in {}") -> Change:
+    if held.returned_by is not None:
+        note = "of scores their argmax, of anything only what is used later; the library keeps all until the end"
+        return Change(text=f"return less from {held.returned_by}: {format_bytes(held.num_bytes)} are kept", note=note)
     return Change(text=f"{what.format(held.name)}: {format_bytes(held.num_bytes)}", note=held.line)
 
 
 def _no_batch(failure: FailureContext, batches: Batches) -> str | None:
     """What speaks for it that the batch has no part in what the line asks for; None if nothing does."""
     operation, wanted = failure.operation, failure.requested_bytes or 0
+    of_callback = f"in {failure.callback.callback}" if failure.callback is not None else ""
     operands = operation.operands if operation is not None else ()
     if operation is None or not operands:  # `trainer.train()` works on nothing
         return None
+    if of_callback:
+        return of_callback if not operation.in_pass and is_much(wanted, failure) else None
     if failure.phase == "forward":
         usual = batches.saved_bytes
         if batches.is_as_ever and usual is not None and wanted > max(usual, MIB):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forgather_mem.diagnose.oom.context import FailureContext
 from forgather_mem.telemetry.report import Change
-from forgather_mem.units import format_bytes
+from forgather_mem.units import MIB, format_bytes
 
 NOT_MEASURED = "not measured"
 # What a part takes beside what was asked for: its operands' copies, and what follows from it. An estimate.
@@ -34,7 +34,7 @@ def _chunks(failure: FailureContext) -> str:
     operands = failure.operation.operands if failure.operation is not None else ()
     wanted, free = failure.requested_bytes, failure.free_bytes
     by_rows = [(name, shape[0]) for name, shape in operands if shape[0] >= _FEWEST_ROWS]
-    if not by_rows or not wanted or free is None:
+    if not by_rows or not wanted or free is None or wanted < MIB:
         return ""
     # The result has the rows of an index or of labels, where the line has some, not those of what they choose from
     alone = [(name, shape[0]) for name, shape in operands if len(shape) == 1 and shape[0] >= _FEWEST_ROWS]

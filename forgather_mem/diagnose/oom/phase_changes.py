@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 
 from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches, BatchShape
-from forgather_mem.diagnose.oom.causes import is_much, variable_changes
+from forgather_mem.diagnose.oom.causes import causes, is_much, variable_changes
 from forgather_mem.diagnose.oom.changes import (
     CHANGES_TRAINING,
     data_changes,
@@ -44,7 +44,7 @@ _NARROW = {"float64": "float32", "complex128": "complex64", "int64": "int32"}
 _8_BIT, _PAGED = "adamw_bnb_8bit", "paged_adamw_32bit"
 
 
-def callback_changes(failure: FailureContext, callback: CallbackFailure) -> list[Change]:
+def callback_changes(failure: FailureContext, callback: CallbackFailure, batches: Batches) -> list[Change]:
     """A callback's own memory does not fit: what it keeps or writes, not the training."""
     where = f"{callback.callback} ({callback.line})"
     if not callback.is_users:
@@ -53,7 +53,12 @@ def callback_changes(failure: FailureContext, callback: CallbackFailure) -> list
         note = f"{CHANGES_TRAINING} (without what it is there for{taken}); a smaller batch changes nothing of it"
         return [Change(text=f"the training without {name}", note=note)]
     if callback.copied_bytes is None:
-        return [Change(text=f"less memory in {where}", note="the training itself did not ask for it")]
+        changes, _ = causes(failure, batches)
+        if failure.rows is not None and failure.rows > 1 and not changes:
+            fewer = max(1, failure.rows // 4)
+            text = f"at most {fewer:,} rows at a time in {where}"
+            changes = [Change(text=text, note=f"not {failure.rows:,}; {NOT_MEASURED}")]
+        return changes or [Change(text=f"less memory in {where}", note="the training itself did not ask for it")]
     changes = [
         Change(text=f"torch.save to a file in {where}, not a copy", note="writing takes no second copy in memory")
     ]
@@ -124,8 +129,11 @@ def _with(optim: str, state_bytes: int, failure: FailureContext, settings: RunSe
 def evaluate_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
     """Predictions kept until the end, or a batch that is too large by itself."""
     arguments = settings.arguments
+    returns = settings.is_trainers and "predict" in failure.frames  # all that the model gives, without metrics, too
     kept = (
-        settings.has_metrics and not arguments.get("prediction_loss_only") and not arguments.get("batch_eval_metrics")
+        (settings.has_metrics or returns)
+        and not arguments.get("prediction_loss_only")
+        and not arguments.get("batch_eval_metrics")
     )
     smaller = list(_smaller_evaluation(failure, settings, batches))
     if not kept or failure.predictions == 0:
@@ -139,7 +147,8 @@ def evaluate_changes(failure: FailureContext, settings: RunSettings, batches: Ba
         note="metrics from token ids, not from the whole vocabulary",
     )
     loss_only = set_to("gives the loss only; to keep your metrics, see the next one", prediction_loss_only=True)
-    changes.append(loss_only)
+    if not returns:
+        changes.append(loss_only)
     if not settings.filters_logits:
         changes.append(filtering)
     return [*changes, *smaller]

@@ -105,6 +105,7 @@ _EVENTS = (
     ("train_start", "startup"),
 )  # fmt: skip
 # In an event these are a pass of the callback's own; the rest is the state that it moves, writes or reads.
+_TRAINERS = ("transformers/trainer.py", "/loops/evaluation_loop.py", "/loops/prediction_loop.py")
 _PASSES_OF_CALLBACKS = ("forward", "backward", "evaluate", "generate")
 
 
@@ -137,6 +138,11 @@ class Place:
     variables: tuple[HeldVariable, ...] = ()
     operation: FailedOperation | None = None
 
+    @property
+    def is_unused_pass(self) -> bool:
+        """Whether a pass was running, or had been, that no backward pass follows."""
+        return self.phase in (None, "forward") and self.operation is not None and self.operation.graph is not None
+
 
 def failure_place(
     error: BaseException, model: object = None, optimizer: object = None, others: Iterable[object] = ()
@@ -155,10 +161,15 @@ def failure_place(
     line, in_sample = user_line(failed, error)
     operation = failed_operation(failed)
     found = failed_callback(frames, model, optimizer)
+    if found is not None and any(_file(frame).endswith(_TRAINERS) for frame in frames[found[1] :]):
+        found = None  # it has the trainer evaluate or train
     callback, first = found if found is not None else (None, 0)
     phase, layer = _phase(frames[first:]), _layer(frames, model)
     if callback is not None:
-        phase, layer = _phase_of_callback(callback.callback, phase), layer if phase in _PASSES_OF_CALLBACKS else None
+        layer = layer if phase in _PASSES_OF_CALLBACKS else None
+        phase = _phase_of_callback(callback.callback, phase)
+        if phase is None and getattr(model, "training", True) is False:
+            phase = "evaluate"  # it has turned that off itself
     elif phase in (None, "forward", "data") and operation is not None:
         phase = _phase_of_line(operation, phase)
     return Place(

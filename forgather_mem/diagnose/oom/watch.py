@@ -145,7 +145,7 @@ class OutOfMemoryWatch:
         place = failure_place(error, model, self._optimizer(), self._users())
         told = run.failed_phase or run.phase
         operation = self._without_passes(place.operation)
-        phase = _phase_of(place, told)
+        phase = _phase_of(replace(place, operation=operation), told)
         inside = phase in STEP_PHASES
         step = max(run.step, self._trainers_step())
         in_step = inside if run.in_step is None else run.in_step and told not in OPAQUE_PHASES
@@ -263,6 +263,8 @@ def _phase_of(place: Place, told: str) -> str:
         return place.phase
     if told == "backward" and place.phase is None and not place.after_backward:
         return "forward"
+    if told in ("forward", "backward") and place.is_unused_pass:
+        return "evaluate"
     in_engine = (told, place.phase) == ("optimizer", "backward")
     return told if told in OPAQUE_PHASES or place.phase is None or in_engine else place.phase
 
