@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -168,7 +169,8 @@ def _results(frame: FrameType, number: int, all_of_them: bool = False) -> set[st
 
 def _parameters(frame: FrameType) -> set[str]:
     code = frame.f_code
-    return set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    starred = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + starred])
 
 
 def in_modules(frames: Iterable[FrameType]) -> Iterator[Any]:

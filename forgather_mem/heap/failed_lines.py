@@ -18,6 +18,7 @@ from forgather_mem.heap.failed_statement import (
     goes_back,
     grown_by_copying,
     holds,
+    joined_later,
     joined_list,
     loaded_in,
     names_in,
@@ -53,7 +54,7 @@ class FailedOperation:
         evaluates: Whether a module in evaluation mode was running, and no function of the user's goes back after it.
         feeds_training: Whether what was being made is what is trained with.
         grows: The variable that the line replaces by a longer copy of it.
-        joins: The list of whose parts the line makes one tensor or array.
+        joins: The list of whose parts the line, or one after it in the function, makes one tensor or array.
         sizes: Of all dimensions of the tensors and arrays among the variables of its function.
     """
 
@@ -103,7 +104,7 @@ def failed_operation(failed: Sequence[tuple[FrameType, int]]) -> FailedOperation
         evaluates=_evaluates(failed),
         feeds_training=feeds_training(frame, number) or any(_is_loop_head(*here) for here in users),
         grows=grown_by_copying(statement),
-        joins=joined_list(statement),
+        joins=joined_list(statement) or joined_later(frame, number),
         sizes=_sizes(frame),
     )
 

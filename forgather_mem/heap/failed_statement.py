@@ -113,6 +113,14 @@ def joined_list(statement: ast.stmt | None) -> str | None:
     return next((ast.unparse(part) for part in first if isinstance(part, ast.Name | ast.Attribute)), None)
 
 
+def joined_later(frame: FrameType, number: int) -> str | None:
+    """The first list that the function joins after this line."""
+    scope = scope_of(frame, number)
+    parts = [part for part in (without_inner(scope) if scope is not None else ()) if isinstance(part, ast.stmt)]
+    later = sorted((part for part in parts if part.lineno > number), key=lambda part: part.lineno)
+    return next((name for part in later if (name := joined_list(part)) is not None), None)
+
+
 def replaces(statement: ast.stmt | None, name: str) -> bool:
     """Whether the statement gives this variable another value that has nothing of the present one.
 

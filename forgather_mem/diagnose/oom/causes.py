@@ -62,15 +62,15 @@ def grown_with_a_list(failure: FailureContext, batches: Batches) -> Iterator[Cha
 
 
 def joined_beside_its_list(failure: FailureContext, batches: Batches) -> Iterator[Change]:
-    """The parts of a data set are made one tensor while the list still holds them."""
+    """The parts of a data set are made one tensor, now or later, while the list still holds them."""
     operation, wanted = failure.operation, failure.requested_bytes or 0
-    if operation is None or operation.joins is None or failure.phase not in _MAKING or failure.line is None:
+    if operation is None or operation.joins is None or failure.phase not in _MAKING:
         return
     held = next((held for held in failure.variables if held.name.startswith(f"`{operation.joins}`")), None)
-    if held is not None and held.num_items > 1 and wanted >= held.num_bytes // 2:
-        text = f"fill one tensor made before the loop instead of joining `{operation.joins}` at {failure.line}"
-        beside = f"{format_bytes(wanted)} are asked for beside the {format_bytes(held.num_bytes)} of the list"
-        yield Change(text=text, note=f"{beside}; {NOT_MEASURED}")
+    if held is not None and held.num_items > 1 and is_much(held.num_bytes, failure) and held.num_bytes >= wanted:
+        text = f"fill one tensor made before the loop instead of joining the list `{operation.joins}`"
+        note = f"the list has {format_bytes(held.num_bytes)}, and what is joined takes them again; {NOT_MEASURED}"
+        yield Change(text=text, note=note)
 
 
 def kept_in_a_list(failure: FailureContext, batches: Batches) -> Iterator[Change]:

@@ -8,7 +8,8 @@ from forgather_mem.units import MIB, format_bytes
 
 NOT_MEASURED = "not measured"
 # What a part takes beside what was asked for: its operands' copies, and what follows from it. An estimate.
-_AROUND = 4.0
+_AROUND = 10.0
+_MAKES_DATA = ("startup", "data", "resume")
 _FEWEST_ROWS = 8  # fewer are no rows, but the sides of something
 
 
@@ -30,7 +31,9 @@ def less_at_once(failure: FailureContext, why: str = "") -> Change | None:
 
 
 def _chunks(failure: FailureContext) -> str:
-    """How many rows would have fitted, and of what; "" if that is not known."""
+    """How many rows would have fitted, and of what; "" if that is not known, or if the whole stays as data."""
+    if failure.phase in _MAKES_DATA or failure.array_type is not None:
+        return ""
     operands = failure.operation.operands if failure.operation is not None else ()
     wanted, free = failure.requested_bytes, failure.free_bytes
     by_rows = [(name, shape[0]) for name, shape in operands if shape[0] >= _FEWEST_ROWS]
