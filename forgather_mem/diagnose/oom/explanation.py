@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from forgather_mem.diagnose.oom.advice import advise
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
+from forgather_mem.diagnose.oom.layers import part_done
 from forgather_mem.diagnose.oom.memory_in_use import memory_then
 from forgather_mem.diagnose.oom.messages import array_type
 from forgather_mem.diagnose.oom.place import (
@@ -61,6 +62,7 @@ def story_outside(error: BaseException, rank: int = 0, reserve_bytes: int = 0) -
         variables=place.variables,
         operation=place.operation,
         batch=rows_outside_a_step(error, phase) or batch_on_the_way(error),
+        part_done=part_done(model, place.layer),
         memory=memory_then(found, phase, model, optimizer, reserve_bytes=reserve_bytes),
     )
 
@@ -85,6 +87,11 @@ def explained(
         reserved_unused_bytes=memory.reserved_unused_bytes,
         rows=story.batch.rows if story.batch is not None else None,
         length=story.batch.length if story.batch is not None else None,
+        sample=story.batch.sample if story.batch is not None else (),
+        length_of=story.batch.of if story.batch is not None else "",
+        times_ahead=story.times_ahead,
+        live_bytes=story.live_bytes,
+        part_done=story.part_done,
         parts=memory.in_use,
         frames=story.functions,
         callback=story.callback,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 
-from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches, BatchShape
+from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches
 from forgather_mem.diagnose.oom.causes import causes, is_much, variable_changes
 from forgather_mem.diagnose.oom.changes import (
     CHANGES_TRAINING,
@@ -17,6 +17,7 @@ from forgather_mem.diagnose.oom.changes import (
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
 from forgather_mem.diagnose.oom.optimizer_sizes import family_of, passing_bytes
 from forgather_mem.diagnose.oom.own_lines import NOT_MEASURED, less_at_once
+from forgather_mem.diagnose.oom.pass_peak import BatchShape
 from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
 from forgather_mem.heap.failed_callback import CallbackFailure
 from forgather_mem.telemetry.report import Change
@@ -159,11 +160,11 @@ def _smaller_evaluation(failure: FailureContext, settings: RunSettings, batches:
     size = rows
     while size > 1:
         size //= 2
-        fits = batches.fits_in(BatchShape(size, failure.length))
+        fits = batches.fits_in(BatchShape(size, failure.width))
         if fits or (fits is None and size <= rows / 4):
             break
     if size < rows:
-        estimate = batches.predicted(BatchShape(size, failure.length))
+        estimate = batches.predicted(BatchShape(size, failure.width))
         note = None if estimate else f"smaller batches in evaluations; {NOT_MEASURED}"
         note = "; ".join(filter(None, (jump("batch", rows, size), note))) or None
         yield set_to(note, None if estimate is None else round(estimate.bytes), per_device_eval_batch_size=size)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from forgather_mem.diagnose.oom.batch_uses import Batch, batch_of
+from forgather_mem.diagnose.oom.batch_shapes import Batch, batch_of
 from forgather_mem.heap.failed_callback import CallbackFailure, failed_callback
 from forgather_mem.heap.failed_frames import chain
 from forgather_mem.heap.failed_lines import (
@@ -214,7 +214,7 @@ def rows_outside_a_step(error: BaseException, phase: str) -> Batch | None:
     """How many sequences an evaluation or a generation had at once: the tokens of the call say nothing of those that
     are cached."""
     batch = batch_on_the_way(error) if phase in ("evaluate", "generate") else None
-    return None if batch is None else Batch(batch.rows, batch.length if phase == "evaluate" else None)
+    return None if batch is None else batch if phase == "evaluate" else Batch(batch.rows, None)
 
 
 def batch_on_the_way(error: BaseException) -> Batch | None:

@@ -10,12 +10,15 @@ from typing import Any
 
 from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
 from forgather_mem.diagnose.oom.batch_headroom import room_left
-from forgather_mem.diagnose.oom.batch_uses import BatchFinder, BatchUses
+from forgather_mem.diagnose.oom.batch_shapes import BatchFinder
+from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.explanation import explained
+from forgather_mem.diagnose.oom.layers import part_done
 from forgather_mem.diagnose.oom.memory_in_use import memory_then
 from forgather_mem.diagnose.oom.place import Place, batch_on_the_way, failure_place, rows_outside_a_step
 from forgather_mem.diagnose.oom.recognition import recognise
+from forgather_mem.diagnose.oom.samples_ahead import times_ahead
 from forgather_mem.diagnose.oom.story import Story, sentence
 from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.heap.source_lines import calling_line, is_our_class
@@ -125,7 +128,7 @@ class OutOfMemoryWatch:
     def _look_at(self, moment: Moment) -> None:
         model, optimizer = moment.objects.get("model"), moment.objects.get("optimizer")
         self._model, self._optimizer = _weakly(model), _weakly(optimizer)
-        self._settings = settings_of(moment.args, model, self.trainer())
+        self._settings = settings_of(moment.args, model, self.trainer(), optimizer)
 
     def _see(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> None:
         if self._uses is not None:
@@ -141,6 +144,7 @@ class OutOfMemoryWatch:
         run, uses, found = self._run, self._uses, recognise(error)
         if run is None or uses is None or found is None:
             return
+        live_bytes = uses.live_bytes()
         model = self._model()
         place = failure_place(error, model, self._optimizer(), self._users())
         told = run.failed_phase or run.phase
@@ -159,6 +163,13 @@ class OutOfMemoryWatch:
             workers_bytes=_whole(run.latest("workers/pss_bytes")),
             reserve_bytes=RESERVE_BYTES,
         )
+        # In the data phase it does not exist yet
+        batch = (
+            (uses.batch or batch_on_the_way(error)) if inside and phase != "data" else rows_outside_a_step(error, phase)
+        )
+        failed_use = uses.failed_use(step + 1) if phase == "backward" else None
+        if failed_use is not None:
+            uses.uses.append(failed_use)
         self._story = Story(
             found=found,
             phase=phase,
@@ -173,10 +184,10 @@ class OutOfMemoryWatch:
             variables=place.variables,
             operation=operation,
             memory=memory,
-            # In the data phase it does not exist yet
-            batch=(uses.batch or batch_on_the_way(error))
-            if inside and phase != "data"
-            else rows_outside_a_step(error, phase),
+            batch=batch,
+            times_ahead=times_ahead(batch) if inside and batch is not None else None,
+            live_bytes=live_bytes,
+            part_done=part_done(model, place.layer),
             largest=uses.largest,
             largest_bytes=uses.peak_of(uses.largest) if uses.largest is not None else None,
             is_first=phase not in uses.ended,

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from forgather_mem.diagnose.oom.batches import Batches, BatchShape, in_samples
+from forgather_mem.diagnose.oom.batches import Batches, in_samples
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
 from forgather_mem.diagnose.oom.optimizer_sizes import family_of
+from forgather_mem.diagnose.oom.pass_peak import BatchShape
 from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.units import GIB, KIB
 

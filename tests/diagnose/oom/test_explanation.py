@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import torch
 
 from forgather_mem.diagnose.leaks.suspects import Suspect
-from forgather_mem.diagnose.oom.batch_uses import Batch
+from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.explanation import explained, story_outside
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
@@ -40,7 +40,7 @@ def test_of_a_plain_script_the_place_the_batch_and_the_model_are_known() -> None
         story = story_outside(error, rank=3)
     assert story is not None
     assert (story.found.kind, story.found.requested_bytes) == ("CPU allocator", 2**52)
-    assert (story.phase, story.layer, story.batch, story.rank) == ("forward", "1 (TooLarge)", Batch(6, None), 3)
+    assert (story.phase, story.layer, story.batch, story.rank) == ("forward", "1 (TooLarge)", Batch(6, None, (4,)), 3)
     assert story.memory.in_use["parameters"] == 4 * (16 + 4)
     oom, changes = explained(story)
     assert (oom.phase, oom.requested_bytes, oom.rank) == ("forward", 2**52, 3)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from forgather_mem.diagnose.oom.batch_uses import Batch
+from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.place import (
     Place,
     batch_on_the_way,
@@ -145,7 +145,7 @@ def test_model_optimizer_and_batch_of_a_plain_script_are_found() -> None:
     model, optimizer = trained_by(error)
     assert type(model) is torch.nn.Sequential
     assert type(optimizer) is torch.optim.SGD
-    assert batch_on_the_way(error) == Batch(6, None)
+    assert batch_on_the_way(error) == Batch(6, None, (4,))
     assert batch_on_the_way(caught(full)) is None
 
 
