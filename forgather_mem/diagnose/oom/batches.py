@@ -36,7 +36,8 @@ def in_samples(
         most = failure.operation.loader_rows
     if not isinstance(most, int) or failure.rows <= most:
         return failure, uses
-    failed = replace(failure, rows=most, length=_sample_length(failure.rows, failure.width, most), sample=())
+    length, each = _sample_length(failure.rows, failure.width, most), round(failure.rows / most)
+    failed = replace(failure, rows=most, length=length, sample=(), rows_each=each)
     return failed, [
         replace(use, rows=most, length=_sample_length(use.rows, use.width, most), sample=()) if use.rows > most else use
         for use in uses

@@ -11,8 +11,8 @@ from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
 from forgather_mem.diagnose.oom.fit import binding, largest_that_fits
 from forgather_mem.diagnose.oom.own_lines import NOT_MEASURED, less_at_once
-from forgather_mem.diagnose.oom.pass_peak import UNSEEN_DATA, BatchShape
-from forgather_mem.diagnose.oom.sample_changes import compares_rows, smaller_in_size, smaller_samples
+from forgather_mem.diagnose.oom.pass_peak import UNSEEN_DATA, BatchShape, compares_rows
+from forgather_mem.diagnose.oom.sample_changes import smaller_in_size, smaller_samples
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import format_bytes
 
@@ -41,11 +41,19 @@ def step_changes(failure: FailureContext, settings: RunSettings, batches: Batche
         return [*shorter, smaller, *checkpointing]  # even alone one sample does not fit
     if smaller is not None:
         return [smaller, *shorter, *checkpointing]
-    measured = [change for change in shorter if change.predicted_bytes is not None]
-    guessed = [change for change in shorter if change.predicted_bytes is None]
+    measured = [change for change in shorter if change.predicted_bytes is not None or _has_fitted(change, batches)]
+    guessed = [change for change in shorter if change not in measured]
     if rows == 1:
         guessed += smaller_samples(failure, settings, alone=not [*measured, *checkpointing, *guessed])
     return [*measured, *checkpointing, *guessed]
+
+
+def _has_fitted(shorter: Change, batches: Batches) -> bool:
+    """Whether batches with samples of this length have gone well, or are known to fit."""
+    failed, lengths = batches.failed_shape(None), [*shorter.set.values(), *shorter.in_script.values()]
+    if failed is None or not batches.num_steps or not isinstance(lengths[0], int):
+        return False
+    return bool(batches.fits_in(replace(failed, length=lengths[0])))
 
 
 def _present(change: Change | None) -> list[Change]:
@@ -186,6 +194,10 @@ def _with_notes(change: Change, failure: FailureContext, batches: Batches) -> Ch
     if batches.longest is not None and batches.longest > (failure.width or 0):
         times = f"{batches.longest / (failure.width or 1):.1f} times as long"
         notes.insert(0, f"for the longest still to come, {times} as this one")
+    if failure.rows_each > 1:
+        notes.insert(
+            0, f"a sample has about {failure.rows_each:,} rows of the model (candidates, views): fewer help, too"
+        )
     if compares_rows(failure):
         notes.insert(0, "its rows are compared with each other: parts give another loss (GradCache keeps it)")
     return replace(change, note="; ".join(notes) or None)

@@ -105,6 +105,7 @@ class FailureContext:
         reserved_unused_bytes: Reserved by the device's allocator but not used by any tensor.
         kind: The source of the error, as `OutOfMemory.kind`.
         rows, length, sample: Shape of the current micro-batch, as in `StepUse`.
+        rows_each: How many rows of the model a sample has, as candidates or views; 1 where rows are samples.
         length_of: The tensor that has this length, if it is not the first one: "labels".
         times_ahead: How many times as long as the longest sample so far the longest of the data is; None if that is not
             known.
@@ -137,6 +138,7 @@ class FailureContext:
     rows: int | None = None
     length: int | None = None
     sample: tuple[int, ...] = ()
+    rows_each: int = 1
     length_of: str = ""
     times_ahead: float | None = None
     live_bytes: int | None = None

@@ -22,6 +22,8 @@ _UNSEEN_AT_THE_BEGIN = 4.0  # of a forward pass: the first large tensor was not 
 UNSEEN_DATA = 2.5  # of the array that could not be allocated: there are others, and copies
 _PASSING_FRAC = 0.5
 _ENOUGH_LENGTHS = 4
+_FEWEST_COMPARED = 8
+_ITEM_BYTES = (2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,9 @@ class PassPeak:
 
     def __init__(self, failure: FailureContext, uses: Sequence[StepUse]) -> None:
         self._failure = failure
-        self._saved = saved_by_shape(uses)
+        # What rows that are compared with each other take does not go with their number
+        is_larger = (failure.rows or 0) > max((use.rows for use in uses), default=0)
+        self._saved = None if is_larger and compares_rows(failure) else saved_by_shape(uses)
         parts, live = failure.parts, failure.live_bytes
         resident = parts.get("activations", parts.get("evaluation", 0))
         self.taken_bytes = 0 if failure.phase == "data" else resident if live is None else live
@@ -111,3 +115,16 @@ def saved_by_shape(uses: Sequence[StepUse]) -> tuple[float, float] | None:
     if line.slope <= 0 or line.intercept < 0:
         return alike
     return line.intercept, line.slope
+
+
+def compares_rows(failure: FailureContext) -> bool:
+    """Whether what failed compares the rows of a batch with each other, as a contrastive loss does.
+
+    Then the loss of its parts is another one than that of the whole.
+    """
+    rows, wanted = failure.rows, failure.requested_bytes
+    if rows is None or rows < _FEWEST_COMPARED or rows == failure.length or rows in failure.sample:
+        return False
+    operands = failure.operation.operands if failure.operation is not None else ()
+    squares = any(shape[:2] == (rows, rows) for _, shape in operands)
+    return squares or wanted in {item * rows**power for item in _ITEM_BYTES for power in (2, 3)}

@@ -15,9 +15,7 @@ from forgather_mem.units import by_sides
 _LARGER = 1.5  # times as large as any before: this dimension is what is new
 _STEP = 0.8  # from one size that is tried to the next
 _FEWEST_TRIED = 1 / 4096
-_FEWEST_COMPARED = 8
 _SIDE = 16  # smaller dimensions are colours, channels, coordinates
-_ITEM_BYTES = (2, 4, 8)
 
 
 def smaller_in_size(failure: FailureContext, batches: Batches) -> Change | None:
@@ -76,6 +74,9 @@ def smaller_samples(failure: FailureContext, settings: RunSettings, alone: bool)
     elif failure.rows is None and not settings.is_trainers:
         note = f"the same step in smaller parts; with a batch of 1, smaller samples; {NOT_MEASURED}"
         yield Change(text="smaller batches, and gradients of more of them in each step", note=note)
+    elif alone and failure.rows_each > 1:
+        text = f"fewer than {failure.rows_each:,} rows of the model for one sample: candidates, views, nodes of a graph"
+        yield Change(text=text, note=f"its batch is 1 already; {NOT_MEASURED}")
     elif alone:
         text = "one sample in parts, as tiles of an image or a part of a graph, or smaller samples"
         yield Change(text=text, note=f"its batch is 1 already; {NOT_MEASURED}")
@@ -88,16 +89,3 @@ def _part_that_fits(failure: FailureContext) -> float | None:
         return None
     left = (1 - KEPT_FREE_FRAC) * failure.capacity_bytes - (failure.used_bytes - taken)
     return min(0.5, max(0.0, left) / (UNSEEN["forward"] * (taken + (failure.requested_bytes or 0))))
-
-
-def compares_rows(failure: FailureContext) -> bool:
-    """Whether what failed compares the rows of a batch with each other, as a contrastive loss does.
-
-    Then the loss of its parts is another one than that of the whole.
-    """
-    rows, wanted = failure.rows, failure.requested_bytes
-    if rows is None or rows < _FEWEST_COMPARED or rows == failure.length or rows in failure.sample:
-        return False
-    operands = failure.operation.operands if failure.operation is not None else ()
-    squares = any(shape[:2] == (rows, rows) for _, shape in operands)
-    return squares or wanted in {item * rows**power for item in _ITEM_BYTES for power in (2, 3)}

@@ -66,6 +66,7 @@ class Recogniser(L.LightningModule):
 def main():
     L.seed_everything(0, verbose=False)
     torch.set_num_threads(1)
+    torch.backends.mkldnn.enabled = False  # its errors do not say that memory is full
     model = Recogniser()
     loader = DataLoader(Recordings(320), batch_size=BATCH, collate_fn=collate)
     small_machine(MEMORY)
