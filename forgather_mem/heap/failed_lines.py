@@ -55,6 +55,7 @@ class FailedOperation:
         feeds_training: Whether what was being made is what is trained with.
         grows: The variable that the line replaces by a longer copy of it.
         joins: The list of whose parts the line, or one after it in the function, makes one tensor or array.
+        of_graph: Whether the line names a tensor that a backward pass goes through.
         sizes: Of all dimensions of the tensors and arrays among the variables of its function.
     """
 
@@ -69,6 +70,7 @@ class FailedOperation:
     feeds_training: bool = False
     grows: str | None = None
     joins: str | None = None
+    of_graph: bool = False
     sizes: frozenset[int] = frozenset()
 
     @property
@@ -105,6 +107,7 @@ def failed_operation(failed: Sequence[tuple[FrameType, int]]) -> FailedOperation
         feeds_training=feeds_training(frame, number) or any(_is_loop_head(*here) for here in users),
         grows=grown_by_copying(statement),
         joins=joined_list(statement) or joined_later(frame, number),
+        of_graph=_is_of_graph(frame, statement),
         sizes=_sizes(frame),
     )
 
@@ -186,6 +189,12 @@ def _is_returned(frame: FrameType) -> bool:
 
 def _names(node: ast.AST, context: type[ast.expr_context]) -> list[str]:
     return [part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, context)]
+
+
+def _is_of_graph(frame: FrameType, statement: ast.stmt | None) -> bool:
+    named = loaded_in(statement) if statement is not None else set()
+    values = (value for name, value in frame_variables(frame).items() if name in named)
+    return any(getattr(value, "grad_fn", None) is not None for value in values)
 
 
 def _operands(frame: FrameType, statement: ast.stmt | None) -> list[tuple[str, tuple[int, ...]]]:

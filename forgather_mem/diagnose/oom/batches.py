@@ -212,11 +212,14 @@ class Batches:
         return self._failure.phase != "evaluate" and self._accumulation == 1 and shape.accumulation > 1
 
     def _seen(self, shape: BatchShape) -> bool:
-        """Whether batches at least as large have succeeded."""
-        if self._begins_to_accumulate(shape):
-            return False
+        """Whether batches at least as large have succeeded, and gradients kept beside them would have fitted."""
         first = min((use.step for use in self._uses), default=0)  # in that step the optimizer had no state
-        fitted = [BatchShape(use.rows, use.width) for use in self._uses if first < use.step != self._failure.step]
+        most, kept = (1 - KEPT_FREE_FRAC) * (self.capacity_bytes or 0), self._kept_gradients(shape)
+        fitted = [
+            BatchShape(use.rows, use.width)
+            for use in self._uses
+            if first < use.step != self._failure.step and (not kept or max(use.phases.values()) + kept <= most)
+        ]
         return any(done.tokens >= shape.tokens and done.squares >= shape.squares for done in fitted)
 
     def _least(self, shape: BatchShape) -> float | None:

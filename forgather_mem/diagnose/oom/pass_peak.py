@@ -57,7 +57,9 @@ class PassPeak:
         self._saved = None if is_larger and compares_rows(failure) else saved_by_shape(uses)
         parts, live = failure.parts, failure.live_bytes
         resident = parts.get("activations", parts.get("evaluation", 0))
-        self.taken_bytes = 0 if failure.phase == "data" else resident if live is None else live
+        # What a backward pass has freed on the way out is not live any more, but it was taken
+        live = resident if live is None else max(live, resident) if failure.phase == "backward" else live
+        self.taken_bytes = 0 if failure.phase == "data" else live
 
     def needed(self, shape: BatchShape, failed: BatchShape) -> float | None:
         """Bytes for a batch of this shape; None if nothing was seen of the one that failed."""

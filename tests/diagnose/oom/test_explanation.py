@@ -47,6 +47,24 @@ def test_of_a_plain_script_the_place_the_batch_and_the_model_are_known() -> None
     assert oom.advice == tuple(change.text for change in changes)
 
 
+def test_a_loss_that_no_module_computes_belongs_to_the_forward_pass() -> None:
+    def script() -> None:
+        model = torch.nn.Linear(4, 16)
+        logits = model(torch.zeros(16, 4))
+        loss = torch.empty(2**50) * logits
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    try:
+        script()
+    except RuntimeError as error:
+        story = story_outside(error)
+    assert story is not None
+    assert (story.phase, story.batch) == ("forward", Batch(16, None))
+    change = explained(story)[1][0]
+    assert "gradients of 8 batches in each step" in change.text
+    assert "its rows are compared with each other" in (change.note or ""), "the logits are 16 x 16"
+
+
 def test_another_error_has_no_story() -> None:
     assert story_outside(ValueError("2.00 GiB")) is None
 

@@ -29,7 +29,7 @@ class Recordings(Dataset):
     """A signal and the characters spoken in it."""
 
     def __init__(self, num):
-        self.signals = [torch.randn(4_000 + 400 * index) for index in range(num)]
+        self.signals = [torch.randn(4_000 + 800 * index) for index in range(num)]
 
     def __len__(self):
         return len(self.signals)
@@ -68,7 +68,7 @@ def main():
     torch.set_num_threads(1)
     torch.backends.mkldnn.enabled = False  # its errors do not say that memory is full
     model = Recogniser()
-    loader = DataLoader(Recordings(320), batch_size=BATCH, collate_fn=collate)
+    loader = DataLoader(Recordings(160), batch_size=BATCH, collate_fn=collate)
     small_machine(MEMORY)
     trainer = L.Trainer(
         max_epochs=1,
