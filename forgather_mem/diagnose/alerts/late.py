@@ -9,7 +9,7 @@ from typing import Any
 from forgather_mem.diagnose.alerts.checkpoint import checkpoint_ahead
 from forgather_mem.diagnose.alerts.evaluation import EvaluationGrowth, Keeping
 from forgather_mem.diagnose.alerts.foretold import Foretold, tell
-from forgather_mem.diagnose.oom.sample_lengths import lengths_of
+from forgather_mem.diagnose.oom.shapes.sample_lengths import lengths_of
 from forgather_mem.probes.tensors import live_objects
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Moment, Sample

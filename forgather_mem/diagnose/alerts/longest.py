@@ -12,8 +12,8 @@ from forgather_mem.diagnose.alerts.foretold import Foretold, left_text, tell
 from forgather_mem.diagnose.alerts.live_peak import LivePeak
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import StepUse
-from forgather_mem.diagnose.oom.fit import PhaseFit, fit_phase
-from forgather_mem.diagnose.oom.sample_lengths import batches_of, cuts, lengths_of
+from forgather_mem.diagnose.oom.shapes.fit import PhaseFit, fit_phase
+from forgather_mem.diagnose.oom.shapes.sample_lengths import batches_of, cuts, lengths_of
 from forgather_mem.heap.source_lines import is_user_file
 from forgather_mem.heap.syntax import forget_trees, tree_of
 from forgather_mem.heap.variables import frame_variables

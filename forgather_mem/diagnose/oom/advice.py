@@ -11,9 +11,9 @@ from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches, in_sampl
 from forgather_mem.diagnose.oom.causes import causes, variable_changes
 from forgather_mem.diagnose.oom.changes import LENGTHS, changes_training, checkpointing_name, step_changes
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
-from forgather_mem.diagnose.oom.fit import PhaseFit, binding, fits_of, largest_that_fits
-from forgather_mem.diagnose.oom.pass_peak import PEAK_OF_SAVED
 from forgather_mem.diagnose.oom.phase_changes import BY_PHASE, array_changes, callback_changes
+from forgather_mem.diagnose.oom.shapes.fit import PhaseFit, binding, fits_of, largest_that_fits
+from forgather_mem.diagnose.oom.shapes.pass_peak import PEAK_OF_SAVED
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import format_bytes

@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Literal
 
-from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import StepUse
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.system.native_heap import allocated_natively_bytes

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
-from forgather_mem.diagnose.oom.fit import Estimate, PhaseFit, binding, fits_of, records
-from forgather_mem.diagnose.oom.pass_peak import BatchShape, PassPeak
+from forgather_mem.diagnose.oom.shapes.fit import Estimate, PhaseFit, binding, fits_of, records
+from forgather_mem.diagnose.oom.shapes.pass_peak import BatchShape, PassPeak
 from forgather_mem.telemetry.events import STEP_PHASES
 
 _MOST_PARTS = 4096

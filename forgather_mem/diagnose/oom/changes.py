@@ -9,10 +9,10 @@ from typing import Any
 
 from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
-from forgather_mem.diagnose.oom.fit import binding, largest_that_fits
 from forgather_mem.diagnose.oom.own_lines import NOT_MEASURED, less_at_once
-from forgather_mem.diagnose.oom.pass_peak import UNSEEN_DATA, BatchShape, compares_rows
-from forgather_mem.diagnose.oom.sample_changes import smaller_in_size, smaller_samples
+from forgather_mem.diagnose.oom.shapes.fit import binding, largest_that_fits
+from forgather_mem.diagnose.oom.shapes.pass_peak import UNSEEN_DATA, BatchShape, compares_rows
+from forgather_mem.diagnose.oom.shapes.sample_changes import smaller_in_size, smaller_samples
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import format_bytes
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from forgather_mem.diagnose.oom.optimizer_sizes import Trained, family_of, family_of_class, states_of
+from forgather_mem.diagnose.oom.shapes.optimizer_sizes import Trained, family_of, family_of_class, states_of
 from forgather_mem.engine.settings import ALLOCATOR_VARIABLES, ARGUMENTS
 from forgather_mem.heap.failed_callback import CallbackFailure
 from forgather_mem.heap.failed_lines import FailedOperation

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from forgather_mem.diagnose.oom.advice import advise
-from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
-from forgather_mem.diagnose.oom.layers import part_done
 from forgather_mem.diagnose.oom.memory_in_use import memory_then
 from forgather_mem.diagnose.oom.messages import array_type
 from forgather_mem.diagnose.oom.place import (
@@ -23,6 +21,8 @@ from forgather_mem.diagnose.oom.place import (
     trained_by,
 )
 from forgather_mem.diagnose.oom.recognition import recognise
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
+from forgather_mem.diagnose.oom.shapes.layers import part_done
 from forgather_mem.diagnose.oom.story import Story, oom_of
 from forgather_mem.telemetry.report import NOT_JUDGED, Change, LeakReport, OomReport
 

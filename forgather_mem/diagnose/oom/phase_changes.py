@@ -15,10 +15,10 @@ from forgather_mem.diagnose.oom.changes import (
     set_to,
 )  # fmt: skip
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
-from forgather_mem.diagnose.oom.optimizer_sizes import family_of, passing_bytes
 from forgather_mem.diagnose.oom.own_lines import NOT_MEASURED, less_at_once
-from forgather_mem.diagnose.oom.pass_peak import BatchShape
 from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
+from forgather_mem.diagnose.oom.shapes.optimizer_sizes import family_of, passing_bytes
+from forgather_mem.diagnose.oom.shapes.pass_peak import BatchShape
 from forgather_mem.heap.failed_callback import CallbackFailure
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import format_bytes

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from forgather_mem.diagnose.oom.batch_shapes import Batch, batch_of
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch, batch_of
 from forgather_mem.heap.failed_callback import CallbackFailure, failed_callback
 from forgather_mem.heap.failed_frames import chain
 from forgather_mem.heap.failed_lines import (

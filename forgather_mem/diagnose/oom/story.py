@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 from forgather_mem.heap.failed_callback import CallbackFailure
 from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.heap.failed_variables import HeldVariable

@@ -10,15 +10,15 @@ from typing import Any
 
 from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
 from forgather_mem.diagnose.oom.batch_headroom import room_left
-from forgather_mem.diagnose.oom.batch_shapes import BatchFinder
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.explanation import explained
-from forgather_mem.diagnose.oom.layers import part_done
 from forgather_mem.diagnose.oom.memory_in_use import memory_then
 from forgather_mem.diagnose.oom.place import Place, batch_on_the_way, failure_place, rows_outside_a_step
 from forgather_mem.diagnose.oom.recognition import recognise
-from forgather_mem.diagnose.oom.samples_ahead import times_ahead
+from forgather_mem.diagnose.oom.shapes.batch_shapes import BatchFinder
+from forgather_mem.diagnose.oom.shapes.layers import part_done
+from forgather_mem.diagnose.oom.shapes.samples_ahead import times_ahead
 from forgather_mem.diagnose.oom.story import Story, sentence
 from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.heap.source_lines import calling_line, is_our_class

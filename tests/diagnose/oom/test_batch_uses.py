@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.batch_uses import MAX_STEPS, BatchUses
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 
 
 def test_uses_are_bounded_and_keep_the_largest() -> None:

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import torch
 
 from forgather_mem.diagnose.leaks.suspects import Suspect
-from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.explanation import explained, story_outside
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 from forgather_mem.diagnose.oom.story import Story
 from forgather_mem.telemetry.report import LeakReport
 from forgather_mem.units import GIB, MIB

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.place import (
     Place,
     batch_on_the_way,
@@ -19,6 +18,7 @@ from forgather_mem.diagnose.oom.place import (
     rows_outside_a_step,
     trained_by,
 )
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 
 
 def full(*_: Any, **__: Any) -> Any:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 _LEAST_DONE = 0.125
 # Attributes that say how many numbers a layer makes of each token or pixel
 _WIDTHS = ("out_features", "out_channels", "embedding_dim", "num_features", "num_channels", "hidden_size")
 
 
-def part_done(model: Any, layer: str | None) -> float | None:
+def part_done(model: object, layer: str | None) -> float | None:
     """The part of the numbers that the layers make until the end of this one; None where it is none of the model's.
 
     Layers are taken to run in the order in which they were made, once each, on as many tokens or pixels.
@@ -24,11 +23,12 @@ def part_done(model: Any, layer: str | None) -> float | None:
         model: The model.
         layer: Its layer as in a report.
     """
-    if layer is None or not hasattr(model, "named_modules"):
+    named = getattr(model, "named_modules", None)
+    if layer is None or named is None:
         return None
     name, before, own, total = layer.partition(" (")[0], 0.0, 0.0, 0.0
     width, leaves = 1, 0
-    for path, module in model.named_modules():
+    for path, module in named():
         if next(module.children(), None) is not None:
             continue
         width = _width(module) or width

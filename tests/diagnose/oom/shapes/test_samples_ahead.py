@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from forgather_mem.diagnose.oom.batch_shapes import Batch
-from forgather_mem.diagnose.oom.samples_ahead import sizes_of, times_ahead
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
+from forgather_mem.diagnose.oom.shapes.samples_ahead import sizes_of, times_ahead
 
 
 class Keeps(torch.utils.data.Dataset[Any]):

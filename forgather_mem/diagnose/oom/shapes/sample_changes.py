@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
 from forgather_mem.diagnose.oom.own_lines import NOT_MEASURED
-from forgather_mem.diagnose.oom.pass_peak import UNSEEN, BatchShape
+from forgather_mem.diagnose.oom.shapes.pass_peak import UNSEEN, BatchShape
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import by_sides
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, TypeGuard
 
 _MAX_DEPTH = 3
 _COLOURS = (1, 3, 4)  # in a picture that stands alone, (colours, height, width)
 _SMALLEST_SIDE = 8
+
+
+class TensorLike(Protocol):
+    """A tensor, as far as its shape goes."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    def is_floating_point(self) -> bool: ...
 
 
 class Batch(NamedTuple):
@@ -80,7 +89,7 @@ def batch_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> Bat
     return Batch(rows, None, max((shape[1:] for shape in shapes if shape[0] == rows), key=math.prod))
 
 
-def _has_tokens(tensor: Any) -> bool:
+def _has_tokens(tensor: TensorLike) -> bool:
     return len(tensor.shape) == 2 and not tensor.is_floating_point()
 
 
@@ -98,7 +107,7 @@ class BatchFinder:
         self._shapes: object = None
         self._batch: Batch | None = None
 
-    def __call__(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Batch | None:
+    def __call__(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> Batch | None:
         """The shape of this call's batch; takes some us, less if all shapes equal the last call's."""
         shapes = list(_shapes((*arguments, *keywords.values())))
         if not shapes or shapes != self._shapes:
@@ -106,7 +115,11 @@ class BatchFinder:
         return self._batch
 
 
-def _shapes(values: Iterable[Any]) -> Iterator[object]:
+def _is_tensor(value: object) -> TypeGuard[TensorLike]:
+    return hasattr(value, "is_floating_point") and hasattr(value, "shape")
+
+
+def _shapes(values: Iterable[object]) -> Iterator[object]:
     """Of the tensors among these values and directly in their containers."""
     for value in values:
         inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else (value,)
@@ -114,19 +127,19 @@ def _shapes(values: Iterable[Any]) -> Iterator[object]:
             yield getattr(one, "shape", None) if not isinstance(one, Mapping | list | tuple) else object()
 
 
-def _tensors(items: Iterable[tuple[object, Any]], depth: int) -> Iterator[tuple[object, Any]]:
+def _tensors(items: Iterable[tuple[object, object]], depth: int) -> Iterator[tuple[object, TensorLike]]:
     """The tensors among these values and inside their containers, each with its name or number."""
     for name, value in items:
-        if hasattr(value, "is_floating_point") and hasattr(value, "shape"):
+        if _is_tensor(value):
             yield name, value
         elif depth < _MAX_DEPTH and isinstance(value, Mapping | list | tuple):
             yield from _tensors(value.items() if isinstance(value, Mapping) else enumerate(value), depth + 1)
 
 
-def _lists(values: Iterable[Any], depth: int) -> Iterator[Sequence[Any]]:
+def _lists(values: Iterable[object], depth: int) -> Iterator[Sequence[TensorLike]]:
     """The lists among these values, and in their containers, whose tensors are a sample each."""
     for value in values:
-        if isinstance(value, list | tuple) and value and all(hasattr(one, "is_floating_point") for one in value):
+        if isinstance(value, list | tuple) and value and all(map(_is_tensor, value)):
             if _are_samples([tuple(one.shape) for one in value]):
                 yield value
         elif depth < _MAX_DEPTH and isinstance(value, Mapping | list | tuple):

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from forgather_mem.diagnose.oom.batch_shapes import Batch
-from forgather_mem.diagnose.oom.sample_lengths import batches_of
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
+from forgather_mem.diagnose.oom.shapes.sample_lengths import batches_of
 from forgather_mem.probes.tensors import live_objects
 
 _MOST_SAMPLES = 200_000
@@ -44,7 +44,7 @@ def _times_ahead(iterator: Any, batch: Batch) -> float | None:
     return 1.0 if is_cut else times
 
 
-def sizes_of(dataset: Any) -> list[int] | None:
+def sizes_of(dataset: Sequence[object]) -> list[int] | None:
     """Numbers or tokens of each sample before it is cut; None where only loading them would tell.
 
     >>> sizes_of([([5, 6, 7], 0), ([5], 1)])
@@ -62,11 +62,11 @@ def sizes_of(dataset: Any) -> list[int] | None:
     return max(found, key=sum, default=None)
 
 
-def _sizes(samples: Sequence[Any]) -> list[int]:
+def _sizes(samples: Sequence[object]) -> list[int]:
     return [_size(sample) for sample in samples]
 
 
-def _size(sample: Any) -> int:
+def _size(sample: object) -> int:
     """Of its largest part; 1 of a number, which may mean anything."""
     shape = getattr(sample, "shape", None)
     if isinstance(shape, tuple):

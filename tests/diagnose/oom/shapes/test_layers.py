@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from forgather_mem.diagnose.oom.layers import part_done
+from forgather_mem.diagnose.oom.shapes.layers import part_done
 
 
 def blocks(num: int) -> torch.nn.Sequential:

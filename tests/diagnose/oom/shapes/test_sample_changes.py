@@ -8,7 +8,7 @@ import pytest
 
 from forgather_mem.diagnose.oom.advice import advise
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
-from forgather_mem.diagnose.oom.pass_peak import compares_rows
+from forgather_mem.diagnose.oom.shapes.pass_peak import compares_rows
 from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.units import MIB
 
