@@ -82,7 +82,7 @@ def file_of(frame: FrameType) -> str:
     return frame.f_code.co_filename.replace("\\", "/")
 
 
-def has_graph(value: object) -> bool:
+def _has_graph(value: object) -> bool:
     """Whether it is a tensor that a backward pass could begin at, or a list of such."""
     if isinstance(value, _CONTAINERS):
         return any(getattr(part, "grad_fn", None) is not None for part in value[:_MOST_ITEMS])
@@ -163,7 +163,7 @@ def _results(frame: FrameType, number: int, all_of_them: bool = False) -> set[st
     return {
         name
         for name, value in frame_variables(frame).items()
-        if (name in named or all_of_them or (collects and isinstance(value, _CONTAINERS))) and has_graph(value)
+        if (name in named or all_of_them or (collects and isinstance(value, _CONTAINERS))) and _has_graph(value)
     }
 
 

@@ -19,6 +19,7 @@ from forgather_mem.units import MIB, format_bytes
 _MUCH_FRAC = (0.05, 0.1)  # of what is in use, outside a pass and in one: a variable that is worth a word
 _EVALUATIONS = ("evaluate", "generate")
 _MAKING = ("startup", "data", "other")
+_PASSES = ("forward", "backward")
 _MANY_PARTS = 16  # of a list; fewer may be the parts of one batch
 _LOADING = ("startup", "resume", "other")
 
@@ -38,7 +39,7 @@ def graph_in_vain(failure: FailureContext, batches: Batches) -> Iterator[Change]
         yield Change(text=f"torch.no_grad() around what {what}", note=note)
 
 
-def grown_by_copying(failure: FailureContext, batches: Batches) -> Iterator[Change]:
+def copied_to_grow(failure: FailureContext, batches: Batches) -> Iterator[Change]:
     """A variable is replaced by a longer copy of itself: for a while both are in memory."""
     operation = failure.operation
     if operation is not None and operation.grows is not None and failure.line is not None:
@@ -50,6 +51,8 @@ def grown_by_copying(failure: FailureContext, batches: Batches) -> Iterator[Chan
 
 def grown_with_a_list(failure: FailureContext, batches: Batches) -> Iterator[Change]:
     """What was asked for, and a tensor of the function, have as many rows as a list that is older than the batch."""
+    if failure.phase not in _PASSES:
+        return  # what an evaluation has collected is worked on once
     sizes = failure.operation.sizes if failure.operation is not None else frozenset()
     wanted = failure.requested_bytes or 0
     for held in failure.variables:
@@ -101,7 +104,7 @@ def too_much_at_once(failure: FailureContext, batches: Batches) -> Iterator[Chan
 # Each with whether a smaller batch helps nothing where it speaks.
 RULES: tuple[tuple[Callable[[FailureContext, Batches], Iterator[Change]], bool], ...] = (
     (graph_in_vain, True),
-    (grown_by_copying, True),
+    (copied_to_grow, True),
     (grown_with_a_list, True),
     (joined_beside_its_list, True),
     (kept_in_a_list, False),
