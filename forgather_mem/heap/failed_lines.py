@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TypeGuard
 
-from forgather_mem.heap.failed_graph import VainGraph, file_of, in_modules, split_at_pass, vain_graph
 from forgather_mem.heap.failed_statement import (
     called_name,
     feeds_training,
@@ -25,6 +24,7 @@ from forgather_mem.heap.failed_statement import (
     scope_of,
     statement_of,
 )
+from forgather_mem.heap.graphs.failed_graph import VainGraph, file_of, in_modules, split_at_pass, vain_graph
 from forgather_mem.heap.source_lines import is_user_file, place
 from forgather_mem.heap.syntax import without_inner
 from forgather_mem.heap.variables import frame_variables

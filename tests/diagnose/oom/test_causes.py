@@ -9,9 +9,9 @@ import pytest
 from forgather_mem.diagnose.oom.advice import advise
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
 from forgather_mem.heap.failed_callback import CallbackFailure
-from forgather_mem.heap.failed_graph import VainGraph
 from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.heap.failed_variables import HeldVariable
+from forgather_mem.heap.graphs.failed_graph import VainGraph
 from forgather_mem.units import MIB
 
 PAIRS = FailedOperation(function="rank", operands=(("q", (5000, 64)), ("a", (4000, 64))))

@@ -10,8 +10,8 @@ import pytest
 from forgather_mem.diagnose.oom.advice import advise
 from forgather_mem.diagnose.oom.changes import changes_training
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
-from forgather_mem.heap.failed_graph import VainGraph
 from forgather_mem.heap.failed_lines import FailedOperation
+from forgather_mem.heap.graphs.failed_graph import VainGraph
 from forgather_mem.units import GIB, MIB
 from tests.diagnose.oom.test_advice import settings
 

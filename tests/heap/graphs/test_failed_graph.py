@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from forgather_mem.heap.failed_graph import VainGraph
 from forgather_mem.heap.failed_lines import FailedOperation, failed_operation
+from forgather_mem.heap.graphs.failed_graph import VainGraph
 
 
 def full(*_: Any, **__: Any) -> Any:

@@ -173,7 +173,7 @@ def _parameters(frame: FrameType) -> set[str]:
     return set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + starred])
 
 
-def in_modules(frames: Iterable[FrameType]) -> Iterator[Any]:
+def in_modules(frames: Iterable[FrameType]) -> Iterator[object]:
     """The modules that were running, outermost first."""
     for frame in frames:
         if MODULE_FILE in file_of(frame) and frame.f_code.co_name in ("_call_impl", "_wrapped_call_impl"):
