@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
@@ -35,7 +36,7 @@ def times_ahead(batch: Batch) -> float | None:
 
 def _times_ahead(iterator: Any, batch: Batch) -> float | None:
     sizes, batches = sizes_of(iterator._dataset), batches_of(iterator)
-    given = batches[: iterator._num_yielded] if batches is not None else []
+    given = list(islice(batches, iterator._num_yielded)) if batches is not None else []
     if sizes is None or not given or len(given[-1]) < batch.rows:
         return None
     now = max((sizes[index] for part in given for index in part), default=0)
