@@ -1,6 +1,6 @@
 """How well is an out-of-memory error explained? Runs the scripts of tests/ooms/scripts, each under a limit of its own.
 
-    python benchmarks/ooms.py [--others | --strangers | --outsiders | --newcomers | --visitors]
+    python benchmarks/ooms.py [--others | --strangers | --outsiders | --newcomers | --visitors | --lines | --shapes]
                               [--only NAME ...] [--json OUT]
 
 Each script is run alone, then by `forgather-mem run`, then alone with the first suggestion of the report applied as it
@@ -9,9 +9,10 @@ then which of the real messages of tests/diagnose are recognised, beside what Li
 
 With `--others` the scripts of tests/ooms/by_others, with `--strangers` those of tests/ooms/by_strangers, with
 `--outsiders` those of tests/ooms/by_outsiders, with `--newcomers` those of tests/ooms/by_newcomers, with `--visitors`
-those of tests/ooms/by_visitors, by people who did not know the diagnosis: what is suggested is written in the place of
-the script's own constants (`constants` in facts.json), or, where it is no number of theirs, is the patch of a reader
-who had only the script and this suggestion (patches/*.diff, which begins with the suggestion).
+those of tests/ooms/by_visitors, by people who did not know the diagnosis, with `--lines` and `--shapes` those of
+tests/ooms/by_lines and by_shapes, by somebody who did: what is suggested is written in the place of the script's own
+constants (`constants` in facts.json), or, where it is no number of theirs, is the patch of a reader who had only the
+script and this suggestion (patches/*.diff, which begins with the suggestion).
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ STRANGERS = ROOT / "tests" / "ooms" / "by_strangers"
 OUTSIDERS = ROOT / "tests" / "ooms" / "by_outsiders"
 NEWCOMERS = ROOT / "tests" / "ooms" / "by_newcomers"
 VISITORS = ROOT / "tests" / "ooms" / "by_visitors"
+LINES = ROOT / "tests" / "ooms" / "by_lines"
+SHAPES = ROOT / "tests" / "ooms" / "by_shapes"
 RUN = [sys.executable, "-m", "forgather_mem", "run"]
 # From a command and a new folder to the exit code and the traceback
 Start = Callable[[list[str], Path], tuple[int, str]]
@@ -153,8 +156,8 @@ def requested(text: str) -> int | None:
 
 
 def _words(suggestion: str) -> str:
-    """Without sizes and shapes, which differ from run to run."""
-    return re.sub(r"[\d.,]+ [KMG]iB|[\d,]+( x [\d,]+)+", "N", suggestion)
+    """Without sizes, shapes and numbers of parts, which differ from run to run."""
+    return re.sub(r"[\d.,]+ ([KMG]iB|rows|of its [\d,]+ parts)|[\d,]+( x [\d,]+)+", "N", suggestion)
 
 
 def _run(words: list[str], folder: Path) -> tuple[int, str]:
@@ -214,6 +217,8 @@ def main() -> None:
     parser.add_argument("--outsiders", action="store_true", help="the scripts of tests/ooms/by_outsiders")
     parser.add_argument("--newcomers", action="store_true", help="the scripts of tests/ooms/by_newcomers")
     parser.add_argument("--visitors", action="store_true", help="the scripts of tests/ooms/by_visitors")
+    parser.add_argument("--lines", action="store_true", help="the scripts of tests/ooms/by_lines")
+    parser.add_argument("--shapes", action="store_true", help="the scripts of tests/ooms/by_shapes")
     parser.add_argument("--only", nargs="*", help="names of scripts")
     parser.add_argument("--json", help="write the reports here")
     parser.add_argument("--no-plain", action="store_true", help="leave out the run alone")
@@ -224,7 +229,7 @@ def main() -> None:
     found = []
     folder = STRANGERS if options.strangers else OTHERS if options.others else SCRIPTS
     folder = OUTSIDERS if options.outsiders else NEWCOMERS if options.newcomers else folder
-    folder = VISITORS if options.visitors else folder
+    folder = VISITORS if options.visitors else LINES if options.lines else SHAPES if options.shapes else folder
     for name in options.only or names(folder):
         one = outcome_of(name, plain=not options.no_plain, advice=not options.no_advice, of=folder)
         found.append(one)

@@ -7,6 +7,7 @@ Inside the library bytes are bytes, seconds are seconds and shares are fractions
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 KIB = 2**10
 MIB = 2**20
@@ -28,6 +29,15 @@ def format_bytes(num_bytes: float) -> str:
         if size < factor * 1023.95:
             return f"{num_bytes / factor:,.1f} {unit}"
     return f"{num_bytes / 2**40:,.1f} TiB"
+
+
+def by_sides(sizes: Iterable[int]) -> str:
+    """The sizes of a tensor.
+
+    >>> by_sides((3, 1024, 768))
+    '3 x 1,024 x 768'
+    """
+    return " x ".join(f"{size:,}" for size in sizes)
 
 
 def format_duration(seconds: float) -> str:

@@ -6,13 +6,27 @@ import ast
 import inspect
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import TypeGuard
 
+from forgather_mem.heap.failed_statement import (
+    called_name,
+    feeds_training,
+    goes_back,
+    grown_by_copying,
+    holds,
+    joined_later,
+    joined_list,
+    loaded_in,
+    names_in,
+    scope_of,
+    statement_of,
+)
+from forgather_mem.heap.graphs.failed_graph import VainGraph, file_of, in_modules, split_at_pass, vain_graph
 from forgather_mem.heap.source_lines import is_user_file, place
-from forgather_mem.heap.syntax import Function, tree_of, without_inner
+from forgather_mem.heap.syntax import without_inner
 from forgather_mem.heap.variables import frame_variables
 
 _TRAINS = ("backward", "train", "fit")
@@ -20,9 +34,7 @@ _LOADS = "get_batch_samples"  # of transformers' Trainer: all batches of a step 
 _SAMPLE = ("__getitem__", "__getitems__")
 _LINE_IN_TEXT = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.M)
 _MOST_OPERANDS = 2
-_BACKWARD = frozenset({"backward", "manual_backward", "grad"})
 _LOADERS = ("torch/utils/data/", "transformers/trainer.py", "lightning/", "accelerate/data_loader.py")
-_MODULE_FILE = "torch/nn/modules/"
 _STATEMENTS = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr
 
 
@@ -35,17 +47,31 @@ class FailedOperation:
         operands: Name and shape of the largest tensors or arrays that the line names, the largest first; in a backward
             pass of what else than a model is trained.
         at_once: How many arrays as large as its result the line's expression holds at a time.
-        graph_in_vain: The line of the user's own whose pass through a model keeps what no backward pass comes for.
+        graph: What is kept for a backward pass that does not come.
         loader_rows: The batch size of the data loaders among the variables of the user's functions, if it is one.
         is_loaders: Whether a library asked for it, as a DataLoader does for a batch.
+        in_pass: Whether the line is in a module's forward pass.
+        evaluates: Whether a module in evaluation mode was running, and no function of the user's goes back after it.
+        feeds_training: Whether what was being made is what is trained with.
+        grows: The variable that the line replaces by a longer copy of it.
+        joins: The list of whose parts the line, or one after it in the function, makes one tensor or array.
+        of_graph: Whether the line names a tensor that a backward pass goes through.
+        sizes: Of all dimensions of the tensors and arrays among the variables of its function.
     """
 
     function: str
     operands: tuple[tuple[str, tuple[int, ...]], ...] = ()
     at_once: int = 1
-    graph_in_vain: str | None = None
+    graph: VainGraph | None = None
     loader_rows: int | None = None
     is_loaders: bool = False
+    in_pass: bool = False
+    evaluates: bool = False
+    feeds_training: bool = False
+    grows: str | None = None
+    joins: str | None = None
+    of_graph: bool = False
+    sizes: frozenset[int] = frozenset()
 
     @property
     def named(self) -> str:
@@ -67,31 +93,40 @@ def failed_operation(failed: Sequence[tuple[FrameType, int]]) -> FailedOperation
     if not users:
         return None
     frame, number = users[-1]
-    statement = _statement(frame, number)
+    statement = statement_of(frame, number)
+    before = [inner for inner, _ in failed[: failed.index(users[-1])]]
     return FailedOperation(
         function=frame.f_code.co_name,
         operands=tuple(_operands(frame, statement)),
         at_once=_at_once(statement),
-        graph_in_vain=_graph_in_vain(failed),
+        graph=vain_graph(failed),
         loader_rows=_loader_rows([frame for frame, _ in users]),
-        is_loaders=any(part in _file(frame) for frame, _ in failed for part in _LOADERS),
+        is_loaders=any(part in file_of(frame) for frame, _ in failed for part in _LOADERS),
+        in_pass=any(True for _ in in_modules(before)),
+        evaluates=_evaluates(failed),
+        feeds_training=feeds_training(frame, number) or any(_is_loop_head(*here) for here in users),
+        grows=grown_by_copying(statement),
+        joins=joined_list(statement) or joined_later(frame, number),
+        of_graph=_is_of_graph(frame, statement),
+        sizes=_sizes(frame),
     )
 
 
 def may_train(frame: FrameType, number: int) -> bool:
     """Whether this line of the function is inside a loop, or after a line that trains."""
-    scope = _scope(frame, number)
+    scope = scope_of(frame, number)
     if scope is None:
         return True
     loops = (part for part in without_inner(scope) if isinstance(part, ast.For | ast.While | ast.AsyncFor))
-    return any(_holds(loop, number) for loop in loops) or has_passed(frame, number, _TRAINS)
+    return any(holds(loop, number) for loop in loops) or has_passed(frame, number, _TRAINS)
 
 
 def has_passed(frame: FrameType, number: int, names: Collection[str]) -> bool:
     """Whether the function calls something of such a name on a line before this one."""
-    scope = _scope(frame, number)
+    scope = scope_of(frame, number)
     return scope is not None and any(
-        isinstance(part, ast.Call) and part.lineno < number and _called(part) in names for part in without_inner(scope)
+        isinstance(part, ast.Call) and part.lineno < number and called_name(part) in names
+        for part in without_inner(scope)
     )
 
 
@@ -140,7 +175,7 @@ def _text(error: BaseException) -> str:
 
 def _is_returned(frame: FrameType) -> bool:
     """Whether the function returns what its current line assigns."""
-    scope = _scope(frame, frame.f_lineno)
+    scope = scope_of(frame, frame.f_lineno)
     if scope is None:
         return False
     parts = [part for part in without_inner(scope) if isinstance(part, _STATEMENTS)]
@@ -156,35 +191,24 @@ def _names(node: ast.AST, context: type[ast.expr_context]) -> list[str]:
     return [part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, context)]
 
 
-def _scope(frame: FrameType, number: int) -> ast.AST | None:
-    """The function around this line, or else its file; None without source."""
-    tree = tree_of(frame.f_code.co_filename)
-    if tree is None:
-        return None
-    around = (node for node in ast.walk(tree) if isinstance(node, Function) and _holds(node, number))
-    return max(around, key=lambda node: node.lineno, default=tree)
-
-
-def _holds(node: ast.AST, number: int) -> bool:
-    return int(getattr(node, "lineno", number)) < number <= (getattr(node, "end_lineno", None) or 0)
-
-
-def _called(call: ast.Call) -> str | None:
-    """
-    >>> _called(ast.parse("loss.backward()").body[0].value)
-    'backward'
-    """
-    return getattr(call.func, "attr", None) or getattr(call.func, "id", None)
+def _is_of_graph(frame: FrameType, statement: ast.stmt | None) -> bool:
+    named = loaded_in(statement) if statement is not None else set()
+    values = (value for name, value in frame_variables(frame).items() if name in named)
+    return any(getattr(value, "grad_fn", None) is not None for value in values)
 
 
 def _operands(frame: FrameType, statement: ast.stmt | None) -> list[tuple[str, tuple[int, ...]]]:
-    named = {part.id for part in ast.walk(statement) if isinstance(part, ast.Name)} if statement is not None else set()
-    shapes = [
-        (name, tuple(shape))
-        for name, value in frame_variables(frame).items()
-        if (name in named or _is_trained(value)) and _is_shape(shape := getattr(value, "shape", None))
-    ]
+    named = loaded_in(statement) if statement is not None else set()
+    variables = frame_variables(frame)
+    values = [(name, value) for name, value in variables.items() if name in named or _is_trained(value)]
+    values += [(name, _attribute(variables, *name.split("."))) for name in names_in(statement) if "." in name]
+    shapes = [(name, tuple(shape)) for name, value in values if _is_shape(shape := getattr(value, "shape", None))]
     return sorted(shapes, key=lambda shape: -math.prod(shape[1]))[:_MOST_OPERANDS]
+
+
+def _sizes(frame: FrameType) -> frozenset[int]:
+    shapes = [getattr(value, "shape", None) for value in frame_variables(frame).values()]
+    return frozenset(size for shape in shapes if _is_shape(shape) for size in shape)
 
 
 def _is_shape(value: object) -> TypeGuard[tuple[int, ...]]:
@@ -213,48 +237,21 @@ def _at_once(statement: ast.stmt | None) -> int:
     return 2 if len(operations) > 1 else 1
 
 
-def _graph_in_vain(failed: Sequence[tuple[FrameType, int]]) -> str | None:
-    """The line that calls a model outside of a library's loop, if the model records and no line after it goes back."""
-    calls = [position for position, (frame, _) in enumerate(failed) if _MODULE_FILE in _file(frame)]
-    if not calls or not any(_has_graph(frame) for frame, _ in failed[calls[0] :]):
-        return None
-    callers = failed[: calls[0]]
-    if not callers or any(not is_user_file(frame.f_code.co_filename) for frame, _ in callers):
-        return None  # what calls a function of the user's may go back itself
-    if any(_goes_back(frame, number) for frame, number in callers):
-        return None
-    frame, number = callers[-1]
-    return place(frame.f_code.co_filename, number)
+def _attribute(variables: Mapping[str, object], name: str, attribute: str) -> object:
+    """What a variable's object itself has, or a module's tensor: no property is computed."""
+    mine = getattr(variables.get(name), "__dict__", None)
+    for holder in (mine, *((mine.get("_parameters"), mine.get("_buffers")) if isinstance(mine, dict) else ())):
+        if isinstance(holder, dict) and attribute in holder:
+            return holder[attribute]
+    return None
 
 
-def _has_graph(frame: FrameType) -> bool:
-    return any(getattr(value, "grad_fn", None) is not None for value in frame_variables(frame).values())
+def _evaluates(failed: Sequence[tuple[FrameType, int]]) -> bool:
+    callers, inside = split_at_pass(failed)
+    outermost = next(in_modules(frame for frame, _ in inside), None)
+    is_eval = getattr(outermost, "training", True) is False
+    return is_eval and bool(callers) and not any(goes_back(*here) for here in callers)
 
 
-def _goes_back(frame: FrameType, number: int) -> bool:
-    """Whether the function calls a backward pass on this line or after it, itself or in a function of its file."""
-    scope, tree = _scope(frame, number), tree_of(frame.f_code.co_filename)
-    if scope is None or tree is None:
-        return True
-    functions = (part for part in ast.walk(tree) if isinstance(part, ast.FunctionDef))
-    others = {part.name for part in functions if not _BACKWARD.isdisjoint(map(_called, _calls(part)))}
-    return any(
-        (_called(call) in _BACKWARD and call.lineno >= number) or (_called(call) in others and call.lineno > number)
-        for call in _calls(scope)
-    )
-
-
-def _calls(scope: ast.AST) -> Iterator[ast.Call]:
-    return (part for part in without_inner(scope) if isinstance(part, ast.Call))
-
-
-def _statement(frame: FrameType, number: int) -> ast.stmt | None:
-    """The smallest statement on this line."""
-    scope = _scope(frame, number)
-    parts = without_inner(scope) if scope is not None else ()
-    around = (part for part in parts if isinstance(part, ast.stmt) and part.lineno <= number <= (part.end_lineno or 0))
-    return max(around, key=lambda part: part.lineno, default=None)
-
-
-def _file(frame: FrameType) -> str:
-    return frame.f_code.co_filename.replace("\\", "/")
+def _is_loop_head(frame: FrameType, number: int) -> bool:
+    return isinstance(statement_of(frame, number), ast.For | ast.AsyncFor) and feeds_training(frame, number)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 
+from forgather_mem.heap.failed_statement import in_same_loop, replaces, statement_of
 from forgather_mem.heap.object_size import array_bytes
 from forgather_mem.heap.source_lines import is_user_class, is_user_file, place
 from forgather_mem.heap.syntax import tree_of
@@ -19,6 +20,8 @@ from forgather_mem.probes.tensors import StorageKey, storages_in
 
 _CONTAINERS = (list, tuple, deque, dict, OrderedDict, defaultdict)
 _FETCHES = "torch/utils/data/_utils/fetch.py"
+# End of the file of a library's loop, the attribute in which it keeps what a method of the user's returns, that method
+_LIBRARY_KEEPS = (("/loops/prediction_loop.py", "_predictions", "predict_step()"),)
 _MOST_PARTS = 20_000  # a data set that is a list of samples is not walked to its end
 
 
@@ -31,12 +34,21 @@ class HeldVariable:
         line: Where a variable was assigned: "train.py:41"; None for an attribute.
         num_bytes: Of the tensors and arrays in it; at least so many, if there are very many.
         collects: Whether it is a list or another container, not one tensor or array.
+        num_items, num_rows: Of a list: its length, and the rows of its tensors together; 0 if it is none of such.
+        lasts: Whether it is older than the batch: an attribute, or made outside of the loop that was running.
+        replaced_at: The line that was to assign another value to the variable, without using this one.
+        returned_by: The method of the user's whose results it is, which a library keeps.
     """
 
     name: str
     line: str | None
     num_bytes: int
     collects: bool
+    num_items: int = 0
+    num_rows: int = 0
+    lasts: bool = True
+    replaced_at: str | None = None
+    returned_by: str | None = None
 
 
 def held_variables(
@@ -68,12 +80,23 @@ def held_variables(
             found += _attributes(variables.get("self"), known)
         elif frame.f_code.co_filename.replace(os.sep, "/").endswith(_FETCHES):  # its caller has no dataset
             found += _attributes(getattr(frame.f_locals.get("self"), "dataset", None), known)
+        else:
+            found += _kept_by_library(frame, known)
         from_library = not is_users
     for other in others:
         found += _attributes(other, known)
     if hasattr(model, "modules"):  # what a metric or a Lightning module collects
         found += [held for module in model.modules() for held in _attributes(module, known) if held.collects]
     return sorted((held for held in found if held.num_bytes), key=lambda held: -held.num_bytes)
+
+
+def _kept_by_library(frame: FrameType, known: set[StorageKey]) -> Iterator[HeldVariable]:
+    file = frame.f_code.co_filename.replace(os.sep, "/")
+    for end, attribute, method in _LIBRARY_KEEPS:
+        if file.endswith(end):
+            kept = getattr(frame_variables(frame).get("self"), attribute, None)
+            size = _new_bytes(kept, known)
+            yield HeldVariable(name=f"`{attribute}`", line=None, num_bytes=size, collects=True, returned_by=method)
 
 
 def _parameters(frame: FrameType) -> tuple[str, ...]:
@@ -85,14 +108,27 @@ def _parameters(frame: FrameType) -> tuple[str, ...]:
 
 
 def _held(name: str, value: object, frame: FrameType, known: set[StorageKey]) -> HeldVariable:
-    function = frame.f_code.co_name
+    function, file, number = frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno
     num_bytes = _new_bytes(value, known)
+    made_at = _assigned_at(frame, name) if num_bytes else number
     return HeldVariable(
         name=f"`{name}`" if function == "<module>" else f"`{name}` of {function}()",
-        line=place(frame.f_code.co_filename, _assigned_at(frame, name)) if num_bytes else None,
+        line=place(file, made_at) if num_bytes else None,
         num_bytes=num_bytes,
         collects=type(value) in _CONTAINERS,
+        num_items=len(value) if isinstance(value, list | deque) else 0,
+        num_rows=_rows(value),
+        lasts=bool(num_bytes) and not in_same_loop(frame, made_at, number),
+        replaced_at=place(file, number) if num_bytes and replaces(statement_of(frame, number), name) else None,
     )
+
+
+def _rows(value: object) -> int:
+    """Of all tensors in a list of tensors; 0 for another value."""
+    parts = list(value) if isinstance(value, list | deque) else []
+    shapes = [getattr(part, "shape", None) for part in parts[:_MOST_PARTS]]
+    rows = [shape[0] for shape in shapes if isinstance(shape, tuple) and shape and isinstance(shape[0], int)]
+    return sum(rows) if len(rows) == len(parts) else 0
 
 
 def _attributes(thing: object, known: set[StorageKey]) -> list[HeldVariable]:
@@ -103,6 +139,8 @@ def _attributes(thing: object, known: set[StorageKey]) -> list[HeldVariable]:
             line=None,
             num_bytes=_new_bytes(value, known),
             collects=type(value) in _CONTAINERS,
+            num_items=len(value) if isinstance(value, list | deque) else 0,
+            num_rows=_rows(value),
         )
         for name, value in (list(attributes.items()) if isinstance(attributes, dict) else ())
     ]

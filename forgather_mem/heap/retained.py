@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from forgather_mem.heap.autograd_owners import graph_owners
+from forgather_mem.heap.graphs.autograd_owners import graph_owners
 from forgather_mem.heap.object_size import is_tensor
 from forgather_mem.heap.owners import find_owners
 from forgather_mem.probes.tensors import storages_of, values_of

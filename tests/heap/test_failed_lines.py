@@ -169,9 +169,11 @@ def test_a_graph_that_no_backward_pass_uses_is_told_with_the_line_of_its_pass() 
             preview(Full(), torch.zeros(2, 4))
 
     line = preview.__code__.co_firstlineno + 1
-    assert failed_at(looks).graph_in_vain == f"test_failed_lines.py:{line}"
+    found = failed_at(looks).graph
+    assert found is not None
+    assert found.line == f"test_failed_lines.py:{line}"
     for work in (trains, trains_later, trains_by_another_function, looks_without_a_graph):
-        assert failed_at(work).graph_in_vain is None, work
+        assert failed_at(work).graph is None, work
 
 
 def update(loss: torch.Tensor) -> None:

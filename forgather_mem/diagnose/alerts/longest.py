@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from forgather_mem.diagnose.alerts.foretold import Foretold, left_text, tell
 from forgather_mem.diagnose.alerts.live_peak import LivePeak
 from forgather_mem.diagnose.alerts.running_loop import running_passes
-from forgather_mem.diagnose.alerts.sample_lengths import batches_of, cuts, lengths_of
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import StepUse
-from forgather_mem.diagnose.oom.fit import PhaseFit, fit_phase
+from forgather_mem.diagnose.oom.shapes.fit import PhaseFit, fit_phase
+from forgather_mem.diagnose.oom.shapes.sample_lengths import batches_of, cuts, lengths_of
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.headroom import Room, device_room, host_rooms
 from forgather_mem.system.native_heap import allocated_natively_bytes, unused_heap_bytes

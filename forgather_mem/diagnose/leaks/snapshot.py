@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
-from forgather_mem.heap.graph_age import number_of, reaches_back
+from forgather_mem.heap.graphs.graph_age import number_of, reaches_back
 from forgather_mem.heap.object_size import (
     CONTAINER,
     LRU_CACHE,

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.oom.allocator_changes import allocator_changes, is_in_shm, pinned_changes, shm_changes
-from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, PEAK_OF_SAVED, Batches, in_samples
+from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches, in_samples
+from forgather_mem.diagnose.oom.causes import causes, variable_changes
 from forgather_mem.diagnose.oom.changes import LENGTHS, changes_training, checkpointing_name, step_changes
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
-from forgather_mem.diagnose.oom.fit import PhaseFit, binding, fits_of, largest_that_fits
-from forgather_mem.diagnose.oom.phase_changes import BY_PHASE, array_changes, callback_changes, variable_changes
+from forgather_mem.diagnose.oom.phase_changes import BY_PHASE, array_changes, callback_changes
+from forgather_mem.diagnose.oom.shapes.fit import PhaseFit, binding, fits_of, largest_that_fits
+from forgather_mem.diagnose.oom.shapes.pass_peak import PEAK_OF_SAVED
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import format_bytes
@@ -72,15 +74,14 @@ def advise(failure: FailureContext, settings: RunSettings, uses: Sequence[StepUs
     failure, uses = in_samples(failure, settings, uses)
     batches = Batches(failure, settings, uses)
     if failure.callback is not None:
-        changes = callback_changes(failure, failure.callback)
+        changes = callback_changes(failure, failure.callback, batches)
     else:
-        changes = [*array_changes(failure), *BY_PHASE.get(failure.phase, step_changes)(failure, settings, batches)]
-        held = [change for change in variable_changes(failure) if change not in changes]
-        is_guessed = all(change.predicted_bytes is None for change in changes)
-        if is_guessed and (failure.phase in STEP_PHASES or failure.phase in ("evaluate", "generate")):
-            changes[:0] = held
-        else:
-            changes += held
+        found, no_batch = causes(failure, batches)
+        changes = [*array_changes(failure), *found]
+        if failure.phase in BY_PHASE or not no_batch:
+            by_phase = BY_PHASE.get(failure.phase, step_changes)(failure, settings, batches)
+            changes += [change for change in by_phase if change not in changes]
+        changes += [change for change in variable_changes(failure) if change not in changes]
     if failure.rows != whole.rows and failure.rows != whole.length:  # the length of no text
         changes = [change for change in changes if not {*change.set, *change.in_script} & {*LENGTHS}]
     changes[1:1] = allocator_changes(failure, settings)
@@ -132,7 +133,7 @@ def room(
     rows = int(settings.arguments.get("per_device_train_batch_size") or 0)
     if not training or rows < 1:
         return None
-    length = max((use.length for use in training if use.length is not None), default=None)
+    length = max((use.width for use in training if use.width is not None), default=None)
     fits = {name: fit for name, fit in fits_of(training, retains=retains).items() if name in STEP_PHASES}
     one_shape = not any(name != "optimizer" and fit.per_token_bytes > 0 for name, fit in fits.items())
     if one_shape:
@@ -202,7 +203,7 @@ def _basis(failure: FailureContext, changes: Sequence[Change], batches: Batches)
 
 def _lines_from_one_shape(uses: Sequence[StepUse], held_bytes: int | None) -> Iterator[tuple[str, PhaseFit]]:
     """Lines from the use without a batch to the use with this one."""
-    shapes = {(use.rows, use.length) for use in uses}
+    shapes = {(use.rows, use.width) for use in uses}
     later = sorted(uses, key=lambda use: use.step)[1:]  # in the first step the optimizer had no state
     if held_bytes is None or len(shapes) != 1 or len(later) < _FEWEST_ALIKE:
         return

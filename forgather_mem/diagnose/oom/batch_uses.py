@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Literal
 
 from forgather_mem.diagnose.oom.context import StepUse
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.system.native_heap import allocated_natively_bytes
@@ -17,79 +18,9 @@ MAX_STEPS = 512
 BUDGET_FRAC = 0.0005
 _DEAR_S = 0.005  # the C library's account of its heap: after one that took longer there is none
 _ALWAYS_STEPS = 16
-_MAX_DEPTH = 3
 Measure = Literal["address space", "data", "anonymous"]
 # Fields of /proc/self/statm with each measure.
 _FIELDS: dict[Measure, tuple[int, int | None]] = {"address space": (0, None), "data": (5, None), "anonymous": (1, 2)}
-
-
-class Batch(NamedTuple):
-    """The shape of a micro-batch: samples, and tokens per sample (padding included) if it has tokens."""
-
-    rows: int
-    length: int | None
-
-    @property
-    def size(self) -> int:
-        return self.rows * (self.length or 1)
-
-
-def batch_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> Batch | None:
-    """The shape of the batch among the arguments of a call; None if there is no tensor.
-
-    Tokens are counted in the first two-dimensional integer tensor; without one, rows are counted in the first tensor
-    with at least one dimension. Where states of a recurrent layer come with it, which are (layers, rows, size), they
-    tell which of its dimensions is time.
-
-    >>> import torch
-    >>> batch_of([], {"pixels": torch.zeros(4, 3, 8, 8), "input_ids": torch.zeros(4, 17, dtype=torch.long)})
-    Batch(rows=4, length=17)
-    >>> batch_of([torch.zeros(35, 20, dtype=torch.long), torch.zeros(2, 20, 64)], {})
-    Batch(rows=20, length=35)
-    """
-    rows: int | None = None
-    for tensor in _tensors((*arguments, keywords), 0):
-        shape = tensor.shape
-        if len(shape) == 2 and not tensor.is_floating_point():
-            states = (other.shape for other in _tensors((*arguments, keywords), 0) if other.is_floating_point())
-            return _with_states(shape[0], shape[1], states)
-        if rows is None and shape:
-            rows = shape[0]
-    return None if rows is None else Batch(rows, None)
-
-
-def _with_states(first: int, second: int, states: Iterable[Sequence[int]]) -> Batch:
-    for state in states:
-        if len(state) == 3 and state[0] != first and state[1] == second != first:
-            return Batch(second, first)
-    return Batch(first, second)
-
-
-class BatchFinder:
-    """`batch_of` for similar calls: remembers where the tokens were found, and their shape."""
-
-    def __init__(self) -> None:
-        self._at: tuple[int, object] | None = None
-        self._shape: object = None
-        self._batch: Batch | None = None
-
-    def __call__(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Batch | None:
-        """The shape of this call's batch; takes 1 us if it equals the last call's."""
-        if self._at is not None:
-            position, name = self._at
-            try:
-                shape = arguments[position][name].shape
-            except (IndexError, KeyError, TypeError, AttributeError):
-                shape = None
-            if shape is not None and shape == self._shape:
-                return self._batch
-        self._batch, self._shape = batch_of(arguments, keywords), None
-        for position, argument in enumerate(arguments if self._batch is not None else ()):
-            for name, value in argument.items() if isinstance(argument, Mapping) else ():
-                if self._batch == tuple(getattr(value, "shape", ())):
-                    self._at, self._shape = (position, name), value.shape
-                    return self._batch
-        return self._batch
 
 
 class HostMeasure:
@@ -143,6 +74,7 @@ class BatchUses:
         self.between_bytes: int | None = None
         self.saved_bytes: int | None = None
         self._forward_bytes: int | None = None  # allocated at the end of the forward pass
+        self._between_allocated: int | None = None  # the same at the end of the last step, or before the first
         self.host = HostMeasure()
         self._on_device = self._asking_is_dear = False
         self._step_batch: Batch | None = None
@@ -153,6 +85,8 @@ class BatchUses:
         self._next_step = 0
         self._step_cost_s = 0.0
         self._budget = TimeBudget(0.0, budget_frac=BUDGET_FRAC)
+        if self.read() is not None:
+            self._between_allocated = self._allocated()
 
     def see(self, batch: Batch | None, steps_done: int) -> None:
         """Note that a micro-batch begins."""
@@ -190,7 +124,7 @@ class BatchUses:
             saved = self._add_saved()
             if batch is not None:
                 phases = self._with(peaks)
-                self._add(StepUse(step=step, rows=batch.rows, length=batch.length, phases=phases, saved_bytes=saved))
+                self._add(_use_of(batch, step, phases, saved))
             self._phases = {}
             self._num_read += 1
             self._budget.ran(self._step_cost_s)
@@ -216,7 +150,7 @@ class BatchUses:
 
     def _add_saved(self) -> int | None:
         forward, self._forward_bytes = self._forward_bytes, None
-        between = self._allocated() if forward is not None else None
+        between = self._between_allocated = self._allocated() if forward is not None else None
         if forward is None or between is None:
             return None
         self.saved_bytes = max(0, forward - between)
@@ -237,11 +171,20 @@ class BatchUses:
         """Close the descriptor."""
         self.host.close()
 
+    def live_bytes(self) -> int | None:
+        """What is allocated on the host now beyond what was there between the steps; None if that is not known."""
+        between, now = self._between_allocated, self._allocated()
+        return None if between is None or now is None else max(0, now - between)
+
+    def failed_use(self, step: int) -> StepUse | None:
+        """What the current micro-batch has saved for a backward pass that failed; None if that was not read."""
+        if self.batch is None or self._forward_bytes is None or self._between_allocated is None:
+            return None
+        return _use_of(self.batch, step, {}, max(0, self._forward_bytes - self._between_allocated))
+
     def peak_of(self, batch: Batch) -> int | None:
         """The highest use of the steps with this batch; None if none was read."""
-        return max(
-            (size for use in self.uses if (use.rows, use.length) == batch for size in use.phases.values()), default=None
-        )
+        return max((size for use in self.uses if _is_of(use, batch) for size in use.phases.values()), default=None)
 
     def _perhaps_read(self, steps_done: int) -> None:
         """Read the next step if it is due and the time since has paid for the cost of reading."""
@@ -261,19 +204,19 @@ class BatchUses:
         uses = self.uses
         uses.append(use)
         if len(uses) >= MAX_STEPS:
-            largest = max(uses, key=lambda use: use.rows * (use.length or 1))
+            largest = max(uses, key=lambda use: use.rows * (use.width or 1))
             uses[:] = [use for position, use in enumerate(uses) if not position % 2 or use is largest]
             self._every *= 2
 
 
+def _use_of(batch: Batch, step: int, phases: Mapping[str, int], saved_bytes: int | None) -> StepUse:
+    rows, length, sample, _ = batch
+    return StepUse(step=step, rows=rows, length=length, phases=phases, saved_bytes=saved_bytes, sample=sample)
+
+
+def _is_of(use: StepUse, batch: Batch) -> bool:
+    return (use.rows, use.length, use.sample) == batch[:3]
+
+
 def _size(batch: Batch) -> int:
     return batch.size
-
-
-def _tensors(values: Any, depth: int) -> Iterator[Any]:
-    """The tensors among these values and inside their containers."""
-    for value in values.values() if isinstance(values, Mapping) else values:
-        if hasattr(value, "is_floating_point") and hasattr(value, "shape"):
-            yield value
-        elif depth < _MAX_DEPTH and isinstance(value, Mapping | list | tuple):
-            yield from _tensors(value, depth + 1)

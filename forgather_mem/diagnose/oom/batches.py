@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-import statistics
+import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
-from forgather_mem.diagnose.oom.fit import Estimate, PhaseFit, binding, fits_of, records
+from forgather_mem.diagnose.oom.shapes.fit import Estimate, PhaseFit, binding, fits_of, records
+from forgather_mem.diagnose.oom.shapes.pass_peak import BatchShape, PassPeak
 from forgather_mem.telemetry.events import STEP_PHASES
 
 _MOST_PARTS = 4096
 KEPT_FREE_FRAC = 0.02
-# These phases decide whether a batch fits; later ones only hold what the step leaves.
-# How much more than at its failure a phase takes until its end: an estimate, since this is never observed.
-UNSEEN = {"forward": 2.0, "backward": 1.25}
-_UNSEEN_ELSE = 1.5
-# The peak of a batch's memory: what it saves in the forward pass, and as much again while gradients pass through it. In
-# seven trainings what this predicts for four times the batch was 6 % too low to 7 % too high; with activation
-# checkpointing, where a layer is computed again, 19 % too low.
-PEAK_OF_SAVED = 2
-_UNSEEN_AT_THE_BEGIN = 4.0  # of a forward pass: the first large tensor was not to be had
-_STILL_OF_REQUEST = {"forward": 1.0, "backward": 0.25}
-UNSEEN_DATA = 2.5  # of the array that could not be allocated: there are others, and copies
 _EVALUATION = frozenset({"evaluate"})
 _ENOUGH_SHAPES = 4
 _FAR = 4.0  # times as long as any sample before
-
-
-@dataclass(frozen=True, slots=True)
-class BatchShape:
-    """A micro-batch, and the number of them in a step."""
-
-    rows: int
-    length: int | None
-    accumulation: int = 1
-
-    @property
-    def tokens(self) -> int:
-        return self.rows * (self.length or 1)
-
-    @property
-    def squares(self) -> int:
-        return self.tokens * (self.length or 1)
+_FEWEST_LENGTHS = 4  # of batches that become longer and longer
+_STILL_OF_REQUEST = {"forward": 1.0, "backward": 0.25}
 
 
 def in_samples(
@@ -60,9 +36,10 @@ def in_samples(
         most = failure.operation.loader_rows
     if not isinstance(most, int) or failure.rows <= most:
         return failure, uses
-    failed = replace(failure, rows=most, length=_sample_length(failure.rows, failure.length, most))
+    length, each = _sample_length(failure.rows, failure.width, most), round(failure.rows / most)
+    failed = replace(failure, rows=most, length=length, sample=(), rows_each=each)
     return failed, [
-        replace(use, rows=most, length=_sample_length(use.rows, use.length, most)) if use.rows > most else use
+        replace(use, rows=most, length=_sample_length(use.rows, use.width, most), sample=()) if use.rows > most else use
         for use in uses
     ]
 
@@ -86,7 +63,7 @@ class Batches:
         measured = fits_of(uses, retains=failure.where == "host")
         self.fits: Mapping[str, PhaseFit] = {name: fit for name, fit in measured.items() if name in wanted}
         self.known = any(name != "optimizer" for name in self.fits)
-        self.num_shapes = len({(use.rows, use.length) for use in uses})
+        self.num_shapes = len({(use.rows, use.width) for use in uses})
         self.num_steps = len(uses)
         self.capacity_bytes = failure.capacity_bytes
         self._uses = [use for use in uses if not wanted.isdisjoint(use.phases)]
@@ -95,19 +72,46 @@ class Batches:
         self._accumulation = int(arguments.get("gradient_accumulation_steps") or 1)
         parts = failure.parts
         self._gradient_bytes = settings.trained_bytes or parts.get("gradients") or parts.get("parameters") or 0
-        self._optimizer_bytes = settings.state_of(settings.optim) or 0
-        self._saved = saved_by_shape(uses)
+        self._optimizer_bytes = settings.state_of(settings.optim) or settings.optimizer_bytes or 0
+        self._peak = PassPeak(failure, uses)
         self._unseen_bytes = self._not_in_the_fit()
 
     def failed_shape(self, rows: int | None) -> BatchShape | None:
         """The micro-batch that did not fit."""
         rows = self._failure.rows or rows
-        return None if not rows else BatchShape(rows, self._failure.length, self._accumulation)
+        return None if not rows else BatchShape(rows, self._failure.width, self._accumulation)
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens or numbers of the longest sample that failed or may come; one that would not even fit alone is cut."""
+        width, times = self._failure.width, self._failure.times_ahead or 1.0
+        if width is None or times <= 1:
+            return width
+        longest = math.ceil(width * times)
+        alone = BatchShape(1, longest, self._accumulation * (self._failure.rows or 1))
+        return longest if self.fits_in(alone) is not False else width
+
+    @property
+    def rises(self) -> bool:
+        """Whether samples become longer from batch to batch, and nobody knows that they fit alone at the end."""
+        widths = [use.width or 0 for use in self._uses if use.step < self._failure.step]
+        widths.append(self._failure.width or 0)
+        is_sorted = all(one <= other for one, other in itertools.pairwise(widths))
+        times = self._failure.times_ahead
+        is_known = times is not None and (times <= 1 or self.longest != self._failure.width)
+        return not is_known and is_sorted and len(set(widths)) >= _FEWEST_LENGTHS
+
+    @property
+    def widest_sample(self) -> tuple[int, ...] | None:
+        """The largest sizes of a sample in the steps before, in as many dimensions as the one that failed has."""
+        failed = self._failure.sample
+        before = [use.sample for use in self._uses if use.step < self._failure.step and len(use.sample) == len(failed)]
+        return tuple(map(max, zip(*before, strict=True))) if before and failed else None
 
     @property
     def is_far_longer(self) -> bool:
         """Whether the samples that failed were far longer than any before."""
-        seen, failed = self.longest_seen(), self._failure.length
+        seen, failed = self.longest_seen(), self._failure.width
         return seen is not None and failed is not None and failed > _FAR * seen
 
     @property
@@ -119,12 +123,13 @@ class Batches:
     @property
     def saved_bytes(self) -> int | None:
         """The most that a micro-batch of the steps before had saved for its backward pass; None if unknown."""
-        return max((use.saved_bytes for use in self._uses if use.saved_bytes), default=None)
+        before = [use for use in self._uses if use.step != self._failure.step]
+        return max((use.saved_bytes for use in before if use.saved_bytes), default=None)
 
     def longest_seen(self, rows: int = 0) -> int | None:
         """The most tokens of a sample in the steps before, in batches of at least so many; None without any."""
         before = [use for use in self._uses if use.step < self._failure.step and use.rows >= rows]
-        return max((use.length for use in before if use.length), default=None)
+        return max((use.width for use in before if use.width), default=None)
 
     def predicted(self, shape: BatchShape) -> Estimate | None:
         """The highest use with such batches; None if it can't be estimated."""
@@ -146,7 +151,9 @@ class Batches:
         """Whether it fits with 2 % kept free; None if it can't be estimated."""
         estimate = self.predicted(shape)
         if estimate is not None and self.capacity_bytes is not None:
-            return estimate.high <= (1 - KEPT_FREE_FRAC) * self.capacity_bytes
+            most = (1 - KEPT_FREE_FRAC) * self.capacity_bytes
+            least = self._least(shape) if self._peak.of_saved(shape) is not None else None
+            return estimate.high <= most and (self._seen(shape) or least is None or least <= most)
         if self._seen(shape):
             return True
         least = self._least(shape)
@@ -156,7 +163,7 @@ class Batches:
 
     def smaller(self, rows: int) -> Iterator[BatchShape]:
         """The same step in smaller micro-batches, the largest first."""
-        length, whole = self._failure.length, rows * self._accumulation
+        length, whole = self.longest, rows * self._accumulation
         for accumulation in range(self._accumulation + 1, min(whole, _MOST_PARTS) + 1):
             step = whole // accumulation
             if whole % accumulation == 0 and (rows % step == 0 or rows & (rows - 1)):
@@ -179,8 +186,8 @@ class Batches:
             use
             for use in self._telling
             if use.step < self._failure.step
-            and use.rows * (use.length or 1) <= shape.tokens
-            and use.rows * (use.length or 1) ** 2 <= shape.squares
+            and use.rows * (use.width or 1) <= shape.tokens
+            and use.rows * (use.width or 1) ** 2 <= shape.squares
         ]
         phases = (size for use in smaller for phase, size in use.phases.items() if phase in self.fits)
         return max(phases, default=0)
@@ -205,31 +212,26 @@ class Batches:
         return self._failure.phase != "evaluate" and self._accumulation == 1 and shape.accumulation > 1
 
     def _seen(self, shape: BatchShape) -> bool:
-        """Whether batches at least as large have succeeded."""
-        if self._begins_to_accumulate(shape):
-            return False
+        """Whether batches at least as large have succeeded, and gradients kept beside them would have fitted."""
         first = min((use.step for use in self._uses), default=0)  # in that step the optimizer had no state
-        fitted = [BatchShape(use.rows, use.length) for use in self._uses if first < use.step != self._failure.step]
+        most, kept = (1 - KEPT_FREE_FRAC) * (self.capacity_bytes or 0), self._kept_gradients(shape)
+        fitted = [
+            BatchShape(use.rows, use.width)
+            for use in self._uses
+            if first < use.step != self._failure.step and (not kept or max(use.phases.values()) + kept <= most)
+        ]
         return any(done.tokens >= shape.tokens and done.squares >= shape.squares for done in fitted)
 
     def _least(self, shape: BatchShape) -> float | None:
         """A lower bound from what was in memory at the failure; the rest of the phase is an estimate."""
-        failure, failed = self._failure, self.failed_shape(shape.rows)
-        activations = failure.parts.get("activations", failure.parts.get("evaluation", 0))
-        requested = failure.requested_bytes or 0
-        if failure.used_bytes is None or failed is None or not failed.tokens:
+        failed = self.failed_shape(shape.rows)
+        if self._failure.used_bytes is None or failed is None or not failed.tokens:
             return None
-        if failure.phase == "data" and failure.requested_bytes:
-            return failure.used_bytes + UNSEEN_DATA * failure.requested_bytes * shape.tokens / failed.tokens
-        if not activations and not (requested and self._uses):
+        needed = self._peak.needed(shape, failed)
+        is_guess = self._failure.phase != "data" and not self._peak.taken_bytes and not self._uses
+        if needed is None or is_guess:
             return None
-        unseen = UNSEEN.get(failure.phase, _UNSEEN_ELSE)
-        if activations < requested and failure.phase == "forward":
-            unseen = _UNSEEN_AT_THE_BEGIN
-        needed = unseen * (activations + requested) * shape.tokens / failed.tokens
-        if failure.phase in ("forward", "backward") and self._saved is not None:
-            needed = max(needed, PEAK_OF_SAVED * (self._saved[0] * shape.tokens + self._saved[1] * shape.squares))
-        return failure.used_bytes - activations + self._still_to_come() + needed
+        return self._failure.used_bytes - self._peak.taken_bytes + self._still_to_come() + needed
 
     def _still_to_come(self) -> int:
         """What a later step holds besides its activations: gradients and optimizer state."""
@@ -238,27 +240,3 @@ class Batches:
             return 0
         missing = max(0, self._gradient_bytes - failure.parts.get("gradients", 0))
         return missing + (0 if failure.parts.get("optimizer") else self._optimizer_bytes)
-
-
-def saved_by_shape(uses: Sequence[StepUse]) -> tuple[float, float] | None:
-    """Bytes that a token saves for the backward pass, and what it saves for each token beside it in its sample.
-
-    The C library's own account of what is allocated: freed memory that it keeps is not in it. None without such
-    numbers.
-
-    >>> uses = [StepUse(step=1, rows=1, length=n, phases={}, saved_bytes=50 * n + 3 * n * n) for n in (10, 20, 40, 80)]
-    >>> [round(number) for number in saved_by_shape(uses) or ()]
-    [50, 3]
-    """
-    shapes = [(BatchShape(use.rows, use.length), use.saved_bytes) for use in uses if use.saved_bytes and use.rows]
-    if not shapes:
-        return None
-    alike = max(saved / shape.tokens for shape, saved in shapes), 0.0
-    if len({shape.length for shape, _ in shapes}) < _ENOUGH_SHAPES:
-        return alike
-    # What a token saves, over the length of its sample: a line
-    lengths = [float(shape.length or 1) for shape, _ in shapes]
-    line = statistics.linear_regression(lengths, [saved / shape.tokens for shape, saved in shapes])
-    if line.slope <= 0 or line.intercept < 0:
-        return alike
-    return line.intercept, line.slope

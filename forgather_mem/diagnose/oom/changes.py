@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, UNSEEN, UNSEEN_DATA, Batches, BatchShape
+from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
-from forgather_mem.diagnose.oom.fit import binding, largest_that_fits
+from forgather_mem.diagnose.oom.own_lines import NOT_MEASURED, less_at_once
+from forgather_mem.diagnose.oom.shapes.fit import binding, largest_that_fits
+from forgather_mem.diagnose.oom.shapes.pass_peak import UNSEEN_DATA, BatchShape, compares_rows
+from forgather_mem.diagnose.oom.shapes.sample_changes import smaller_in_size, smaller_samples
 from forgather_mem.telemetry.report import Change
-from forgather_mem.units import MIB, format_bytes
+from forgather_mem.units import format_bytes
 
-NOT_MEASURED = "not measured"
 # An optimizer is named beside a smaller batch only if it saves this fraction of what was needed.
 _WORTH_FRAC = 0.1
 CHANGES_TRAINING = "changes the training"
@@ -26,86 +28,36 @@ LENGTHS = ("max_length", "max_seq_length")
 def step_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
     """Changes for a batch that did not fit, best first."""
     rows = int(settings.arguments.get("per_device_train_batch_size") or failure.rows or 1)
-    no_batch = [*graph_changes(failure), *_line_changes(failure, batches)]
-    if no_batch:
-        return no_batch
     smaller = _smaller_batch(failure, settings, batches, rows)
     shorter = list(_shorter(failure, settings, batches, rows))
     checkpointing = list(_checkpointing(settings))
+    resized = smaller_in_size(failure, batches)
+    if resized is not None:  # what is new about this batch is the size of its samples
+        return [resized, *_present(smaller), *checkpointing]
+    if batches.rises and shorter:  # longer ones than this will come, nobody knows how long
+        return [*shorter, *_present(smaller), *checkpointing]
     cut = bool(shorter) and (batches.is_far_longer or shorter[0].predicted_bytes is not None)
-    if smaller is not None and cut and not _fits(smaller, failure, batches):
+    if smaller is not None and cut and not _fits(smaller, batches):
         return [*shorter, smaller, *checkpointing]  # even alone one sample does not fit
     if smaller is not None:
         return [smaller, *shorter, *checkpointing]
-    measured = [change for change in shorter if change.predicted_bytes is not None]
-    guessed = [change for change in shorter if change.predicted_bytes is None]
+    measured = [change for change in shorter if change.predicted_bytes is not None or _has_fitted(change, batches)]
+    guessed = [change for change in shorter if change not in measured]
     if rows == 1:
-        guessed += _smaller_samples(failure, settings, alone=not [*measured, *checkpointing, *guessed])
+        guessed += smaller_samples(failure, settings, alone=not [*measured, *checkpointing, *guessed])
     return [*measured, *checkpointing, *guessed]
 
 
-def graph_changes(failure: FailureContext) -> Iterator[Change]:
-    """A pass through a model that keeps what only a backward pass needs, which does not come."""
-    operation = failure.operation
-    if operation is not None and operation.graph_in_vain is not None:
-        text = f"torch.no_grad() around what {operation.graph_in_vain} calls"
-        yield Change(text=text, note=f"no backward pass follows, but all layers keep theirs for one; {NOT_MEASURED}")
+def _has_fitted(shorter: Change, batches: Batches) -> bool:
+    """Whether batches with samples of this length have gone well, or are known to fit."""
+    failed, lengths = batches.failed_shape(None), [*shorter.set.values(), *shorter.in_script.values()]
+    if failed is None or not batches.num_steps or not isinstance(lengths[0], int):
+        return False
+    return bool(batches.fits_in(replace(failed, length=lengths[0])))
 
 
-def less_at_once(failure: FailureContext, why: str = "") -> Change | None:
-    """Less in one operation at the user's own line; None without a line."""
-    if failure.line is None:
-        return None
-    kind = f" than {failure.array_type}" if failure.array_type is not None else ""
-    named = failure.operation.named if failure.operation is not None else ""
-    notes = (
-        f"in parts, with what follows from it, or of a smaller type{kind}",
-        f"it works on {named}" if named else "",
-        why,
-        NOT_MEASURED,
-    )
-    text = f"make less at once at {failure.line}: {format_bytes(failure.requested_bytes or 0)} are asked for there"
-    return Change(text=text, note="; ".join(filter(None, notes)))
-
-
-def _line_changes(failure: FailureContext, batches: Batches) -> Iterator[Change]:
-    """An operation that asks for more than all that batches as large as this one have ever kept."""
-    usual = batches.saved_bytes
-    names_tensors = failure.operation is not None and failure.operation.operands  # `trainer.train()` does not
-    if failure.phase != "forward" or not names_tensors or not batches.is_as_ever or usual is None:
-        return
-    if (failure.requested_bytes or 0) > max(usual, MIB):
-        change = less_at_once(failure, f"batches as large as this one kept {format_bytes(usual)} at most")
-        if change is not None:
-            yield change
-
-
-def _smaller_samples(failure: FailureContext, settings: RunSettings, alone: bool) -> Iterator[Change]:
-    """A batch of 1, or one of which nothing is known, as where a picture itself is trained."""
-    operands = failure.operation.operands if failure.operation is not None else ()
-    name, shape = next(((name, shape) for name, shape in operands if shape[0] == 1 and len(shape) > 2), ("", ()))
-    part = _part_that_fits(failure)
-    if shape and part is not None:
-        num_sides = len(shape) - 2
-        sides = " x ".join(f"{int(size * part ** (1 / num_sides)):,}" for size in shape[2:])
-        now = " x ".join(f"{size:,}" for size in shape)
-        text = f"smaller samples: `{name}` ({now}) of at most {sides}"
-        yield Change(text=text, note=f"there is no batch to make smaller; {NOT_MEASURED}")
-    elif failure.rows is None and not settings.is_trainers:
-        note = f"the same step in smaller parts; with a batch of 1, smaller samples; {NOT_MEASURED}"
-        yield Change(text="smaller batches, and gradients of more of them in each step", note=note)
-    elif alone:
-        text = "one sample in parts, as tiles of an image or a part of a graph, or smaller samples"
-        yield Change(text=text, note=f"its batch is 1 already; {NOT_MEASURED}")
-
-
-def _part_that_fits(failure: FailureContext) -> float | None:
-    """Of a sample, by what it had taken when it failed; None if that is not known."""
-    taken = failure.parts.get("activations", 0)
-    if failure.capacity_bytes is None or failure.used_bytes is None or not taken:
-        return None
-    left = (1 - KEPT_FREE_FRAC) * failure.capacity_bytes - (failure.used_bytes - taken)
-    return min(0.5, max(0.0, left) / (UNSEEN["forward"] * (taken + (failure.requested_bytes or 0))))
+def _present(change: Change | None) -> list[Change]:
+    return [] if change is None else [change]
 
 
 def is_enough(change: Change, failure: FailureContext) -> bool:
@@ -204,11 +156,11 @@ def _fewer_workers(failure: FailureContext, workers: int) -> Change:
     )
 
 
-def _fits(change: Change, failure: FailureContext, batches: Batches) -> bool:
+def _fits(change: Change, batches: Batches) -> bool:
     rows, parts = change.set.get("per_device_train_batch_size"), change.set.get("gradient_accumulation_steps", 1)
     if not isinstance(rows, int) or not isinstance(parts, int):
         return False
-    return batches.fits_in(BatchShape(rows, failure.length, parts)) is not False
+    return batches.fits_in(BatchShape(rows, batches.longest, parts)) is not False
 
 
 def _smaller_batch(failure: FailureContext, settings: RunSettings, batches: Batches, rows: int) -> Change | None:
@@ -221,10 +173,11 @@ def _smaller_batch(failure: FailureContext, settings: RunSettings, batches: Batc
         return None
     shape = next((shape for shape in shapes if batches.fits_in(shape)), None)
     if shape is not None:
-        return _batch_change(shape, batches, rows)
+        return _with_notes(_batch_change(shape, batches, rows), failure, batches)
     if batches.fits_in(shapes[-1]) is None:  # unknown by how much it was too large
         part = 4 if failure.step else 8  # an unwatched loop tells even less
-        return _batch_change(next((shape for shape in shapes if shape.rows <= rows / part), shapes[-1]), batches, rows)
+        shape = next((shape for shape in shapes if shape.rows <= rows / part), shapes[-1])
+        return _with_notes(_batch_change(shape, batches, rows), failure, batches)
     change = _batch_change(shapes[-1], batches, rows)
     more = [more.set for more in (*_checkpointing(settings), *_less_state(failure, settings))]
     if not more or failure.phase == "data":
@@ -233,6 +186,21 @@ def _smaller_batch(failure: FailureContext, settings: RunSettings, batches: Batc
     other = f"{CHANGES_TRAINING} (another optimizer)" if "optim" in together else ""
     notes = (jump("batch", rows, shapes[-1].rows), other, "each alone is not enough", NOT_MEASURED)
     return Change(text=_as_text(together), set=together, note="; ".join(filter(None, notes)))
+
+
+def _with_notes(change: Change, failure: FailureContext, batches: Batches) -> Change:
+    """What else to know of a smaller batch: the longest that it is for, and what its parts do to the loss."""
+    notes = [change.note] if change.note else []
+    if batches.longest is not None and batches.longest > (failure.width or 0):
+        times = f"{batches.longest / (failure.width or 1):.1f} times as long"
+        notes.insert(0, f"for the longest still to come, {times} as this one")
+    if failure.rows_each > 1:
+        notes.insert(
+            0, f"a sample has about {failure.rows_each:,} rows of the model (candidates, views): fewer help, too"
+        )
+    if compares_rows(failure):
+        notes.insert(0, "its rows are compared with each other: parts give another loss (GradCache keeps it)")
+    return replace(change, note="; ".join(notes) or None)
 
 
 def _less_state(failure: FailureContext, settings: RunSettings) -> Iterator[Change]:
@@ -284,7 +252,8 @@ def _shorter(failure: FailureContext, settings: RunSettings, batches: Batches, r
         more["note"] = "; ".join(filter(None, notes)) or None
         if named is not None:
             return Change(text=f"{named}={tokens}", set={named: tokens}, **more)
-        text = f"max length {tokens:,} at batch {failed.rows}"
+        of = f" of `{failure.length_of}`" if failure.length_of else ""
+        text = f"max length {tokens:,}{of} at batch {failed.rows}"
         return Change(text=text, in_script={"max_length": tokens}, **more)
 
     if not batches.known or batches.capacity_bytes is None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from forgather_mem.diagnose.oom.optimizer_sizes import Trained, family_of, states_of
+from forgather_mem.diagnose.oom.shapes.optimizer_sizes import Trained, family_of, family_of_class, states_of
 from forgather_mem.engine.settings import ALLOCATOR_VARIABLES, ARGUMENTS
 from forgather_mem.heap.failed_callback import CallbackFailure
 from forgather_mem.heap.failed_lines import FailedOperation
@@ -30,6 +31,7 @@ class RunSettings:
         largest_trained: Number of parameters in the largest tensor.
         adafactor_bytes: Size of Adafactor's state for these tensors.
         state_bytes: Size of each kind of optimizer's state for these tensors, by `optimizer_sizes.FAMILY`.
+        optimizer_bytes: Size of the state that the optimizer in use will have, by its class; None if that is not known.
         allocator_conf: The value of the first of `ALLOCATOR_VARIABLES` that is set.
     """
 
@@ -42,6 +44,7 @@ class RunSettings:
     trained_bytes: int | None = None
     largest_trained: int | None = None
     adafactor_bytes: int | None = None
+    optimizer_bytes: int | None = None
     allocator_conf: str = ""
     state_bytes: Mapping[str, int] = field(default_factory=dict)
 
@@ -68,6 +71,7 @@ class StepUse:
         step: The optimizer step, counted from 1.
         rows: Samples in the micro-batch on this device (the first dimension of its tensors).
         length: Tokens per sample (the second dimension), padding included; None for batches without one.
+        sample: Without tokens, the sizes of one sample, as of a picture.
         phases: Bytes in use of the scarce memory, by phase ("forward", "backward", "optimizer", "evaluate", ...): the
             allocator's peak if it is read, else the use at the phase's end.
         saved_bytes: What its forward pass had allocated on the host beyond what there is between steps; None if that is
@@ -79,6 +83,12 @@ class StepUse:
     length: int | None
     phases: Mapping[str, int]
     saved_bytes: int | None = None
+    sample: tuple[int, ...] = ()
+
+    @property
+    def width(self) -> int | None:
+        """Tokens of a sample, or its numbers; None if neither is known."""
+        return width_of(self.length, self.sample)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +104,13 @@ class FailureContext:
         requested_bytes: The allocation that failed.
         reserved_unused_bytes: Reserved by the device's allocator but not used by any tensor.
         kind: The source of the error, as `OutOfMemory.kind`.
-        rows, length: Shape of the current micro-batch.
+        rows, length, sample: Shape of the current micro-batch, as in `StepUse`.
+        rows_each: How many rows of the model a sample has, as candidates or views; 1 where rows are samples.
+        length_of: The tensor that has this length, if it is not the first one: "labels".
+        times_ahead: How many times as long as the longest sample so far the longest of the data is; None if that is not
+            known.
+        live_bytes: What the step or evaluation had allocated on the host when it failed; None if that is unknown.
+        part_done: The part of a pass that was done, by the layer in which it failed; None if no layer tells.
         parts: Bytes in use by category, as in `oom.in_use`.
         frames: Names of the functions in the traceback, outermost first.
         callback: The callback that failed by itself.
@@ -121,6 +137,12 @@ class FailureContext:
     kind: str = ""
     rows: int | None = None
     length: int | None = None
+    sample: tuple[int, ...] = ()
+    rows_each: int = 1
+    length_of: str = ""
+    times_ahead: float | None = None
+    live_bytes: int | None = None
+    part_done: float | None = None
     parts: Mapping[str, int] = field(default_factory=dict)
     frames: Sequence[str] = ()
     callback: CallbackFailure | None = None
@@ -137,18 +159,32 @@ class FailureContext:
     leak: str | None = None
 
     @property
+    def width(self) -> int | None:
+        """As in `StepUse`."""
+        return width_of(self.length, self.sample)
+
+    @property
     def capacity_bytes(self) -> int | None:
         """Total capacity, in the same measure as `StepUse.phases`."""
         return None if self.used_bytes is None or self.free_bytes is None else self.used_bytes + self.free_bytes
 
 
-def settings_of(args: object, model: object = None, trainer: object = None) -> RunSettings:
+def width_of(length: int | None, sample: tuple[int, ...]) -> int | None:
+    """
+    >>> width_of(512, ()), width_of(None, (3, 8, 8)), width_of(None, ())
+    (512, 192, None)
+    """
+    return length if length is not None or not sample else math.prod(sample)
+
+
+def settings_of(args: object, model: object = None, trainer: object = None, optimizer: object = None) -> RunSettings:
     """The settings, without references to these objects. Costs a walk over the model's parameters.
 
     Args:
         args: The trainer's arguments.
         model: The model being trained.
         trainer: The trainer, if linked: it knows whether metrics are computed.
+        optimizer: The optimizer in use.
     """
     trained = list(_trained(model))
     states = states_of(trained) if trained else {}
@@ -163,6 +199,7 @@ def settings_of(args: object, model: object = None, trainer: object = None) -> R
         largest_trained=max((tensor.numbers for tensor in trained), default=None),
         adafactor_bytes=states.get("adafactor"),
         state_bytes=states,
+        optimizer_bytes=states.get(family_of_class(optimizer) or ""),
         allocator_conf=next(filter(None, map(os.environ.get, ALLOCATOR_VARIABLES)), ""),
     )
 

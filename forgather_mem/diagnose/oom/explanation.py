@@ -13,6 +13,7 @@ from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, Step
 from forgather_mem.diagnose.oom.memory_in_use import memory_then
 from forgather_mem.diagnose.oom.messages import array_type
 from forgather_mem.diagnose.oom.place import (
+    Place,
     batch_on_the_way,
     failure_place,
     is_before_any_training,
@@ -20,6 +21,8 @@ from forgather_mem.diagnose.oom.place import (
     trained_by,
 )
 from forgather_mem.diagnose.oom.recognition import recognise
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
+from forgather_mem.diagnose.oom.shapes.layers import part_done
 from forgather_mem.diagnose.oom.story import Story, oom_of
 from forgather_mem.telemetry.report import NOT_JUDGED, Change, LeakReport, OomReport
 
@@ -47,7 +50,8 @@ def story_outside(error: BaseException, rank: int = 0, reserve_bytes: int = 0) -
     model, optimizer = trained_by(error)
     place = failure_place(error, model, optimizer)
     has_trained = bool(getattr(optimizer, "state", None)) or not is_before_any_training(error)
-    phase = place.phase or ("other" if has_trained else "startup")
+    is_loss = place.operation is not None and place.operation.of_graph and place.operation.graph is None
+    phase = place.phase or ("forward" if is_loss else "other" if has_trained else "startup")
     return Story(
         found=found,
         phase=phase,
@@ -60,9 +64,18 @@ def story_outside(error: BaseException, rank: int = 0, reserve_bytes: int = 0) -
         stays_in_batch=place.stays_in_batch,
         variables=place.variables,
         operation=place.operation,
-        batch=rows_outside_a_step(error, phase) or batch_on_the_way(error),
+        batch=rows_outside_a_step(error, phase)
+        or batch_on_the_way(error)
+        or (_batch_of_loss(place) if is_loss else None),
+        part_done=part_done(model, place.layer),
         memory=memory_then(found, phase, model, optimizer, reserve_bytes=reserve_bytes),
     )
+
+
+def _batch_of_loss(place: Place) -> Batch | None:
+    """The rows of what a loss outside of modules is made of."""
+    shapes = [shape for _, shape in place.operation.operands] if place.operation is not None else []
+    return Batch(shapes[0][0], None) if shapes else None
 
 
 def explained(
@@ -85,6 +98,11 @@ def explained(
         reserved_unused_bytes=memory.reserved_unused_bytes,
         rows=story.batch.rows if story.batch is not None else None,
         length=story.batch.length if story.batch is not None else None,
+        sample=story.batch.sample if story.batch is not None else (),
+        length_of=story.batch.of if story.batch is not None else "",
+        times_ahead=story.times_ahead,
+        live_bytes=story.live_bytes,
+        part_done=story.part_done,
         parts=memory.in_use,
         frames=story.functions,
         callback=story.callback,

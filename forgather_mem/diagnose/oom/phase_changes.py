@@ -5,24 +5,23 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 
-from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches, BatchShape
+from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches
+from forgather_mem.diagnose.oom.causes import causes, is_much, variable_changes
 from forgather_mem.diagnose.oom.changes import (
     CHANGES_TRAINING,
-    NOT_MEASURED,
     data_changes,
-    graph_changes,
     is_enough,
     jump,
-    less_at_once,
     set_to,
 )  # fmt: skip
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
-from forgather_mem.diagnose.oom.optimizer_sizes import family_of, passing_bytes
+from forgather_mem.diagnose.oom.own_lines import NOT_MEASURED, less_at_once
 from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
+from forgather_mem.diagnose.oom.shapes.optimizer_sizes import family_of, passing_bytes
+from forgather_mem.diagnose.oom.shapes.pass_peak import BatchShape
 from forgather_mem.heap.failed_callback import CallbackFailure
-from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import Change
-from forgather_mem.units import MIB, format_bytes
+from forgather_mem.units import format_bytes
 
 _BUILDS_A_MODEL = frozenset(
     {
@@ -43,11 +42,10 @@ _LOADS_THE_OPTIMIZER = frozenset({"_load_optimizer_and_scheduler"})
 _UNSEEN_OF_GENERATION = 4
 # What a training computes with, instead of what numpy makes by itself.
 _NARROW = {"float64": "float32", "complex128": "complex64", "int64": "int32"}
-_MUCH_FRAC = (0.05, 0.1)  # of what is in use, outside a pass and in one: a variable that is worth a word
 _8_BIT, _PAGED = "adamw_bnb_8bit", "paged_adamw_32bit"
 
 
-def callback_changes(failure: FailureContext, callback: CallbackFailure) -> list[Change]:
+def callback_changes(failure: FailureContext, callback: CallbackFailure, batches: Batches) -> list[Change]:
     """A callback's own memory does not fit: what it keeps or writes, not the training."""
     where = f"{callback.callback} ({callback.line})"
     if not callback.is_users:
@@ -56,7 +54,12 @@ def callback_changes(failure: FailureContext, callback: CallbackFailure) -> list
         note = f"{CHANGES_TRAINING} (without what it is there for{taken}); a smaller batch changes nothing of it"
         return [Change(text=f"the training without {name}", note=note)]
     if callback.copied_bytes is None:
-        return [Change(text=f"less memory in {where}", note="the training itself did not ask for it")]
+        changes, _ = causes(failure, batches)
+        if failure.rows is not None and failure.rows > 1 and not changes:
+            fewer = max(1, failure.rows // 4)
+            text = f"at most {fewer:,} rows at a time in {where}"
+            changes = [Change(text=text, note=f"not {failure.rows:,}; {NOT_MEASURED}")]
+        return changes or [Change(text=f"less memory in {where}", note="the training itself did not ask for it")]
     changes = [
         Change(text=f"torch.save to a file in {where}, not a copy", note="writing takes no second copy in memory")
     ]
@@ -127,10 +130,13 @@ def _with(optim: str, state_bytes: int, failure: FailureContext, settings: RunSe
 def evaluate_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
     """Predictions kept until the end, or a batch that is too large by itself."""
     arguments = settings.arguments
+    returns = settings.is_trainers and "predict" in failure.frames  # all that the model gives, without metrics, too
     kept = (
-        settings.has_metrics and not arguments.get("prediction_loss_only") and not arguments.get("batch_eval_metrics")
+        (settings.has_metrics or returns)
+        and not arguments.get("prediction_loss_only")
+        and not arguments.get("batch_eval_metrics")
     )
-    smaller = [*graph_changes(failure), *_not_of_a_batch(failure), *_smaller_evaluation(failure, settings, batches)]
+    smaller = list(_smaller_evaluation(failure, settings, batches))
     if not kept or failure.predictions == 0:
         return smaller
     changes = []
@@ -142,22 +148,11 @@ def evaluate_changes(failure: FailureContext, settings: RunSettings, batches: Ba
         note="metrics from token ids, not from the whole vocabulary",
     )
     loss_only = set_to("gives the loss only; to keep your metrics, see the next one", prediction_loss_only=True)
-    changes.append(loss_only)
+    if not returns:
+        changes.append(loss_only)
     if not settings.filters_logits:
         changes.append(filtering)
     return [*changes, *smaller]
-
-
-def _not_of_a_batch(failure: FailureContext) -> Iterator[Change]:
-    """An operation on tensors none of which has as many rows as the batch, as on the edges of a graph."""
-    operands = failure.operation.operands if failure.operation is not None else ()
-    rows, change = failure.rows, less_at_once(failure)
-    if rows is None or change is None:
-        return
-    # Heads and rows may be one dimension; that of two rows any even number is a multiple tells nothing
-    is_of_batch = any(rows in shape or (rows > 2 and shape[0] % rows == 0) for _, shape in operands)
-    if operands and not is_of_batch:
-        yield change
 
 
 def _smaller_evaluation(failure: FailureContext, settings: RunSettings, batches: Batches) -> Iterator[Change]:
@@ -165,11 +160,11 @@ def _smaller_evaluation(failure: FailureContext, settings: RunSettings, batches:
     size = rows
     while size > 1:
         size //= 2
-        fits = batches.fits_in(BatchShape(size, failure.length))
+        fits = batches.fits_in(BatchShape(size, failure.width))
         if fits or (fits is None and size <= rows / 4):
             break
     if size < rows:
-        estimate = batches.predicted(BatchShape(size, failure.length))
+        estimate = batches.predicted(BatchShape(size, failure.width))
         note = None if estimate else f"smaller batches in evaluations; {NOT_MEASURED}"
         note = "; ".join(filter(None, (jump("batch", rows, size), note))) or None
         yield set_to(note, None if estimate is None else round(estimate.bytes), per_device_eval_batch_size=size)
@@ -284,11 +279,10 @@ def startup_changes(failure: FailureContext, settings: RunSettings, batches: Bat
 
 def _less_at_once(failure: FailureContext) -> Iterator[Change]:
     """One large array or tensor that a line of the user's makes, not what a file holds."""
-    least = max(MIB, int(_MUCH_FRAC[0] * (failure.used_bytes or 0)))
     innermost = failure.frames[-1] if failure.frames else ""
     reads = innermost.startswith(("load", "read")) or not _READS_A_FILE.isdisjoint(failure.frames)
     change = less_at_once(failure)
-    if change is not None and (failure.requested_bytes or 0) >= least and not reads:
+    if change is not None and is_much(failure.requested_bytes or 0, failure) and not reads:
         yield change
 
 
@@ -304,18 +298,6 @@ def array_changes(failure: FailureContext) -> Iterator[Change]:
             predicted_bytes=None if failure.used_bytes is None else failure.used_bytes + at_once * half,
             note=f"{format_bytes(half)} instead of {format_bytes(failure.requested_bytes)}",
         )
-
-
-def variable_changes(failure: FailureContext) -> Iterator[Change]:
-    """Less in the variables of the user's functions and callbacks; outside of loading, in what collects something."""
-    in_pass = failure.phase in STEP_PHASES and failure.callback is None
-    least = max(MIB, int(_MUCH_FRAC[in_pass] * (failure.used_bytes or 0)), (failure.requested_bytes or 0) * in_pass)
-    loads = failure.phase in ("startup", "resume", "other") and failure.callback is None
-    for held in failure.variables:
-        if held.num_bytes < least or not (loads or held.collects):
-            continue
-        what = "use {} again, or delete it before" if loads else "keep less in {}"
-        yield Change(text=f"{what.format(held.name)}: {format_bytes(held.num_bytes)}", note=held.line)
 
 
 BY_PHASE: Mapping[str, Callable[[FailureContext, RunSettings, Batches], list[Change]]] = {

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from forgather_mem.diagnose.oom.batch_uses import Batch, batch_of
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch, batch_of
 from forgather_mem.heap.failed_callback import CallbackFailure, failed_callback
 from forgather_mem.heap.failed_frames import chain
 from forgather_mem.heap.failed_lines import (
@@ -94,10 +94,19 @@ _COMPILED = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "<eval_w
 _BACKWARD = ("backward", "manual_backward")
 # In `SourceLocation.functions`, stands for the `__init__` of a module.
 MODULE_IS_MADE = "Module.__init__"
-# What a callback does for itself: it copies, moves, writes or reads the state.
-_OF_CALLBACKS = (None, "save", "startup", "resume")
-_SAVE_EVENTS = (".on_save", ".on_save_checkpoint")
-_EVALUATION_EVENTS = (".on_evaluate", ".on_predict", ".on_validation", ".on_test", ".on_sanity_check")
+# The phase of what a callback does for itself in its event: the first name that is in the event's.
+_EVENTS = (
+    ("save", "save"), ("load_checkpoint", "resume"),
+    ("evaluat", "evaluate"), ("predict", "evaluate"), ("validation", "evaluate"), ("test", "evaluate"),
+    ("sanity_check", "evaluate"),
+    ("optimizer", "optimizer"), ("before_zero_grad", "optimizer"),
+    ("substep_end", "backward"), ("backward", "backward"),
+    ("init", "startup"), ("setup", "startup"), ("fit_start", "startup"), ("train_begin", "startup"),
+    ("train_start", "startup"),
+)  # fmt: skip
+# In an event these are a pass of the callback's own; the rest is the state that it moves, writes or reads.
+_TRAINERS = ("transformers/trainer.py", "/loops/evaluation_loop.py", "/loops/prediction_loop.py")
+_PASSES_OF_CALLBACKS = ("forward", "backward", "evaluate", "generate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +138,11 @@ class Place:
     variables: tuple[HeldVariable, ...] = ()
     operation: FailedOperation | None = None
 
+    @property
+    def is_unused_pass(self) -> bool:
+        """Whether a pass was running, or had been, that no backward pass follows."""
+        return self.phase in (None, "forward") and self.operation is not None and self.operation.graph is not None
+
 
 def failure_place(
     error: BaseException, model: object = None, optimizer: object = None, others: Iterable[object] = ()
@@ -145,13 +159,19 @@ def failure_place(
     frames = [frame for frame, _ in failed]
     functions = tuple(map(_function, frames))
     line, in_sample = user_line(failed, error)
+    operation = failed_operation(failed)
     found = failed_callback(frames, model, optimizer)
-    inside = _phase(frames[found[1] :]) if found is not None else None
-    if found is not None and inside in _OF_CALLBACKS:
-        callback = found[0]
-        phase, layer = _phase_of_callback(callback.callback, inside), None
-    else:
-        callback, phase, layer = None, _phase(frames), _layer(frames, model)
+    if found is not None and any(_file(frame).endswith(_TRAINERS) for frame in frames[found[1] :]):
+        found = None  # it has the trainer evaluate or train
+    callback, first = found if found is not None else (None, 0)
+    phase, layer = _phase(frames[first:]), _layer(frames, model)
+    if callback is not None:
+        layer = layer if phase in _PASSES_OF_CALLBACKS else None
+        phase = _phase_of_callback(callback.callback, phase)
+        if phase is None and getattr(model, "training", True) is False:
+            phase = "evaluate"  # it has turned that off itself
+    elif phase in (None, "forward", "data") and operation is not None:
+        phase = _phase_of_line(operation, phase)
     return Place(
         phase=phase,
         layer=layer,
@@ -162,7 +182,7 @@ def failure_place(
         stays_in_batch=stays_in_batch(frames),
         after_backward=any(has_passed(*here, _BACKWARD) for here in failed if _is_users(here[0])),
         variables=tuple(held_variables(frames, model, optimizer, others)),
-        operation=failed_operation(failed),
+        operation=operation,
     )
 
 
@@ -194,7 +214,7 @@ def rows_outside_a_step(error: BaseException, phase: str) -> Batch | None:
     """How many sequences an evaluation or a generation had at once: the tokens of the call say nothing of those that
     are cached."""
     batch = batch_on_the_way(error) if phase in ("evaluate", "generate") else None
-    return None if batch is None else Batch(batch.rows, batch.length if phase == "evaluate" else None)
+    return None if batch is None else batch if phase == "evaluate" else Batch(batch.rows, None)
 
 
 def batch_on_the_way(error: BaseException) -> Batch | None:
@@ -247,10 +267,18 @@ def _phase(frames: list[FrameType]) -> str | None:
 
 
 def _phase_of_callback(event: str, inside: str | None) -> str | None:
-    """Of what a callback does for itself, by what it does or else by its event."""
-    if inside == "save" or event.endswith(_SAVE_EVENTS):
-        return "save"
-    return "evaluate" if any(name in event for name in _EVALUATION_EVENTS) else None
+    """Of what a callback does: a pass of its own evaluates, and the rest belongs to its event."""
+    if inside in ("save", "generate"):
+        return inside
+    told = next((phase for name, phase in _EVENTS if name in event.partition(".")[2]), None)
+    return "evaluate" if inside in _PASSES_OF_CALLBACKS and told in (None, "startup") else told
+
+
+def _phase_of_line(operation: FailedOperation, phase: str | None) -> str | None:
+    """What trains is made, or a model is asked that no line goes back through: neither is a pass of the training."""
+    if operation.feeds_training:
+        return "data"
+    return "evaluate" if operation.evaluates and phase == "forward" else phase
 
 
 def _phase_of(frame: FrameType, table: Iterable[tuple[str, frozenset[str], str]]) -> str | None:

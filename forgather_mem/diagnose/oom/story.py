@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from forgather_mem.diagnose.oom.batch_uses import Batch
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 from forgather_mem.heap.failed_callback import CallbackFailure
 from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.heap.failed_variables import HeldVariable
 from forgather_mem.telemetry.report import NOT_JUDGED, LeakReport, OomReport
-from forgather_mem.units import MIB, format_bytes
+from forgather_mem.units import MIB, by_sides, format_bytes
 
 # What is usual: a device to oneself, a machine with others on it.
 _NEIGHBOUR_FRAC = {"device": 0.1, "host": 0.5}
@@ -50,6 +50,8 @@ class Story:
         operation: What the user's line that failed was doing.
         memory: What was in use and what was left.
         batch: The current micro-batch.
+        times_ahead: As in `FailureContext`.
+        live_bytes, part_done: Likewise.
         largest: The largest batch before it; None before the first step has finished.
         largest_bytes: Peak use of that batch.
         is_first: Whether this phase had never finished before.
@@ -72,6 +74,9 @@ class Story:
     operation: FailedOperation | None = None
     memory: MemoryThen = field(default_factory=MemoryThen)
     batch: Batch | None = None
+    times_ahead: float | None = None
+    live_bytes: int | None = None
+    part_done: float | None = None
     largest: Batch | None = None
     largest_bytes: int | None = None
     is_first: bool = False
@@ -107,7 +112,7 @@ def oom_of(story: Story, leak: LeakReport = NOT_JUDGED) -> OomReport:
         reserved_unused_bytes=memory.reserved_unused_bytes,
         others_bytes=memory.others_bytes,
         in_use=_in_use(story, leak),
-        batch=None if story.batch is None else story.batch._asdict(),
+        batch=None if story.batch is None else story.batch.named,
         why_now=why_now(story, leak),
         not_because=tuple(not_because(story, leak)),
         kind=found.kind,
@@ -197,6 +202,9 @@ def _of_batch(story: Story) -> str | None:
         return None
     peak = f", peak {format_bytes(story.largest_bytes)}" if story.largest_bytes is not None else ""
     longest = "longest" if batch.length is not None and batch.rows <= largest.rows else "largest"
+    if batch.length is None and len(batch.sample) > 0 and batch.sample != largest.sample:
+        now, before = (f"{one.rows:,} x ({by_sides(one.sample)})" for one in (batch, largest))
+        return f"the largest batch so far, {now}; until then at most {before}{peak}."
     return f"the {longest} batch so far, {_shape(batch)}; until then at most {_shape(largest, brief=True)}{peak}."
 
 

@@ -10,12 +10,15 @@ from typing import Any
 
 from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
 from forgather_mem.diagnose.oom.batch_headroom import room_left
-from forgather_mem.diagnose.oom.batch_uses import BatchFinder, BatchUses
+from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.explanation import explained
 from forgather_mem.diagnose.oom.memory_in_use import memory_then
 from forgather_mem.diagnose.oom.place import Place, batch_on_the_way, failure_place, rows_outside_a_step
 from forgather_mem.diagnose.oom.recognition import recognise
+from forgather_mem.diagnose.oom.shapes.batch_shapes import BatchFinder
+from forgather_mem.diagnose.oom.shapes.layers import part_done
+from forgather_mem.diagnose.oom.shapes.samples_ahead import times_ahead
 from forgather_mem.diagnose.oom.story import Story, sentence
 from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.heap.source_lines import calling_line, is_our_class
@@ -125,7 +128,7 @@ class OutOfMemoryWatch:
     def _look_at(self, moment: Moment) -> None:
         model, optimizer = moment.objects.get("model"), moment.objects.get("optimizer")
         self._model, self._optimizer = _weakly(model), _weakly(optimizer)
-        self._settings = settings_of(moment.args, model, self.trainer())
+        self._settings = settings_of(moment.args, model, self.trainer(), optimizer)
 
     def _see(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> None:
         if self._uses is not None:
@@ -141,10 +144,12 @@ class OutOfMemoryWatch:
         run, uses, found = self._run, self._uses, recognise(error)
         if run is None or uses is None or found is None:
             return
+        live_bytes = uses.live_bytes()
         model = self._model()
         place = failure_place(error, model, self._optimizer(), self._users())
         told = run.failed_phase or run.phase
-        phase = _phase_of(place, told)
+        operation = self._without_passes(place.operation)
+        phase = _phase_of(replace(place, operation=operation), told)
         inside = phase in STEP_PHASES
         step = max(run.step, self._trainers_step())
         in_step = inside if run.in_step is None else run.in_step and told not in OPAQUE_PHASES
@@ -158,6 +163,13 @@ class OutOfMemoryWatch:
             workers_bytes=_whole(run.latest("workers/pss_bytes")),
             reserve_bytes=RESERVE_BYTES,
         )
+        # In the data phase it does not exist yet
+        batch = (
+            (uses.batch or batch_on_the_way(error)) if inside and phase != "data" else rows_outside_a_step(error, phase)
+        )
+        failed_use = uses.failed_use(step + 1) if phase == "backward" else None
+        if failed_use is not None:
+            uses.uses.append(failed_use)
         self._story = Story(
             found=found,
             phase=phase,
@@ -170,12 +182,12 @@ class OutOfMemoryWatch:
             in_sample=place.in_sample,
             stays_in_batch=place.stays_in_batch,
             variables=place.variables,
-            operation=self._without_passes(place.operation),
+            operation=operation,
             memory=memory,
-            # In the data phase it does not exist yet
-            batch=(uses.batch or batch_on_the_way(error))
-            if inside and phase != "data"
-            else rows_outside_a_step(error, phase),
+            batch=batch,
+            times_ahead=times_ahead(batch) if inside and batch is not None else None,
+            live_bytes=live_bytes,
+            part_done=part_done(model, place.layer),
             largest=uses.largest,
             largest_bytes=uses.peak_of(uses.largest) if uses.largest is not None else None,
             is_first=phase not in uses.ended,
@@ -188,9 +200,10 @@ class OutOfMemoryWatch:
 
     def _without_passes(self, operation: FailedOperation | None) -> FailedOperation | None:
         """Who trained with the pass of a line goes back after it, even where its source does not show that."""
-        if operation is not None and (not self._passes or operation.graph_in_vain in self._passes):
-            return replace(operation, graph_in_vain=None)
-        return operation
+        graph = operation.graph if operation is not None else None
+        if graph is None or (self._passes and not any(map(graph.is_made_by, self._passes))):
+            return operation
+        return replace(operation, graph=None) if operation is not None else None
 
     def _users(self) -> list[object]:
         """The trainer and the user's callbacks."""
@@ -255,10 +268,14 @@ def _phase_of(place: Place, told: str) -> str:
     But it does not show where accelerate's `backward` calls an engine's optimizer step. That a loop of the user's own
     evaluates is a guess: it may generate. So is that a backward pass follows a forward pass at once: the loss does.
     """
-    if place.phase == "generate":
+    if place.phase == "generate" or (place.callback is not None and place.phase is not None):
+        return place.phase
+    if place.phase == "data" and place.operation is not None and place.operation.feeds_training:
         return place.phase
     if told == "backward" and place.phase is None and not place.after_backward:
         return "forward"
+    if told in ("forward", "backward") and place.is_unused_pass:
+        return "evaluate"
     in_engine = (told, place.phase) == ("optimizer", "backward")
     return told if told in OPAQUE_PHASES or place.phase is None or in_engine else place.phase
 

@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
-from forgather_mem.diagnose.oom.batch_uses import MAX_STEPS, Batch, BatchFinder, BatchUses, batch_of
-
-
-def test_batches_are_known_by_their_tokens() -> None:
-    ids = torch.zeros(3, 5, dtype=torch.long)
-    assert batch_of([object(), {"labels": None, "x": {"input_ids": ids}}], {}) == Batch(3, 5)
-    assert batch_of([torch.zeros(7, 3, 32, 32)], {}) == Batch(7, None)
-    assert batch_of([1, "a"], {"scale": torch.tensor(2.0)}) is None
-    find = BatchFinder()
-    for shape in ((3, 5), (3, 5), (2, 9), (3, 5)):
-        inputs = {"weights": torch.zeros(shape[0]), "input_ids": torch.zeros(shape, dtype=torch.long)}
-        assert find([None, inputs], {}) == Batch(*shape)
-    assert find([None, {"pixels": torch.zeros(2, 3, 4)}], {}) == Batch(2, None)
-    assert find([], {"input_ids": ids}) == Batch(3, 5)
+from forgather_mem.diagnose.oom.batch_uses import MAX_STEPS, BatchUses
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 
 
 def test_uses_are_bounded_and_keep_the_largest() -> None:
@@ -36,10 +22,3 @@ def test_uses_are_bounded_and_keep_the_largest() -> None:
     assert set(uses.uses[0].phases) == {"forward", "backward"}
     assert uses.ended["data"] == 5 * MAX_STEPS - 1
     assert uses.uses[-1].step > 4 * MAX_STEPS, "the end of the run is there as well"
-
-
-def test_states_of_a_recurrent_layer_tell_which_dimension_is_time() -> None:
-    tokens, states = torch.zeros(35, 20, dtype=torch.long), (torch.zeros(2, 20, 64), torch.zeros(2, 20, 64))
-    assert batch_of([tokens, states], {}) == (20, 35)
-    assert batch_of([tokens.T, states], {}) == (20, 35)
-    assert batch_of([tokens], {"features": torch.zeros(35, 20, 64)}) == (35, 20), "of each token, no state"

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from forgather_mem.diagnose.oom.batches import Batches, BatchShape, in_samples
+from forgather_mem.diagnose.oom.batches import Batches, in_samples
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
-from forgather_mem.diagnose.oom.optimizer_sizes import family_of
+from forgather_mem.diagnose.oom.shapes.optimizer_sizes import family_of
+from forgather_mem.diagnose.oom.shapes.pass_peak import BatchShape
 from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.units import GIB, KIB
 
@@ -75,11 +76,6 @@ def test_smaller_batches_are_the_same_step_in_more_parts(rows: int) -> None:
     assert [shape.rows for shape in shapes] == sorted({shape.rows for shape in shapes}, reverse=True)
     assert all(1 <= shape.rows < rows for shape in shapes)
     assert bool(shapes) == (rows > 1)
-
-
-def test_a_shape_counts_its_tokens() -> None:
-    assert (BatchShape(3, 5).tokens, BatchShape(3, 5).squares) == (15, 75)
-    assert (BatchShape(3, None).tokens, BatchShape(3, None).squares) == (3, 3)
 
 
 def shapes(uses: Sequence[StepUse]) -> list[tuple[int, int | None]]:

@@ -11,6 +11,7 @@ from forgather_mem.diagnose.oom.advice import advise
 from forgather_mem.diagnose.oom.changes import changes_training
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
 from forgather_mem.heap.failed_lines import FailedOperation
+from forgather_mem.heap.graphs.failed_graph import VainGraph
 from forgather_mem.units import GIB, MIB
 from tests.diagnose.oom.test_advice import settings
 
@@ -62,7 +63,7 @@ def test_a_larger_batch_a_small_wish_and_a_backward_pass_are_about_the_batch(fai
 
 @pytest.mark.parametrize("phase", ["forward", "evaluate"])
 def test_a_graph_in_vain_is_not_to_be_made(phase: str) -> None:
-    operation = FailedOperation(function="preview", graph_in_vain="train.py:46")
+    operation = FailedOperation(function="preview", graph=VainGraph(line="train.py:46"))
     failure = replace(PAIRS, phase=phase, rows=16, operation=operation)
     assert advise(failure, OWN_LOOP, AS_EVER).changes[0].text == "torch.no_grad() around what train.py:46 calls"
 

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import torch
 
 from forgather_mem.diagnose.leaks.suspects import Suspect
-from forgather_mem.diagnose.oom.batch_uses import Batch
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.explanation import explained, story_outside
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 from forgather_mem.diagnose.oom.story import Story
 from forgather_mem.telemetry.report import LeakReport
 from forgather_mem.units import GIB, MIB
@@ -40,11 +40,29 @@ def test_of_a_plain_script_the_place_the_batch_and_the_model_are_known() -> None
         story = story_outside(error, rank=3)
     assert story is not None
     assert (story.found.kind, story.found.requested_bytes) == ("CPU allocator", 2**52)
-    assert (story.phase, story.layer, story.batch, story.rank) == ("forward", "1 (TooLarge)", Batch(6, None), 3)
+    assert (story.phase, story.layer, story.batch, story.rank) == ("forward", "1 (TooLarge)", Batch(6, None, (4,)), 3)
     assert story.memory.in_use["parameters"] == 4 * (16 + 4)
     oom, changes = explained(story)
     assert (oom.phase, oom.requested_bytes, oom.rank) == ("forward", 2**52, 3)
     assert oom.advice == tuple(change.text for change in changes)
+
+
+def test_a_loss_that_no_module_computes_belongs_to_the_forward_pass() -> None:
+    def script() -> None:
+        model = torch.nn.Linear(4, 16)
+        logits = model(torch.zeros(16, 4))
+        loss = torch.empty(2**50) * logits
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    try:
+        script()
+    except RuntimeError as error:
+        story = story_outside(error)
+    assert story is not None
+    assert (story.phase, story.batch) == ("forward", Batch(16, None))
+    change = explained(story)[1][0]
+    assert "gradients of 8 batches in each step" in change.text
+    assert "its rows are compared with each other" in (change.note or ""), "the logits are 16 x 16"
 
 
 def test_another_error_has_no_story() -> None:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from forgather_mem.diagnose.oom.batch_uses import Batch
 from forgather_mem.diagnose.oom.place import (
     Place,
     batch_on_the_way,
@@ -19,6 +18,7 @@ from forgather_mem.diagnose.oom.place import (
     rows_outside_a_step,
     trained_by,
 )
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 
 
 def full(*_: Any, **__: Any) -> Any:
@@ -145,7 +145,7 @@ def test_model_optimizer_and_batch_of_a_plain_script_are_found() -> None:
     model, optimizer = trained_by(error)
     assert type(model) is torch.nn.Sequential
     assert type(optimizer) is torch.optim.SGD
-    assert batch_on_the_way(error) == Batch(6, None)
+    assert batch_on_the_way(error) == Batch(6, None, (4,))
     assert batch_on_the_way(caught(full)) is None
 
 

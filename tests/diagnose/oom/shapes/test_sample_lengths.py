@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 from transformers import DataCollatorWithPadding, default_data_collator
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from forgather_mem.diagnose.alerts.sample_lengths import batches_of, cuts, lengths_of
+from forgather_mem.diagnose.oom.shapes.sample_lengths import batches_of, cuts, lengths_of
 
 LENGTHS = [5, 3, 9, 1, 7, 2, 8]
 SAMPLES = [{"input_ids": [number] * length} for number, length in enumerate(LENGTHS)]

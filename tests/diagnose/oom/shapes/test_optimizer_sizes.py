@@ -9,7 +9,7 @@ from transformers.optimization import Adafactor
 
 from forgather_mem.diagnose.oom.advice import advise
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, settings_of
-from forgather_mem.diagnose.oom.optimizer_sizes import Trained, passing_bytes, states_of
+from forgather_mem.diagnose.oom.shapes.optimizer_sizes import Trained, passing_bytes, states_of
 from forgather_mem.units import GIB
 
 

@@ -24,6 +24,11 @@ _FAMILIES: Mapping[str, tuple[str, ...]] = {
     "adafactor": ("adafactor",),
     "none": ("sgd",),
 }
+_OF_CLASS = {
+    **dict.fromkeys(("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta", "Rprop", "ASGD"), "adamw"),
+    **dict.fromkeys(("Adagrad", "RMSprop", "Muon"), "momentum"),
+    "Adafactor": "adafactor",
+}
 FAMILY = {optim: family for family, optims in _FAMILIES.items() for optim in optims}
 
 
@@ -52,6 +57,22 @@ def states_of(tensors: Iterable[Trained]) -> dict[str, int]:
 def family_of(optim: object) -> str | None:
     """What this value of `TrainingArguments.optim` keeps; None if it is not known."""
     return FAMILY.get(str(optim or ""))
+
+
+def family_of_class(optimizer: object) -> str | None:
+    """What an optimizer of torch keeps, by its class; None if that is not known.
+
+    >>> import torch
+    >>> family_of_class(torch.optim.NAdam([torch.zeros(1)])), family_of_class(torch.optim.SGD([torch.zeros(1)]))
+    ('adamw', 'none')
+    """
+    inner = getattr(optimizer, "optimizer", optimizer)  # accelerate's has torch's inside
+    if type(inner).__module__.partition(".")[0] != "torch":
+        return None
+    if type(inner).__name__ == "SGD":
+        groups = getattr(inner, "param_groups", ())
+        return "momentum" if any(group.get("momentum") for group in groups) else "none"
+    return _OF_CLASS.get(type(inner).__name__)
 
 
 def passing_bytes(optim: str, where: Literal["host", "device"], trained_bytes: int, largest: int) -> int:
@@ -104,5 +125,6 @@ _STATES: Mapping[str, Callable[[Trained], int]] = {
     "torch_8bit": _torchao(8, _TORCH_8_BLOCK),
     "torch_4bit": _torchao(4, _TORCH_4_BLOCK),
     "adafactor": _adafactor,
+    "momentum": lambda tensor: tensor.item_bytes * tensor.numbers,
     "none": lambda tensor: 0,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from forgather_mem.heap.graph_age import number_of, reaches_back
+from forgather_mem.heap.graphs.graph_age import number_of, reaches_back
 
 
 def now(weight: torch.Tensor) -> int:

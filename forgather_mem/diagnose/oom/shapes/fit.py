@@ -106,7 +106,7 @@ def fits_of(uses: Sequence[StepUse], *, retains: bool) -> dict[str, PhaseFit]:
         kept = records(having) if retains else having
         if len(having) > FEWEST_POINTS:
             kept = [use for use in kept if use is not ordered[0]]  # in that step the optimizer had no state
-        points = [(use.rows, use.length, float(use.phases[phase])) for use in kept]
+        points = [(use.rows, use.width, float(use.phases[phase])) for use in kept]
         found = fit_phase(phase, points, fewest=FEWEST_SHAPES if retains else FEWEST_POINTS)
         if found is not None:
             fits[phase] = found
@@ -208,8 +208,8 @@ def records(uses: Sequence[StepUse]) -> list[StepUse]:
     larger = []
     most = 0.0
     for use in uses:
-        if _tokens(use.rows, use.length) > most:
-            most = _tokens(use.rows, use.length)
+        if _tokens(use.rows, use.width) > most:
+            most = _tokens(use.rows, use.width)
             larger.append(use)
     return larger
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from forgather_mem.diagnose.oom.context import StepUse
-from forgather_mem.diagnose.oom.fit import fit_phase, fits_of
+from forgather_mem.diagnose.oom.shapes.fit import fit_phase, fits_of
 
 
 @pytest.mark.parametrize("square", [0.0, 40.0])

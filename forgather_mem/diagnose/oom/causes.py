@@ -1,0 +1,167 @@
+"""Why memory may have run out whatever the batch: rules, asked in this order before the changes of the phase.
+
+Each looks at what is known of the failing line and of what the user's variables hold, and says nothing if it does not
+apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from forgather_mem.diagnose.oom.batches import Batches
+from forgather_mem.diagnose.oom.context import FailureContext
+from forgather_mem.diagnose.oom.own_lines import NOT_MEASURED, less_at_once
+from forgather_mem.heap.failed_variables import HeldVariable
+from forgather_mem.telemetry.events import STEP_PHASES
+from forgather_mem.telemetry.report import Change
+from forgather_mem.units import MIB, format_bytes
+
+_MUCH_FRAC = (0.05, 0.1)  # of what is in use, outside a pass and in one: a variable that is worth a word
+_EVALUATIONS = ("evaluate", "generate")
+_MAKING = ("startup", "data", "other")
+_PASSES = ("forward", "backward")
+_MANY_PARTS = 16  # of a list; fewer may be the parts of one batch
+_LOADING = ("startup", "resume", "other")
+
+
+def causes(failure: FailureContext, batches: Batches) -> tuple[list[Change], bool]:
+    """What the rules say, the first rule's first; and whether the batch has no part in it."""
+    found = [(change, is_alone) for rule, is_alone in RULES for change in rule(failure, batches)]
+    return [change for change, _ in found], any(is_alone for _, is_alone in found)
+
+
+def graph_in_vain(failure: FailureContext, batches: Batches) -> Iterator[Change]:
+    """A pass through a model keeps what only a backward pass needs, which does not come."""
+    graph = failure.operation.graph if failure.operation is not None else None
+    if graph is not None:
+        what = f"makes `{graph.name}` before {graph.line}" if graph.name else f"{graph.line} calls"
+        note = f"no backward pass follows, but all layers keep theirs for one; {NOT_MEASURED}"
+        yield Change(text=f"torch.no_grad() around what {what}", note=note)
+
+
+def copied_to_grow(failure: FailureContext, batches: Batches) -> Iterator[Change]:
+    """A variable is replaced by a longer copy of itself: for a while both are in memory."""
+    operation = failure.operation
+    if operation is not None and operation.grows is not None and failure.line is not None:
+        wanted = format_bytes(failure.requested_bytes or 0)
+        note = f"{wanted} are asked for there while the shorter one is still in memory; {NOT_MEASURED}"
+        text = f"add to `{operation.grows}` without a copy at {failure.line}: its parts in a list (ConcatDataset)"
+        yield Change(text=text, note=note)
+
+
+def grown_with_a_list(failure: FailureContext, batches: Batches) -> Iterator[Change]:
+    """What was asked for, and a tensor of the function, have as many rows as a list that is older than the batch."""
+    if failure.phase not in _PASSES:
+        return  # what an evaluation has collected is worked on once
+    sizes = failure.operation.sizes if failure.operation is not None else frozenset()
+    wanted = failure.requested_bytes or 0
+    for held in failure.variables:
+        if held.collects and held.lasts and held.num_items >= _MANY_PARTS:
+            # The tensor may be of the step before
+            rows = {held.num_rows, held.num_rows - held.num_rows // held.num_items} - {0}
+            if sizes & rows and any(wanted % number == 0 for number in rows):
+                text = f"keep less in {held.name}: at most {held.num_items // 2:,} of its {held.num_items:,} parts"
+                yield Change(text=text, note=f"each step works on all of them, {format_bytes(wanted)} at once now")
+
+
+def joined_beside_its_list(failure: FailureContext, batches: Batches) -> Iterator[Change]:
+    """The parts of a data set are made one tensor, now or later, while the list still holds them."""
+    operation, wanted = failure.operation, failure.requested_bytes or 0
+    if operation is None or operation.joins is None or failure.phase not in _MAKING:
+        return
+    held = next((held for held in failure.variables if held.name.startswith(f"`{operation.joins}`")), None)
+    if held is not None and held.num_items > 1 and is_much(held.num_bytes, failure) and held.num_bytes >= wanted:
+        text = f"fill one tensor made before the loop instead of joining the list `{operation.joins}`"
+        note = f"the list has {format_bytes(held.num_bytes)}, and what is joined takes them again; {NOT_MEASURED}"
+        yield Change(text=text, note=note)
+
+
+def kept_in_a_list(failure: FailureContext, batches: Batches) -> Iterator[Change]:
+    """A list grows from batch to batch, and holds more than what was asked for last."""
+    in_callback = failure.callback is not None
+    grows = in_callback or failure.phase in STEP_PHASES or failure.phase in _EVALUATIONS
+    if grows and (not batches.known or batches.is_as_ever):
+        wanted = (failure.requested_bytes or 0) if in_callback or failure.rows is not None else 0
+        yield from (_less_in(held) for held in large_variables(failure) if held.num_bytes >= wanted)
+
+
+def replaced_only_later(failure: FailureContext, batches: Batches) -> Iterator[Change]:
+    """A variable is to get a new value, and keeps its old one until that is made."""
+    for held in failure.variables:
+        if held.replaced_at is not None and held.num_bytes >= max(MIB, failure.requested_bytes or 0):
+            text = f"delete {held.name} before {held.replaced_at}: {format_bytes(held.num_bytes)}"
+            yield Change(text=text, note="that line makes its next value while it is still in memory")
+
+
+def too_much_at_once(failure: FailureContext, batches: Batches) -> Iterator[Change]:
+    """One operation at a line of the user's own asks for far more than what it works on."""
+    why = _no_batch(failure, batches)
+    change = less_at_once(failure, why) if why is not None else None
+    if change is not None:
+        yield change
+
+
+# Each with whether a smaller batch helps nothing where it speaks.
+RULES: tuple[tuple[Callable[[FailureContext, Batches], Iterator[Change]], bool], ...] = (
+    (graph_in_vain, True),
+    (copied_to_grow, True),
+    (grown_with_a_list, True),
+    (joined_beside_its_list, True),
+    (kept_in_a_list, False),
+    (replaced_only_later, False),
+    (too_much_at_once, True),
+)
+
+
+def variable_changes(failure: FailureContext) -> Iterator[Change]:
+    """Less in the variables of the user's functions and callbacks; outside of loading, in what collects something."""
+    loads = failure.phase in _LOADING and failure.callback is None
+    for held in large_variables(failure):
+        yield _less_in(held, "use {} again, or delete it before" if loads else "keep less in {}")
+
+
+def large_variables(failure: FailureContext) -> Iterator[HeldVariable]:
+    """Those that are worth a word, the largest first."""
+    in_pass = failure.phase in STEP_PHASES and failure.callback is None
+    least = max(MIB, int(_MUCH_FRAC[in_pass] * (failure.used_bytes or 0)), (failure.requested_bytes or 0) * in_pass)
+    loads = failure.phase in _LOADING and failure.callback is None
+    for held in failure.variables:
+        if held.num_bytes >= least and (loads or held.collects):
+            yield held
+
+
+def is_much(num_bytes: int, failure: FailureContext) -> bool:
+    """Whether so much is worth a word outside of a pass."""
+    return num_bytes >= max(MIB, int(_MUCH_FRAC[0] * (failure.used_bytes or 0)))
+
+
+def _less_in(held: HeldVariable, what: str = "keep less in {}") -> Change:
+    if held.returned_by is not None:
+        note = "of scores their argmax, of anything only what is used later; the library keeps all until the end"
+        return Change(text=f"return less from {held.returned_by}: {format_bytes(held.num_bytes)} are kept", note=note)
+    return Change(text=f"{what.format(held.name)}: {format_bytes(held.num_bytes)}", note=held.line)
+
+
+def _no_batch(failure: FailureContext, batches: Batches) -> str | None:
+    """What speaks for it that the batch has no part in what the line asks for; None if nothing does."""
+    operation, wanted = failure.operation, failure.requested_bytes or 0
+    of_callback = f"in {failure.callback.callback}" if failure.callback is not None else ""
+    operands = operation.operands if operation is not None else ()
+    if operation is None or not operands:  # `trainer.train()` works on nothing
+        return None
+    if of_callback:
+        return of_callback if not operation.in_pass and is_much(wanted, failure) else None
+    if failure.phase == "forward":
+        usual = batches.saved_bytes
+        if batches.is_as_ever and usual is not None and wanted > max(usual, MIB):
+            return f"batches as large as this one kept {format_bytes(usual)} at most"
+    elif failure.phase == "evaluate":
+        rows = failure.rows
+        if rows is None:
+            return None if operation.in_pass or not is_much(wanted, failure) else ""
+        # Heads and rows may be one dimension; that of two rows any even number is a multiple tells nothing
+        is_of_batch = any(rows in shape or (rows > 2 and shape[0] % rows == 0) for _, shape in operands)
+        return None if is_of_batch else ""
+    elif failure.phase == "other" and not operation.in_pass and is_much(wanted, failure):
+        return ""
+    return None

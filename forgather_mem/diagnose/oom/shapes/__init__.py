@@ -1,0 +1,1 @@
+"""The shapes of batches and tensors, and what they take."""
