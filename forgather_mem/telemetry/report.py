@@ -61,6 +61,9 @@ class HostMemory(ReportPart):
     limit_bytes: int = 0
     limit_kind: str = "host"  # or "cgroup"
     workers_peak_bytes: int = field(default=0, metadata=RARE)  # of data workers, pages that they share counted once
+    # By the C library, for tensors above all, and not freed, when the training began and when it ended: 0 if unknown
+    allocated_start_bytes: int = field(default=0, metadata=RARE)
+    allocated_end_bytes: int = field(default=0, metadata=RARE)
     rank: Rank | None = field(default=None, metadata=RARE)  # here and below: whose numbers a merged report has
 
 
@@ -108,6 +111,8 @@ class Breakdown(ReportPart):
     activations_peak: int = 0  # how far memory rose in the passes above what was held at the end of the step
     cached: int = 0  # held by the device's allocator at the end but not by a tensor
     other: int = 0
+    # What a forward pass left allocated on the host, counted in the first steps; the rise above has temporaries, too
+    activations_counted: int = field(default=0, metadata=RARE)
 
     def sizes(self) -> dict[str, int]:
         """The sizes by the names that people read."""
@@ -371,6 +376,15 @@ class PlannedPart(ReportPart):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPhase(ReportPart):
+    """The planned peak of a phase, in the one of both planned steps in which it is higher."""
+
+    phase: str
+    bytes: int
+    parts: Mapping[str, int]  # what it consists of: "activations", "optimizer", "temporaries", ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Planned(ReportPart):
     """What a plan said before the training began, and what was measured."""
 
@@ -378,6 +392,7 @@ class Planned(ReportPart):
     measured_bytes: int | None = None  # of a device's tensors; on the host nothing measures them
     phase: str = ""  # of the planned peak
     parts: tuple[PlannedPart, ...] = ()
+    phases: tuple[PlannedPhase, ...] = field(default=(), metadata=RARE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

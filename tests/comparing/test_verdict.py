@@ -155,3 +155,28 @@ def test_as_json_it_has_all_differences() -> None:
     assert told["differences"][0]["name"] == "peak"
     assert told["differences"][0]["sure"] is True
     assert told["versions"] == [{"name": "torch", "before": "2.13.0", "after": "2.14.0"}]
+
+
+def test_counted_activations_are_told_to_a_hundredth_and_nothing_is_joined_to_them() -> None:
+    found = compared(run(held=100), run(490, held=100, activations_peak=78))
+    assert [(one.part, one.bytes) for one in found.grown] == [("activations", 2 * MIB)]
+    assert compared(run(held=100), run(490, held=100, activations_peak=76.5)).grown == []
+    assert found.joined is None
+
+
+def test_a_copy_that_is_kept_is_found_although_resident_memory_can_not_tell() -> None:
+    def told(**changes: Any) -> list[tuple[str, str, int]]:
+        found = compared(run(held=100), run(503, **changes)).grown
+        return [(one.part, one.phase, round(one.bytes / MIB)) for one in found]
+
+    assert told(held=114) == [("other", "", 14)]
+    assert told(held=114, held_at_start=14) == [("other", "startup", 14)]
+    assert told(held=100.9) == []
+    assert told(held=280, leak=leaking()) == [("leak", "", 180)], "it is the same memory"
+
+
+def test_a_setting_that_differs_within_a_side_is_no_cause() -> None:
+    old = [run(settings={"threads": number, "arguments.optim": "sgd"}) for number in ("1", "2")]
+    new = [run(settings={"threads": "2", "arguments.optim": "adamw_torch"}, optimizer=60) for _ in range(2)]
+    found = comparison_of(side("a", *old), side("b", *new))
+    assert [one.name for one in found.settings] == ["arguments.optim"]
