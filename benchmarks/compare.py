@@ -114,7 +114,7 @@ CASES = (
     ),
     Case("leak", {"leak": True}, "leak", before=(("steps", 120),)),
     Case("second model", {"teacher": True}, "other"),
-    Case("workers", {"workers": 2}, "other", "arguments.dataloader_num_workers"),
+    Case("workers", {"workers": 2}, "data workers", "arguments.dataloader_num_workers"),
     Case(
         "evaluation gathers",
         {"logits": True},

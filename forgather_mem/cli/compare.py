@@ -76,7 +76,13 @@ def _side(argument: str, name: str) -> Side:
     parts = [part for part in argument.split(",") if part]
     paths = parts if parts and not Path(argument).exists() else [argument]
     name = name if len(paths) == 1 else f"{name} and {len(paths) - 1} more"
-    return Side(name=name, reports=[_report(path) for path in paths])
+    return Side(name=name, reports=[_report(path) for path in paths], folder=_folder(paths[0]))
+
+
+def _folder(path: str) -> Path:
+    from forgather_mem.reporting.run_dir import find_run
+
+    return Path(path).parent if Path(path).is_file() else find_run(path)
 
 
 def _report(path: str) -> RunReport:

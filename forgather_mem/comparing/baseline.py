@@ -147,7 +147,8 @@ def _sizes(report: RunReport) -> TrainingSizes:
         counted["planned peak"] = report.planned.planned_bytes
     elif parts.parameters:
         counted |= {"parameters": parts.parameters, "gradients": parts.gradients, "optimizer": parts.optimizer}
-        counted |= {"activations": parts.activations_counted} if parts.activations_counted else {}
+    if report.planned is None and parts.activations_counted:
+        counted["activations"] = parts.activations_counted
     counted |= {name: size for name, size in held_sizes(report) if name == HELD}
     resident = {"host": report.host.rss_peak_bytes}
     resident |= {device.where: device.peak_allocated_bytes for device in report.device}

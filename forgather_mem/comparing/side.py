@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from forgather_mem.telemetry.report import LeakReport, Peak, Planned, RunReport
 
@@ -33,10 +34,12 @@ class Side:
     Attributes:
         name: As the user has called it.
         reports: Of these runs, at least one.
+        folder: Of the first run, with its log or its curves.
     """
 
     name: str
     reports: Sequence[RunReport]
+    folder: Path | None = None
 
     @property
     def first(self) -> RunReport:
@@ -76,6 +79,11 @@ class Side:
     def is_counted(self) -> bool:
         """Whether activations were counted, and not only read as a rise of resident memory."""
         return all(report.breakdown.activations_counted for report in self.reports)
+
+    @property
+    def knows_model(self) -> bool:
+        """Whether the sizes of the model and the optimizer's state were read: not in a run of less than 10 steps."""
+        return all(report.breakdown.parameters for report in self.reports)
 
     def sizes(self, place: str, counted: bool = False) -> dict[str, list[int]]:
         """Bytes by name, a number for each run: the peak, the parts, and the peak before the first step."""
@@ -121,6 +129,7 @@ def differences(before: Side, after: Side, place: str) -> list[Difference]:
     if before.is_plan or after.is_plan:
         return []
     counted = place == "host" and before.is_counted and after.is_counted
+    counted &= before.knows_model == after.knows_model  # else what is held has it on one side
     olds, news = before.sizes(place, counted), after.sizes(place, counted)
     both = [name for name in olds if name in news and not (name == JOINED and "other" in olds and "other" in news)]
     found = [_difference(name, olds[name], news[name], place, counted) for name in both]

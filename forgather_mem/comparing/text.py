@@ -118,9 +118,10 @@ def _part(grown: Grown) -> str:
 
 
 def _phase(grown: Grown) -> str:
+    since = "" if grown.since_step is None else f" from step {grown.since_step:,} on"
     if not grown.phase or grown.part == "results" or grown.phase in (grown.part, "optimizer"):
-        return ""
-    return ", there since before the first step" if grown.phase == "startup" else f" in {grown.phase}"
+        return since
+    return ", there since before the first step" if grown.phase == "startup" else f" in {grown.phase}{since}"
 
 
 def _cause(setting: Changed) -> str:
@@ -131,7 +132,8 @@ def _cause(setting: Changed) -> str:
 def _leak(leak: LeakReport) -> str:
     holder = leak.suspects[0].held_by if leak.suspects else None
     line = leak.suspects[0].allocated_at if leak.suspects else None
-    return f"{format_bytes(leak.bytes_per_step)} a step" + "".join(f", {one}" for one in (holder, line) if one)
+    since = f" from step {leak.since_step:,} on"
+    return f"{format_bytes(leak.bytes_per_step)} a step{since}" + "".join(f", {one}" for one in (holder, line) if one)
 
 
 def _tables(comparison: Comparison) -> Iterator[Table]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 
 from forgather_mem.comparing.planned import planned_differences, planned_growth
@@ -20,6 +20,7 @@ from forgather_mem.comparing.side import (
     Side,
     differences,
 )  # fmt: skip
+from forgather_mem.comparing.since import curves_of, step_apart
 from forgather_mem.telemetry.report import LeakReport, RunReport
 
 _OUTSIDE = ("evaluate", "save")
@@ -77,12 +78,14 @@ class Grown:
         phase: Where it shows; "" where it is in all of them.
         bytes: Its difference.
         causes: The settings that differ and decide about it, most likely first.
+        since_step: The step from which on the two are apart; None if it is not known, or from the beginning.
     """
 
     part: str
     phase: str
     bytes: float
     causes: Sequence[Changed]
+    since_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +138,9 @@ def comparison_of(before: Side, after: Side) -> Comparison:
     grown = _known_first(list(_grown(before, after, place, found, settings))) if found else []
     if planned:
         grown = _beside_plan(planned, found, grown, settings)
+    if grown and found and before.folder is not None and after.folder is not None:
+        olds, news = curves_of(before.folder), curves_of(after.folder)
+        grown = [replace(one, since_step=step_apart(olds, news, one.part, place, one.bytes)) for one in grown]
     old, new = before.leak, after.leak
     is_same = old is not None and new is not None and _signature(old) == _signature(new)
     return Comparison(

@@ -41,7 +41,7 @@ def test_several_parts_are_named_with_their_sizes_and_leaks_with_holder_and_line
     text = comparison_text(comparison_of(side("a", run()), side("b", run(720, leak=leaking(), optimizer=64, steps=90))))
     words = " ".join(text.split())
     assert "b takes 220.0 MiB more at the peak (host): a leak +160.0 MiB, the optimizer's state +40.0 MiB" in words
-    assert "new leak: 2.0 MiB a step, Trainer.losses, train.py:41" in words
+    assert "new leak: 2.0 MiB a step from step 10 on, Trainer.losses, train.py:41" in words
     assert "steps: 100 and 90; what grows over steps differs for that alone" in words
 
 

@@ -180,3 +180,9 @@ def test_a_setting_that_differs_within_a_side_is_no_cause() -> None:
     new = [run(settings={"threads": "2", "arguments.optim": "adamw_torch"}, optimizer=60) for _ in range(2)]
     found = comparison_of(side("a", *old), side("b", *new))
     assert [one.name for one in found.settings] == ["arguments.optim"]
+
+
+def test_what_is_held_is_not_compared_where_only_one_run_was_long_enough_to_read_its_model() -> None:
+    short = run(held=112, parameters=0, gradients=0, optimizer=0, steps=6)
+    assert [one.name for one in compared(short, run(held=100)).differences if one.name == "held"] == []
+    assert compared(short, run(held=100)).grown == []
