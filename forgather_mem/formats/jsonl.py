@@ -195,6 +195,7 @@ def _plain(value: object) -> object:
     return number if math.isfinite(number) else None
 
 
+_DECODE = json.JSONDecoder().raw_decode
 _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain).encode
 
 
@@ -213,7 +214,10 @@ def _is_infinite(value: object) -> bool:
 def _parse(line: bytes) -> Header | Sample | Finding | None:
     """The record of a line; None for anything else, whoever has written it."""
     try:
-        record = json.loads(line.decode())  # of bytes it would look for the encoding
+        text = line.decode().strip()
+        record, end = _DECODE(text)
+        if end != len(text):
+            return None
         kind = record["type"]
         if kind == "sample":
             return _sample(record)
