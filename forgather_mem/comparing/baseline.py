@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from forgather_mem.comparing.causes import changed
 from forgather_mem.comparing.side import HELD, held_sizes
-from forgather_mem.comparing.verdict import changed
 from forgather_mem.errors import ForgatherMemError
 from forgather_mem.files import read_regular, write_chosen_file
 from forgather_mem.telemetry.report import RunReport
@@ -147,8 +147,8 @@ def _sizes(report: RunReport) -> TrainingSizes:
         counted["planned peak"] = report.planned.planned_bytes
     elif parts.parameters:
         counted |= {"parameters": parts.parameters, "gradients": parts.gradients, "optimizer": parts.optimizer}
-    if report.planned is None and parts.activations_counted:
-        counted["activations"] = parts.activations_counted
+    if report.planned is None and report.host.activations_bytes:
+        counted["activations"] = report.host.activations_bytes
     counted |= {name: size for name, size in held_sizes(report) if name == HELD}
     resident = {"host": report.host.rss_peak_bytes}
     resident |= {device.where: device.peak_allocated_bytes for device in report.device}

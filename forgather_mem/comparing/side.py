@@ -78,7 +78,7 @@ class Side:
     @property
     def is_counted(self) -> bool:
         """Whether activations were counted, and not only read as a rise of resident memory."""
-        return all(report.breakdown.activations_counted for report in self.reports)
+        return all(report.host.activations_bytes for report in self.reports)
 
     @property
     def knows_model(self) -> bool:
@@ -151,7 +151,7 @@ def _sizes(report: RunReport, place: str, counted: bool) -> Iterator[tuple[str, 
     parts = report.breakdown.sizes()
     if counted:
         exact = {name: parts[name] for name in _EXACT_PARTS}
-        exact["activations"] = report.breakdown.activations_counted
+        exact["activations"] = report.host.activations_bytes
         yield from {**exact, "other": peak - sum(exact.values())}.items()
         yield from held_sizes(report)
     elif report.breakdown.parameters:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from forgather_mem.comparing.causes import Changed
 from forgather_mem.comparing.side import HELD_AT_START, JOINED, LEAK, PLANNED, STARTUP, WORKERS, Difference
-from forgather_mem.comparing.verdict import Changed, Comparison, Grown
+from forgather_mem.comparing.verdict import Comparison, Grown
 from forgather_mem.telemetry.report import LeakReport, RunReport
 from forgather_mem.units import format_bytes, format_duration
 

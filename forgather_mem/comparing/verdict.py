@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from types import MappingProxyType
 
+from forgather_mem.comparing.causes import Changed, causes_of, changed, decides, settings_of_sides
 from forgather_mem.comparing.planned import planned_differences, planned_growth
 from forgather_mem.comparing.side import (
     HELD,
@@ -21,52 +21,15 @@ from forgather_mem.comparing.side import (
     differences,
 )  # fmt: skip
 from forgather_mem.comparing.since import curves_of, step_apart
-from forgather_mem.telemetry.report import LeakReport, RunReport
+from forgather_mem.telemetry.report import LeakReport
 
 _OUTSIDE = ("evaluate", "save")
 # A part explains the difference alone from this fraction of it on
 _NEARLY_ALL = 0.8
 # What freed tensors leave resident is up to so many times as large as a part
 _GOES_ALONG = 4.0
-_ABOUT_BATCHES = ("arguments.per_device_train_batch_size", "batch.", "arguments.max_length", "arguments.max_seq_length")
-_ABOUT_EVALUATIONS = ("arguments.per_device_eval", "arguments.eval_", "arguments.prediction_", "arguments.batch_eval")
-# Settings that decide how large a part is, most likely first
-_CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "parameters": ("model.dtype", "model.parameters", "model."),
-    "gradients": ("model.trained_parameters", "model.dtype", "model.parameters", "arguments.fsdp"),
-    "optimizer": ("optimizer", "arguments.optim", "model.trained_parameters", "model.dtype"),
-    "activations": (
-        "model.attn_implementation", "arguments.gradient_checkpointing", "arguments.activation_checkpointing",
-        "model.gradient_checkpointing", *_ABOUT_BATCHES, "model.dtype", "arguments.bf16", "arguments.fp16",
-        "arguments.torch_compile", "arguments.gradient_accumulation_steps",
-        "arguments.accumulate_grad_batches", "model.",
-    ),
-    WORKERS: ("arguments.dataloader_",),
-    "batch": _ABOUT_BATCHES,
-    "temporaries": ("model.attn_implementation", *_ABOUT_BATCHES, "optimizer", "arguments.optim", "model."),
-    "results": _ABOUT_EVALUATIONS,
-    "evaluate": _ABOUT_EVALUATIONS,
-    "save": ("arguments.save_", "arguments.load_best"),
-    "other": ("actions.", "arguments.dataloader_"),
-    JOINED: ("model.attn_implementation", *_ABOUT_BATCHES, "model."),
-    "cached": ("actions.clear", "environment.PYTORCH", "arguments.torch_empty_cache_steps"),
-})  # fmt: skip
-# What else may change any part
-_ANY = ("environment.", "threads")
-_OFF = (None, "False", "no", "0", "0.0")
 # From this on a rise is not made of what the rest has lost
 _MOSTLY = 1.5
-# So few that differ may be the cause of whatever differs
-_FEW = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
-    """A setting or a version that differs; None where one side does not have it."""
-
-    name: str
-    before: str | None
-    after: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +97,7 @@ def comparison_of(before: Side, after: Side) -> Comparison:
     """The comparison of two sides, on the device if both have used one."""
     place = before.place if before.place == after.place else "host"
     planned, found = planned_differences(before, after), differences(before, after, place)
-    settings = changed(*_settings(before, after))
+    settings = changed(*settings_of_sides(before, after))
     grown = _known_first(list(_grown(before, after, place, found, settings))) if found else []
     if planned:
         grown = _beside_plan(planned, found, grown, settings)
@@ -157,20 +120,6 @@ def comparison_of(before: Side, after: Side) -> Comparison:
     )
 
 
-def _settings(*sides: Side) -> Iterator[dict[str, str]]:
-    """Those of each side's runs; what differs between runs of one side is no cause, so it is left out."""
-    told = [[_settings_of(report) for report in side.reports if report.run.settings] for side in sides]
-    names = {name for runs in told for one in runs for name in one}
-    varied = {name for name in names if any(len({one.get(name) for one in runs}) > 1 for runs in told)}
-    for runs in told:
-        yield {name: value for name, value in next(iter(runs), {}).items() if name not in varied}
-
-
-def _settings_of(report: RunReport) -> dict[str, str]:
-    """Those of a run, and which of our own actions ran in it."""
-    return {**report.run.settings, **{f"actions.{row.what}": "on" for row in report.ledger if row.calls}}
-
-
 def to_json(comparison: Comparison) -> dict[str, object]:
     """All numbers of it, in bytes, for JSON."""
     return {
@@ -189,26 +138,12 @@ def to_json(comparison: Comparison) -> dict[str, object]:
     }
 
 
-def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[Changed]:
-    """What differs of these; nothing where one side has told nothing at all."""
-    if not before or not after:
-        return []
-    names = [*before, *(name for name in after if name not in before)]
-    sides = [(name, before.get(name), after.get(name)) for name in names]
-    return [
-        Changed(name=name, before=old, after=new)
-        for name, old, new in sides
-        # Batches are seen on the way: who has told none has not been closed
-        if old != new and not (old in _OFF and new in _OFF) and not (None in (old, new) and name.startswith("batch."))
-    ]
-
-
 def _beside_plan(
     planned: Sequence[Difference], found: Sequence[Difference], measured: Sequence[Grown], settings: Sequence[Changed]
 ) -> list[Grown]:
     """What both plans explain, and of what was measured that which is in no plan."""
     parts = [
-        Grown(part=one.name, phase=phase, bytes=one.bytes, causes=_causes(one.name, settings))
+        Grown(part=one.name, phase=phase, bytes=one.bytes, causes=causes_of(one.name, settings))
         for one, phase in planned_growth(planned)
     ]
     by_name = {one.name: one for one in found}
@@ -223,7 +158,7 @@ def _beside_plan(
         if abs(rest) > unsure:
             part = next((one.part for one in measured if one.part in _OUTSIDE), "other")
             phase = part if part in _OUTSIDE else _since_startup(by_name, rest)
-            beside.append(Grown(part=part, phase=phase, bytes=rest, causes=_causes(part, settings)))
+            beside.append(Grown(part=part, phase=phase, bytes=rest, causes=causes_of(part, settings)))
     larger = [one for one in beside if abs(one.bytes) > abs(planned[0].bytes)]
     return [*larger, *parts, *(one for one in beside if one not in larger)]
 
@@ -234,7 +169,7 @@ def _held(by_name: Mapping[str, Difference], leaked: float, settings: Sequence[C
     if one is not None and abs(one.bytes - leaked) > one.high - one.bytes + abs(leaked) / 4:
         rest, at_start = one.bytes - leaked, by_name[HELD_AT_START]
         is_old = at_start.is_sure and at_start.bytes / rest > _NEARLY_ALL
-        yield Grown(part="other", phase="startup" if is_old else "", bytes=rest, causes=_causes("other", settings))
+        yield Grown(part="other", phase="startup" if is_old else "", bytes=rest, causes=causes_of("other", settings))
 
 
 def _surely(one: Difference) -> float:
@@ -255,7 +190,7 @@ def _grown(
             if abs(size) < joined.high - joined.bytes:
                 continue
         phase = _since_startup(by_name, size) if part == "other" else _phase_of(part, peak_phase)
-        yield Grown(part=part, phase=phase, bytes=size, causes=_causes(part, settings))
+        yield Grown(part=part, phase=phase, bytes=size, causes=causes_of(part, settings))
     if leaked:
         yield Grown(part=LEAK, phase="", bytes=leaked, causes=())
     yield from (held := list(_held(by_name, leaked, settings)))
@@ -267,7 +202,7 @@ def _grown(
         phase = peak_phase if is_outside else _since_startup(by_name, rest)
         part = peak_phase if is_outside else name if name == JOINED and not phase else "other"
         if phase or name != PEAK:  # else nothing is known of what the peak consists of
-            yield Grown(part=part, phase=phase, bytes=rest, causes=_causes(part, settings))
+            yield Grown(part=part, phase=phase, bytes=rest, causes=causes_of(part, settings))
 
 
 def _parts(by_name: Mapping[str, Difference], settings: Sequence[Changed]) -> Iterator[tuple[str, float]]:
@@ -277,7 +212,7 @@ def _parts(by_name: Mapping[str, Difference], settings: Sequence[Changed]) -> It
         if name in (PEAK, STARTUP, JOINED, HELD, HELD_AT_START, "other") or not one.is_sure:
             continue
         if name == "activations" and joined is not None:
-            is_known = not by_name["other"].is_sure or any(_decide(name, setting) for setting in settings)
+            is_known = not by_name["other"].is_sure or any(decides(name, setting) for setting in settings)
             yield name if is_known else "other", joined.bytes
         else:
             yield name, one.bytes
@@ -298,13 +233,9 @@ def _joined(by_name: Mapping[str, Difference], settings: Sequence[Changed]) -> D
         return None
     old, new = rise.before + rest.before, rise.after + rest.after
     unsure = max(rise.high - rise.bytes, rest.high - rest.bytes, abs(rise.bytes) / 2)
-    if abs(rise.bytes) > _MOSTLY * abs(rest.bytes) and any(_decide("activations", setting) for setting in settings):
+    if abs(rise.bytes) > _MOSTLY * abs(rest.bytes) and any(decides("activations", setting) for setting in settings):
         unsure = rise.high - rise.bytes  # a setting says the same
     return Difference(JOINED, old, new, new - old - unsure, new - old + unsure)
-
-
-def _decide(part: str, setting: Changed) -> bool:
-    return setting.name.startswith(_CAUSES[part])
 
 
 def _known_first(grown: list[Grown]) -> list[Grown]:
@@ -334,15 +265,6 @@ def _since_startup(by_name: Mapping[str, Difference], wanted: float) -> str:
     """Startup, if most of that is there already before the first step."""
     one = by_name.get(STARTUP)
     return "startup" if one is not None and one.is_sure and one.bytes / wanted > 1 - _NEARLY_ALL / 2 else ""
-
-
-def _causes(part: str, settings: Sequence[Changed]) -> list[Changed]:
-    found: list[Changed] = []
-    for wanted in (*_CAUSES.get(part, ()), *_ANY):
-        found += [one for one in settings if one.name.startswith(wanted) and one not in found]
-    found = found or (list(settings) if len(settings) <= _FEW else [])
-    again = [one for one in found if one.name.endswith("_checkpointing")][1:]  # one switch has up to three names
-    return [one for one in found if one not in again]
 
 
 def _signature(leak: LeakReport) -> tuple[str | None, ...]:

@@ -195,6 +195,7 @@ def _host(summary: RunSummary) -> HostMemory:
         workers_peak_bytes=int(summary.highest("workers/pss_bytes") or 0),
         allocated_start_bytes=int(summary.started_with.get("host/allocated_bytes", 0)),
         allocated_end_bytes=summary.facts.allocated_end_bytes,
+        activations_bytes=int(summary.highest("tensors/activations_bytes") or 0),
     )
 
 
@@ -270,7 +271,6 @@ def _breakdown(summary: RunSummary) -> Breakdown:
         activations_peak=activations,
         cached=max(0, int(cached)),
         other=max(0, int(rest)),
-        activations_counted=int(summary.highest("tensors/activations_bytes") or 0),
     )
 
 

@@ -64,6 +64,7 @@ class HostMemory(ReportPart):
     # By the C library, for tensors above all, and not freed, when the training began and when it ended: 0 if unknown
     allocated_start_bytes: int = field(default=0, metadata=RARE)
     allocated_end_bytes: int = field(default=0, metadata=RARE)
+    activations_bytes: int = field(default=0, metadata=RARE)  # what a forward pass of the first steps left allocated
     rank: Rank | None = field(default=None, metadata=RARE)  # here and below: whose numbers a merged report has
 
 
@@ -111,8 +112,6 @@ class Breakdown(ReportPart):
     activations_peak: int = 0  # how far memory rose in the passes above what was held at the end of the step
     cached: int = 0  # held by the device's allocator at the end but not by a tensor
     other: int = 0
-    # What a forward pass left allocated on the host, counted in the first steps; the rise above has temporaries, too
-    activations_counted: int = field(default=0, metadata=RARE)
 
     def sizes(self) -> dict[str, int]:
         """The sizes by the names that people read."""

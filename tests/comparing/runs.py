@@ -42,8 +42,6 @@ def run(
     sizes = {"parameters": 12, "gradients": 12, "optimizer": 24, "activations_peak": 76, **parts}
     whole = {name: int(size * MIB) for name, size in sizes.items()}
     whole.setdefault("other", max(0, int(peak * MIB) - sum(whole.values())))
-    if held:
-        whole["activations_counted"] = whole["activations_peak"]
     started, ended = sizes["parameters"] + held_at_start, sizes["parameters"] + sizes["optimizer"] + held
     passes = {"startup": 350, "forward": peak - 5, "backward": peak, "optimizer": peak - 10, **(phases or {})}
     passes = dict(sorted(passes.items(), key=lambda told: -told[1]))
@@ -57,6 +55,7 @@ def run(
             workers_peak_bytes=int(workers * MIB),
             allocated_start_bytes=int(started * MIB) if held else 0,
             allocated_end_bytes=int(ended * MIB) if held else 0,
+            activations_bytes=whole["activations_peak"] if held else 0,
         ),
         breakdown=Breakdown(**whole),
         peaks=tuple(Peak(where="host", bytes=int(size * MIB), step=3, phase=name) for name, size in passes.items()),

@@ -100,31 +100,6 @@ def test_a_rise_that_a_setting_explains_is_told_although_the_rest_has_lost_some(
     assert told({"model.dtype": "float32", "threads": "2"}) == []
 
 
-def test_what_is_off_in_both_does_not_differ() -> None:
-    before = {"model.dtype": "float32", "optimizer.amsgrad": "False", "arguments.dataloader_num_workers": "0"}
-    after = {"model.dtype": "float32", "optimizer.momentum": "0", "arguments.dataloader_num_workers": "2"}
-    assert [one.name for one in compared(run(settings=before), run(settings=after)).settings] == [
-        "arguments.dataloader_num_workers"
-    ]
-
-
-def test_checkpointing_is_named_once() -> None:
-    names = ("arguments.gradient_checkpointing", "arguments.activation_checkpointing", "model.gradient_checkpointing")
-    found = compared(
-        run(settings=dict.fromkeys(names[:2], "False")),
-        run(420, activations_peak=10, settings=dict.fromkeys(names, "True")),
-    )
-    assert [one.name for one in found.grown[0].causes] == [names[0]]
-    only = compared(run(), run(420, activations_peak=10, settings={"model.dtype": "float32", names[2]: "True"}))
-    assert [one.name for one in only.grown[0].causes] == [names[2]]
-
-
-def test_a_batch_that_only_one_run_has_told_does_not_differ() -> None:
-    before = {"batch.rows": "8", "arguments.per_device_train_batch_size": "8"}
-    found = compared(run(settings=before), run(settings={"arguments.per_device_train_batch_size": "16"}))
-    assert [one.name for one in found.settings] == ["arguments.per_device_train_batch_size"]
-
-
 def test_a_leak_is_new_gone_or_the_same() -> None:
     def told(before: RunReport, after: RunReport) -> tuple[int, int]:
         found = compared(before, after)
@@ -173,13 +148,6 @@ def test_a_copy_that_is_kept_is_found_although_resident_memory_can_not_tell() ->
     assert told(held=114, held_at_start=14) == [("other", "startup", 14)]
     assert told(held=100.9) == []
     assert told(held=280, leak=leaking()) == [("leak", "", 180)], "it is the same memory"
-
-
-def test_a_setting_that_differs_within_a_side_is_no_cause() -> None:
-    old = [run(settings={"threads": number, "arguments.optim": "sgd"}) for number in ("1", "2")]
-    new = [run(settings={"threads": "2", "arguments.optim": "adamw_torch"}, optimizer=60) for _ in range(2)]
-    found = comparison_of(side("a", *old), side("b", *new))
-    assert [one.name for one in found.settings] == ["arguments.optim"]
 
 
 def test_what_is_held_is_not_compared_where_only_one_run_was_long_enough_to_read_its_model() -> None:
