@@ -79,9 +79,13 @@ def sentences(comparison: Comparison) -> list[str]:
 def _verdict(comparison: Comparison) -> str:
     name, peak, grown = comparison.after.name, comparison.peak, comparison.grown
     where = "at the planned peak" if comparison.planned else f"at the peak ({comparison.place})"
-    for side, other in ((comparison.before, comparison.after), (comparison.after, comparison.before)):
+    sides = comparison.before, comparison.after
+    for side, other in (sides, sides[::-1]):
         if not comparison.planned and other.steps and not all(report.steps for report in side.reports):
             return f"{side.name} has done no step, so there is little to compare."
+    unread = [side.name for side, size in zip(sides, (peak.before, peak.after), strict=True) if not size]
+    if unread:
+        return f"{unread[0]} has no reading of memory ({comparison.place}), so there is nothing to compare."
     if not grown and not peak.bytes and comparison.planned:
         return f"No difference: {name} takes as much {where}, to the byte."
     if not grown and not peak.is_sure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from forgather_mem.comparing.text import comparison_markdown, comparison_text
+from forgather_mem.comparing.text import comparison_markdown, comparison_text, sentences
 from forgather_mem.comparing.verdict import comparison_of
 from forgather_mem.telemetry.report import Breakdown, RunReport
 from tests.comparing.runs import leaking, run, side
@@ -130,3 +130,8 @@ def test_what_only_the_startup_tells_surely_is_told() -> None:
 
 def test_a_folder_against_itself_takes_as_much() -> None:
     assert words(run(), run()).startswith("No difference can be told: b takes as much at the peak (host), and")
+
+
+def test_a_run_that_has_read_nothing_is_not_taken_for_one_that_takes_nothing() -> None:
+    first, *_ = sentences(comparison_of(side("a", run(0, parameters=0)), side("b", run())))
+    assert first == "a has no reading of memory (host), so there is nothing to compare."
