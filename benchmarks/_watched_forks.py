@@ -27,6 +27,7 @@ from forgather_mem.launch import import_hook
 from forgather_mem.launch.at_exit import watch_process
 from forgather_mem.launch.session_folder import SessionFolder
 from forgather_mem.telemetry import run_session
+from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_schema import read_report
 
 _LONGEST_S = 300.0
@@ -43,12 +44,14 @@ class Ran:
         output: What it has written to both streams.
         foretold: What its reports say of failures to come.
         num_reports: Of trainings; 0 means that nothing was watched.
+        reports: Of these trainings, in their order.
     """
 
     code: int
     output: str
     foretold: tuple[str, ...]
     num_reports: int
+    reports: tuple[RunReport, ...]
 
 
 def prepare(modules: Sequence[str]) -> None:
@@ -101,6 +104,7 @@ class Fork:
                 output=self._printed.read().decode(errors="replace"),
                 foretold=tuple(" ".join(said.split()) for report in there for said in report.foretold),
                 num_reports=len(there),
+                reports=tuple(there),
             )
 
     def _become(self, disk_mib: int) -> None:

@@ -76,11 +76,11 @@ SCRIPT = """
             prediction_loss_only=not with_["logits"], use_cpu=True,
         )
         from forgather_mem.actions import Collect
-        from forgather_mem.callbacks import MemoryCallback
+        from forgather_mem.callbacks.memory_callback import MemoryCallback, watch_rules
         from forgather_mem.telemetry.rule import Rule
         from forgather_mem.triggers import Every
 
-        cleans = MemoryCallback(rules=[Rule(when=Every(steps=1), do=[Collect()])])
+        cleans = MemoryCallback(rules=[*watch_rules(), Rule(when=Every(steps=1), do=[Collect()])])
         Trainer(
             model=model(), args=arguments, train_dataset=Rows(4000), eval_dataset=Rows(with_["eval_rows"]),
             callbacks=[Keeps(), *[cleans] * with_["cleans"]],
@@ -114,7 +114,7 @@ CASES = (
     ),
     Case("leak", {"leak": True}, "leak", before=(("steps", 120),)),
     Case("second model", {"teacher": True}, "other"),
-    Case("workers", {"workers": 2}, "other", "arguments.dataloader_num_workers"),
+    Case("workers", {"workers": 2}, "data workers", "arguments.dataloader_num_workers"),
     Case(
         "evaluation gathers",
         {"logits": True},

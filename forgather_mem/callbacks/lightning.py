@@ -94,6 +94,7 @@ class LightningCallbacks(Callback):
             logging_dir=trainer.log_dir,
             process_index=trainer.global_rank,
             world_size=trainer.world_size,
+            accumulate_grad_batches=getattr(trainer, "accumulate_grad_batches", None),
         )
         optimizer = trainer.optimizers[0] if trainer.optimizers else None
         self._events = LoopEvents(arguments, self.callbacks, model=pl_module, optimizer=optimizer)

@@ -10,7 +10,16 @@ from forgather_mem.callbacks.memory_loggers import BETWEEN_STEPS
 from forgather_mem.callbacks.step_loss import StepLoss
 from forgather_mem.callbacks.trainer.link import Link
 from forgather_mem.engine.run import Run
-from forgather_mem.probes import CleanupProbe, DeviceProbe, HostProbe, PhaseProbe, PythonProbe, RankProbe, TensorProbe
+from forgather_mem.probes import (
+    CleanupProbe,
+    DeviceProbe,
+    HostProbe,
+    PhaseProbe,
+    PythonProbe,
+    RankProbe,
+    TensorProbe,
+    WorkerProbe,
+)
 from forgather_mem.sinks import BlackBoxSink, JsonlSink, TensorBoardSink
 from forgather_mem.sinks.console import print_line
 from forgather_mem.telemetry.protocols import Sink
@@ -94,10 +103,11 @@ def watch_rules() -> list[Rule]:
     host = HostProbe(slow_every_s=30.0, budget_frac=0.0005)
     collector = PythonProbe(tracked_every_s=60.0, budget_frac=0.0005)
     phases = PhaseProbe(host_mark=False, reset_peaks=False, budget_frac=0.0005)
+    workers = WorkerProbe(every_s=30.0, budget_frac=0.0005, zeros=False)
     return [
         Rule(
             when=Every(steps=1),
-            do=[host, DeviceProbe(reset_peaks=False), collector, phases, CleanupProbe()],
+            do=[host, DeviceProbe(reset_peaks=False), collector, phases, CleanupProbe(), workers],
             name="watch",
             budget_frac=OWN_BUDGET_FRAC,
         ),

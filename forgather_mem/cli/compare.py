@@ -24,8 +24,8 @@ def compare(
     runs: list[str] = typer.Argument(
         metavar="A B...",
         show_default=False,
-        help="Folders of runs, their report.json, or TensorBoard folders with mem_* tags: each is compared with the "
-        "first. Several runs of one kind, for a sure difference, are one argument: a1,a2,a3.",
+        help="Folders of runs, their report.json, TensorBoard folders with mem_* tags, or files of plan --json: each "
+        "is compared with the first. Several runs of one kind, for a sure difference, are one argument: a1,a2,a3.",
     ),
     as_json: bool = typer.Option(False, "--json", help="All numbers, as JSON."),
     markdown: bool = typer.Option(False, "--markdown", help="As Markdown, for a pull request."),
@@ -76,15 +76,23 @@ def _side(argument: str, name: str) -> Side:
     parts = [part for part in argument.split(",") if part]
     paths = parts if parts and not Path(argument).exists() else [argument]
     name = name if len(paths) == 1 else f"{name} and {len(paths) - 1} more"
-    return Side(name=name, reports=[_report(path) for path in paths])
+    return Side(name=name, reports=[_report(path) for path in paths], folder=_folder(paths[0]))
+
+
+def _folder(path: str) -> Path:
+    from forgather_mem.reporting.run_dir import find_run
+
+    return Path(path).parent if Path(path).is_file() else find_run(path)
 
 
 def _report(path: str) -> RunReport:
+    from forgather_mem.reporting.planned import report_of_plan
     from forgather_mem.reporting.run_dir import NoRun, run_report
     from forgather_mem.telemetry.report_schema import read_report
 
     if Path(path).is_file():
         report, wrong = read_report(path)
+        report = report or report_of_plan(path)
         if report is None:
             raise NoRun(f"{path!r} is no report of a run\n  {wrong[0] if wrong else 'give a folder, or a report.json'}")
         return report

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from forgather_mem.comparing.verdict import changed
+from forgather_mem.comparing.causes import changed
+from forgather_mem.comparing.side import HELD, held_sizes
 from forgather_mem.errors import ForgatherMemError
 from forgather_mem.files import read_regular, write_chosen_file
 from forgather_mem.telemetry.report import RunReport
@@ -18,7 +19,12 @@ from forgather_mem.telemetry.report_schema import checked
 from forgather_mem.units import format_bytes
 
 COUNTED_FRAC, RESIDENT_FRAC = 0.01, 0.1
-_LEAST_RESIDENT = 2**25
+# Less is no growth: on the host, of what the C library's allocator counts, and of what is counted tensor by tensor
+_LEAST_RESIDENT, _LEAST_ALLOCATED = 2**25, 2**20
+_LEAST = {
+    **dict.fromkeys(("planned peak", "parameters", "gradients", "optimizer"), 0),
+    **dict.fromkeys(("activations", HELD), _LEAST_ALLOCATED),
+}
 _MOST_BYTES = 2**24
 _MOST_CAUSES = 3
 
@@ -32,7 +38,8 @@ class TrainingSizes:
     """One training of a command.
 
     Attributes:
-        counted: Bytes of its planned peak, or without a plan of the model's parts, by name.
+        counted: By name the bytes of its planned peak, or without a plan of the model's parts and activations; and what
+            is held beside the model and the optimizer's state when it ends.
         resident: Peaks of resident memory, by "host" or "gpu0".
         settings: As in the report.
     """
@@ -96,7 +103,7 @@ class Baseline:
         """A sentence for each size that has grown by more than is allowed, with settings that may be the cause."""
         for number, (before, after) in enumerate(zip(self.trainings, now.trainings, strict=False), 1):
             which = f" of training {number}" if len(self.trainings) > 1 else ""
-            found = [*self._over(before, after, self.counted_frac, 0), *self._over_resident(before, after)]
+            found = [*self._over(before, after, self.counted_frac), *self._over_resident(before, after)]
             yield from (f"{sentence.replace(':', which + ':', 1)}" for sentence in found)
             causes = changed(before.settings, after.settings) if found else []
             for cause in causes[:_MOST_CAUSES]:
@@ -122,13 +129,13 @@ class Baseline:
 
     def _over_resident(self, before: TrainingSizes, after: TrainingSizes) -> Iterator[str]:
         old, new = TrainingSizes(counted=before.resident), TrainingSizes(counted=after.resident)
-        for sentence in self._over(old, new, self.resident_frac, _LEAST_RESIDENT):
+        for sentence in self._over(old, new, self.resident_frac):
             yield f"the peak of {sentence}"
 
-    def _over(self, before: TrainingSizes, after: TrainingSizes, frac: float, least: int) -> Iterator[str]:
+    def _over(self, before: TrainingSizes, after: TrainingSizes, frac: float) -> Iterator[str]:
         for name, size in after.counted.items():
             old = before.counted.get(name)
-            if old is not None and size > old + max(frac * old, least):
+            if old is not None and size > old + max(frac * old, _LEAST.get(name, _LEAST_RESIDENT)):
                 by = f", {(size - old) / old:.1%} more" if old else ""
                 yield f"{name}: {format_bytes(old)} in the baseline, {format_bytes(size)} now{by}"
 
@@ -140,6 +147,9 @@ def _sizes(report: RunReport) -> TrainingSizes:
         counted["planned peak"] = report.planned.planned_bytes
     elif parts.parameters:
         counted |= {"parameters": parts.parameters, "gradients": parts.gradients, "optimizer": parts.optimizer}
+    if report.planned is None and report.host.activations_bytes:
+        counted["activations"] = report.host.activations_bytes
+    counted |= {name: size for name, size in held_sizes(report) if name == HELD}
     resident = {"host": report.host.rss_peak_bytes}
     resident |= {device.where: device.peak_allocated_bytes for device in report.device}
     return TrainingSizes(counted=counted, resident=resident, settings=dict(report.run.settings))

@@ -6,13 +6,18 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from forgather_mem.telemetry.report import LeakReport, Peak, RunReport
+from forgather_mem.telemetry.report import LeakReport, Peak, Planned, RunReport
 
 PEAK, STARTUP, WORKERS, LEAK = "peak", "in startup", "data workers", "leak"
+PLANNED = "planned"  # all tensors of a plan
+# What the training leaves allocated beside model and optimizer, and what of it there was when it began
+HELD, HELD_AT_START = "held", "held at the start"
 JOINED = "activations, other"  # as one size, where they are not known apart
 # Parts that are counted tensor by tensor, by the fraction and the bytes within which they are equal
 _COUNTED = 0.002, 2**14
+_ALLOCATED = 0.01, 2**20  # counted by the C library's allocator
 _ON_DEVICE = 0.01, 2**21  # the allocator's own numbers
 # Resident memory: what the C library keeps, and threads and imports that come and go, differ from run to run
 _RESIDENT = 0.04, 2**24
@@ -29,14 +34,27 @@ class Side:
     Attributes:
         name: As the user has called it.
         reports: Of these runs, at least one.
+        folder: Of the first run, with its log or its curves.
     """
 
     name: str
     reports: Sequence[RunReport]
+    folder: Path | None = None
 
     @property
     def first(self) -> RunReport:
         return self.reports[0]
+
+    @property
+    def planned(self) -> Planned | None:
+        """The first run's plan, if it is known by phases."""
+        plan = self.first.planned
+        return plan if plan is not None and plan.phases else None
+
+    @property
+    def is_plan(self) -> bool:
+        """Whether there is only a plan, of a training that has not been run."""
+        return self.planned is not None and not self.first.host.rss_peak_bytes
 
     @property
     def place(self) -> str:
@@ -57,11 +75,21 @@ class Side:
         """The phase of the first run's peak."""
         return next((peak.phase for peak in _peaks(self.first, place)), "")
 
-    def sizes(self, place: str) -> dict[str, list[int]]:
+    @property
+    def is_counted(self) -> bool:
+        """Whether activations were counted, and not only read as a rise of resident memory."""
+        return all(report.host.activations_bytes for report in self.reports)
+
+    @property
+    def knows_model(self) -> bool:
+        """Whether the sizes of the model and the optimizer's state were read: not in a run of less than 10 steps."""
+        return all(report.breakdown.parameters for report in self.reports)
+
+    def sizes(self, place: str, counted: bool = False) -> dict[str, list[int]]:
         """Bytes by name, a number for each run: the peak, the parts, and the peak before the first step."""
         found: dict[str, list[int]] = {}
         for report in self.reports:
-            for name, size in _sizes(report, place):
+            for name, size in _sizes(report, place, counted):
                 found.setdefault(name, []).append(size)
         return {name: sizes for name, sizes in found.items() if len(sizes) == len(self.reports)}
 
@@ -74,6 +102,8 @@ class Difference:
         name: "peak", a part, or "in startup".
         before, after: Bytes: of several runs the mean.
         low, high: The interval in which the difference lies.
+        phase: Of what is known by phases.
+        counted: Whether it was counted, and not read as resident memory.
     """
 
     name: str
@@ -81,6 +111,8 @@ class Difference:
     after: float
     low: float
     high: float
+    phase: str = ""
+    counted: bool = False
 
     @property
     def bytes(self) -> float:
@@ -93,24 +125,36 @@ class Difference:
 
 
 def differences(before: Side, after: Side, place: str) -> list[Difference]:
-    """Each size that both sides have."""
-    olds, news = before.sizes(place), after.sizes(place)
+    """Each measured size that both sides have."""
+    if before.is_plan or after.is_plan:
+        return []
+    counted = place == "host" and before.is_counted and after.is_counted
+    counted &= before.knows_model == after.knows_model  # else what is held has it on one side
+    olds, news = before.sizes(place, counted), after.sizes(place, counted)
     both = [name for name in olds if name in news and not (name == JOINED and "other" in olds and "other" in news)]
-    found = [_difference(name, olds[name], news[name], place) for name in both]
+    found = [_difference(name, olds[name], news[name], place, counted) for name in both]
+    gradients = next((abs(one.bytes) for one in found if one.name == "gradients"), 0.0)
     for number, one in enumerate(found):
         if one.name in ("other", JOINED):  # what is left of the peak is no surer than the peak
             unsure = max(found[0].high - found[0].bytes, one.high - one.bytes)
             found[number] = replace(one, low=one.bytes - unsure, high=one.bytes + unsure)
+        elif one.name in (HELD, HELD_AT_START):  # some loops keep the gradients
+            found[number] = replace(one, low=one.low - gradients, high=one.high + gradients)
     return found
 
 
-def _sizes(report: RunReport, place: str) -> Iterator[tuple[str, int]]:
+def _sizes(report: RunReport, place: str, counted: bool) -> Iterator[tuple[str, int]]:
+    peak = report.host.rss_peak_bytes
     if place == "device":
-        yield PEAK, max(device.peak_allocated_bytes for device in report.device)
-    else:
-        yield PEAK, report.host.rss_peak_bytes
+        peak = max(device.peak_allocated_bytes for device in report.device)
+    yield PEAK, peak
     parts = report.breakdown.sizes()
-    if report.breakdown.parameters:
+    if counted:
+        exact = {name: parts[name] for name in _EXACT_PARTS}
+        exact["activations"] = report.host.activations_bytes
+        yield from {**exact, "other": peak - sum(exact.values())}.items()
+        yield from held_sizes(report)
+    elif report.breakdown.parameters:
         # Short plain loops and TensorBoard's tags don't tell activations: they are in the rest
         unknown = () if parts["activations"] else ("activations", "other")
         yield from ((name, size) for name, size in parts.items() if name not in unknown)
@@ -123,19 +167,29 @@ def _sizes(report: RunReport, place: str) -> Iterator[tuple[str, int]]:
         yield STARTUP, max(startup)
 
 
+def held_sizes(report: RunReport) -> Iterator[tuple[str, int]]:
+    """Beside the model and the optimizer's state, of a training that has come to its end."""
+    model, host = report.breakdown.parameters, report.host
+    if report.run.end == "finished" and host.allocated_start_bytes and host.allocated_end_bytes:
+        yield HELD, host.allocated_end_bytes - model - report.breakdown.optimizer
+        yield HELD_AT_START, host.allocated_start_bytes - model
+
+
 def _peaks(report: RunReport, place: str) -> list[Peak]:
     return [peak for peak in report.peaks if (peak.where == "host") == (place == "host")]
 
 
-def _difference(name: str, before: Sequence[int], after: Sequence[int], place: str) -> Difference:
+def _difference(name: str, before: Sequence[int], after: Sequence[int], place: str, counted: bool) -> Difference:
     old, new = statistics.fmean(before), statistics.fmean(after)
-    frac, least = _tolerance(name, place)
+    is_allocated = counted and name in ("activations", HELD, HELD_AT_START)
+    frac, least = _ALLOCATED if is_allocated else _tolerance(name, place)
     unsure = max(least, frac * max(old, new))
     if len(before) > 1 and len(after) > 1:
         spread = math.sqrt(statistics.variance(before) / len(before) + statistics.variance(after) / len(after))
         # A few runs tell little of their own spread
         unsure = max(_quantile(len(before) + len(after) - 2) * spread, unsure / 4)
-    return Difference(name, old, new, new - old - unsure, new - old + unsure)
+    is_counted = is_allocated or name in _EXACT_PARTS
+    return Difference(name, old, new, new - old - unsure, new - old + unsure, counted=is_counted)
 
 
 def _tolerance(name: str, place: str) -> tuple[float, int]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from forgather_mem.comparing.side import JOINED, LEAK, PEAK, STARTUP, WORKERS, Difference
-from forgather_mem.comparing.verdict import Changed, Comparison, Grown
+from forgather_mem.comparing.causes import Changed
+from forgather_mem.comparing.side import HELD_AT_START, JOINED, LEAK, PLANNED, STARTUP, WORKERS, Difference
+from forgather_mem.comparing.verdict import Comparison, Grown
 from forgather_mem.telemetry.report import LeakReport, RunReport
 from forgather_mem.units import format_bytes, format_duration
 
@@ -19,6 +20,8 @@ _WORDS = {
     LEAK: "a leak",
     "other": "memory outside of model, optimizer and activations",
     JOINED: "memory outside of model and optimizer",
+    "results": "what evaluations gather",
+    "batch": "the batch",
     "evaluate": "memory of evaluations",
     "save": "memory of checkpoints",
     "optimizer": "the optimizer's state",
@@ -53,6 +56,9 @@ def sentences(comparison: Comparison) -> list[str]:
     told += [f"new leak: {_leak(leak)}" for leak in comparison.new_leaks]
     told += [f"leak gone: {_leak(leak)}" for leak in comparison.gone_leaks]
     before, after = comparison.before, comparison.after
+    if comparison.planned and comparison.differences:
+        one = comparison.differences[0]
+        told.append(f"resident: {_more(one.bytes)}{'' if one.is_sure else ', which equal runs differ by, too'}")
     told += [
         f"{side.name} {unfinished(report)}" for side in (before, after) for report in side.reports if unfinished(report)
     ]
@@ -62,7 +68,7 @@ def sentences(comparison: Comparison) -> list[str]:
     scripts = [side.first.run.script for side in (before, after)]
     if all(scripts) and scripts[0] != scripts[1]:
         told.append(f"scripts: {' and '.join(scripts)}")
-    if before.steps != after.steps:
+    if before.steps != after.steps and comparison.differences:
         told.append(f"steps: {before.steps:,} and {after.steps:,}; what grows over steps differs for that alone")
     for side in (before, after):
         if not side.first.run.settings:
@@ -72,10 +78,16 @@ def sentences(comparison: Comparison) -> list[str]:
 
 def _verdict(comparison: Comparison) -> str:
     name, peak, grown = comparison.after.name, comparison.peak, comparison.grown
-    where = f"at the peak ({comparison.place})"
-    for side, other in ((comparison.before, comparison.after), (comparison.after, comparison.before)):
-        if other.steps and not all(report.steps for report in side.reports):
+    where = "at the planned peak" if comparison.planned else f"at the peak ({comparison.place})"
+    sides = comparison.before, comparison.after
+    for side, other in (sides, sides[::-1]):
+        if not comparison.planned and other.steps and not all(report.steps for report in side.reports):
             return f"{side.name} has done no step, so there is little to compare."
+    unread = [side.name for side, size in zip(sides, (peak.before, peak.after), strict=True) if not size]
+    if unread:
+        return f"{unread[0]} has no reading of memory ({comparison.place}), so there is nothing to compare."
+    if not grown and not peak.bytes and comparison.planned:
+        return f"No difference: {name} takes as much {where}, to the byte."
     if not grown and not peak.is_sure:
         early = [one for one in comparison.differences if one.name == STARTUP and one.is_sure]
         takes = f"takes {_more(peak.bytes)}" if peak.bytes else "takes as much"
@@ -111,9 +123,10 @@ def _part(grown: Grown) -> str:
 
 
 def _phase(grown: Grown) -> str:
-    if not grown.phase or grown.phase in (grown.part, "optimizer"):
-        return ""
-    return ", there since before the first step" if grown.phase == "startup" else f" in {grown.phase}"
+    since = "" if grown.since_step is None else f" from step {grown.since_step:,} on"
+    if not grown.phase or grown.part == "results" or grown.phase in (grown.part, "optimizer"):
+        return since
+    return ", there since before the first step" if grown.phase == "startup" else f" in {grown.phase}{since}"
 
 
 def _cause(setting: Changed) -> str:
@@ -124,19 +137,28 @@ def _cause(setting: Changed) -> str:
 def _leak(leak: LeakReport) -> str:
     holder = leak.suspects[0].held_by if leak.suspects else None
     line = leak.suspects[0].allocated_at if leak.suspects else None
-    return f"{format_bytes(leak.bytes_per_step)} a step" + "".join(f", {one}" for one in (holder, line) if one)
+    since = f" from step {leak.since_step:,} on"
+    return f"{format_bytes(leak.bytes_per_step)} a step{since}" + "".join(f", {one}" for one in (holder, line) if one)
 
 
 def _tables(comparison: Comparison) -> Iterator[Table]:
     names = (comparison.before.name, comparison.after.name)
-    shown = [one for one in comparison.differences if max(one.before, one.after) >= _LEAST_SHOWN]
+    shown = [
+        one
+        for one in comparison.differences
+        if max(one.before, one.after) >= _LEAST_SHOWN and one.name != HELD_AT_START
+    ]
     rows = list(map(_size_row, shown))
     if comparison.joined is not None:
         # Where one gains what the other loses only their sum means something, and it is what the verdict says
         rows = [(*row[:-1], "") if row[0] in ("activations", "other") else row for row in rows]
         where = max(place for place, row in enumerate(rows) if row[0] in ("activations", "other"))
         rows.insert(where + 1, _size_row(comparison.joined))
-    yield [("memory", *names, "difference"), *rows]
+    if comparison.planned:
+        yield [("plan", *names, "difference"), _size_row(comparison.peak)]
+        yield from _by_phase(comparison.planned)
+    if rows:
+        yield [("memory", *names, "difference"), *rows]
     costs = _costs(comparison)
     if costs:
         yield [("cost", *names, ""), *costs]
@@ -148,9 +170,21 @@ def _tables(comparison: Comparison) -> Iterator[Table]:
             yield [(title, *names, ""), *rows]
 
 
+def _by_phase(planned: Sequence[Difference]) -> Iterator[Table]:
+    """How much more each part takes in each phase; nothing where none differs."""
+    rows = planned[1:]
+    differs = [one for one in rows if one.is_sure]
+    phases = list(dict.fromkeys(one.phase for one in rows))
+    cells = {(one.name, one.phase): _signed(one.bytes) for one in differs}
+    names = dict.fromkeys(one.name for one in differs if one.name != PLANNED)
+    if differs:
+        lines = [(name, *(cells.get((name, phase), "=") for phase in phases)) for name in (*names, PLANNED)]
+        yield [("part in", *phases), *((name.replace(PLANNED, "all"), *told) for name, *told in lines)]
+
+
 def _size_row(one: Difference) -> tuple[str, ...]:
     said = _signed(one.bytes) if one.is_sure else "can't tell" if abs(one.bytes) >= _LEAST_SHOWN else "="
-    name = "peak" if one.name == PEAK else one.name
+    name = "planned peak" if one.name == PLANNED else one.name
     return name, format_bytes(one.before), format_bytes(one.after), said
 
 

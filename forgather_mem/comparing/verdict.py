@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from types import MappingProxyType
+from dataclasses import asdict, dataclass, replace
 
-from forgather_mem.comparing.side import JOINED, LEAK, PEAK, STARTUP, WORKERS, Difference, Side, differences
+from forgather_mem.comparing.causes import Changed, causes_of, changed, decides, settings_of_sides
+from forgather_mem.comparing.planned import planned_differences, planned_growth
+from forgather_mem.comparing.side import (
+    HELD,
+    HELD_AT_START,
+    JOINED,
+    LEAK,
+    PEAK,
+    STARTUP,
+    WORKERS,
+    Difference,
+    Side,
+    differences,
+)  # fmt: skip
+from forgather_mem.comparing.since import curves_of, step_apart
 from forgather_mem.telemetry.report import LeakReport
 
 _OUTSIDE = ("evaluate", "save")
@@ -15,40 +28,8 @@ _OUTSIDE = ("evaluate", "save")
 _NEARLY_ALL = 0.8
 # What freed tensors leave resident is up to so many times as large as a part
 _GOES_ALONG = 4.0
-_ABOUT_BATCHES = ("arguments.per_device_train_batch_size", "batch.", "arguments.max_length", "arguments.max_seq_length")
-# Settings that decide how large a part is, most likely first
-_CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "parameters": ("model.dtype", "model.parameters", "model."),
-    "gradients": ("model.trained_parameters", "model.dtype", "model.parameters", "arguments.fsdp"),
-    "optimizer": ("optimizer", "arguments.optim", "model.trained_parameters", "model.dtype"),
-    "activations": (
-        "model.attn_implementation", "arguments.gradient_checkpointing", "arguments.activation_checkpointing",
-        "model.gradient_checkpointing", *_ABOUT_BATCHES, "model.dtype", "arguments.bf16", "arguments.fp16",
-        "arguments.torch_compile", "arguments.gradient_accumulation_steps", "model.",
-    ),
-    WORKERS: ("arguments.dataloader_",),
-    "evaluate": ("arguments.per_device_eval", "arguments.eval_", "arguments.prediction_", "arguments.batch_eval"),
-    "save": ("arguments.save_", "arguments.load_best"),
-    "other": ("actions.", "arguments.dataloader_"),
-    JOINED: ("model.attn_implementation", *_ABOUT_BATCHES, "model."),
-    "cached": ("actions.clear", "environment.PYTORCH", "arguments.torch_empty_cache_steps"),
-})  # fmt: skip
-# What else may change any part
-_ANY = ("environment.", "threads")
-_OFF = (None, "False", "no", "0", "0.0")
 # From this on a rise is not made of what the rest has lost
 _MOSTLY = 1.5
-# So few that differ may be the cause of whatever differs
-_FEW = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
-    """A setting or a version that differs; None where one side does not have it."""
-
-    name: str
-    before: str | None
-    after: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +41,14 @@ class Grown:
         phase: Where it shows; "" where it is in all of them.
         bytes: Its difference.
         causes: The settings that differ and decide about it, most likely first.
+        since_step: The step from which on the two are apart; None if it is not known, or from the beginning.
     """
 
     part: str
     phase: str
     bytes: float
     causes: Sequence[Changed]
+    since_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +56,9 @@ class Comparison:
     """Two sides, and what is known of the difference.
 
     Attributes:
-        place: The memory that is compared: "host" or "device".
-        differences: Of the peak, the parts and the phases.
+        place: The memory that is compared: "host", "device", or "plan" where both sides have one.
+        planned: Of both plans: the peak, then by phase all tensors and each part; to the byte.
+        differences: Of the measured peak and parts.
         grown: The explanations that are sure; empty where nothing is.
         settings, versions: All that differ.
         new_leaks, gone_leaks: Leaks that only one side has.
@@ -83,6 +67,7 @@ class Comparison:
     before: Side
     after: Side
     place: str
+    planned: Sequence[Difference]
     differences: Sequence[Difference]
     grown: Sequence[Grown]
     settings: Sequence[Changed]
@@ -92,8 +77,8 @@ class Comparison:
 
     @property
     def peak(self) -> Difference:
-        """The difference of the peaks."""
-        return next(one for one in self.differences if one.name == PEAK)
+        """The difference of the peaks: planned ones, if there are, since these are exact."""
+        return self.planned[0] if self.planned else self.differences[0]
 
     @property
     def joined(self) -> Difference | None:
@@ -103,38 +88,36 @@ class Comparison:
     @property
     def growth(self) -> float:
         """By which fraction of the smaller side's peak it has surely grown; negative if it has surely shrunk."""
-        surely = self.peak.low if self.peak.bytes > 0 else self.peak.high
-        parts = sum(one.bytes for one in self.grown if one.part not in (WORKERS, LEAK))
-        sure = surely if self.peak.is_sure else parts
-        return sure / self.peak.before if self.peak.before else 0.0
+        parts = 0.0 if self.planned else sum(one.bytes for one in self.grown if one.part not in (WORKERS, LEAK))
+        peaks = [*self.planned[:1], *self.differences[:1]]
+        return max((_surely(one) if one.is_sure else parts) / (one.before or math.inf) for one in peaks)
 
 
 def comparison_of(before: Side, after: Side) -> Comparison:
     """The comparison of two sides, on the device if both have used one."""
     place = before.place if before.place == after.place else "host"
-    found = differences(before, after, place)
-    settings = changed(_settings(before), _settings(after))
+    planned, found = planned_differences(before, after), differences(before, after, place)
+    settings = changed(*settings_of_sides(before, after))
+    grown = _known_first(list(_grown(before, after, place, found, settings))) if found else []
+    if planned:
+        grown = _beside_plan(planned, found, grown, settings)
+    if grown and found and before.folder is not None and after.folder is not None:
+        olds, news = curves_of(before.folder), curves_of(after.folder)
+        grown = [replace(one, since_step=step_apart(olds, news, one.part, place, one.bytes)) for one in grown]
     old, new = before.leak, after.leak
     is_same = old is not None and new is not None and _signature(old) == _signature(new)
     return Comparison(
         before=before,
         after=after,
-        place=place,
+        place="plan" if planned else place,
+        planned=planned,
         differences=found,
-        grown=_known_first(list(_grown(before, after, place, found, settings))),
+        grown=grown,
         settings=settings,
         versions=changed(before.first.run.versions, after.first.run.versions),
         new_leaks=[] if new is None or is_same else [new],
         gone_leaks=[] if old is None or is_same else [old],
     )
-
-
-def _settings(side: Side) -> dict[str, str]:
-    """Those of a run, and which of our own actions ran in it."""
-    settings = dict(side.first.run.settings)
-    if settings:
-        settings |= {f"actions.{row.what}": "on" for row in side.first.ledger if row.calls}
-    return settings
 
 
 def to_json(comparison: Comparison) -> dict[str, object]:
@@ -146,6 +129,7 @@ def to_json(comparison: Comparison) -> dict[str, object]:
         "place": comparison.place,
         "growth": comparison.growth,
         "explained_by": [asdict(one) for one in comparison.grown],
+        "planned": [asdict(one) for one in comparison.planned],
         "differences": [{**asdict(one), "sure": one.is_sure} for one in comparison.differences],
         "settings": [asdict(one) for one in comparison.settings],
         "versions": [asdict(one) for one in comparison.versions],
@@ -154,18 +138,42 @@ def to_json(comparison: Comparison) -> dict[str, object]:
     }
 
 
-def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[Changed]:
-    """What differs of these; nothing where one side has told nothing at all."""
-    if not before or not after:
-        return []
-    names = [*before, *(name for name in after if name not in before)]
-    sides = [(name, before.get(name), after.get(name)) for name in names]
-    return [
-        Changed(name=name, before=old, after=new)
-        for name, old, new in sides
-        # Batches are seen on the way: who has told none has not been closed
-        if old != new and not (old in _OFF and new in _OFF) and not (None in (old, new) and name.startswith("batch."))
+def _beside_plan(
+    planned: Sequence[Difference], found: Sequence[Difference], measured: Sequence[Grown], settings: Sequence[Changed]
+) -> list[Grown]:
+    """What both plans explain, and of what was measured that which is in no plan."""
+    parts = [
+        Grown(part=one.name, phase=phase, bytes=one.bytes, causes=causes_of(one.name, settings))
+        for one, phase in planned_growth(planned)
     ]
+    by_name = {one.name: one for one in found}
+    beside = [one for one in measured if one.part in (WORKERS, LEAK)]
+    leaked = sum(one.bytes for one in beside if one.part == LEAK)
+    beside += (held := list(_held(by_name, leaked, settings)))
+    peak = by_name.get(PEAK)
+    if peak is not None:
+        rest = peak.bytes - planned[0].bytes - leaked - sum(one.bytes for one in held)
+        # What has been freed may stay resident or not
+        unsure = peak.high - peak.bytes + sum(abs(one.bytes) for one in parts) / 2
+        if abs(rest) > unsure:
+            part = next((one.part for one in measured if one.part in _OUTSIDE), "other")
+            phase = part if part in _OUTSIDE else _since_startup(by_name, rest)
+            beside.append(Grown(part=part, phase=phase, bytes=rest, causes=causes_of(part, settings)))
+    larger = [one for one in beside if abs(one.bytes) > abs(planned[0].bytes)]
+    return [*larger, *parts, *(one for one in beside if one not in larger)]
+
+
+def _held(by_name: Mapping[str, Difference], leaked: float, settings: Sequence[Changed]) -> Iterator[Grown]:
+    """What stays allocated beside model and optimizer, and is no leak: a second model, copies, caches."""
+    one = by_name.get(HELD)
+    if one is not None and abs(one.bytes - leaked) > one.high - one.bytes + abs(leaked) / 4:
+        rest, at_start = one.bytes - leaked, by_name[HELD_AT_START]
+        is_old = at_start.is_sure and at_start.bytes / rest > _NEARLY_ALL
+        yield Grown(part="other", phase="startup" if is_old else "", bytes=rest, causes=causes_of("other", settings))
+
+
+def _surely(one: Difference) -> float:
+    return one.low if one.bytes > 0 else one.high
 
 
 def _grown(
@@ -182,28 +190,29 @@ def _grown(
             if abs(size) < joined.high - joined.bytes:
                 continue
         phase = _since_startup(by_name, size) if part == "other" else _phase_of(part, peak_phase)
-        yield Grown(part=part, phase=phase, bytes=size, causes=_causes(part, settings))
+        yield Grown(part=part, phase=phase, bytes=size, causes=causes_of(part, settings))
     if leaked:
         yield Grown(part=LEAK, phase="", bytes=leaked, causes=())
+    yield from (held := list(_held(by_name, leaked, settings)))
     name = next((name for name in ("other", JOINED) if name in by_name), PEAK)
     other = by_name[name]
+    rest = other.bytes - leaked - sum(one.bytes for one in held)
     is_more = other.is_sure and by_name[PEAK].is_sure and abs(other.bytes) > abs(leaked)
-    if is_more and joined is None:
-        rest = other.bytes - leaked
+    if is_more and joined is None and (not held or abs(rest) > other.high - other.bytes):
         phase = peak_phase if is_outside else _since_startup(by_name, rest)
         part = peak_phase if is_outside else name if name == JOINED and not phase else "other"
         if phase or name != PEAK:  # else nothing is known of what the peak consists of
-            yield Grown(part=part, phase=phase, bytes=rest, causes=_causes(part, settings))
+            yield Grown(part=part, phase=phase, bytes=rest, causes=causes_of(part, settings))
 
 
 def _parts(by_name: Mapping[str, Difference], settings: Sequence[Changed]) -> Iterator[tuple[str, float]]:
     """The parts that surely differ, and by how much, without "other"."""
     joined = _joined(by_name, settings)
     for name, one in by_name.items():
-        if name in (PEAK, STARTUP, JOINED, "other") or not one.is_sure:
+        if name in (PEAK, STARTUP, JOINED, HELD, HELD_AT_START, "other") or not one.is_sure:
             continue
         if name == "activations" and joined is not None:
-            is_known = not by_name["other"].is_sure or any(_decide(name, setting) for setting in settings)
+            is_known = not by_name["other"].is_sure or any(decides(name, setting) for setting in settings)
             yield name if is_known else "other", joined.bytes
         else:
             yield name, one.bytes
@@ -214,17 +223,19 @@ def _joined(by_name: Mapping[str, Difference], settings: Sequence[Changed]) -> D
     freed stays resident, the two can't be told apart once another part differs, nor in equal runs."""
     rest, rise = by_name.get("other"), by_name.get("activations")
     # Less than a MiB is not what activations have lost
-    if rest is None or rise is None or not rise.is_sure or rest.bytes * math.copysign(1, rise.bytes) > -(2**20):
+    if (
+        rest is None
+        or rise is None
+        or rise.counted
+        or not rise.is_sure
+        or rest.bytes * math.copysign(1, rise.bytes) > -(2**20)
+    ):
         return None
     old, new = rise.before + rest.before, rise.after + rest.after
     unsure = max(rise.high - rise.bytes, rest.high - rest.bytes, abs(rise.bytes) / 2)
-    if abs(rise.bytes) > _MOSTLY * abs(rest.bytes) and any(_decide("activations", setting) for setting in settings):
+    if abs(rise.bytes) > _MOSTLY * abs(rest.bytes) and any(decides("activations", setting) for setting in settings):
         unsure = rise.high - rise.bytes  # a setting says the same
     return Difference(JOINED, old, new, new - old - unsure, new - old + unsure)
-
-
-def _decide(part: str, setting: Changed) -> bool:
-    return setting.name.startswith(_CAUSES[part])
 
 
 def _known_first(grown: list[Grown]) -> list[Grown]:
@@ -254,15 +265,6 @@ def _since_startup(by_name: Mapping[str, Difference], wanted: float) -> str:
     """Startup, if most of that is there already before the first step."""
     one = by_name.get(STARTUP)
     return "startup" if one is not None and one.is_sure and one.bytes / wanted > 1 - _NEARLY_ALL / 2 else ""
-
-
-def _causes(part: str, settings: Sequence[Changed]) -> list[Changed]:
-    found: list[Changed] = []
-    for wanted in (*_CAUSES.get(part, ()), *_ANY):
-        found += [one for one in settings if one.name.startswith(wanted) and one not in found]
-    found = found or (list(settings) if len(settings) <= _FEW else [])
-    again = [one for one in found if one.name.endswith("_checkpointing")][1:]  # one switch has up to three names
-    return [one for one in found if one not in again]
 
 
 def _signature(leak: LeakReport) -> tuple[str | None, ...]:

@@ -14,6 +14,7 @@ from typing import Any
 from forgather_mem.engine.summary import RunFacts
 from forgather_mem.system.allocator import current_allocator, gauge, used_allocators
 from forgather_mem.system.memory_limit import limit_facts
+from forgather_mem.system.native_heap import allocated_natively_bytes
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.system.rank_store import count, share_text
 from forgather_mem.telemetry.run_session import rank_and_size
@@ -42,8 +43,10 @@ def facts_of(args: Any) -> RunFacts:
 
 def sizes_now() -> dict[str, float]:
     """Memory of this process before the first step, under sample names; 50 us."""
-    memory = own_memory()
+    memory, allocated = own_memory(), allocated_natively_bytes()
     sizes: dict[str, float] = {"host/rss_bytes": memory.resident_bytes, "host/anon_bytes": memory.anonymous_bytes}
+    if allocated is not None:
+        sizes["host/allocated_bytes"] = allocated
     with contextlib.suppress(RuntimeError):  # a device that has failed
         for number, allocator in enumerate(used_allocators()):
             stats, family = allocator.stats(), f"device{allocator.index}" if number else "device"
@@ -59,6 +62,7 @@ def finish_facts(facts: RunFacts, end: str, exit_code: int | None, wall_s: float
     facts.end = end
     facts.exit_code = exit_code
     facts.wall_s = wall_s
+    facts.allocated_end_bytes = allocated_natively_bytes() or 0
     for allocator in used_allocators() if device is not None else ():
         used = allocator.device()
         facts.devices[allocator.index] = used.name, used.total_bytes

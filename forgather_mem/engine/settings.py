@@ -12,7 +12,8 @@ from typing import Protocol
 
 # Trainer's arguments; advice after an out-of-memory error reads the same.
 ARGUMENTS = (
-    "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "auto_find_batch_size",
+    "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps",
+    "accumulate_grad_batches", "auto_find_batch_size",
     "gradient_checkpointing", "activation_checkpointing", "optim", "bf16", "fp16", "tf32", "torch_compile",
     "torch_compile_mode", "fsdp", "max_length", "max_seq_length", "group_by_length", "max_grad_norm",
     "label_smoothing_factor",

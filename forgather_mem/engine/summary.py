@@ -29,6 +29,7 @@ REPORTED = frozenset(
         "tensors/parameters_bytes",
         "tensors/gradients_bytes",
         "tensors/optimizer_bytes",
+        "tensors/activations_bytes",
         "workers/pss_bytes",
     }
 )
@@ -66,13 +67,13 @@ class RunFacts:
 
     Attributes:
         host_name: The machine's, where several processes train.
+        allocated_end_bytes: What the C library's allocator has given out and not got back when it ended; 0 if unknown.
         end: How it ended; None while unknown.
         devices: Name and size in bytes of the devices in use, by index; an empty name if it is not known.
         error: Type and first line of the exception that ended it, where several processes train.
         micro_batches: Number of micro-batches per step, whose gradients are summed.
-        planned: What a plan said of this training: the bytes of each part at its own peak, by name.
+        plan: What a plan said of this training, as plain values; None without one.
         settings: Those that decide what memory it takes, as texts, by names such as "arguments.optim".
-        planned_peak: The most bytes at once that it said, and the phase; None without a plan.
         counts_passes: Whether its steps are backward passes, because no optimizer was heard.
         is_observed: Whether its loop knows nothing of us: its first step is heard from the optimizer on.
     """
@@ -90,6 +91,7 @@ class RunFacts:
     exit_code: int | None = None
     host_limit_bytes: int = 0
     host_limit_kind: str = "host"
+    allocated_end_bytes: int = 0
     devices: dict[int, tuple[str, int]] = field(default_factory=dict)
     folder: str | None = None
     event_folder: str | None = None
@@ -97,8 +99,7 @@ class RunFacts:
     is_observed: bool = False
     counts_passes: bool = False
     settings: dict[str, str] = field(default_factory=dict)
-    planned: dict[str, int] = field(default_factory=dict)
-    planned_peak: tuple[int, str] | None = None
+    plan: Mapping[str, object] | None = None
 
     def failed_by(self, error: BaseException) -> None:
         """Keep the error's type and first line if several processes train: who launched them prints those of all."""

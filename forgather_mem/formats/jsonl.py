@@ -111,6 +111,25 @@ class LogReader:
                         break
 
 
+def some_samples(path: str | Path, most: int) -> Iterator[Sample]:
+    """About so many samples of a file, evenly spaced, and its last ones; all of a short file.
+
+    Raises:
+        OSError: if the file can't be read.
+    """
+    with open_regular(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        while line := file.readline(_MAX_LINE_BYTES):
+            record = _parse(line)
+            if isinstance(record, Sample):
+                yield record
+            left_out = size // most - len(line)
+            if left_out > len(line) and file.tell() + left_out < size:
+                file.seek(left_out, os.SEEK_CUR)
+                file.readline(_MAX_LINE_BYTES)  # the rest of a line
+
+
 def last_record(path: str | Path) -> Header | Sample | Finding | None:
     """The record in a file's last line, without reading the lines before; None if it is not a record.
 
@@ -176,6 +195,7 @@ def _plain(value: object) -> object:
     return number if math.isfinite(number) else None
 
 
+_DECODE = json.JSONDecoder().raw_decode
 _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain).encode
 
 
@@ -194,7 +214,10 @@ def _is_infinite(value: object) -> bool:
 def _parse(line: bytes) -> Header | Sample | Finding | None:
     """The record of a line; None for anything else, whoever has written it."""
     try:
-        record = json.loads(line)
+        text = line.decode().strip()
+        record, end = _DECODE(text)
+        if end != len(text):
+            return None
         kind = record["type"]
         if kind == "sample":
             return _sample(record)
@@ -208,7 +231,10 @@ def _parse(line: bytes) -> Header | Sample | Finding | None:
 def _sample(record: Mapping[str, Any]) -> Sample | None:
     event, step, epoch, time_s = record["event"], record["step"], record["epoch"], record["time_s"]
     device = record.get("device")
-    values = {name: float(value) for name, value in record["values"].items() if value is not None}
+    given = record["values"]
+    if None in given.values():
+        given = {name: value for name, value in given.items() if value is not None}
+    values = dict(zip(given, map(float, given.values()), strict=True))
     good = (
         isinstance(event, str)
         and is_number(step)
@@ -216,7 +242,7 @@ def _sample(record: Mapping[str, Any]) -> Sample | None:
         and is_number(time_s)
         and (device is None or (isinstance(device, int) and is_number(device)))
         and len(values) <= _MAX_NAMES
-        and all(map(math.isfinite, values.values()))
+        and (math.isfinite(sum(values.values())) or all(map(math.isfinite, values.values())))
     )
     if not good:
         return None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import cast
 
+from forgather_mem.engine.settings import settings_of_training
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.card import CardUse, use_of_card
 from forgather_mem.planning.changes import ATTENTION
@@ -29,8 +30,8 @@ def answer_to(request: Mapping[str, object], trainer: Trainer) -> Answer:
         trainer: The script's.
 
     Returns:
-        "plans" as dictionaries, "card" where one was asked for, and "text" for people; or "problem":
-        why there are none.
+        "plans" as dictionaries, "settings" as in a report, "card" where one was asked for, and "text" for people;
+        or "problem": why there are none.
     """
     sizes = cast(Sequence[Sequence[int | None]], request["sizes"])
     card_bytes = cast(int | None, request["card_bytes"])
@@ -40,7 +41,8 @@ def answer_to(request: Mapping[str, object], trainer: Trainer) -> Answer:
     try:
         plans = [planned(rows=rows, length=length) for rows, length in sizes]
         texts = [one.text() for one in plans]
-        answer: Answer = {"plans": [one.to_dict() for one in plans]}
+        settings = settings_of_training(trainer.args, trainer.model, trainer.optimizer)
+        answer: Answer = {"plans": [one.to_dict() for one in plans], "settings": settings}
         if card_bytes is not None:
             cards = [card_plan(one, planned, _ways(trainer), _longest(trainer), card_bytes) for one in plans]
             answer["card"] = [asdict(card) for card in cards]

@@ -82,7 +82,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, object]:
         """The same as plain values, for JSON."""
-        return asdict(self)
+        return {**asdict(self), "phases": [asdict(row) for row in self.phases], "notes": list(self.notes)}
 
     def __str__(self) -> str:
         return self.text()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
+from forgather_mem.system.native_heap import allocated_natively_bytes
 from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
 from forgather_mem.system.process_start import process_age_s
 from forgather_mem.system.startup import STARTUP
@@ -19,6 +20,7 @@ from forgather_mem.units import format_duration, format_share
 _ALWAYS = 16
 # And after them a step's phases at least this often, so that no number is from the beginning of a long run.
 _LONGEST_WAIT_S = 10.0
+_LEFT = "tensors/activations_bytes"
 
 
 class PhaseProbe:
@@ -31,6 +33,8 @@ class PhaseProbe:
 
     The startup of the process's first training is all that was before its first step, from the start of the process on;
     `step/startup_s` is how long that took.
+
+    On the host, what a forward pass leaves allocated is counted in the first 16 steps: `tensors/activations_bytes`.
 
     A mark that is not reset shows a phase's peak only if it rises in that phase; otherwise the phase is absent. If
     steps are so short that measuring exceeds its budget, the phases of some steps are skipped, but not for longer than
@@ -102,6 +106,8 @@ class PhaseProbe:
             device = device_peaks() if self.device else None
             if device is not None:
                 entry.device = device.open(reset=self.reset_peaks)
+            elif phase == "forward" and self._num_steps < _ALWAYS:
+                entry.allocated_bytes = allocated_natively_bytes()
         except BaseException:
             entry.close()
             raise
@@ -114,6 +120,9 @@ class PhaseProbe:
         began_s = time.thread_time()
         while True:
             entry = self._open.pop()
+            if entry.allocated_bytes is not None:
+                left = (allocated_natively_bytes() or 0) - entry.allocated_bytes
+                self._peaks[_LEFT] = max(left, self._peaks.get(_LEFT, 0))
             try:
                 self._keep(f"phase/host/{entry.name}_peak_bytes", entry.host)
                 self._keep(f"phase/device/{entry.name}_peak_bytes", entry.device)
@@ -182,11 +191,12 @@ class PhaseProbe:
 
 @dataclass(slots=True)
 class _Phase:
-    """An open phase with its measuring windows."""
+    """An open phase with its measuring windows, and what was allocated on the host when it began."""
 
     name: str
     host: PeakWindow | None = None
     device: PeakWindow | None = None
+    allocated_bytes: int | None = None
 
     def close(self) -> None:
         try:

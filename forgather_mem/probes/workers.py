@@ -51,25 +51,36 @@ class WorkerProbe:
         every_s: Seconds between readings; less often if they would take over 0.1 % of the time (a worker costs about
             0.2 ms, plus 10 ms per GiB).
         budget_frac: That budget, as a fraction.
+        zeros: Also tell the numbers of a run that has had no child.
         proc_root: Location of the kernel's files; for tests.
 
     Raises:
         ValueError: for a period or budget that is not positive.
     """
 
-    def __init__(self, every_s: float = 5.0, *, budget_frac: float = BUDGET_FRAC, proc_root: str = "/proc") -> None:
+    def __init__(
+        self,
+        every_s: float = 5.0,
+        *,
+        budget_frac: float = BUDGET_FRAC,
+        zeros: bool = True,
+        proc_root: str = "/proc",
+    ) -> None:
         if not every_s > 0:
             raise ValueError(f"WorkerProbe(every_s={every_s}): give seconds above 0")
         if not 0 < budget_frac <= 1:
             raise ValueError(f"WorkerProbe(budget_frac={budget_frac}): give a share above 0 and at most 1")
         self.every_s = every_s
         self.budget_frac = budget_frac
+        self.zeros = zeros
         self.proc_root = proc_root
-        self.reading: Hashable = (type(self), every_s, budget_frac, proc_root)
+        self.reading: Hashable = (type(self), every_s, budget_frac, zeros, proc_root)
         self._pace: TimeBudget | None = None
         self._children = Children(proc_root)
+        self._had_any = False
 
     def begin(self, run: RunInfo) -> None:
+        self._had_any = False
         self._pace = TimeBudget(self.every_s, budget_frac=self.budget_frac)
         self._children = Children(self.proc_root)
 
@@ -86,6 +97,9 @@ class WorkerProbe:
 
     def _values(self) -> dict[str, float]:
         children = self._children.read()
+        self._had_any |= bool(children)
+        if not (self._had_any or self.zeros):
+            return {}
         workers = [child for child in children if child.is_worker]
         others = [child for child in children if not child.is_worker]
         return {

@@ -18,6 +18,7 @@ from forgather_mem.formats.ring import files_by_rank
 from forgather_mem.formats.stalls import may_stall
 from forgather_mem.reporting.hints import hints_of
 from forgather_mem.reporting.peaks import device_families, highest_of, report_peaks, span_of
+from forgather_mem.reporting.planned import planned_of
 from forgather_mem.reporting.table import place_of_parts
 from forgather_mem.reporting.text import report_text
 from forgather_mem.telemetry import run_session
@@ -192,6 +193,9 @@ def _host(summary: RunSummary) -> HostMemory:
         limit_bytes=summary.facts.host_limit_bytes,
         limit_kind=summary.facts.host_limit_kind,
         workers_peak_bytes=int(summary.highest("workers/pss_bytes") or 0),
+        allocated_start_bytes=int(summary.started_with.get("host/allocated_bytes", 0)),
+        allocated_end_bytes=summary.facts.allocated_end_bytes,
+        activations_bytes=int(summary.highest("tensors/activations_bytes") or 0),
     )
 
 
@@ -216,17 +220,20 @@ def _one_device(summary: RunSummary, family: str, index: int) -> DeviceMemory:
 
 
 def _planned(summary: RunSummary) -> Planned | None:
-    if summary.facts.planned_peak is None:
+    plan = None if summary.facts.plan is None else planned_of(summary.facts.plan)
+    if plan is None:
         return None
-    planned_bytes, phase = summary.facts.planned_peak
-    measured = {name: summary.highest(f"tensors/{name}_bytes") for name in _PARTS}
     parts = [
-        PlannedPart(name=name, planned_bytes=summary.facts.planned.get(name, 0), measured_bytes=int(size))
-        for name, size in measured.items()
-        if size is not None
+        PlannedPart(
+            name=name,
+            planned_bytes=max((row.parts.get(name, 0) for row in plan.phases), default=0),
+            measured_bytes=int(size),
+        )
+        for name in _PARTS
+        if (size := summary.highest(f"tensors/{name}_bytes")) is not None
     ]
     on_device = int(highest_of(summary, "device", but="startup").highest)
-    return Planned(planned_bytes=planned_bytes, measured_bytes=on_device or None, phase=phase, parts=tuple(parts))
+    return replace(plan, measured_bytes=on_device or None, parts=tuple(parts))
 
 
 def _breakdown(summary: RunSummary) -> Breakdown:

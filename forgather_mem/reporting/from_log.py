@@ -108,6 +108,8 @@ class _LogReplay:
         self._ring: Ring | None = None
         self._last_s, self._last_step, self._spacing = 0.0, -1, 0
         self._limit_bytes = 0
+        self._names: set[str] = set()  # met so far
+        self._reserved: list[str] = []  # of these, the shares of devices
         self._devices: dict[int, tuple[str, int]] = {}
 
     def take(self, record: Header | Sample | Finding) -> None:
@@ -149,7 +151,9 @@ class _LogReplay:
 
     def _take_sample(self, sample: Sample) -> None:
         values = sample.values
-        if not all(map(_is_known, values)) or sum(map(abs, values.values())) > MOST:
+        if not values.keys() <= self._names:
+            self._meet(values)
+        if not (values.keys() <= _KNOWN or all(map(_is_known, values))) or sum(map(abs, values.values())) > MOST:
             # A user's own, of which a report tells nothing; and what no machine has
             values = {name: value for name, value in values.items() if _is_known(name) and abs(value) <= MOST}
             sample = sample._replace(values=values)
@@ -168,11 +172,18 @@ class _LogReplay:
         used_frac, available = values.get("host/limit_used_frac"), values.get("host/available_bytes")
         if used_frac is not None and available is not None and used_frac < 1:
             self._limit_bytes = round(available / (1 - used_frac))
-        for name, frac in values.items():
-            if frac and name.endswith("/reserved_frac") and name_on_current(name) == "device/reserved_frac":
+        for name in self._reserved:
+            frac = values.get(name)
+            if frac:
                 other, family = other_device(name), name.partition("/")[0]
                 index = (sample.device or 0) if other is None else other[0]
                 self._devices[index] = "", round(values.get(f"{family}/reserved_bytes", 0.0) / frac)
+
+    def _meet(self, values: Mapping[str, float]) -> None:
+        """Find among names that are new those of a device's share."""
+        self._names |= values.keys()
+        shares = (name for name in self._names if name.endswith("/reserved_frac"))
+        self._reserved = [name for name in shares if name_on_current(name) == "device/reserved_frac"]
 
     def _book(self, sample: Sample) -> None:
         for what, (time_name, _) in BOOKED.items():

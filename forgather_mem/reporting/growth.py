@@ -36,8 +36,11 @@ class Growth:
             return
         if self.since_step is None:
             self.since_step = sample.step
-        for who, names in _NAMES.items():
-            value = next((sample.values[name] for name in names if name in sample.values), None)
+        values = sample.values
+        for who, (first, second) in _NAMES.items():
+            value = values.get(first)
+            if value is None:
+                value = values.get(second)
             if value is not None:
                 self._series[who].add(sample.step, value)
 

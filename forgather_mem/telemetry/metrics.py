@@ -268,6 +268,12 @@ METRICS: tuple[Metric, ...] = (
     _gib("tensors/optimizer_bytes", "tensors/optimizer_gib", "Tensors in the optimizer's state.", cadence="slow"),
     _gib("tensors/buffers_bytes", "tensors/buffers_gib", "The model's buffers.", cadence="slow"),
     _gib(
+        "tensors/activations_bytes",
+        "tensors/activations_gib",
+        "What a forward pass on the host has left allocated for the backward pass, counted by the C library's "
+        "allocator; the most of a step. In the first 16 steps.",
+    ),
+    _gib(
         "workers/own_bytes",
         "workers/own_gib",
         "Private memory of data workers that they allocated themselves.",

@@ -61,6 +61,10 @@ class HostMemory(ReportPart):
     limit_bytes: int = 0
     limit_kind: str = "host"  # or "cgroup"
     workers_peak_bytes: int = field(default=0, metadata=RARE)  # of data workers, pages that they share counted once
+    # By the C library, for tensors above all, and not freed, when the training began and when it ended: 0 if unknown
+    allocated_start_bytes: int = field(default=0, metadata=RARE)
+    allocated_end_bytes: int = field(default=0, metadata=RARE)
+    activations_bytes: int = field(default=0, metadata=RARE)  # what a forward pass of the first steps left allocated
     rank: Rank | None = field(default=None, metadata=RARE)  # here and below: whose numbers a merged report has
 
 
@@ -371,6 +375,15 @@ class PlannedPart(ReportPart):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPhase(ReportPart):
+    """The planned peak of a phase, in the one of both planned steps in which it is higher."""
+
+    phase: str
+    bytes: int
+    parts: Mapping[str, int]  # what it consists of: "activations", "optimizer", "temporaries", ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Planned(ReportPart):
     """What a plan said before the training began, and what was measured."""
 
@@ -378,6 +391,7 @@ class Planned(ReportPart):
     measured_bytes: int | None = None  # of a device's tensors; on the host nothing measures them
     phase: str = ""  # of the planned peak
     parts: tuple[PlannedPart, ...] = ()
+    phases: tuple[PlannedPhase, ...] = field(default=(), metadata=RARE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from forgather_mem.callbacks import (
     TBLogger,
     TBMemoryLogger,
 )
+from forgather_mem.reporting.run_dir import run_report
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
@@ -119,6 +120,12 @@ def test_the_order_of_events(tmp_path: Path, accumulation: int, validate: bool) 
         ("epoch_end", last),
         ("train_end", last),
     ]
+
+
+def test_accumulation_is_among_the_settings(tmp_path: Path) -> None:
+    callback = MemoryCallback()
+    fit(tmp_path, [callback], accumulate_grad_batches=2)
+    assert run_report(tmp_path).run.settings["arguments.accumulate_grad_batches"] == "2"
 
 
 def test_the_loggers_get_losses_rates_and_metrics(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from forgather_mem.reporting.build import write_report
-from tests.comparing.runs import run
+from tests.comparing.runs import plan, run
 
 OLD, NEW = {"arguments.optim": "sgd"}, {"arguments.optim": "adamw_torch"}
 
@@ -94,6 +94,22 @@ def test_a_mistake_is_explained(folder: Path, arguments: list[str], code: int, m
     assert (done.returncode, done.stdout) == (code, "")
     assert message in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+def test_plans_are_compared_with_each_other_and_with_runs(folder: Path) -> None:
+    sizes = {"backward": {"activations": 80.0, "optimizer": 28.0}, "optimizer": {"optimizer": 28.0}}
+    larger = {**sizes, "backward": {"activations": 90.0, "optimizer": 28.0}}
+    (folder / "a.json").write_text(json.dumps({"plans": [plan(sizes)], "settings": OLD}))
+    (folder / "b.json").write_text(json.dumps({"plans": [plan(larger)], "settings": NEW}))
+    write_report(run(500, settings=NEW, planned=larger), folder / "planned")
+    for after in ("b.json", "planned"):
+        done = compare(folder, "a.json", after)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(f"{after} takes 10.0 MiB more at the planned peak, nearly all of it activations")
+        assert "arguments.optim" in done.stdout
+    assert compare(folder, "a.json", "b.json", "--fail-on", "growth:2%").returncode == 3
+    (folder / "c.json").write_text(json.dumps({"plans": [{"phases": [{"phase": 3}]}]}))
+    assert "is no report of a run" in compare(folder, "a.json", "c.json").stderr
 
 
 def test_a_run_without_settings_is_compared_and_it_says_so(folder: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from forgather_mem.comparing.side import Side
+from forgather_mem.reporting.planned import planned_of
 from forgather_mem.telemetry.report import (
     Breakdown,
     DeviceMemory,
@@ -26,24 +28,53 @@ def run(
     steps: int = 100,
     leak: LeakReport | None = None,
     workers: float = 0,
+    held: float = 0,
+    held_at_start: float = 0,
+    planned: Mapping[str, Mapping[str, float]] | None = None,
     phases: Mapping[str, float] | None = None,
     versions: Mapping[str, str] | None = None,
     **parts: float,
 ) -> RunReport:
-    """A run whose parts are those of a small model where nothing else is said; what they leave of the peak is other."""
+    """A run whose parts are those of a small model where nothing else is said; what they leave of the peak is other.
+
+    Activations are counted where something is said of what it held beside the model. A plan is given by phase and part.
+    """
     sizes = {"parameters": 12, "gradients": 12, "optimizer": 24, "activations_peak": 76, **parts}
     whole = {name: int(size * MIB) for name, size in sizes.items()}
     whole.setdefault("other", max(0, int(peak * MIB) - sum(whole.values())))
+    started, ended = sizes["parameters"] + held_at_start, sizes["parameters"] + sizes["optimizer"] + held
     passes = {"startup": 350, "forward": peak - 5, "backward": peak, "optimizer": peak - 10, **(phases or {})}
     passes = dict(sorted(passes.items(), key=lambda told: -told[1]))
     return RunReport(
         steps=steps,
-        run=Training(settings=settings or {"model.dtype": "float32"}, versions=versions or {"torch": "2.13.0"}),
-        host=HostMemory(rss_peak_bytes=int(peak * MIB), workers_peak_bytes=int(workers * MIB)),
+        run=Training(
+            settings=settings or {"model.dtype": "float32"}, versions=versions or {"torch": "2.13.0"}, end="finished"
+        ),
+        host=HostMemory(
+            rss_peak_bytes=int(peak * MIB),
+            workers_peak_bytes=int(workers * MIB),
+            allocated_start_bytes=int(started * MIB) if held else 0,
+            allocated_end_bytes=int(ended * MIB) if held else 0,
+            activations_bytes=whole["activations_peak"] if held else 0,
+        ),
         breakdown=Breakdown(**whole),
         peaks=tuple(Peak(where="host", bytes=int(size * MIB), step=3, phase=name) for name, size in passes.items()),
+        planned=None if planned is None else planned_of(plan(planned)),
         leak=leak or LeakReport(verdict="no leak", judged=True),
     )
+
+
+def plan(sizes: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """A plan with these parts in each phase, as `plan --json` writes it."""
+    phases = [
+        {
+            "step": 2, "phase": phase, "bytes": int(sum(parts.values()) * MIB),
+            "parts": {name: int(size * MIB) for name, size in parts.items()},
+        }
+        for phase, parts in sizes.items()
+    ]  # fmt: skip
+    highest = max(phases, key=lambda row: int(row["bytes"]))  # type: ignore[call-overload]
+    return {"peak_bytes": highest["bytes"], "phase": highest["phase"], "phases": phases, "rows": 8, "length": 128}
 
 
 def on_device(allocated: float) -> RunReport:

@@ -32,6 +32,14 @@ def test_what_is_counted_may_grow_by_a_hundredth_and_resident_memory_by_a_tenth(
     assert grown(on_device(1000), on_device(1200))[0].startswith("the peak of gpu0: 1,000.0 MiB in the baseline")
 
 
+def test_without_a_plan_activations_and_what_is_held_are_counted_too() -> None:
+    assert grown(run(held=100), run(held=100.9)) == [], "less than a MiB is nothing"
+    assert grown(run(held=100), run(held=114)) == ["held: 100.0 MiB in the baseline, 114.0 MiB now, 14.0% more"]
+    assert grown(run(held=100), run(held=100, activations_peak=79)) == [
+        "activations: 76.0 MiB in the baseline, 79.0 MiB now, 3.9% more"
+    ]
+
+
 def test_settings_that_differ_are_named_where_something_has_grown() -> None:
     old, new = {"model.attn_implementation": "sdpa"}, {"model.attn_implementation": "eager", "threads": "4"}
     assert grown(planned(100, settings=old), planned(120, settings=new))[1:] == [

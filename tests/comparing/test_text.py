@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from forgather_mem.comparing.text import comparison_markdown, comparison_text
+from forgather_mem.comparing.text import comparison_markdown, comparison_text, sentences
 from forgather_mem.comparing.verdict import comparison_of
 from forgather_mem.telemetry.report import Breakdown, RunReport
 from tests.comparing.runs import leaking, run, side
@@ -41,7 +41,7 @@ def test_several_parts_are_named_with_their_sizes_and_leaks_with_holder_and_line
     text = comparison_text(comparison_of(side("a", run()), side("b", run(720, leak=leaking(), optimizer=64, steps=90))))
     words = " ".join(text.split())
     assert "b takes 220.0 MiB more at the peak (host): a leak +160.0 MiB, the optimizer's state +40.0 MiB" in words
-    assert "new leak: 2.0 MiB a step, Trainer.losses, train.py:41" in words
+    assert "new leak: 2.0 MiB a step from step 10 on, Trainer.losses, train.py:41" in words
     assert "steps: 100 and 90; what grows over steps differs for that alone" in words
 
 
@@ -130,3 +130,8 @@ def test_what_only_the_startup_tells_surely_is_told() -> None:
 
 def test_a_folder_against_itself_takes_as_much() -> None:
     assert words(run(), run()).startswith("No difference can be told: b takes as much at the peak (host), and")
+
+
+def test_a_run_that_has_read_nothing_is_not_taken_for_one_that_takes_nothing() -> None:
+    first, *_ = sentences(comparison_of(side("a", run(0, parameters=0)), side("b", run())))
+    assert first == "a has no reading of memory (host), so there is nothing to compare."

@@ -100,31 +100,6 @@ def test_a_rise_that_a_setting_explains_is_told_although_the_rest_has_lost_some(
     assert told({"model.dtype": "float32", "threads": "2"}) == []
 
 
-def test_what_is_off_in_both_does_not_differ() -> None:
-    before = {"model.dtype": "float32", "optimizer.amsgrad": "False", "arguments.dataloader_num_workers": "0"}
-    after = {"model.dtype": "float32", "optimizer.momentum": "0", "arguments.dataloader_num_workers": "2"}
-    assert [one.name for one in compared(run(settings=before), run(settings=after)).settings] == [
-        "arguments.dataloader_num_workers"
-    ]
-
-
-def test_checkpointing_is_named_once() -> None:
-    names = ("arguments.gradient_checkpointing", "arguments.activation_checkpointing", "model.gradient_checkpointing")
-    found = compared(
-        run(settings=dict.fromkeys(names[:2], "False")),
-        run(420, activations_peak=10, settings=dict.fromkeys(names, "True")),
-    )
-    assert [one.name for one in found.grown[0].causes] == [names[0]]
-    only = compared(run(), run(420, activations_peak=10, settings={"model.dtype": "float32", names[2]: "True"}))
-    assert [one.name for one in only.grown[0].causes] == [names[2]]
-
-
-def test_a_batch_that_only_one_run_has_told_does_not_differ() -> None:
-    before = {"batch.rows": "8", "arguments.per_device_train_batch_size": "8"}
-    found = compared(run(settings=before), run(settings={"arguments.per_device_train_batch_size": "16"}))
-    assert [one.name for one in found.settings] == ["arguments.per_device_train_batch_size"]
-
-
 def test_a_leak_is_new_gone_or_the_same() -> None:
     def told(before: RunReport, after: RunReport) -> tuple[int, int]:
         found = compared(before, after)
@@ -155,3 +130,27 @@ def test_as_json_it_has_all_differences() -> None:
     assert told["differences"][0]["name"] == "peak"
     assert told["differences"][0]["sure"] is True
     assert told["versions"] == [{"name": "torch", "before": "2.13.0", "after": "2.14.0"}]
+
+
+def test_counted_activations_are_told_to_a_hundredth_and_nothing_is_joined_to_them() -> None:
+    found = compared(run(held=100), run(490, held=100, activations_peak=78))
+    assert [(one.part, one.bytes) for one in found.grown] == [("activations", 2 * MIB)]
+    assert compared(run(held=100), run(490, held=100, activations_peak=76.5)).grown == []
+    assert found.joined is None
+
+
+def test_a_copy_that_is_kept_is_found_although_resident_memory_can_not_tell() -> None:
+    def told(**changes: Any) -> list[tuple[str, str, int]]:
+        found = compared(run(held=100), run(503, **changes)).grown
+        return [(one.part, one.phase, round(one.bytes / MIB)) for one in found]
+
+    assert told(held=114) == [("other", "", 14)]
+    assert told(held=114, held_at_start=14) == [("other", "startup", 14)]
+    assert told(held=100.9) == []
+    assert told(held=280, leak=leaking()) == [("leak", "", 180)], "it is the same memory"
+
+
+def test_what_is_held_is_not_compared_where_only_one_run_was_long_enough_to_read_its_model() -> None:
+    short = run(held=112, parameters=0, gradients=0, optimizer=0, steps=6)
+    assert [one.name for one in compared(short, run(held=100)).differences if one.name == "held"] == []
+    assert compared(short, run(held=100)).grown == []

@@ -23,6 +23,7 @@ def test_each_size_has_its_plan(tmp_path: Path) -> None:
     own = forgather_mem.plan(trainer)
     assert answer["plans"][0]["peak_bytes"] == own.peak_bytes
     assert answer["text"].startswith(own.text())
+    assert answer["settings"]["arguments.per_device_train_batch_size"] == "4"
 
 
 def test_what_can_not_be_planned_is_told(tmp_path: Path) -> None:

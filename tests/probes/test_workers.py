@@ -205,6 +205,12 @@ def test_what_a_worker_starts_belongs_to_the_workers(probe: WorkerProbe, read: R
     assert (values["workers/count"], values["host/other_children"]) == (2, others)
 
 
+def test_without_children_nothing_is_told_where_zeros_are_not_wanted(tmp_path: Path, read: Read) -> None:
+    (tmp_path / "self" / "task").mkdir(parents=True)
+    probe = WorkerProbe(every_s=1e-6, zeros=False, proc_root=str(tmp_path))
+    assert [read(probe) for _ in range(3)] == [{}] * 3
+
+
 def test_without_children_the_sums_are_zero(tmp_path: Path, read: Read) -> None:
     values = reading(read, WorkerProbe(every_s=1e-6, proc_root=str(tmp_path)))
     assert values == {

@@ -87,8 +87,9 @@ def test_without_its_closing_line_the_log_still_gives_the_sizes(
     for part in ("parameters", "gradients", "optimizer", "cached"):
         assert read["breakdown"][part] == report["breakdown"][part], part
     assert read["breakdown"]["activations_peak"] <= report["breakdown"]["activations_peak"]
-    told = {name: size for name, size in report["host"].items() if name != "rss_start_bytes"}
+    told = {name: size for name, size in report["host"].items() if not name.endswith(("_start_bytes", "_end_bytes"))}
     assert told.items() <= read["host"].items()  # the log begins with the first step
+    assert read["host"]["rss_end_bytes"] == report["host"]["rss_end_bytes"]
     assert read["run"]["script"] == report["run"]["script"]
     assert read["overhead"]["seconds"] == pytest.approx(report["overhead"]["seconds"], rel=0.5)
 

@@ -312,7 +312,7 @@ def _keep_plan(run: Run, trainer: Any) -> None:
     known = sys.modules.get("forgather_mem.planning.result")
     plan = known.PLANS.get(trainer) if known is not None else None
     if plan is not None:
-        run.facts.planned, run.facts.planned_peak = plan.highest_parts(), (plan.peak_bytes, plan.phase)
+        run.facts.plan = plan.to_dict()
 
 
 def _callbacks_of(trainer: object) -> list[Any]:
