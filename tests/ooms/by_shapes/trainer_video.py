@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
-MEMORY = 220
+MEMORY = 180
 BATCH = 2
 ACCUM = 1
 MOST_FRAMES = 10_000
