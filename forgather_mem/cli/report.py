@@ -29,7 +29,7 @@ def report(
         "Default: the current folder.",
     ),
     as_json: bool = typer.Option(False, "--json", help="All numbers, as JSON (schema 1)."),
-    html: Path | None = typer.Option(None, "--html", metavar="FILE", help="Write a page with curves to this file."),
+    html: Path | None = typer.Option(None, "--html", metavar="FILE", help="Write a page with plots to this file."),
 ) -> None:
     """Show the report of a run: where memory peaked, what grew, what was collected and cleared."""
     from forgather_mem.reporting.run_dir import find_run, run_report
@@ -53,10 +53,10 @@ def report(
 
 
 def _write_page(found: RunReport, place: Path, file: Path) -> None:
-    from forgather_mem.reporting.from_events import read_curves
-    from forgather_mem.reporting.html import CURVES, report_html
+    from forgather_mem.page.data import run_data
+    from forgather_mem.page.html import page_html
 
-    page = report_html(found, read_curves(place, CURVES, found.run.rank))
+    page = page_html([run_data(found, place)])
     try:
         write_chosen_file(file, page.encode())
     except OSError as error:
