@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forgather_mem.formats.jsonl import log_files
-from forgather_mem.page.readings import Column, Readings, read_readings
+from forgather_mem.page.readings import BETWEEN, Column, Readings, read_readings
 from forgather_mem.page.stacks import OOM, Stack, stacks
 from forgather_mem.page.tables import headline, tables
 from forgather_mem.page.thinning import kept_rows, packed
@@ -69,8 +69,8 @@ def page_data(report: RunReport, readings: Readings, others: dict[int, Readings]
     """
     rank = shown_rank(report)
     if report.oom is not None and readings.steps and readings.events[-1] != OOM:
-        for _ in range(2):  # a block as wide as the page makes it
-            readings.add(OOM, max(report.oom.step, readings.steps[-1]), readings.times_s[-1], ())
+        for event in (BETWEEN, OOM, OOM):  # a block, as wide as the page makes it
+            readings.add_row(event, max(report.oom.step, readings.steps[-1]), readings.times_s[-1])
     found = list(stacks(report, readings, rank))
     pauses = list(_pauses(readings))
     band = _band(readings, others or {}, rank, "host" if not report.device else "device")

@@ -28,11 +28,12 @@ def page_html(runs: Sequence[Json]) -> str:
         f'<meta name="color-scheme" content="light dark"><link rel="icon" href="{_ICON}">\n'
         f"<title>where the memory went</title><style>{style}</style></head>\n"
         '<body><main id="page"><noscript>This page needs JavaScript.</noscript></main>\n'
-        f'<script type="application/json" id="runs">{as_json(runs)}</script>\n<script>{script}</script></body></html>\n'
+        f'<script type="application/json" id="runs">{script_json(runs)}</script>\n'
+        f"<script>{script}</script></body></html>\n"
     )
 
 
-def as_json(data: object) -> str:
+def script_json(data: object) -> str:
     """JSON that can't end the element that it stands in, without characters that turn text around."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

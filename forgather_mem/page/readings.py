@@ -20,6 +20,7 @@ from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report_schema import MOST, checked, is_number
 
 Column = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 BETWEEN = "between"  # the event of a row without readings of its own
 MAX_DEVICES = 8  # of a process, on the page
@@ -79,15 +80,16 @@ class Readings:
         An evaluation or a checkpoint stands between two rows as it was before and after it, so that it keeps to its
         time whenever the next reading was.
         """
-        if event in ("step_end", BETWEEN) or not self.steps:
-            self._add(event, step, time_s, values)
+        if event == "step_end" or not self.steps:
+            self.add_row(event, step, time_s, values)
             return
-        if self.steps[-1] < step or self.events[-1] != BETWEEN:
-            self._add(BETWEEN, step, max(time_s, self.times_s[-1]), ())
-        self._add(event, step, time_s, values)
-        self._add(BETWEEN, step, time_s, ())
+        if self.events[-1] != BETWEEN or self.steps[-1] != step:
+            self.add_row(BETWEEN, step, time_s, ())
+        self.add_row(event, step, time_s, values)
+        self.add_row(BETWEEN, step, time_s, ())
 
-    def _add(self, event: str, step: int, time_s: float, values: Iterable[tuple[str, float]]) -> None:
+    def add_row(self, event: str, step: int, time_s: float, values: Iterable[tuple[str, float]] = ()) -> None:
+        """Add one row only."""
         row = len(self.steps)
         self.steps.append(step)
         self.times_s.append(time_s)
@@ -116,7 +118,7 @@ class Readings:
         values = self.column(name)
         return None if values is None else filled(values)
 
-    def inside_steps(self) -> NDArray[np.bool_]:
+    def inside_steps(self) -> Flags:
         """Which rows are of the training's steps, not of an evaluation, a checkpoint or a failure."""
         return np.array([event in ("step_end", BETWEEN) for event in self.events], dtype=bool)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
-from forgather_mem.page.readings import MAX_DEVICES, Column, Readings, filled
+from forgather_mem.page.readings import MAX_DEVICES, Column, Flags, Readings, filled
 from forgather_mem.reporting.problems import what_grows
 from forgather_mem.reporting.table import format_place
 from forgather_mem.telemetry.events import PHASES
@@ -17,6 +18,7 @@ from forgather_mem.units import format_bytes
 OOM = "oom"  # the event of the row that stands for the failure itself
 _MAX_HOLDERS = 3
 _NEAR_FRAC = 0.15
+_HIGHER = 1.02
 _LEAST_FRAC = 0.001  # smaller parts of other processes, and of shared memory, are left out
 _MINOR = ("shared", "workers", "children")
 _LABELS = {
@@ -75,12 +77,12 @@ def _of_device(
     if first:
         parts = list(_of_the_model(readings, rest))
         parts += _leaking(report, readings, rest, ("device",))
-    passing, phases = _passing(readings, family, held, high)
+    passing = _passing(readings, family, held, high)
     parts += [("other", "other tensors", rest), *_passes(readings, passing)]
     if reserved is not None:
-        parts.append(("cached", "cached", np.maximum(0, reserved - held - passing)))
+        parts.append(("cached", "cached", np.maximum(0, reserved - held - passing.rises)))
     limit = (device.total_bytes, f"all of {format_place(device.where)}") if device.total_bytes else None
-    made = Stack(device.where, parts, limit, phases=phases)
+    made = Stack(device.where, parts, limit, phases=passing.phases)
     if first and report.planned is not None and report.planned.planned_bytes:
         made.planned = report.planned.planned_bytes, "planned peak"
     return made
@@ -100,19 +102,21 @@ def _of_host(report: RunReport, readings: Readings, resident: Column, has_device
     rest -= python
     leaking = _leaking(report, readings, rest, ("python", "tensors", "native", "host"))
     shared_leak = _leaking(report, readings, shared, ("shared",))
-    passing, phases = _passing(readings, "host", resident, high)
+    passing = _passing(readings, "host", resident, high)
     parts = [("python", _LABELS["python"], python), ("mapped", _LABELS["mapped"], resident - anonymous - shared)]
     parts += [*model, ("other", "other, since the start", rest), ("shared", _LABELS["shared"], shared)]
     parts += [*shared_leak, *leaking, *_passes(readings, passing)]
     workers = readings.held("workers/pss_bytes")
-    if workers is not None:
+    if workers is None and report.leak.where == "workers":  # not read, but judged
+        parts += _leaking(report, readings, np.full(len(resident), np.inf), ("workers",))
+    elif workers is not None:
         parts += [*_leaking(report, readings, workers, ("workers",)), ("workers", _LABELS["workers"], workers)]
     children = readings.held("host/other_children_pss_bytes")
     if children is not None:
         parts.append(("children", _LABELS["children"], children))
     whose = "container's limit" if report.host.limit_kind == "cgroup" else "machine's memory"
     limit = (report.host.limit_bytes, whose) if report.host.limit_bytes else None
-    made = Stack("host", parts, limit, phases=phases)
+    made = Stack("host", parts, limit, phases=passing.phases)
     if not has_device and report.planned is not None and report.planned.planned_bytes:
         below = float(python[0] + parts[1][2][0])
         made.planned = below + report.planned.planned_bytes, "planned peak, above Python and libraries"
@@ -140,6 +144,7 @@ def _leaking(
     whole, found = rest.copy(), []
     for number, holder in enumerate(leak.suspects[:_MAX_HOLDERS]):
         label = holder.held_by or f"{holder.type or 'memory'} of no known holder"
+        label += ", in the data workers" if leak.where == "workers" else ""
         grown = _grown(leak, steps, whole, holder.bytes_per_step, holder.bytes)
         found.append((f"leak{number + 1}", label, _take(grown, rest)))
     if not found:
@@ -161,16 +166,23 @@ def _grown(leak: LeakReport, steps: Column, rest: Column, bytes_per_step: float,
     return grown * min(1.0, at_end / grown[-1]) if grown[-1] > 0 else line
 
 
-def _passing(readings: Readings, family: str, held: Column, high: Column | None) -> tuple[Column, dict[str, Column]]:
-    """By how much each step rose above what is held at its end, and the peaks of the phases.
+class _Passing(NamedTuple):
+    """By how much rows rose above what was held after them, which rows are of steps, and the peaks of phases."""
 
-    A phase tells its peak where the running maximum rose. Between such steps the last rise is taken, as far as the
-    maximum leaves room for it.
+    rises: Column
+    of_steps: Flags
+    phases: dict[str, Column]
+
+
+def _passing(readings: Readings, family: str, held: Column, high: Column | None) -> _Passing:
+    """What steps, evaluations and checkpoints took for a while.
+
+    A phase tells its peak where the running maximum rose. Between such steps the last rise is taken, as far as no
+    higher peak of a step is known.
     """
-    phases = {}
-    place = "host" if family == "host" else "device"
-    for phase in PHASES:
-        column = readings.column(f"phase/{place}/{phase}_peak_bytes") if family in ("host", "device") else None
+    place, phases = "host" if family == "host" else "device", {}
+    for phase in PHASES if family in ("host", "device") else ():
+        column = readings.column(f"phase/{place}/{phase}_peak_bytes")
         if column is not None and phase != "startup":
             phases[phase] = column
     known = np.full(len(held), np.nan)
@@ -178,26 +190,23 @@ def _passing(readings: Readings, family: str, held: Column, high: Column | None)
         known[1:] = np.where(np.diff(high) != 0, high[1:], np.nan)
     for column in phases.values():
         known = np.fmax(known, column)
-    rises = np.maximum(0.0, known - held)
-    inside = readings.inside_steps()
+    rises, inside = np.maximum(0.0, known - held), readings.inside_steps()
     of_steps = np.where(inside, rises, np.nan)
-    if np.isnan(of_steps).all():
-        between = np.zeros(len(held))
-    else:
-        between = np.where(np.isnan(of_steps), filled(of_steps), of_steps)
-        if high is not None:
-            between = np.minimum(between, np.maximum(0.0, high - held))
-    return np.where(np.isnan(rises), np.where(inside, between, 0.0), rises), phases
+    between = np.zeros(len(held))
+    if not np.isnan(of_steps).all():
+        highest = np.fmax.accumulate(np.where(inside, known, np.nan))
+        between = np.minimum(filled(of_steps), np.fmax(0.0, highest - held))
+    return _Passing(np.where(np.isnan(rises), between, rises), inside | np.isnan(rises), phases)
 
 
-def _passes(readings: Readings, passing: Column) -> Iterator[tuple[str, str, Column]]:
+def _passes(readings: Readings, passing: _Passing) -> Iterator[tuple[str, str, Column]]:
     """Gradients, as far as they were read, and all else that a step or an evaluation takes for a while."""
-    rest = passing.copy()
+    rest = passing.rises.copy()
     gradients = readings.held("tensors/gradients_bytes")
     if gradients is not None:
-        yield "gradients", _LABELS["gradients"], _take(np.where(readings.inside_steps(), gradients, 0.0), rest)
+        yield "gradients", _LABELS["gradients"], _take(np.where(passing.of_steps, gradients, 0.0), rest)
     if rest.any():
-        yield "activations", "activations, in passing", rest
+        yield "activations", _LABELS["activations"], rest
 
 
 def _finished(made: Stack, report: RunReport, readings: Readings, rank: int) -> Stack:
@@ -210,9 +219,13 @@ def _finished(made: Stack, report: RunReport, readings: Readings, rank: int) -> 
         return made
     ours = [peak for peak in report.peaks if peak.where == made.place and peak.rank in (None, rank)]
     made.peak = ours[0] if ours else None
+    total = made.total
+    if made.peak is not None and total.max(initial=0.0) > _HIGHER * made.peak.bytes:  # with other processes
+        row = int(total.argmax())
+        made.peak = Peak(where=made.place, bytes=int(total[row]), step=readings.steps[row], phase="other")
     if made.peak is not None and len(readings.steps):
         at = np.abs(np.array(readings.steps) - made.peak.step)
-        row = int(np.where(at == at.min(), made.total, -1.0).argmax())
+        row = int(np.where(at == at.min(), total, -1.0).argmax())
         grown = sorted(((float(size[row] - size[0]), label) for _, label, size in made.parts), reverse=True)
         told = [f"{label} +{format_bytes(size)}" for size, label in grown[:2] if size > 0.05 * max(1.0, grown[0][0])]
         made.reason = ", ".join(told) if grown[0][0] > 0.01 * made.peak.bytes else ""

@@ -11,6 +11,7 @@ from forgather_mem.units import format_bytes, format_duration, format_share
 
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
+_MAX_ROWS = 40
 _WIDE = 10_000  # no line is folded
 
 
@@ -22,7 +23,8 @@ def headline(report: RunReport) -> tuple[str, str, str]:
         return "oom", f"Out of memory: {_after_label(first)}.", " ".join(line.strip() for line in rest[:2])
     if report.killed is not None:
         first, *rest = killed_lines(report, report.killed, _WIDE)
-        return "killed", _sentence(first), " ".join(line.strip() for line in rest[:2])
+        held = f" {leak.suspects[0].held_by} keeps the most." if leak.suspects and leak.suspects[0].held_by else ""
+        return "killed", _sentence(first), " ".join(line.strip() for line in rest[:2]) + held
     if leak.verdict == "leak":
         said = _after_label(leak_lines(report, _WIDE)[0])
         if leak.suspects and leak.suspects[0].held_by:
@@ -40,8 +42,11 @@ def headline(report: RunReport) -> tuple[str, str, str]:
 
 
 def tables(report: RunReport) -> Iterator[Table]:
-    """Title, header and rows of each table that has rows."""
-    return (found for found in _tables(report) if found[2])
+    """Title, header and rows of each table that has rows, the first of very many."""
+    for title, header, rows in _tables(report):
+        more = [(f"and {len(rows) - _MAX_ROWS:,} more: see report --json",)] if len(rows) > _MAX_ROWS else []
+        if rows:
+            yield title, header, [*rows[:_MAX_ROWS], *more]
 
 
 def _tables(report: RunReport) -> Iterator[Table]:

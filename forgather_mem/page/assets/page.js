@@ -54,7 +54,7 @@ function decoded(run) {
   for (let row = 1; row < overSteps.length; row++)  // several records between two steps
     if (overSteps[row] <= overSteps[row - 1]) overSteps[row] = (overSteps[row - 1] + steps[row] + 1) / 2;
   if (run.marks.some(mark => mark.kind === 'oom') && steps.length > 2)  // the failure takes no time, but some room
-    for (const x of [overSteps, times]) x[x.length - 1] = x[x.length - 2] + Math.max(0.07 * (x[x.length - 2] - x[0]), 1e-3);
+    for (const x of [overSteps, times]) x[x.length - 1] = x[x.length - 2] + Math.max(0.15 * (x[x.length - 2] - x[0]), 1e-3);
   const series = (one, factor) => ({...one, values: unpacked(one.values, factor)});
   const stacks = run.stacks.map(stack => ({...stack,
     parts: stack.parts.map(part => series(part, KIB)), phases: stack.phases.map(phase => series(phase, KIB))}));
@@ -268,7 +268,7 @@ class Plot {
       width, height: this.height, series: [{}, ...series], padding: [options.top || 8, 14, 0, 0],
       scales: {x: {time: false, range: (u, low, high) => low === null || low === high ? [(low ?? 0) - 1, (low ?? 0) + 1] : [low, high]}, ...scales},
       axes: [{...axis, show: !options.bare, size: 26, space: 70, values: (u, ticks) => ticks.map(tick => this.xLabel(tick))},
-        {...axis, size: 64, gap: 4, values: (u, ticks) => ticks.map(tick => this.yLabel(tick)), ...options.yAxis}],
+        {...axis, size: 64, gap: 4, space: 42, values: (u, ticks) => ticks.map(tick => this.yLabel(tick)), ...options.yAxis}],
       legend: {show: false},
       cursor: {sync: {key: 'forgather_mem', scales: ['x', null]}, drag: {x: true, y: false, setScale: true}, y: false,
         points: {show: false}, bind: {}},
@@ -282,6 +282,16 @@ class Plot {
 
   xLabel(value) { return this.page.overTime ? duration(value) : Number.isInteger(value) ? value.toLocaleString('en') : ''; }
   yLabel(value) { return number(value); }
+  text(ctx, text, x, y, key, ratio) {  // readable on any colour
+    const wide = ctx.measureText(text).width, left = x - (ctx.textAlign === 'right' ? wide : ctx.textAlign === 'center' ? wide / 2 : 0);
+    ctx.globalAlpha = 0.85;
+    ctx.fillStyle = this.page.colour('page');
+    ctx.fillRect(left - 3 * ratio, y - 8 * ratio, wide + 6 * ratio, 15.5 * ratio);
+    ctx.globalAlpha = 1;
+    ctx.fillStyle = this.page.colour(key);
+    ctx.fillText(text, x, y);
+  }
+
   paint() {}
 
   describe(row) {
@@ -293,7 +303,7 @@ class Plot {
   point(row) {
     if (this.u && this.u.cursor.left < 0) row = null;
     const at = row === null ? this.run.steps.length - 1 : row - this.offset;
-    for (const [element, read] of this.values) element.textContent = at < 0 ? '' : read(at);
+    for (const [element, read, rest] of this.values) element.textContent = row === null && rest ? rest : at < 0 ? '' : read(at);
     this.readout.textContent = row === null || this.isComparison ? '' : this.describe(row);
   }
 
@@ -310,7 +320,7 @@ class Plot {
         }}, ...content);
     element.style.setProperty('--c', `var(--${options.colour || key})`);
     this.legend.append(make('li', {}, element));
-    if (read) this.values.push([value, read]);
+    if (read) this.values.push([value, read, options.rest]);
     return shown;
   }
 
@@ -339,19 +349,21 @@ class Plot {
   }
 
   spoken() {
-    return [...this.legend.querySelectorAll('button')].map(entry => entry.textContent).join(', ');
+    return [...this.legend.querySelectorAll('.label')].map(label => `${label.textContent} ${label.nextSibling.textContent}`).join(', ');
   }
 }
 
 class StackPlot extends Plot {
   constructor(page, run, stack) {
-    super(page, run, stack.title, Math.round(Math.min(520, Math.max(300, innerHeight * 0.42))),
+    super(page, run, stack.title, Math.round(Math.min(720, Math.max(300, innerHeight * 0.42))),
       stack.limit ? `of ${size(stack.limit.bytes)}, ${stack.limit.label}` : '');
     this.stack = stack;
     const parts = [...stack.parts].reverse();
     const total = run.steps.map((_, row) => stack.parts.reduce((sum, part) => sum + (part.values[row] || 0), 0));
     this.total = total;
     const shown = parts.filter(part => this.entry(part.key, part.label, row => size(part.values[row] || 0), {colour: part.key}));
+    if (stack.place === 'host' && page.overTime && run.startup.length)
+      this.entry('startup', 'before the first step', null, {fixed: true, colour: 'startup'});
     this.entry('total', 'together', row => size(total[row]), {fixed: true, colour: 'ink', kind: 'line'});
     this.fixedEntries();
     this.fill(shown);
@@ -392,7 +404,8 @@ class StackPlot extends Plot {
     const series = shown.map((part, index) => ({scale: 'y', stroke: () => page.colour('page'), width: index ? 0.5 : 0,
       fill: () => page.colour(part.key), points: {show: false}}));
     if (before.length) {
-      data.splice(1, 0, [...before.map(([, kib]) => kib * KIB / this.factor), ...new Array(rows).fill(null)]);
+      const sizes = before.map(([, kib]) => kib * KIB / this.factor);
+      data.splice(1, 0, [...sizes, last(sizes), ...new Array(rows - 1).fill(null)]);  // up to the first row
       series.unshift({scale: 'y', stroke: () => page.colour('startup'), fill: () => page.colour('startup'), points: {show: false}});
     }
     this.withLimit = withLimit;
@@ -413,11 +426,12 @@ class StackPlot extends Plot {
   describe(row) {
     const at = row - this.offset;
     if (at < 0) return `${super.describe(row)}: ${size(this.run.startup[row][1] * KIB)} resident`;
-    const parts = this.shown.map(part => `${part.label} ${size(part.values[at] || 0)}`);
-    return `${super.describe(row)}: ${size(this.total[at])}: ${parts.join(', ')}`;
+    return `${super.describe(row)}: ${size(this.total[at])}`;
   }
 
-  spoken() { return ''; }
+  spoken(row) {
+    return this.shown.map(part => `${part.label} ${size(part.values[row - this.offset] || 0)}`).join(', ');
+  }
 
   paint(u) {
     const {ctx} = u, ratio = devicePixelRatio, {left, top, width, height} = u.bbox, {page, run, stack} = this;
@@ -442,16 +456,7 @@ class StackPlot extends Plot {
     ctx.beginPath(); ctx.moveTo(left, y); ctx.lineTo(right, y); ctx.stroke();
     ctx.setLineDash([]);
     ctx.textAlign = 'left';
-    this.text(ctx, text, left + 8 * ratio, y - 9 * ratio, key, ratio);
-  }
-
-  text(ctx, text, x, y, key, ratio) {  // readable on any colour
-    ctx.lineWidth = 3.5 * ratio;
-    ctx.lineJoin = 'round';
-    ctx.strokeStyle = this.page.colour('page');
-    ctx.strokeText(text, x, y);
-    ctx.fillStyle = this.page.colour(key);
-    ctx.fillText(text, x, y);
+    if (right - left > 480 * ratio) this.text(ctx, text, left + 8 * ratio, y - 9 * ratio, key, ratio);
   }
 
   bandLabels({u, ctx, ratio, left, right, top, bottom}) {
@@ -465,7 +470,10 @@ class StackPlot extends Plot {
       if (upper[row] === null || end > right + 1) continue;
       const high = Math.max(top, u.valToPos(upper[row], 'y', true));
       const low = Math.min(bottom, lower ? u.valToPos(lower[row], 'y', true) : bottom);
-      if (low - high > 15 * ratio && ctx.measureText(label).width < (end - left) * 0.8)
+      const wide = ctx.measureText(label).width + 16 * ratio, at = u.posToIdx((end - wide - left) / ratio), middle = (low + high) / 2;
+      const begins = end - wide > left && upper[at] !== null && u.valToPos(upper[at], 'y', true) < middle - 7 * ratio
+        && (!lower || u.valToPos(lower[at] || 0, 'y', true) > middle + 7 * ratio);
+      if (begins && low - high > 15 * ratio)
         this.onBand(ctx, label, end - 8 * ratio, (low + high) / 2, this.shown[index].key);
     }
   }
@@ -506,15 +514,16 @@ class StackPlot extends Plot {
     if (peak.startup && !overTime) return;
     const x = u.valToPos(xOfStep(this.run, peak.step, overTime), 'x', true), y = u.valToPos(peak.bytes / this.factor, 'y', true);
     if (x < left - 1 || x > right + 1 || y < top - 20 * ratio) return;
+    const room = Math.max(x - left, right - x) - 20 * ratio, fits = line => line && ctx.measureText(line).width < room;
+    const lines = [fits(peak.text) ? peak.text : peak.text.split(',')[0], peak.reason].filter(fits);
+    const wide = Math.max(0, ...lines.map(line => ctx.measureText(line).width)), toRight = x + wide + 16 * ratio < right;
+    ctx.textAlign = toRight ? 'left' : 'right';
+    const at = x + (toRight ? 10 : -10) * ratio;
+    lines.forEach((line, row) => this.text(ctx, line, at, Math.max(y, top + 24 * ratio) + (row * 15 - 2) * ratio, 'ink', ratio));
     ctx.fillStyle = this.page.colour('page');
     ctx.strokeStyle = this.page.colour('ink');
     ctx.lineWidth = 2 * ratio;
     ctx.beginPath(); ctx.arc(x, y, 4.5 * ratio, 0, 7); ctx.fill(); ctx.stroke();
-    const lines = [peak.text, peak.reason].filter(Boolean), wide = Math.max(...lines.map(line => ctx.measureText(line).width));
-    const toRight = x + wide + 16 * ratio < right;
-    ctx.textAlign = toRight ? 'left' : 'right';
-    const at = toRight ? x + 10 * ratio : Math.max(x - 10 * ratio, left + wide + 4 * ratio);
-    lines.forEach((line, row) => this.text(ctx, line, at, Math.max(y, top + 24 * ratio) + (row * 15 - 2) * ratio, 'ink', ratio));
   }
 }
 
@@ -551,7 +560,7 @@ class PhasePlot extends Plot {  // a strip for each phase: the darker, the highe
         if (at >= 0 && at * wide < width && !(columns.get(at) >= value)) columns.set(at, value);
       });
       for (const [at, value] of columns) {
-        ctx.globalAlpha = 0.2 + 0.8 * (value - this.least) / (this.most - this.least || 1);
+        ctx.globalAlpha = 0.3 + 0.7 * (value - this.least) / (this.most - this.least || 1);
         ctx.fillRect(left + at * wide, y, wide, high);
       }
     });
@@ -562,7 +571,8 @@ class PhasePlot extends Plot {  // a strip for each phase: the darker, the highe
 class PausePlot extends Plot {
   constructor(page, run) {
     super(page, run, 'Pauses of Python\'s collector, and our actions', 130);
-    this.shown = run.pauses.filter(one => this.entry(one.key, one.label, row => duration(one.values[row] || 0)));
+    this.shown = run.pauses.filter(one => this.entry(one.key, one.label, row => duration(one.values[row] || 0),
+      {rest: `at most ${duration(highestOf(one.values))}`}));
     const most = Math.max(0, ...run.pauses.map(one => highestOf(one.values)));
     this.start([this.x(), ...this.shown.map(one => this.aligned(one.values.map(value => (value || 0) * 1e3)))],
       this.shown.map(() => ({scale: 'y', paths: () => null, points: {show: false}})), {y: {range: () => [0, most * 1.1e3 || 1]}});
@@ -611,9 +621,9 @@ class BandPlot extends Plot {
     if (row < 0 || high[row] === null) return;
     ctx.save();
     ctx.font = `${12 * ratio}px system-ui, sans-serif`;
+    ctx.textBaseline = 'middle';
     ctx.textAlign = 'right';
-    ctx.fillStyle = this.page.colour('ink');
-    ctx.fillText(`rank ${most[row]} has most`, u.bbox.left + u.bbox.width - 6 * ratio, Math.max(u.bbox.top + 14 * ratio, u.valToPos(high[row] / this.factor, 'y', true) - 6 * ratio));
+    this.text(ctx, `rank ${most[row]} has most`, u.bbox.left + u.bbox.width - 6 * ratio, u.valToPos(high[row] / this.factor, 'y', true) + 14 * ratio, 'ink', ratio);
     ctx.restore();
   }
 }
@@ -652,7 +662,7 @@ Page.prototype.tableSection = function (run) {
     table.setAttribute('aria-labelledby', titleId);
     if (header.some(Boolean)) table.append(make('thead', {}, make('tr', {}, ...header.map(name => make('th', {scope: 'col'}, name)))));
     table.append(make('tbody', {}, ...rows.map(row => make('tr', {},
-      ...row.map((cell, column) => make('td', {class: CODE.has(header[column]) ? 'code' : null}, cell))))));
+      ...row.map((cell, column) => make('td', {class: CODE.has(header[column]) ? 'code' : cell.length < 28 ? 'short' : null}, cell))))));
     section.append(make('section', {class: header.length > 4 ? 'wide' : null}, make('h2', {id: titleId}, title), make('div', {class: 'scroll'}, table)));
   }
   return section;
