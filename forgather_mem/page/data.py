@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from forgather_mem.errors import escape_controls
 from forgather_mem.formats.jsonl import log_files
 from forgather_mem.page.readings import BETWEEN, Column, Readings, read_readings
 from forgather_mem.page.stacks import OOM, Stack, stacks
@@ -24,7 +25,7 @@ _MAX_MARKS = 300  # of a kind
 _MAX_RANKS_READ = 16
 _MICRO = 1e-6
 _ACTIONS = (("collect", "our collections"), ("cache", "cache clears"), ("trim", "trims"))
-_MARKED_EVENTS = {"evaluate": "evaluation", "save": "checkpoint", "predict": "evaluation"}
+_MARKED_EVENTS = {"evaluate": "eval", "save": "save"}
 
 Json = dict[str, object]
 Rows = NDArray[np.int64]
@@ -79,7 +80,7 @@ def page_data(report: RunReport, readings: Readings, others: dict[int, Readings]
     columns += [size for _, _, size in pauses]
     rows = kept_rows(columns, len(readings.steps))
     kind, verdict, more = headline(report)
-    return {
+    data: Json = {
         "version": VERSION,
         "name": name or script_name(report),
         "script": script_name(report),
@@ -98,6 +99,20 @@ def page_data(report: RunReport, readings: Readings, others: dict[int, Readings]
         "marks": list(_marks(report, readings)),
         "tables": [{"title": title, "header": header, "rows": lines} for title, header, lines in tables(report)],
     }
+    shown = _escaped(data)
+    assert isinstance(shown, dict)
+    return shown
+
+
+def _escaped(value: object) -> object:
+    """All texts so that they turn no other text around; numbers, of which there are many, are left alone."""
+    if isinstance(value, str):
+        return escape_controls(value, keep="\n")
+    if isinstance(value, dict):
+        return {key: _escaped(part) for key, part in value.items()}
+    if isinstance(value, list | tuple) and any(isinstance(part, str | dict | list | tuple) for part in value[:1]):
+        return [_escaped(part) for part in value]
+    return value
 
 
 def _ages_s(readings: Readings) -> Column:
@@ -179,9 +194,11 @@ def _marks(report: RunReport, readings: Readings) -> Iterator[Json]:
         yield _mark("oom", oom.step, f"out of memory, {format_time(oom.step, oom.phase)}")
     if killed is not None:
         yield _mark("killed", killed.step, f"last sign of life, {format_time(killed.step, killed.phase)}")
-    for event, label in _MARKED_EVENTS.items():
-        steps = [step for step, name in zip(readings.steps, readings.events, strict=True) if name == event]
-        yield from (_mark(label, step, f"{label}, step {step:,}") for step in _some(steps))
+    for event, setting in _MARKED_EVENTS.items():
+        steps = {step for step, name in zip(readings.steps, readings.events, strict=True) if name == event}
+        label = "checkpoint" if event == "save" else "evaluation"
+        for step in _some(sorted(steps | set(_due(readings, setting)))):
+            yield _mark(label, step, f"{label}, step {step:,}")
     for key, label in _ACTIONS:
         times, freed = readings.column(f"{key}/time_s"), readings.column(f"{key}/freed_bytes")
         if times is None:
@@ -190,6 +207,19 @@ def _marks(report: RunReport, readings: Readings) -> Iterator[Json]:
         for row in _some(np.flatnonzero(~np.isnan(times)).tolist()):
             said = f"{format_duration(times[row])}, freed {format_bytes(sizes[row])}"
             yield _mark(key, readings.steps[row], f"{label}, step {readings.steps[row]:,}: {said}")
+
+
+def _due(readings: Readings, what: str) -> range:
+    """The steps at which a Trainer evaluates or saves by its settings: where nothing was read there is no record."""
+    every = readings.settings.get(f"arguments.{what}_steps", "")
+    if (
+        readings.settings.get(f"arguments.{what}_strategy", "") != "steps"
+        or not every.isdecimal()
+        or not int(every[:9])
+    ):
+        return range(0)
+    begun, period = readings.steps[0] if len(readings.steps) else 0, int(every[:9])
+    return range(-(-begun // period) * period, max(readings.steps, default=-1) + 1, period)
 
 
 def _mark(kind: str, step: int, text: str) -> Json:

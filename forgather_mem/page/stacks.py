@@ -78,7 +78,7 @@ def _of_device(
         parts = list(_of_the_model(readings, rest))
         parts += _leaking(report, readings, rest, ("device",))
     passing = _passing(readings, family, held, high)
-    parts += [("other", "other tensors", rest), *_passes(readings, passing)]
+    parts += [("other", "other tensors", rest), *_passes(readings, passing, first)]
     if reserved is not None:
         parts.append(("cached", "cached", np.maximum(0, reserved - held - passing.rises)))
     limit = (device.total_bytes, f"all of {format_place(device.where)}") if device.total_bytes else None
@@ -105,7 +105,7 @@ def _of_host(report: RunReport, readings: Readings, resident: Column, has_device
     passing = _passing(readings, "host", resident, high)
     parts = [("python", _LABELS["python"], python), ("mapped", _LABELS["mapped"], resident - anonymous - shared)]
     parts += [*model, ("other", "other, since the start", rest), ("shared", _LABELS["shared"], shared)]
-    parts += [*shared_leak, *leaking, *_passes(readings, passing)]
+    parts += [*shared_leak, *leaking, *_passes(readings, passing, not has_device)]
     workers = readings.held("workers/pss_bytes")
     if workers is None and report.leak.where == "workers":  # not read, but judged
         parts += _leaking(report, readings, np.full(len(resident), np.inf), ("workers",))
@@ -199,10 +199,10 @@ def _passing(readings: Readings, family: str, held: Column, high: Column | None)
     return _Passing(np.where(np.isnan(rises), between, rises), inside | np.isnan(rises), phases)
 
 
-def _passes(readings: Readings, passing: _Passing) -> Iterator[tuple[str, str, Column]]:
+def _passes(readings: Readings, passing: _Passing, has_model: bool) -> Iterator[tuple[str, str, Column]]:
     """Gradients, as far as they were read, and all else that a step or an evaluation takes for a while."""
     rest = passing.rises.copy()
-    gradients = readings.held("tensors/gradients_bytes")
+    gradients = readings.held("tensors/gradients_bytes") if has_model else None
     if gradients is not None:
         yield "gradients", _LABELS["gradients"], _take(np.where(passing.of_steps, gradients, 0.0), rest)
     if rest.any():

@@ -20,7 +20,8 @@ def headline(report: RunReport) -> tuple[str, str, str]:
     leak, peaks = report.leak, _peaks(report)
     if report.oom is not None:
         first, *rest = oom_lines(report, report.oom, _WIDE)
-        return "oom", f"Out of memory: {_after_label(first)}.", " ".join(line.strip() for line in rest[:2])
+        where = _after_label(first)
+        return "oom", f"{where[:1].upper()}{where[1:]}.", " ".join(line.strip() for line in rest[:2])
     if report.killed is not None:
         first, *rest = killed_lines(report, report.killed, _WIDE)
         held = f" {leak.suspects[0].held_by} keeps the most." if leak.suspects and leak.suspects[0].held_by else ""

@@ -4,9 +4,9 @@
 (() => {
 const KIB = 1024, UNITS = [['GiB', 2 ** 30], ['MiB', 2 ** 20], ['KiB', 2 ** 10], ['B', 1]];
 const BADGES = {leak: 'LEAK', oom: 'OUT OF MEMORY', killed: 'ENDED', well: 'NO LEAK', unknown: 'NOT JUDGED'};
-const MARKS = {leak: ['▶', 'the leak begins'], alert: ['!', 'alerts'], oom: ['✕', 'out of memory'],
-  killed: ['✕', 'last sign of life'], evaluation: ['▼', 'evaluations'], checkpoint: ['■', 'checkpoints'],
-  collect: ['●', 'our collections'], cache: ['◆', 'cache clears'], trim: ['○', 'trims']};
+const MARKS = {leak: ['\u25b6', 'the leak begins'], alert: ['!', 'alerts'], oom: ['\u2715', 'out of memory'],
+  killed: ['\u2715', 'last sign of life'], evaluation: ['\u25bc', 'evaluations'], checkpoint: ['\u25a0', 'checkpoints'],
+  collect: ['\u25cf', 'our collections'], cache: ['\u25c6', 'cache clears'], trim: ['\u25cb', 'trims']};
 const MEANINGS = {python: 'anonymous memory before the first step, without the weights', mapped: 'files in memory: libraries, data sets, weights that are mapped',
   other: 'the rest of what was measured; on the host also freed memory that the C library keeps', shared: 'shared memory: batches of data workers',
   activations: 'by how much the step, the evaluation or the checkpoint rose above what was held after it; where it was not read, the last rise',
@@ -149,7 +149,7 @@ class Page {
         onclick: () => { this.overTime = overTime; this.zoom = null; this.render(); }}, label));
     }
     bar.append(make('button', {type: 'button', 'aria-label': 'zoom in', onclick: () => this.zoomBy(0.5)}, '+'),
-      make('button', {type: 'button', 'aria-label': 'zoom out', onclick: () => this.zoomBy(2)}, '−'),
+      make('button', {type: 'button', 'aria-label': 'zoom out', onclick: () => this.zoomBy(2)}, '\u2212'),
       make('button', {type: 'button', 'aria-label': 'show everything', title: 'drag in a plot to zoom, double-click to show everything; arrow keys move along a plot',
         onclick: () => this.setZoom(null)}, 'all'));
     const dark = document.documentElement.getAttribute('data-theme') === 'dark';
@@ -455,8 +455,8 @@ class StackPlot extends Plot {
     ctx.setLineDash([7 * ratio, 5 * ratio]);
     ctx.beginPath(); ctx.moveTo(left, y); ctx.lineTo(right, y); ctx.stroke();
     ctx.setLineDash([]);
-    ctx.textAlign = 'left';
-    if (right - left > 480 * ratio) this.text(ctx, text, left + 8 * ratio, y - 9 * ratio, key, ratio);
+    ctx.textAlign = 'center';
+    if (right - left > 480 * ratio) this.text(ctx, text, left + (right - left) * 0.45, y - 9 * ratio, key, ratio);
   }
 
   bandLabels({u, ctx, ratio, left, right, top, bottom}) {
@@ -487,7 +487,9 @@ class StackPlot extends Plot {
   marks({u, ctx, ratio, left, right, top, bottom}) {
     ctx.textAlign = 'center';
     const seen = {};
+    const holds = this.stack.parts.some(part => part.key.startsWith('leak'));
     for (const mark of this.run.marks) {
+      if (mark.kind === 'leak' && !holds) continue;
       const x = u.valToPos(xOfStep(this.run, mark.step, this.page.overTime), 'x', true);
       if (x < left - 1 || x > right + 1) continue;
       ctx.fillStyle = ctx.strokeStyle = this.page.colour(mark.kind);
@@ -662,7 +664,7 @@ Page.prototype.tableSection = function (run) {
     table.setAttribute('aria-labelledby', titleId);
     if (header.some(Boolean)) table.append(make('thead', {}, make('tr', {}, ...header.map(name => make('th', {scope: 'col'}, name)))));
     table.append(make('tbody', {}, ...rows.map(row => make('tr', {},
-      ...row.map((cell, column) => make('td', {class: CODE.has(header[column]) ? 'code' : cell.length < 28 ? 'short' : null}, cell))))));
+      ...row.map((cell, column) => make('td', {class: CODE.has(header[column]) ? 'code' : cell.length < 28 ? 'short' : 'long'}, cell))))));
     section.append(make('section', {class: header.length > 4 ? 'wide' : null}, make('h2', {id: titleId}, title), make('div', {class: 'scroll'}, table)));
   }
   return section;
