@@ -7,15 +7,11 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
-from forgather_mem.cli.app import FAILURE, complain
-from forgather_mem.files import write_chosen_file
-
-if TYPE_CHECKING:
-    from forgather_mem.telemetry.report import RunReport
+from forgather_mem.cli.app import complain
+from forgather_mem.cli.output import write_page
 
 _FILES_OF_A_RUN = ("report.", "memory.rank", "ring.rank", "events.out.", "events.mem.")
 
@@ -43,23 +39,12 @@ def report(
     for sentence in found.left_out:
         complain(f"left out: {sentence}")
     if html is not None:
-        _write_page(found, place, html)
+        from forgather_mem.page.data import run_data
+
+        write_page([run_data(found, place)], html)
     if as_json:
         print(json.dumps(to_dict(found), indent=1, allow_nan=False))
     elif html is None or sys.stdout.isatty():
         width = min(80, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
         color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         print(report_text(found, max(40, width), color, every_suspect=True))
-
-
-def _write_page(found: RunReport, place: Path, file: Path) -> None:
-    from forgather_mem.page.data import run_data
-    from forgather_mem.page.html import page_html
-
-    page = page_html([run_data(found, place)])
-    try:
-        write_chosen_file(file, page.encode())
-    except OSError as error:
-        complain(f"can't write {str(file)!r}: {error.strerror}", "give --html a file in a folder that exists")
-        raise typer.Exit(FAILURE) from error
-    print(f"forgather-mem: the page is in {file}", file=sys.stderr)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from forgather_mem.page.readings import MAX_DEVICES, Column, Flags, Readings, filled
+from forgather_mem.page.readings import BETWEEN, MAX_DEVICES, Column, Flags, Readings, filled
 from forgather_mem.reporting.problems import what_grows
 from forgather_mem.reporting.table import format_place
 from forgather_mem.telemetry.events import PHASES
@@ -187,7 +187,9 @@ def _passing(readings: Readings, family: str, held: Column, high: Column | None)
             phases[phase] = column
     known = np.full(len(held), np.nan)
     if high is not None and len(high):
-        known[1:] = np.where(np.diff(high) != 0, high[1:], np.nan)
+        after = np.array([event == BETWEEN for event in readings.events[:-1]], dtype=bool)
+        # After an evaluation the maximum may be that of the evaluation
+        known[1:] = np.where((np.diff(high) != 0) & ~after, high[1:], np.nan)
     for column in phases.values():
         known = np.fmax(known, column)
     rises, inside = np.maximum(0.0, known - held), readings.inside_steps()

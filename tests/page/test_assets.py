@@ -197,7 +197,7 @@ def test_dark_is_dark_and_a_switch_changes_it(shown: Any) -> None:
 
 def test_the_parts_that_touch_can_be_told_apart(shown: Any) -> None:
     image = pytest.importorskip("PIL.Image")
-    browser = shown(gpu_data(300))
+    browser = shown(gpu_data(2000))
     box = over(browser)
     picture = image.open(io.BytesIO(browser.picture())).convert("RGB")
     column = [picture.getpixel((int(box["x"] + box["w"] * 0.73), int(box["y"] + row))) for row in range(int(box["h"]))]
