@@ -177,8 +177,8 @@ class _Passing(NamedTuple):
 def _passing(readings: Readings, family: str, held: Column, high: Column | None) -> _Passing:
     """What steps, evaluations and checkpoints took for a while.
 
-    A phase tells its peak where the running maximum rose. Between such steps the last rise is taken, as far as no
-    higher peak of a step is known.
+    A phase tells its peak where the running maximum rose. Between such steps the last rise is taken, as far as the
+    maximum leaves room for it.
     """
     place, phases = "host" if family == "host" else "device", {}
     for phase in PHASES if family in ("host", "device") else ():
@@ -196,7 +196,7 @@ def _passing(readings: Readings, family: str, held: Column, high: Column | None)
     of_steps = np.where(inside, rises, np.nan)
     between = np.zeros(len(held))
     if not np.isnan(of_steps).all():
-        highest = np.fmax.accumulate(np.where(inside, known, np.nan))
+        highest = np.fmax.accumulate(known) if high is None else high
         between = np.minimum(filled(of_steps), np.fmax(0.0, highest - held))
     return _Passing(np.where(np.isnan(rises), between, rises), inside | np.isnan(rises), phases)
 

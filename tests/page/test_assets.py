@@ -38,7 +38,7 @@ def shown(chromium: Browser, tmp_path: Path) -> Iterator[Any]:
         file = tmp_path / "page.html"
         file.write_text(page_html(runs))
         chromium.open(file.as_uri())
-        chromium.wait(SETTLED)
+        chromium.wait(SETTLED + SETTLED)
         return chromium
 
     yield show
@@ -235,11 +235,12 @@ def test_several_runs_are_compared_and_one_is_chosen(shown: Any) -> None:
 
 def test_new_data_of_a_running_training_keeps_the_view(shown: Any) -> None:
     browser = shown(gpu_data(100))
-    browser.run("window.forgatherMem.page.setZoom([20, 40])")
+    browser.run("window.forgatherMem.page.setZoom([20, 40]); document.querySelectorAll('.plot')[1].focus()")
     browser.run("window.forgatherMem.page.update(arguments[0])", [gpu_data(150)])
     browser.wait(SETTLED)
     assert limits(browser)[0] == [20, 40]
     assert browser.run(PLOT + "return plot.wholeX()[1]") > 149
+    assert browser.run("return document.activeElement === document.querySelectorAll('.plot')[1]")
 
 
 def test_a_run_without_readings_says_so(shown: Any) -> None:

@@ -88,17 +88,18 @@ def test_a_leak_of_data_workers_is_in_the_picture_although_they_were_not_read() 
     assert parts_of(data, "host")["workers"][-1] == 420 * MIB
 
 
-def test_between_readings_of_a_phase_its_last_rise_is_taken_as_far_as_no_peak_contradicts() -> None:
+def test_between_readings_of_a_phase_its_last_rise_is_taken_as_far_as_there_is_room() -> None:
     rows: list[tuple[str, int, dict[str, float]]] = [
         ("step_end", 1, {"host/rss_bytes": 100.0 * MIB, "phase/host/backward_peak_bytes": 150.0 * MIB}),
         ("step_end", 2, {"host/rss_bytes": 120.0 * MIB}),
         ("evaluate", 2, {"phase/host/evaluate_peak_bytes": 400.0 * MIB}),
-        ("step_end", 3, {"host/rss_bytes": 100.0 * MIB}),
+        ("step_end", 3, {"host/rss_bytes": 380.0 * MIB}),
+        ("step_end", 4, {"host/rss_bytes": 100.0 * MIB}),
     ]
     report = all_well()
     report["device"] = []
     parts = parts_of(page_data(parsed(report), readings_of(rows)), "host")
-    assert [round((size or 0) / MIB) for size in parts["activations"]] == [50, 30, 30, 280, 30, 50]
+    assert [round((size or 0) / MIB) for size in parts["activations"]] == [50, 30, 30, 280, 50, 20, 50]
 
 
 def test_a_run_that_ran_out_of_memory_ends_in_a_block_of_what_was_in_use_and_wanted() -> None:

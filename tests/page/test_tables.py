@@ -52,6 +52,13 @@ def test_the_holder_has_its_code_line_and_its_cure() -> None:
     assert found["Clean-up calls"][1][0][:4] == ("gc.collect", "train.py:77", "user", "400")
 
 
+def test_a_peak_that_others_have_hidden_says_so() -> None:
+    report = all_well()
+    report["peaks"][1]["not_read_since"] = 28
+    (rows,) = (rows for title, _, rows in tables(parsed(report)) if title == "Peaks")
+    assert rows[1][3] == "backward (not read since step 28)"
+
+
 @pytest.mark.parametrize("make", [all_well, leaking, out_of_memory, killed])
 def test_each_row_has_a_cell_for_each_column(make: Any) -> None:
     for _, header, rows in tables(parsed(make())):

@@ -13,7 +13,7 @@ const MEANINGS = {python: 'anonymous memory before the first step, without the w
   gradients: 'as read before the optimizer step', cached: 'held by the device\'s allocator, by no tensor', workers: 'pages that they share are counted once',
   leak: 'by its growth, as it was judged', wanted: 'what was asked for when memory ran out'};
 const LINES = new Set(['leak', 'alert', 'oom', 'killed']);  // marks that are drawn as lines through the plot
-const TALL = 22;  // of the row of marks above a plot
+const ACTIONS = new Set(['collect', 'cache', 'trim']), ROW = 16;  // marks in a row of their own; its height
 
 function make(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -50,9 +50,11 @@ const last = values => values.length ? values[values.length - 1] : 0;
 
 function decoded(run) {
   const steps = unpacked(run.steps, 1), times = unpacked(run.times_ms, 1e-3);
-  const overSteps = steps.map((step, row) => row && steps[row - 1] === step ? step + 0.5 : step);
-  for (let row = 1; row < overSteps.length; row++)  // several records between two steps
-    if (overSteps[row] <= overSteps[row - 1]) overSteps[row] = (overSteps[row - 1] + steps[row] + 1) / 2;
+  const overSteps = [...steps];
+  for (let row = 0, next; row < steps.length; row = next) {  // several records of one step stand side by side
+    for (next = row + 1; next < steps.length && steps[next] === steps[row]; next++);
+    for (let at = row + 1; at < next; at++) overSteps[at] += 0.5 * (at - row) / (next - row);
+  }
   if (run.marks.some(mark => mark.kind === 'oom') && steps.length > 2)  // the failure takes no time, but some room
     for (const x of [overSteps, times]) x[x.length - 1] = x[x.length - 2] + Math.max(0.15 * (x[x.length - 2] - x[0]), 1e-3);
   const series = (one, factor) => ({...one, values: unpacked(one.values, factor)});
@@ -122,7 +124,8 @@ class Page {
   get run() { return this.runs[this.shown]; }
 
   render() {
-    const run = this.run, top = window.scrollY;
+    const run = this.run, top = window.scrollY, places = () => [...this.root.querySelectorAll('button, select, .plot, pre')];
+    const focused = places().indexOf(document.activeElement), pointed = this.plots.map(plot => plot.u.cursor.left);
     for (const plot of this.plots) plot.u.destroy();
     this.plots = [];
     this.spoken = make('div', {class: 'sr', role: 'status', 'aria-live': 'polite'});
@@ -131,6 +134,8 @@ class Page {
     document.title = `${run.name}: where the memory went`;
     this.draw();
     window.scrollTo(0, top);
+    places()[focused]?.focus({preventScroll: true});
+    this.plots.forEach((plot, index) => { if (pointed[index] >= 0) plot.u.setCursor({left: pointed[index], top: 1}); });
   }
 
   bar() {
@@ -170,19 +175,24 @@ class Page {
   }
 
   draw() {
-    const run = this.run;
+    const run = this.run, makers = run.stacks.flatMap(stack => [() => new StackPlot(this, run, stack),
+      ...(stack.phases.length ? [() => new PhasePlot(this, run, stack)] : [])]);
+    if (run.pauses.length) makers.push(() => new PausePlot(this, run));
+    if (run.band) makers.push(() => new BandPlot(this, run));
     if (this.runs.length > 1) this.comparison();
     if (!run.steps.length) {
       this.figures.append(make('p', {}, 'This run left no log of its steps, so there are no curves.'));
       return;
     }
-    for (const stack of run.stacks) {
-      this.plots.push(new StackPlot(this, run, stack));
-      if (stack.phases.length) this.plots.push(new PhasePlot(this, run, stack));
-    }
-    if (run.pauses.length) this.plots.push(new PausePlot(this, run));
-    if (run.band) this.plots.push(new BandPlot(this, run));
-    if (this.zoom) this.setZoom(this.zoom);
+    const drawRest = () => {
+      if (run !== this.run) return;  // meanwhile another one is shown
+      this.plots.push(...makers.map(made => made()));
+      if (this.zoom) this.setZoom(this.zoom);
+    };
+    if (this.drawn) { drawRest(); return; }
+    this.plots.push(makers.shift()());  // the answer first
+    this.drawn = true;
+    requestAnimationFrame(() => setTimeout(drawRest));
   }
 
   comparison() {
@@ -398,8 +408,9 @@ class StackPlot extends Plot {
     this.shown = shown;
     const highest = Math.max(highestOf(this.total), highestOf(before.map(([, kib]) => kib * KIB)), stack.peak?.bytes || 0, stack.planned?.bytes || 0);
     [this.unit, this.factor] = unitOf(highest);
-    const {limit} = stack, withLimit = limit && limit.bytes < 2.2 * highest;
-    this.top = (withLimit ? Math.max(highest, limit.bytes) : highest) / this.factor;
+    const {limit} = stack;
+    this.withLimit = limit && limit.bytes < 2.2 * highest && limit.bytes > 1.1 * highest;
+    this.top = (limit && limit.bytes < 2.2 * highest ? Math.max(highest, limit.bytes) : highest) / this.factor;
     const data = [this.x(), ...sums.map(sum => this.aligned(sum.map(value => value / this.factor), null))];
     const series = shown.map((part, index) => ({scale: 'y', stroke: () => page.colour('page'), width: index ? 0.5 : 0,
       fill: () => page.colour(part.key), points: {show: false}}));
@@ -408,17 +419,17 @@ class StackPlot extends Plot {
       data.splice(1, 0, [...sizes, last(sizes), ...new Array(rows - 1).fill(null)]);  // up to the first row
       series.unshift({scale: 'y', stroke: () => page.colour('startup'), fill: () => page.colour('startup'), points: {show: false}});
     }
-    this.withLimit = withLimit;
-    this.start(data, series, {y: {range: () => this.yRange()}}, {top: TALL + 10});
+    this.hasActions = run.marks.some(mark => ACTIONS.has(mark.kind));
+    this.start(data, series, {y: {range: () => this.yRange()}}, {top: ROW * (1 + this.hasActions) + 10});
   }
 
   yRange() {  // from 0 to above what is shown
     const {page} = this;
-    if (!page.zoom) return [0, this.top * 1.06 || 1];
+    if (!page.zoom) return [0, this.top * (this.withLimit ? 1.06 : 1.16) || 1];
     const [low, high] = page.zoom, x = this.x(), sums = this.u?.data[1] || [];
     let most = 0;
     for (let row = 0; row < x.length; row++) if (x[row] >= low && x[row] <= high && sums[row] > most) most = sums[row];
-    return [0, most * 1.15 || this.top * 1.06 || 1];
+    return [0, most * 1.16 || this.top || 1];
   }
 
   yLabel(value) { return `${number(value)} ${this.unit}`; }
@@ -501,7 +512,7 @@ class StackPlot extends Plot {
       }
       if (seen[mark.kind] !== undefined && x - seen[mark.kind] < 5 * ratio) continue;
       seen[mark.kind] = x;
-      ctx.fillText(MARKS[mark.kind][0], x, top - 12 * ratio);
+      ctx.fillText(MARKS[mark.kind][0], x, top - (12 + (ACTIONS.has(mark.kind) || !this.hasActions ? 0 : ROW)) * ratio);
       if (mark.kind === 'leak') {
         const toRight = x + ctx.measureText(mark.text).width + 20 * ratio < right;
         ctx.textAlign = toRight ? 'left' : 'right';
@@ -516,12 +527,11 @@ class StackPlot extends Plot {
     if (peak.startup && !overTime) return;
     const x = u.valToPos(xOfStep(this.run, peak.step, overTime), 'x', true), y = u.valToPos(peak.bytes / this.factor, 'y', true);
     if (x < left - 1 || x > right + 1 || y < top - 20 * ratio) return;
-    const room = Math.max(x - left, right - x) - 20 * ratio, fits = line => line && ctx.measureText(line).width < room;
+    const room = Math.max(x - left, right - x) - 8 * ratio, fits = line => line && ctx.measureText(line).width < room;
     const lines = [fits(peak.text) ? peak.text : peak.text.split(',')[0], peak.reason].filter(fits);
-    const wide = Math.max(0, ...lines.map(line => ctx.measureText(line).width)), toRight = x + wide + 16 * ratio < right;
-    ctx.textAlign = toRight ? 'left' : 'right';
-    const at = x + (toRight ? 10 : -10) * ratio;
-    lines.forEach((line, row) => this.text(ctx, line, at, Math.max(y, top + 24 * ratio) + (row * 15 - 2) * ratio, 'ink', ratio));
+    const wide = Math.max(0, ...lines.map(line => ctx.measureText(line).width));
+    ctx.textAlign = x + wide + 4 * ratio < right ? 'left' : 'right';
+    lines.forEach((line, row) => this.text(ctx, line, x, Math.max(y - (15 * (lines.length - row) - 2) * ratio, top + (24 + 15 * row) * ratio), 'ink', ratio));
     ctx.fillStyle = this.page.colour('page');
     ctx.strokeStyle = this.page.colour('ink');
     ctx.lineWidth = 2 * ratio;
