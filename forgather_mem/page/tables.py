@@ -38,6 +38,8 @@ def headline(report: RunReport) -> tuple[str, str, str]:
         return "killed", f"Ended by {report.run.end}{': ' + report.run.error if report.run.error else ''}.", peaks
     if leak.verdict == "no leak":
         return "well", f"No leak over {report.steps:,} steps.", peaks
+    if not leak.judged:
+        return "unknown", "No verdict on leaks: nothing has looked for them.", peaks
     why = f"{leak.why[0].upper()}{leak.why[1:]}." if leak.why else ""
     return "unknown", why or f"Too early to judge leaks ({report.steps:,} steps).", peaks
 

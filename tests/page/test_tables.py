@@ -31,9 +31,14 @@ def test_a_leak_without_a_holder_says_what_grows() -> None:
     assert headline(parsed(report))[1].startswith("GPU 0 grows 3.1 MiB a step (3.0 to 3.2), since step 60.")
 
 
-@pytest.mark.parametrize(("end", "said"), [("exception", "Ended by exception"), (None, "Too early to judge leaks")])
+@pytest.mark.parametrize(("end", "said"), [("exception", "Ended by exception"), (None, "No verdict on leaks")])
 def test_a_run_without_a_verdict_says_why(end: str | None, said: str) -> None:
     assert headline(parsed(report_of("train.py", 12, 3.0, end)))[1].startswith(said)
+
+
+def test_a_short_run_was_too_short_to_judge() -> None:
+    report = parsed(report_of("train.py", 12, 3.0, "finished", leak={"judged": True}))
+    assert headline(report)[1] == "Too early to judge leaks (12 steps)."
 
 
 def test_the_holder_has_its_code_line_and_its_cure() -> None:
