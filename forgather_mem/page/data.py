@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ from forgather_mem.page.tables import headline, tables
 from forgather_mem.page.thinning import kept_rows, packed
 from forgather_mem.reporting.table import format_place, format_time
 from forgather_mem.reporting.text import report_text, script_name
-from forgather_mem.telemetry.report import RunReport
+from forgather_mem.telemetry.report import NOT_JUDGED, RunReport
 from forgather_mem.units import KIB, format_bytes, format_duration
 
 VERSION = 1
@@ -40,11 +41,10 @@ def run_data(report: RunReport, folder: str | Path, name: str = "") -> Json:
         folder: The run's folder or a TensorBoard folder.
         name: What to call it where several runs are shown.
     """
-    rank = shown_rank(report)
-    readings, logs = read_readings(folder, rank), log_files(folder)
-    others = {}
-    if 1 < len(logs) <= _MAX_RANKS_READ:
-        others = {other: read_readings(folder, other) for other in logs if other != rank}
+    rank, logs = shown_rank(report), log_files(folder)
+    wanted = [other for other in (logs if len(logs) <= _MAX_RANKS_READ else [0]) if other in logs and other != rank]
+    others = {other: read_readings(folder, other) for other in wanted}
+    readings = read_readings(folder, rank)
     return page_data(report, readings, others, name)
 
 
@@ -65,16 +65,17 @@ def page_data(report: RunReport, readings: Readings, others: dict[int, Readings]
     Args:
         report: The report.
         readings: What the shown rank has read; a row is added for a failure.
-        others: The readings of the other ranks.
+        others: The readings of the other ranks; of very many only rank 0's, which tells how far they are apart.
         name: What to call the run.
     """
     rank = shown_rank(report)
     if report.oom is not None and readings.steps and readings.events[-1] != OOM:
         for event in (BETWEEN, OOM, OOM):  # a block, as wide as the page makes it
             readings.add_row(event, max(report.oom.step, readings.steps[-1]), readings.times_s[-1])
-    found = list(stacks(report, readings, rank))
+    ours = report if report.leak.rank in (None, rank) else replace(report, leak=NOT_JUDGED)
+    found = list(stacks(ours, readings, rank))
     pauses = list(_pauses(readings))
-    band = _band(readings, others or {}, rank, "host" if not report.device else "device")
+    band = _band(report, readings, others or {}, rank)
     columns = [size for made in found for _, _, size in made.parts]
     columns += [size for made in found for size in (made.total, *made.phases.values())]
     columns += [size for _, _, size in pauses]
@@ -90,13 +91,13 @@ def page_data(report: RunReport, readings: Readings, others: dict[int, Readings]
         "more": more,
         "text": report_text(report, every_suspect=True),
         "rank": rank if report.run.world_size > 1 else None,
-        "steps": packed(np.array(readings.steps, dtype=np.float64)[rows], 1.0),
+        "steps": packed(np.maximum.accumulate(np.array(readings.steps, dtype=np.float64))[rows], 1.0),
         "times_ms": packed(_ages_s(readings)[rows], 1e-3),
         "startup": [[round(age_s * 1e3), round(size / KIB)] for age_s, size in readings.startup],
         "stacks": [_stack(made, rows) for made in found],
         "pauses": [_series(key, label, np.nan_to_num(size), rows, _MICRO) for key, label, size in pauses],
         "band": _packed_band(band, rows),
-        "marks": list(_marks(report, readings)),
+        "marks": list(_marks(ours, readings)),
         "tables": [{"title": title, "header": header, "rows": lines} for title, header, lines in tables(report)],
     }
     shown = _escaped(data)
@@ -158,22 +159,28 @@ def _pauses(readings: Readings) -> Iterator[tuple[str, str, Column]]:
 
 
 def _band(
-    readings: Readings, others: dict[int, Readings], rank: int, place: str
+    report: RunReport, readings: Readings, others: dict[int, Readings], rank: int
 ) -> tuple[Column, Column, Column] | None:
     """Lowest and highest memory of the ranks and which has most, at each row."""
-    name, short = ("host/rss_bytes", "rss") if place == "host" else ("device/allocated_bytes", "allocated")
-    mine, steps = readings.held(name), np.array(readings.steps)
-    sizes = {rank: mine} if mine is not None else {}
-    for other, found in others.items():
-        size = found.held(name)
-        if size is not None:
-            sizes[other] = size[np.clip(np.searchsorted(found.steps, steps, "right") - 1, 0, None)]
-    if len(sizes) > 1:
-        matrix, ranks = np.array(list(sizes.values())), np.array(list(sizes), dtype=np.float64)
-        return matrix.min(axis=0), matrix.max(axis=0), ranks[matrix.argmax(axis=0)]
-    low, high = (readings.held(f"ranks/{short}_{end}_bytes") for end in ("min", "max"))
-    most = readings.held("ranks/argmax")
-    return None if low is None or high is None or most is None else (low, high, most)
+    name, short = ("device/allocated_bytes", "allocated") if report.device else ("host/rss_bytes", "rss")
+    steps, sources = np.array(readings.steps), {rank: readings, **others}
+    if report.run.world_size <= _MAX_RANKS_READ:
+        sizes = {number: size for number, one in sources.items() if (size := _at(one, name, steps)) is not None}
+        if len(sizes) > 1:
+            matrix, ranks = np.array(list(sizes.values())), np.array(list(sizes), dtype=np.float64)
+            return matrix.min(axis=0), matrix.max(axis=0), ranks[matrix.argmax(axis=0)]
+    for source in sources.values():
+        low, high = (_at(source, f"ranks/{short}_{end}_bytes", steps) for end in ("min", "max"))
+        most = _at(source, "ranks/argmax", steps)
+        if low is not None and high is not None and most is not None:
+            return low, high, most
+    return None
+
+
+def _at(source: Readings, name: str, steps: Rows) -> Column | None:
+    """What one rank has read, at the steps of another."""
+    held = source.held(name)
+    return None if held is None else held[np.clip(np.searchsorted(source.steps, steps, "right") - 1, 0, None)]
 
 
 def _packed_band(band: tuple[Column, Column, Column] | None, rows: Rows) -> Json | None:

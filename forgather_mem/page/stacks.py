@@ -28,6 +28,10 @@ _LABELS = {
 }  # fmt: skip
 
 
+Part = tuple[str, str, Column]  # key, label, sizes
+Sizes = tuple[Column, Column | None]
+
+
 @dataclass(slots=True)
 class Stack:
     """One kind of memory over the rows.
@@ -41,7 +45,7 @@ class Stack:
     """
 
     place: str
-    parts: list[tuple[str, str, Column]]
+    parts: list[Part]
     limit: tuple[int, str] | None = None
     planned: tuple[float, str] | None = None
     peak: Peak | None = None
@@ -63,27 +67,38 @@ def stacks(report: RunReport, readings: Readings, rank: int) -> Iterator[Stack]:
             family = "device"
         held, reserved = (readings.held(f"{family}/{what}_bytes") for what in ("allocated", "reserved"))
         if held is not None:
-            yield _finished(_of_device(report, readings, device, family, held, reserved), report, readings, rank)
+            whole, grows = len(devices) == 1, device is devices[0]
+            made = _of_device(report, readings, device, family, (held, reserved), whole, grows)
+            yield _finished(made, report, readings, rank)
     resident = readings.held("host/rss_bytes")
     if resident is not None:
         yield _finished(_of_host(report, readings, resident, bool(devices), rank), report, readings, rank)
 
 
 def _of_device(
-    report: RunReport, readings: Readings, device: DeviceMemory, family: str, held: Column, reserved: Column | None
+    report: RunReport, readings: Readings, device: DeviceMemory, family: str, sizes: Sizes, whole: bool, grows: bool
 ) -> Stack:
-    high, first = readings.held(f"{family}/step_peak_bytes"), device is report.device[0]
-    rest, parts = held.copy(), []
-    if first:
-        parts = list(_of_the_model(readings, rest))
+    """The stack of a device.
+
+    Args:
+        sizes: What tensors take, and what the allocator holds.
+        whole: Whether all of the model is on it: its parts are counted over all devices.
+        grows: Whether it has what leaks.
+    """
+    held, reserved = sizes
+    high, rest = readings.held(f"{family}/step_peak_bytes"), held.copy()
+    parts: list[Part] = []
+    if whole:
+        parts += _of_the_model(readings, rest)
+    if grows:
         parts += _leaking(report, readings, rest, ("device",))
     passing = _passing(readings, family, held, high)
-    parts += [("other", "other tensors", rest), *_passes(readings, passing, first)]
+    parts += [("other", "other tensors", rest), *_passes(readings, passing, whole)]
     if reserved is not None:
         parts.append(("cached", "cached", np.maximum(0, reserved - held - passing.rises)))
     limit = (device.total_bytes, f"all of {format_place(device.where)}") if device.total_bytes else None
     made = Stack(device.where, parts, limit, phases=passing.phases)
-    if first and report.planned is not None and report.planned.planned_bytes:
+    if whole and report.planned is not None and report.planned.planned_bytes:
         made.planned = report.planned.planned_bytes, "planned peak"
     return made
 
@@ -101,9 +116,10 @@ def _of_host(report: RunReport, readings: Readings, resident: Column, has_device
     python = np.minimum(rest, max(0.0, before))
     rest -= python
     leaking = _leaking(report, readings, rest, ("python", "tensors", "native", "host"))
+    mapped = resident - anonymous - shared
     shared_leak = _leaking(report, readings, shared, ("shared",))
     passing = _passing(readings, "host", resident, high)
-    parts = [("python", _LABELS["python"], python), ("mapped", _LABELS["mapped"], resident - anonymous - shared)]
+    parts = [("python", _LABELS["python"], python), ("mapped", _LABELS["mapped"], mapped)]
     parts += [*model, ("other", "other, since the start", rest), ("shared", _LABELS["shared"], shared)]
     parts += [*shared_leak, *leaking, *_passes(readings, passing, not has_device)]
     workers = readings.held("workers/pss_bytes")
@@ -118,12 +134,12 @@ def _of_host(report: RunReport, readings: Readings, resident: Column, has_device
     limit = (report.host.limit_bytes, whose) if report.host.limit_bytes else None
     made = Stack("host", parts, limit, phases=passing.phases)
     if not has_device and report.planned is not None and report.planned.planned_bytes:
-        below = float(python[0] + parts[1][2][0])
+        below = float(python[0] + mapped[0])
         made.planned = below + report.planned.planned_bytes, "planned peak, above Python and libraries"
     return made
 
 
-def _of_the_model(readings: Readings, rest: Column) -> Iterator[tuple[str, str, Column]]:
+def _of_the_model(readings: Readings, rest: Column) -> Iterator[Part]:
     """Weights and the optimizer's state, taken out of the rest."""
     nothing = np.zeros(len(rest))
     buffers = _or(readings.held("tensors/buffers_bytes"), nothing)
@@ -133,12 +149,10 @@ def _of_the_model(readings: Readings, rest: Column) -> Iterator[tuple[str, str, 
             yield key, _LABELS[key], _take(size + more, rest)
 
 
-def _leaking(
-    report: RunReport, readings: Readings, rest: Column, where: tuple[str, ...]
-) -> list[tuple[str, str, Column]]:
+def _leaking(report: RunReport, readings: Readings, rest: Column, where: tuple[str, ...]) -> list[Part]:
     """What each holder of a leak keeps, taken out of the rest: by its growth, as it was judged."""
     leak = report.leak
-    if leak.verdict != "leak" or (leak.where or "device") not in where or not len(rest):
+    if leak.verdict != "leak" or (leak.where or "device") not in where:
         return []
     steps = np.array(readings.steps, dtype=np.float64)
     whole, found = rest.copy(), []
@@ -201,7 +215,7 @@ def _passing(readings: Readings, family: str, held: Column, high: Column | None)
     return _Passing(np.where(np.isnan(rises), between, rises), inside | np.isnan(rises), phases)
 
 
-def _passes(readings: Readings, passing: _Passing, has_model: bool) -> Iterator[tuple[str, str, Column]]:
+def _passes(readings: Readings, passing: _Passing, has_model: bool) -> Iterator[Part]:
     """Gradients, as far as they were read, and all else that a step or an evaluation takes for a while."""
     rest = passing.rises.copy()
     gradients = readings.held("tensors/gradients_bytes") if has_model else None

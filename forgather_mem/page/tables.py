@@ -35,9 +35,10 @@ def headline(report: RunReport) -> tuple[str, str, str]:
             return "leak", f"{holder.held_by} keeps {each}, since step {leak.since_step:,}{made}.", f"{said} {peaks}"
         return "leak", said, peaks
     if report.run.end not in ("finished", None):
-        return "killed", f"Ended by {report.run.end}{': ' + report.run.error if report.run.error else ''}.", peaks
+        ended = {"exception": "Ended by an exception", "interrupted": "Interrupted"}.get(report.run.end, report.run.end)
+        return "killed", f"{ended}{': ' + report.run.error if report.run.error else ''}.", peaks
     if leak.verdict == "no leak":
-        return "well", f"No leak over {report.steps:,} steps.", peaks
+        return "well", f"No leak over {report.steps:,} steps{f'; {leak.why}' if leak.why else ''}.", peaks
     if not leak.judged:
         return "unknown", "No verdict on leaks: nothing has looked for them.", peaks
     why = f"{leak.why[0].upper()}{leak.why[1:]}." if leak.why else ""

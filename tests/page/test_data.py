@@ -66,6 +66,22 @@ def test_without_logs_of_the_others_rank_0_tells_the_spread() -> None:
     assert numbers(data["band"]["most"], 1) == [7, 7, 7]  # type: ignore[index]
 
 
+def test_of_very_many_ranks_one_log_and_rank_0_are_read(tmp_path: Path) -> None:
+    values = {"ranks/rss_min_bytes": GIB * 1.0, "ranks/rss_max_bytes": GIB * 3.0, "ranks/argmax": 17.0}
+    for rank in range(20):
+        told = {"host/rss_bytes": GIB + rank * float(MIB), **(values if not rank else {})}
+        rows = [("step_end", step, told) for step in (1, 2)]
+        written_log(tmp_path, rank, rows, world_size=20)
+    data = run_data(run_report(tmp_path), tmp_path)
+    assert data["rank"] == 19
+    assert numbers(data["band"]["most"], 1) == [17, 17]  # type: ignore[index]
+
+
+def test_steps_that_go_back_are_drawn_where_they_were_read() -> None:
+    readings = readings_of([("step_end", step, {"host/rss_bytes": 1.0}) for step in (5, 3, 9)])
+    assert numbers(page_data(parsed(all_well()), readings)["steps"], 1) == [5, 5, 9]  # type: ignore[arg-type]
+
+
 def test_what_happened_is_marked() -> None:
     readings = on_a_gpu(100)
     readings.findings.append(Finding(kind="alert", step=30, text="host/rss_bytes is 9 GiB"))

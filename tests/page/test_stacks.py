@@ -120,6 +120,35 @@ def test_a_plan_is_a_line_above_what_was_there_before_it() -> None:
     assert data["stacks"][0]["planned"]["bytes"] == (200 + 100 + 130) * MIB  # type: ignore[index]
 
 
+def test_with_several_devices_the_model_is_not_taken_for_that_of_one() -> None:
+    report = leaking()
+    report["device"].append({**report["device"][0], "index": 1})
+    readings = on_a_gpu(30)
+    readings.add(
+        "step_end", 31, 1100.0, [("device1/allocated_bytes", 5.0 * GIB), ("device1/reserved_bytes", 6.0 * GIB)]
+    )
+    data = page_data(parsed(report), readings)
+    first, second = parts_of(data, "gpu0"), parts_of(data, "gpu1")
+    assert list(first) == ["leak1", "other", "activations", "cached"]
+    assert {key: sizes[-1] for key, sizes in second.items()} == {"other": 5 * GIB, "cached": GIB}
+
+
+def test_shared_memory_that_leaks_is_not_mapped_files() -> None:
+    report = leak_on_the_host()
+    report["leak"].update(where="shared", suspects=[])
+    data = page_data(parsed(report), on_the_host(**{"host/shmem_bytes": 90.0 * MIB}))
+    ends = {key: round((sizes[-1] or 0) / MIB) for key, sizes in parts_of(data, "host").items()}
+    assert (ends["mapped"], ends["shared"], ends["leak1"]) == (10, 10, 80)
+
+
+def test_the_leak_of_another_rank_is_not_in_the_picture_of_this_one() -> None:
+    report = out_of_memory()
+    report["leak"] = {**leaking()["leak"], "rank": 5}
+    data = page_data(parsed(report), on_a_gpu(30))
+    assert "leak1" not in parts_of(data, "gpu0")
+    assert "leak" not in {mark["kind"] for mark in data["marks"]}  # type: ignore[attr-defined]
+
+
 def test_without_readings_there_is_nothing() -> None:
     assert list(stacks(parsed(leaking()), Readings(), 0)) == []
     assert page_data(parsed(leaking()), Readings())["stacks"] == []

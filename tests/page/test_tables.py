@@ -31,7 +31,10 @@ def test_a_leak_without_a_holder_says_what_grows() -> None:
     assert headline(parsed(report))[1].startswith("GPU 0 grows 3.1 MiB a step (3.0 to 3.2), since step 60.")
 
 
-@pytest.mark.parametrize(("end", "said"), [("exception", "Ended by exception"), (None, "No verdict on leaks")])
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [("exception", "Ended by an exception."), ("interrupted", "Interrupted."), (None, "No verdict on leaks")],
+)
 def test_a_run_without_a_verdict_says_why(end: str | None, said: str) -> None:
     assert headline(parsed(report_of("train.py", 12, 3.0, end)))[1].startswith(said)
 
