@@ -47,8 +47,8 @@ def _extremes(columns: Sequence[NDArray[np.float64]], num_rows: int, length: int
 def packed(values: NDArray[np.float64], unit: float) -> list[int | None]:
     """Numbers in whole units, each as the difference to the one before it; None where there is none.
 
-    >>> packed(np.array([10.0, 30.0, np.nan, 25.0]), 10.0)
-    [1, 2, None, 0]
+    >>> packed(np.array([10.0, 30.0, np.nan, 20.0]), 10.0)
+    [1, 2, None, -1]
     """
     whole = np.round(values / unit)
     known = ~np.isnan(whole)

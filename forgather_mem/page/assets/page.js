@@ -501,7 +501,8 @@ class StackPlot extends Plot {
     const holds = this.stack.parts.some(part => part.key.startsWith('leak'));
     for (const mark of this.run.marks) {
       if (mark.kind === 'leak' && !holds) continue;
-      const x = u.valToPos(xOfStep(this.run, mark.step, this.page.overTime), 'x', true);
+      const at = Math.min(xOfStep(this.run, mark.step, this.page.overTime), last(u.data[0]));  // a kill comes after the last record
+      const x = u.valToPos(at, 'x', true);
       if (x < left - 1 || x > right + 1) continue;
       ctx.fillStyle = ctx.strokeStyle = this.page.colour(mark.kind);
       if (LINES.has(mark.kind)) {
@@ -674,7 +675,7 @@ Page.prototype.tableSection = function (run) {
     table.setAttribute('aria-labelledby', titleId);
     if (header.some(Boolean)) table.append(make('thead', {}, make('tr', {}, ...header.map(name => make('th', {scope: 'col'}, name)))));
     table.append(make('tbody', {}, ...rows.map(row => make('tr', {},
-      ...row.map((cell, column) => make('td', {class: CODE.has(header[column]) ? 'code' : cell.length < 28 ? 'short' : 'long'}, cell))))));
+      ...row.map((cell, column) => make('td', {'data-label': header[column], class: CODE.has(header[column]) ? 'code' : cell.length < 28 ? 'short' : 'long'}, cell))))));
     section.append(make('section', {class: header.length > 4 ? 'wide' : null}, make('h2', {id: titleId}, title), make('div', {class: 'scroll'}, table)));
   }
   return section;
