@@ -7,10 +7,13 @@ const BADGES = {leak: 'LEAK', oom: 'OUT OF MEMORY', killed: 'ENDED', well: 'NO L
 const MARKS = {leak: ['\u25b6', 'the leak begins'], alert: ['!', 'alerts'], oom: ['\u2715', 'out of memory'],
   killed: ['\u2715', 'last sign of life'], evaluation: ['\u25bc', 'evaluations'], checkpoint: ['\u25a0', 'checkpoints'],
   collect: ['\u25cf', 'our collections'], cache: ['\u25c6', 'cache clears'], trim: ['\u25cb', 'trims']};
-const MEANINGS = {python: 'anonymous memory before the first step, without the weights', mapped: 'files in memory: libraries, data sets, weights that are mapped',
-  other: 'the rest of what was measured; on the host also freed memory that the C library keeps', shared: 'shared memory: batches of data workers',
-  activations: 'by how much the step, the evaluation or the checkpoint rose above what was held after it; where it was not read, the last rise',
-  gradients: 'as read before the optimizer step', cached: 'held by the device\'s allocator, by no tensor', workers: 'pages that they share are counted once',
+const MEANINGS = {  // of parts
+  python: 'anonymous memory before the first step, without the weights',
+  mapped: 'files in memory: libraries, data sets, weights that are mapped',
+  other: 'the rest of what was measured; on the host also freed memory that the C library keeps',
+  shared: 'shared memory: batches of data workers', workers: 'pages that they share are counted once',
+  activations: 'by how much a step, an evaluation or a checkpoint rose above what was held after it; if not read, the last rise',
+  gradients: 'as read before the optimizer step', cached: 'held by the device\'s allocator, by no tensor',
   leak: 'by its growth, as it was judged', wanted: 'what was asked for when memory ran out'};
 const LINES = new Set(['leak', 'alert', 'oom', 'killed']);  // marks that are drawn as lines through the plot
 const ACTIONS = new Set(['collect', 'cache', 'trim']), ROW = 16;  // marks in a row of their own; its height
@@ -28,7 +31,8 @@ function make(tag, attributes = {}, ...children) {
 const number = value => value.toLocaleString('en', {maximumFractionDigits: value < 10 ? 2 : 1});
 function size(bytes) {
   const [unit, factor] = UNITS.find(([, factor]) => Math.abs(bytes) >= factor * 0.95) || UNITS[3];
-  return `${(bytes / factor).toLocaleString('en', {minimumFractionDigits: factor > 1 ? 1 : 0, maximumFractionDigits: factor > 1 ? 1 : 0})} ${unit}`;
+  const digits = factor > 1 ? 1 : 0;
+  return `${(bytes / factor).toLocaleString('en', {minimumFractionDigits: digits, maximumFractionDigits: digits})} ${unit}`;
 }
 function duration(seconds) {
   if (seconds < 1) return `${number(seconds * 1e3)} ms`;
@@ -155,7 +159,8 @@ class Page {
     }
     bar.append(make('button', {type: 'button', 'aria-label': 'zoom in', onclick: () => this.zoomBy(0.5)}, '+'),
       make('button', {type: 'button', 'aria-label': 'zoom out', onclick: () => this.zoomBy(2)}, '\u2212'),
-      make('button', {type: 'button', 'aria-label': 'show everything', title: 'drag in a plot to zoom, double-click to show everything; arrow keys move along a plot',
+      make('button', {type: 'button', 'aria-label': 'show everything',
+        title: 'drag in a plot to zoom, double-click to show everything; arrow keys move along a plot',
         onclick: () => this.setZoom(null)}, 'all'));
     const dark = document.documentElement.getAttribute('data-theme') === 'dark';
     this.themeButton = make('button', {type: 'button', 'aria-label': 'switch between light and dark',
@@ -276,7 +281,8 @@ class Plot {
     page.width = width;
     this.u = new uPlot({
       width, height: this.height, series: [{}, ...series], padding: [options.top || 8, 14, 0, 0],
-      scales: {x: {time: false, range: (u, low, high) => low === null || low === high ? [(low ?? 0) - 1, (low ?? 0) + 1] : [low, high]}, ...scales},
+      scales: {x: {time: false, range: (u, low, high) => low === null || low === high ? [(low ?? 0) - 1, (low ?? 0) + 1]
+        : [low, high]}, ...scales},
       axes: [{...axis, show: !options.bare, size: 26, space: 70, values: (u, ticks) => ticks.map(tick => this.xLabel(tick))},
         {...axis, size: 64, gap: 4, space: 42, values: (u, ticks) => ticks.map(tick => this.yLabel(tick)), ...options.yAxis}],
       legend: {show: false},
@@ -323,7 +329,8 @@ class Plot {
     const shown = !this.page.hidden.has(name);
     const kind = `${options.kind || ''}${key.startsWith('leak') && !options.kind ? ' holder' : ''}`;
     const element = options.fixed ? make('span', {class: `entry ${kind}`}, ...content)
-      : make('button', {type: 'button', class: kind, 'aria-pressed': String(shown), title: MEANINGS[key.replace(/\d/, '')] || 'show or hide',
+      : make('button', {type: 'button', class: kind, 'aria-pressed': String(shown),
+        title: MEANINGS[key.replace(/\d/, '')] || 'show or hide',
         onclick: () => {
           this.page.hidden[shown ? 'add' : 'delete'](name);
           this.rebuild();
@@ -335,7 +342,8 @@ class Plot {
   }
 
   rebuild() {
-    const {page, figure} = this, index = page.plots.indexOf(this), focused = [...this.legend.querySelectorAll('button')].indexOf(document.activeElement);
+    const {page, figure} = this, index = page.plots.indexOf(this);
+    const focused = [...this.legend.querySelectorAll('button')].indexOf(document.activeElement);
     this.u.destroy();
     const made = this.again();
     figure.replaceWith(made.figure);
@@ -406,7 +414,8 @@ class StackPlot extends Plot {
       sums.unshift(below);
     }
     this.shown = shown;
-    const highest = Math.max(highestOf(this.total), highestOf(before.map(([, kib]) => kib * KIB)), stack.peak?.bytes || 0, stack.planned?.bytes || 0);
+    const highest = Math.max(highestOf(this.total), highestOf(before.map(([, kib]) => kib * KIB)), stack.peak?.bytes || 0,
+      stack.planned?.bytes || 0);
     [this.unit, this.factor] = unitOf(highest);
     const {limit} = stack;
     this.withLimit = limit && limit.bytes < 2.2 * highest && limit.bytes > 1.1 * highest;
@@ -532,7 +541,8 @@ class StackPlot extends Plot {
     const lines = [fits(peak.text) ? peak.text : peak.text.split(',')[0], peak.reason].filter(fits);
     const wide = Math.max(0, ...lines.map(line => ctx.measureText(line).width));
     ctx.textAlign = x + wide + 4 * ratio < right ? 'left' : 'right';
-    lines.forEach((line, row) => this.text(ctx, line, x, Math.max(y - (15 * (lines.length - row) - 2) * ratio, top + (24 + 15 * row) * ratio), 'ink', ratio));
+    const above = row => Math.max(y - (15 * (lines.length - row) - 2) * ratio, top + (24 + 15 * row) * ratio);
+    lines.forEach((line, row) => this.text(ctx, line, x, above(row), 'ink', ratio));
     ctx.fillStyle = this.page.colour('page');
     ctx.strokeStyle = this.page.colour('ink');
     ctx.lineWidth = 2 * ratio;
@@ -546,12 +556,14 @@ class PhasePlot extends Plot {  // a strip for each phase: the darker, the highe
       'the darker the higher; empty where nothing rose');
     Object.assign(this, {stack, phases: [...stack.phases].reverse()});
     this.most = Math.max(...stack.phases.map(phase => highestOf(phase.values)));
-    this.least = Math.min(...stack.phases.map(phase => phase.values.reduce((low, value) => value !== null && value < low ? value : low, Infinity)));
+    const lowestOf = values => values.reduce((low, value) => value !== null && value < low ? value : low, Infinity);
+    this.least = Math.min(...stack.phases.map(phase => lowestOf(phase.values)));
     for (const phase of stack.phases)
       this.entry(phase.key, phase.label, row => this.latest(phase, row), {fixed: true, kind: 'plain'});
     this.start([this.x(), this.aligned(run.steps.map(() => 0))], [{scale: 'y', paths: () => null, points: {show: false}}],
       {y: {range: () => [0, stack.phases.length]}},
-      {yAxis: {grid: {show: false}, splits: () => this.phases.map((_, row) => row + 0.5), values: () => this.phases.map(phase => phase.label)}});
+      {yAxis: {grid: {show: false}, splits: () => this.phases.map((_, row) => row + 0.5),
+        values: () => this.phases.map(phase => phase.label)}});
   }
 
   again() { return new PhasePlot(this.page, this.run, this.stack); }
@@ -602,7 +614,8 @@ class PausePlot extends Plot {
       const values = u.data[index + 1], columns = new Map();
       for (let row = 0; row < x.length; row++) {
         const at = Math.round(u.valToPos(x[row], 'x', true));
-        if (values[row] > 0 && at >= left - 1 && at <= left + width + 1 && !(columns.get(at) >= values[row])) columns.set(at, values[row]);
+        const inside = at >= left - 1 && at <= left + width + 1;
+        if (inside && values[row] > 0 && !(columns.get(at) >= values[row])) columns.set(at, values[row]);
       }
       ctx.strokeStyle = this.page.colour(one.key);
       ctx.beginPath();
@@ -622,7 +635,8 @@ class BandPlot extends Plot {
     this.entry('low', 'lowest', row => size(low[row] || 0), {fixed: true, colour: 'run0', kind: 'line'});
     const line = key => ({scale: 'y', stroke: () => page.colour(key), width: 1.8, points: {show: false}, spanGaps: true});
     const scaled = values => this.aligned(values.map(value => value === null ? null : value / this.factor));
-    this.start([this.x(), scaled(high), scaled(low)], [line('run1'), line('run0')], {y: {range: () => [0, highest / this.factor * 1.1 || 1]}},
+    this.start([this.x(), scaled(high), scaled(low)], [line('run1'), line('run0')],
+      {y: {range: () => [0, highest / this.factor * 1.1 || 1]}},
       {bands: [{series: [1, 2], fill: () => `${page.colour('run1')}33`}]});
   }
 
@@ -630,23 +644,27 @@ class BandPlot extends Plot {
   yLabel(value) { return `${number(value)} ${this.unit}`; }
 
   paint(u) {
-    const {ctx} = u, ratio = devicePixelRatio, {most, high} = this.run.band, row = Math.min(u.valToIdx(u.scales.x.max) - this.offset, most.length - 1);
+    const {ctx} = u, ratio = devicePixelRatio, {most, high} = this.run.band;
+    const row = Math.min(u.valToIdx(u.scales.x.max) - this.offset, most.length - 1);
     if (row < 0 || high[row] === null) return;
     ctx.save();
     ctx.font = `${12 * ratio}px system-ui, sans-serif`;
     ctx.textBaseline = 'middle';
     ctx.textAlign = 'right';
-    this.text(ctx, `rank ${most[row]} has most`, u.bbox.left + u.bbox.width - 6 * ratio, u.valToPos(high[row] / this.factor, 'y', true) + 14 * ratio, 'ink', ratio);
+    const y = u.valToPos(high[row] / this.factor, 'y', true) + 14 * ratio;
+    this.text(ctx, `rank ${most[row]} has most`, u.bbox.left + u.bbox.width - 6 * ratio, y, 'ink', ratio);
     ctx.restore();
   }
 }
 
 class ComparisonPlot extends Plot {  // the runs in one plot: everything together of each
   constructor(page, place) {
-    const found = page.runs.map((run, index) => ({run, index, stack: run.stacks.find(stack => stack.place === place)})).filter(one => one.stack);
+    const found = page.runs.map((run, index) => ({run, index, stack: run.stacks.find(stack => stack.place === place)}))
+      .filter(one => one.stack);
     super(page, page.run, `${found[0].stack.title}, ${page.runs.length} runs`, 300);
     Object.assign(this, {place, isComparison: true});
-    const tables = found.map(({run, stack}) => [page.overTime ? run.times.map((time, row) => row && time <= run.times[row - 1] ? time + row * 1e-9 : time) : run.overSteps,
+    const rising = times => times.map((time, row) => row && time <= times[row - 1] ? time + row * 1e-9 : time);
+    const tables = found.map(({run, stack}) => [page.overTime ? rising(run.times) : run.overSteps,
       run.steps.map((_, row) => stack.parts.reduce((sum, part) => sum + (part.values[row] || 0), 0))]);
     const highest = Math.max(...tables.map(([, totals]) => highestOf(totals)));
     [this.unit, this.factor] = unitOf(highest);
@@ -670,13 +688,15 @@ const CODE = new Set(['held by', 'made at', 'the line', 'where', 'command', 'eac
 
 Page.prototype.tableSection = function (run) {
   const section = make('section', {class: 'tables', 'aria-label': 'tables'});
+  const kind = (cell, name) => CODE.has(name) ? 'code' : cell.length < 28 ? 'short' : 'long';
   for (const {title, header, rows} of run.tables) {
     const table = make('table', {class: header.some(Boolean) ? null : 'facts'}), titleId = `table${section.children.length}`;
     table.setAttribute('aria-labelledby', titleId);
     if (header.some(Boolean)) table.append(make('thead', {}, make('tr', {}, ...header.map(name => make('th', {scope: 'col'}, name)))));
     table.append(make('tbody', {}, ...rows.map(row => make('tr', {},
-      ...row.map((cell, column) => make('td', {'data-label': header[column], class: CODE.has(header[column]) ? 'code' : cell.length < 28 ? 'short' : 'long'}, cell))))));
-    section.append(make('section', {class: header.length > 4 ? 'wide' : null}, make('h2', {id: titleId}, title), make('div', {class: 'scroll'}, table)));
+      ...row.map((cell, column) => make('td', {'data-label': header[column], class: kind(cell, header[column])}, cell))))));
+    section.append(make('section', {class: header.length > 4 ? 'wide' : null},
+      make('h2', {id: titleId}, title), make('div', {class: 'scroll'}, table)));
   }
   return section;
 };
