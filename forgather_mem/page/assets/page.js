@@ -398,7 +398,7 @@ class StackPlot extends Plot {
   fixedEntries() {
     const {limit, planned} = this.stack;
     if (limit) this.entry('limit', limit.label, () => size(limit.bytes), {fixed: true, colour: 'ink', kind: 'line'});
-    if (planned) this.entry('planned', planned.label, () => size(planned.bytes), {fixed: true, colour: 'optimizer', kind: 'line'});
+    if (planned) this.entry('planned', planned.label, () => size(planned.bytes), {fixed: true, colour: 'soft', kind: 'line'});
     for (const [kind, [sign, label]] of Object.entries(MARKS)) {
       const count = this.run.marks.filter(mark => mark.kind === kind).length;
       if (count) this.entry(kind, label, null, {fixed: true, sign, kind: 'mark', colour: kind});
@@ -461,7 +461,7 @@ class StackPlot extends Plot {
     ctx.textBaseline = 'middle';
     this.bandLabels(tools);
     if (stack.limit) this.across(tools, stack.limit.bytes, `${stack.limit.label} ${size(stack.limit.bytes)}`, 'ink');
-    if (stack.planned) this.across(tools, stack.planned.bytes, `${stack.planned.label} ${size(stack.planned.bytes)}`, 'optimizer');
+    if (stack.planned) this.across(tools, stack.planned.bytes, `${stack.planned.label} ${size(stack.planned.bytes)}`, 'soft');
     this.marks(tools);
     if (stack.peak) this.pin(tools);
     ctx.restore();
@@ -550,10 +550,10 @@ class StackPlot extends Plot {
   }
 }
 
-class PhasePlot extends Plot {  // a strip for each phase: the darker, the higher its peak was
+class PhasePlot extends Plot {  // a strip for each phase: the stronger, the higher its peak was
   constructor(page, run, stack) {
     super(page, run, `Peak in each phase, ${stack.title.replace('Memory of ', 'on ')}`, 26 + 8 + 17 * stack.phases.length,
-      'the darker the higher; empty where nothing rose');
+      'the stronger the higher; empty where nothing rose');
     Object.assign(this, {stack, phases: [...stack.phases].reverse()});
     this.most = Math.max(...stack.phases.map(phase => highestOf(phase.values)));
     const lowestOf = values => values.reduce((low, value) => value !== null && value < low ? value : low, Infinity);
@@ -576,7 +576,7 @@ class PhasePlot extends Plot {  // a strip for each phase: the darker, the highe
   paint(u) {
     const {ctx} = u, {left, width} = u.bbox, x = u.data[0], wide = Math.max(2, 2 * devicePixelRatio);
     ctx.save();
-    ctx.fillStyle = this.page.colour('parameters');
+    ctx.fillStyle = this.page.colour('phase');
     this.phases.forEach((phase, place) => {
       const y = u.valToPos(place + 0.92, 'y', true), high = u.valToPos(place + 0.08, 'y', true) - y, columns = new Map();
       phase.values.forEach((value, row) => {
@@ -631,13 +631,13 @@ class BandPlot extends Plot {
     super(page, run, 'Lowest and highest rank', 170);
     const {low, high, most} = run.band, highest = highestOf(high);
     [this.unit, this.factor] = unitOf(highest);
-    this.entry('high', 'highest', row => `${size(high[row] || 0)}, rank ${most[row]}`, {fixed: true, colour: 'run1', kind: 'line'});
-    this.entry('low', 'lowest', row => size(low[row] || 0), {fixed: true, colour: 'run0', kind: 'line'});
+    this.entry('high', 'highest', row => `${size(high[row] || 0)}, rank ${most[row]}`, {fixed: true, colour: 'ink', kind: 'line'});
+    this.entry('low', 'lowest', row => size(low[row] || 0), {fixed: true, colour: 'soft', kind: 'line'});
     const line = key => ({scale: 'y', stroke: () => page.colour(key), width: 1.8, points: {show: false}, spanGaps: true});
     const scaled = values => this.aligned(values.map(value => value === null ? null : value / this.factor));
-    this.start([this.x(), scaled(high), scaled(low)], [line('run1'), line('run0')],
+    this.start([this.x(), scaled(high), scaled(low)], [line('ink'), line('soft')],
       {y: {range: () => [0, highest / this.factor * 1.1 || 1]}},
-      {bands: [{series: [1, 2], fill: () => `${page.colour('run1')}33`}]});
+      {bands: [{series: [1, 2], fill: () => `${page.colour('ink')}33`}]});
   }
 
   again() { return new BandPlot(this.page, this.run); }
