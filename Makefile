@@ -68,9 +68,10 @@ $(TRACKERS)/.ready: pyproject.toml constraints.txt
 trackers: $(TRACKERS)/.ready  ## W&B, MLflow, Comet and trackio, with their real packages, offline
 	$(TRACKERS)/bin/python -m pytest -q tests/with_trackers
 
-soak: $(READY) trackers  ## long: faults at random moments, millions of samples
+soak: $(READY) trackers  ## long: faults at random moments, millions of samples; needs chromium and chromedriver
 	$(BIN)/python -m pytest -q -m soak tests/soak
-	HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -q tests/config tests/formats tests/reporting
+	NEEDS_BROWSER=1 $(BIN)/python -m pytest -q tests/page/test_assets.py
+	HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -q tests/config tests/formats tests/page/test_thinning.py tests/reporting
 
 bench: $(READY)  ## side by side with the peers; prints ratios
 	for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -11,17 +11,13 @@ Needs Chromium with its chromedriver, and Pillow.
 from __future__ import annotations
 
 import argparse
-import base64
 import io
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,8 +26,10 @@ from urllib.parse import quote
 
 from PIL import Image
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from tests.browser import Browser
+
 IMAGES = Path(__file__).parent / "images"
-PORT = 9515
 PINNED = (
     "train/loss",
     "mem_host/rss_gib",
@@ -81,63 +79,35 @@ return found.map(e => e.getBoundingClientRect()).map(r => [r.left, r.top, r.righ
 """
 
 
-class Browser:
-    """Chromium without a window, driven over chromedriver's HTTP interface."""
+class Screen(Browser):
+    """A browser whose pages draw themselves for a while, without an event for "all charts are drawn"."""
 
     def __init__(self, wait_s: float) -> None:
+        super().__init__()
         self._wait_s = wait_s
-        self._profile = tempfile.mkdtemp()
-        self._driver = subprocess.Popen(["chromedriver", f"--port={PORT}"], stdout=subprocess.DEVNULL)
-        flags = ("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "hide-scrollbars")
-        flags += ("disable-background-networking", "disable-component-update", "disable-sync")
-        flags += (f"user-data-dir={self._profile}",)
-        options = {"args": [f"--{flag}" for flag in flags], "binary": shutil.which("chromium")}
-        wanted = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}}
-        self._session = f"/session/{self._when_up('/session', wanted)['sessionId']}"
 
-    def open(self, address: str, width: int, height: int) -> None:
-        self._ask(f"{self._session}/window/rect", {"width": width, "height": height})
-        self._ask(f"{self._session}/url", {"url": "about:blank"})
-        self._ask(f"{self._session}/url", {"url": address})
-        time.sleep(self._wait_s)  # the page has no event for "all charts are drawn"
+    def show(self, address: str, width: int, height: int) -> None:
+        self.size(width, height)
+        self.open("about:blank")
+        self.open(address)
+        time.sleep(self._wait_s)
 
-    def run(self, script: str, *arguments: object, wait_s: float = 0.0) -> Any:
-        answer = self._ask(f"{self._session}/execute/sync", {"script": script, "args": list(arguments)})
+    def do(self, script: str, *arguments: object, wait_s: float = 0.0) -> Any:
+        answer = self.run(script, *arguments)
         time.sleep(wait_s)
         return answer
 
     def sections(self, name: str = "") -> list[list[float]]:
-        """Where the sections of a page are: left, top, right, bottom."""
+        """Where the sections of a TensorBoard page are: left, top, right, bottom."""
         for _ in range(60):
-            found: list[list[float]] = self.run(SECTIONS, name, wait_s=2)
+            found: list[list[float]] = self.do(SECTIONS, name, wait_s=2)
             if found:
                 time.sleep(self._wait_s)
-                return self.run(SECTIONS, name)  # type: ignore[no-any-return]
+                return self.do(SECTIONS, name)  # type: ignore[no-any-return]
         raise SystemExit(f"the page has no section {name!r}")
 
-    def picture(self) -> Image.Image:
-        return Image.open(io.BytesIO(base64.b64decode(self._ask(f"{self._session}/screenshot"))))
-
-    def close(self) -> None:
-        self._ask(self._session, method="DELETE")
-        self._driver.terminate()
-        self._driver.wait()
-        shutil.rmtree(self._profile, ignore_errors=True)
-
-    def _when_up(self, route: str, data: object) -> Any:
-        for _ in range(50):
-            try:
-                return self._ask(route, data)
-            except urllib.error.URLError:
-                time.sleep(0.2)
-        raise SystemExit("chromedriver does not answer")
-
-    @staticmethod
-    def _ask(route: str, data: object = None, method: str | None = None) -> Any:
-        body = None if data is None else json.dumps(data).encode()
-        request = urllib.request.Request(f"http://localhost:{PORT}{route}", data=body, method=method)
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            return json.load(answer)["value"]
+    def seen(self) -> Image.Image:
+        return Image.open(io.BytesIO(self.picture()))
 
 
 @contextmanager
@@ -160,12 +130,16 @@ def report_page(folder: str) -> str:
     return page.as_uri()
 
 
-def below_plot(browser: Browser, number: int) -> float:
-    """Where the plot of this number ends on the report's page, counted from 1."""
+def take_report(browser: Screen, folder: str, name: str, plots: int, dark: bool = False) -> None:
+    """The page that `forgather-mem report` makes of this run, down to the legend of the plot of this number."""
+    browser.dark(dark)
+    browser.show(report_page(folder), 1000, 900)
     bottom: float = browser.run(
-        f"return document.querySelectorAll('figure')[{number - 1}].getBoundingClientRect().bottom"
+        f"return document.querySelectorAll('figure')[{plots - 1}].getBoundingClientRect().bottom"
     )
-    return bottom
+    whole = Image.open(io.BytesIO(browser.picture(whole=True)))
+    save(whole, name, (0, 0, 1000, bottom + 12))
+    browser.dark(False)
 
 
 def save(picture: Image.Image, name: str, box: Sequence[float] | None = None) -> None:
@@ -179,36 +153,41 @@ def save(picture: Image.Image, name: str, box: Sequence[float] | None = None) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("logdir", help="the folder of a run, as it shall stand on the page")
-    parser.add_argument("--leak", metavar="DIR", help="a run whose page is shown down to its first plot")
+    parser.add_argument("logdir", nargs="?", help="the folder of a run, as it shall stand in TensorBoard")
+    parser.add_argument(
+        "--leak", metavar="DIR", help="a run whose page is shown down to its first plot, in light and dark"
+    )
     parser.add_argument("--page", metavar="DIR", help="a run whose page is shown down to its third plot")
     parser.add_argument("--wait", type=float, default=8.0, help="seconds that a page takes to draw itself")
     options = parser.parse_args()
     IMAGES.mkdir(exist_ok=True)
     pinned = quote(json.dumps([{"plugin": "scalars", "tag": tag} for tag in PINNED]))
-    browser = Browser(options.wait)
+    browser = Screen(options.wait)
     try:
-        for name, folder, plots in (("leak", options.leak, 1), ("report", options.page, 3)):
-            if folder:
-                browser.open(report_page(folder), 1000, 1800)
-                save(browser.picture(), name, (0, 0, 1000, below_plot(browser, plots) + 36))
+        if options.leak:
+            take_report(browser, options.leak, "leak", 1)
+            take_report(browser, options.leak, "leak_dark", 1, dark=True)
+        if options.page:
+            take_report(browser, options.page, "report", 3)
+        if options.logdir is None:
+            return
         with tensorboard(options.logdir) as page:
-            browser.open(f"{page}?smoothing=0&pinnedCards={pinned}#timeseries", 1500, 970)
-            browser.run(TIDY, wait_s=options.wait / 2)
-            save(browser.picture(), "tensorboard")
-            browser.open(f"{page}?smoothing=0#timeseries", 1500, 1240)
-            browser.run(TIDY, wait_s=2)
-            browser.run(OPEN_ONLY, "mem_phase_host", wait_s=options.wait / 2)
-            save(browser.picture(), "groups")
-            browser.run(AS_READ)
-            browser.open(f"{page}#custom_scalars&_smoothingWeight=0", 1300, 2400)
+            browser.show(f"{page}?smoothing=0&pinnedCards={pinned}#timeseries", 1500, 970)
+            browser.do(TIDY, wait_s=options.wait / 2)
+            save(browser.seen(), "tensorboard")
+            browser.show(f"{page}?smoothing=0#timeseries", 1500, 1240)
+            browser.do(TIDY, wait_s=2)
+            browser.do(OPEN_ONLY, "mem_phase_host", wait_s=options.wait / 2)
+            save(browser.seen(), "groups")
+            browser.do(AS_READ)
+            browser.show(f"{page}#custom_scalars&_smoothingWeight=0", 1300, 2400)
             bottom = max(box[3] for box in browser.sections())
-            save(browser.picture(), "charts", (0, 0, 1300, bottom + 10))
-            browser.open(f"{page}#text", 1300, 6000)
+            save(browser.seen(), "charts", (0, 0, 1300, bottom + 10))
+            browser.show(f"{page}#text", 1300, 6000)
             browser.sections("mem_report")
-            browser.run(UNROLL, wait_s=2)
+            browser.do(UNROLL, wait_s=2)
             (box,) = browser.sections("mem_report")
-            save(browser.picture(), "verdict", (box[0] - 10, box[1] - 5, 1300, box[3] + 5))
+            save(browser.seen(), "verdict", (box[0] - 10, box[1] - 5, 1300, box[3] + 5))
     finally:
         browser.close()
 

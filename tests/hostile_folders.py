@@ -327,10 +327,8 @@ def serve() -> None:
     import numpy  # noqa: F401  # of the curves
 
     from forgather_mem.cli import app
-    from forgather_mem.reporting import (
-        html,  # noqa: F401
-        run_dir,  # noqa: F401
-    )
+    from forgather_mem.page import data, html  # noqa: F401
+    from forgather_mem.reporting import run_dir  # noqa: F401
 
     # What only the first command imports is not imported in each fork
     with tempfile.TemporaryDirectory() as empty, contextlib.redirect_stderr(io.StringIO()):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from forgather_mem.cli.app import USAGE, complain
+from forgather_mem.cli.output import write_page
 from forgather_mem.units import parse_share
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def compare(
     ),
     as_json: bool = typer.Option(False, "--json", help="All numbers, as JSON."),
     markdown: bool = typer.Option(False, "--markdown", help="As Markdown, for a pull request."),
+    html: Path | None = typer.Option(None, "--html", metavar="FILE", help="Write a page with all runs to this file."),
     fail_on: str | None = typer.Option(
         None,
         "--fail-on",
@@ -46,6 +48,8 @@ def compare(
         raise typer.Exit(USAGE)
     first, *others = [_side(run, name) for run, name in zip(runs, _names(runs), strict=True)]
     found = [comparison_of(first, other) for other in others]
+    if html is not None:
+        _write_page(runs, html)
     if as_json:
         print(json.dumps([to_json(one) for one in found], indent=1, allow_nan=False))
     else:
@@ -58,6 +62,16 @@ def compare(
     if most is not None and early:
         complain(f"--fail-on {fail_on}: {', '.join(early)} has not finished: it may have grown later")
         raise typer.Exit(_UNDECIDED)
+
+
+def _write_page(runs: list[str], file: Path) -> None:
+    from forgather_mem.page.data import run_data
+    from forgather_mem.reporting.run_dir import find_run
+
+    paths = [path for run in runs for path in _paths(run)]
+    places = [find_run(Path(path).parent if Path(path).is_file() else path) for path in paths]
+    runs_on_it = zip(paths, places, _names(paths), strict=True)
+    write_page([run_data(_report(path), place, name) for path, place, name in runs_on_it], file)
 
 
 def _names(runs: list[str]) -> list[str]:
@@ -73,8 +87,7 @@ def _names(runs: list[str]) -> list[str]:
 def _side(argument: str, name: str) -> Side:
     from forgather_mem.comparing.side import Side
 
-    parts = [part for part in argument.split(",") if part]
-    paths = parts if parts and not Path(argument).exists() else [argument]
+    paths = _paths(argument)
     name = name if len(paths) == 1 else f"{name} and {len(paths) - 1} more"
     return Side(name=name, reports=[_report(path) for path in paths], folder=_folder(paths[0]))
 
@@ -83,6 +96,12 @@ def _folder(path: str) -> Path:
     from forgather_mem.reporting.run_dir import find_run
 
     return Path(path).parent if Path(path).is_file() else find_run(path)
+
+
+def _paths(argument: str) -> list[str]:
+    """The runs of one kind that an argument names."""
+    parts = [part for part in argument.split(",") if part]
+    return parts if parts and not Path(argument).exists() else [argument]
 
 
 def _report(path: str) -> RunReport:

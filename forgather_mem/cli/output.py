@@ -1,4 +1,4 @@
-"""Output of the template commands: highlighted on a terminal, plain into a pipe or a file.
+"""Output of the commands: pages in files, and text that is highlighted on a terminal, plain into a pipe or a file.
 
 Printed text is never interpreted as markup, and no control character of a template reaches a terminal.
 """
@@ -7,13 +7,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+import typer
+
+from forgather_mem.cli.app import FAILURE, complain
 from forgather_mem.errors import escape_controls
+from forgather_mem.files import write_chosen_file
 
 _MAX_WIDTH = 120  # of a column; one long cell would make every line as long
 _MAX_COLOURED = 200_000  # characters; colours take ten microseconds each
 _MAX_COLOURED_ROWS = 2_000
 _WRITTEN_ROWS = 1_000
+
+
+def write_page(runs: Sequence[dict[str, object]], file: Path) -> None:
+    """Write a page of these runs, see `page.html`, and say where it is."""
+    from forgather_mem.page.html import page_html
+
+    try:
+        write_chosen_file(file, page_html(runs).encode())
+    except OSError as error:
+        complain(f"can't write {str(file)!r}: {error.strerror}", "give --html a file in a folder that exists")
+        raise typer.Exit(FAILURE) from error
+    print(f"forgather-mem: the page is in {file}", file=sys.stderr)
 
 
 def is_terminal() -> bool:

@@ -7,15 +7,11 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
-from forgather_mem.cli.app import FAILURE, complain
-from forgather_mem.files import write_chosen_file
-
-if TYPE_CHECKING:
-    from forgather_mem.telemetry.report import RunReport
+from forgather_mem.cli.app import complain
+from forgather_mem.cli.output import write_page
 
 _FILES_OF_A_RUN = ("report.", "memory.rank", "ring.rank", "events.out.", "events.mem.")
 
@@ -29,7 +25,7 @@ def report(
         "Default: the current folder.",
     ),
     as_json: bool = typer.Option(False, "--json", help="All numbers, as JSON (schema 1)."),
-    html: Path | None = typer.Option(None, "--html", metavar="FILE", help="Write a page with curves to this file."),
+    html: Path | None = typer.Option(None, "--html", metavar="FILE", help="Write a page with plots to this file."),
 ) -> None:
     """Show the report of a run: where memory peaked, what grew, what was collected and cleared."""
     from forgather_mem.reporting.run_dir import find_run, run_report
@@ -43,23 +39,12 @@ def report(
     for sentence in found.left_out:
         complain(f"left out: {sentence}")
     if html is not None:
-        _write_page(found, place, html)
+        from forgather_mem.page.data import run_data
+
+        write_page([run_data(found, place)], html)
     if as_json:
         print(json.dumps(to_dict(found), indent=1, allow_nan=False))
     elif html is None or sys.stdout.isatty():
         width = min(80, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
         color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         print(report_text(found, max(40, width), color, every_suspect=True))
-
-
-def _write_page(found: RunReport, place: Path, file: Path) -> None:
-    from forgather_mem.reporting.from_events import read_curves
-    from forgather_mem.reporting.html import CURVES, report_html
-
-    page = report_html(found, read_curves(place, CURVES, found.run.rank))
-    try:
-        write_chosen_file(file, page.encode())
-    except OSError as error:
-        complain(f"can't write {str(file)!r}: {error.strerror}", "give --html a file in a folder that exists")
-        raise typer.Exit(FAILURE) from error
-    print(f"forgather-mem: the page is in {file}", file=sys.stderr)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from forgather_mem.formats.jsonl import log_files, some_samples
-from forgather_mem.reporting.from_events import read_curves
+from forgather_mem.reporting.from_events import event_series
 
 # The curve that shows a part; of all others the peak so far, which rises with them
 _CURVES = {
@@ -80,5 +80,6 @@ def _records(folder: Path, names: set[str]) -> Iterator[tuple[int, Mapping[str, 
         for path in logs[min(logs)]:
             yield from ((sample.step, sample.values) for sample in some_samples(path, _MOST_RECORDS))
         return
-    for name, curve in read_curves(folder, names).items():
-        yield from ((step, {name: value}) for step, value in zip(curve.steps, curve.values, strict=True))
+    for name, curve in event_series(folder).items():
+        points = zip(curve.steps.tolist(), curve.values.tolist(), strict=True)
+        yield from ((step, {name: value}) for step, value in points)

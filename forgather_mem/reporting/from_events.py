@@ -1,85 +1,30 @@
-"""Reads the curves of a run, from its log or its TensorBoard page."""
+"""Reads a run from its TensorBoard page: the curves, and what a report says of them."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
-from array import array
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from forgather_mem.engine.summary import GaugeRange, RunFacts, RunSummary
-from forgather_mem.formats.jsonl import Header, LogReader, log_files
 from forgather_mem.formats.scalars import ScalarSeries, read_scalars
 from forgather_mem.reporting.build import build_report
 from forgather_mem.sinks.tags import tag_of
 from forgather_mem.telemetry.metrics import Metric, every_metric, name_on_current, other_device
-from forgather_mem.telemetry.records import Sample
 from forgather_mem.telemetry.report import RunReport
-from forgather_mem.telemetry.report_schema import MOST, checked, checked_report, to_dict
+from forgather_mem.telemetry.report_schema import MOST, checked_report, to_dict
 from forgather_mem.units import GIB
-
-# The name of the curve before the training: resident bytes by the age of the process in whole seconds.
-STARTUP = "startup/rss_bytes"
-
-
-@dataclass(slots=True)
-class Curve:
-    """The points of one sample name, in reading order: bytes, seconds, counts."""
-
-    steps: array[int] = field(default_factory=lambda: array("q"))
-    values: array[float] = field(default_factory=lambda: array("d"))
-
-    def add(self, step: int, value: float) -> None:
-        """Add a point."""
-        self.steps.append(step)
-        self.values.append(value)
-
-
-def read_curves(folder: str | Path, names: Iterable[str], rank: int = 0) -> dict[str, Curve]:
-    """The curves of these names, those of a device for each device of the process; missing ones are left out.
-
-    A name ending in "/" stands for all with that prefix.
-
-    Args:
-        folder: A run's folder or a TensorBoard folder.
-        names: Sample names.
-        rank: The rank whose log is read; if it left none, the first rank's.
-    """
-    wanted = tuple(names)
-    whole, families = set(wanted), tuple(name for name in wanted if name.endswith("/"))
-    whole.update(row.name for row in every_metric() if row.name.startswith(families))
-    logs = log_files(folder)
-    curves: dict[str, Curve] = {}
-    if not logs:
-        for name, series in _Page(folder).series.items():
-            if name_on_current(name) in whole:
-                curves[name] = Curve(array("q", series.steps.tolist()), array("d", series.values.tolist()))
-        return curves
-    with contextlib.suppress(OSError):  # `read_run` has said of a file that it can't be read
-        for record in LogReader(*(logs.get(rank) or next(iter(logs.values())))):
-            if isinstance(record, Header) and STARTUP in whole:
-                curves |= _startup_curve(record)
-            elif isinstance(record, Sample):
-                for name, value in record.values.items():
-                    if (name in whole or name_on_current(name) in whole) and abs(value) <= MOST:
-                        curves.setdefault(name, Curve()).add(record.step, value)
-    return curves
-
-
-def _startup_curve(header: Header) -> dict[str, Curve]:
-    """What was seen of the process before its training, if anything was; the file may be anybody's."""
-    curve = Curve()
-    for age_s, size in checked(tuple[tuple[float, float], ...], header.data.get("startup")) or ():
-        curve.add(int(abs(age_s)), abs(size))
-    return {STARTUP: curve} if curve.steps else {}
 
 
 def has_memory_tags(folder: str | Path) -> bool:
     """Whether a folder's event files contain our curves."""
     return bool(_Page(folder).series)
+
+
+def event_series(folder: str | Path) -> dict[str, ScalarSeries]:
+    """Our curves on a TensorBoard page, under sample names and in their units."""
+    return _Page(folder).series
 
 
 def report_of_events(folder: str | Path) -> RunReport:

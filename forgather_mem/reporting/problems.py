@@ -37,7 +37,7 @@ _MAX_ADVICE = 4
 def leak_lines(report: RunReport, width: int, *, every_suspect: bool = False) -> list[str]:
     """What grows, how fast, who holds it, and what to do; the first suspect in full, the others on request."""
     leak = report.leak
-    where = _GROWS.get(leak.where or "") or _device_place(report)
+    where = what_grows(report)
     low, high, unit = _in_one_unit(leak.bytes_per_step, leak.bytes_per_step_low, leak.bytes_per_step_high)
     grow = "grows" if leak.where in ("native", "host", "shared", "device", None) else "grow"
     first = f"LEAK   {where} {grow} {format_bytes(leak.bytes_per_step)} a step ({low} to {high})"
@@ -58,6 +58,11 @@ def leak_lines(report: RunReport, width: int, *, every_suspect: bool = False) ->
     elif len(suspects) > 1:
         lines.append(f"  also: {len(suspects) - 1} more, see the report")
     return [*lines, ""]
+
+
+def what_grows(report: RunReport) -> str:
+    """The kind of memory that the leak is in."""
+    return _GROWS.get(report.leak.where or "") or _device_place(report)
 
 
 def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:

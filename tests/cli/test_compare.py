@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -54,6 +55,14 @@ def test_as_markdown_it_can_be_pasted(folder: Path) -> None:
     lines = compare(folder, "old", "new", "--markdown").stdout.splitlines()
     assert lines[0].startswith("**new takes 60.0 MiB more at the peak")
     assert "| optimizer | 0 B | 60.0 MiB | +60.0 MiB |" in lines
+
+
+def test_all_runs_are_on_one_page(folder: Path) -> None:
+    done = compare(folder, "old,same", "new/report.json", "--html", "page.html")
+    assert (done.returncode, done.stderr) == (0, "forgather-mem: the page is in page.html\n")
+    page = (folder / "page.html").read_text()
+    (runs,) = re.findall(r'<script type="application/json" id="runs">(.*?)</script>', page)
+    assert [one["name"] for one in json.loads(runs)] == ["old", "same", "new"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,7 +46,8 @@ def test_the_page_is_written_and_standard_output_stays_free(folder: Path) -> Non
     assert done.stderr == "forgather-mem: the page is in page.html\n"
     page = (folder / "page.html").read_text()
     assert page.startswith("<!DOCTYPE html>")
-    assert "data-plot" in page
+    (data,) = re.findall(r"<script type=.application/json. id=.runs.>(.*?)</script>", page)
+    assert json.loads(data)[0]["stacks"]
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.reporting.build import build_report, write_report
-from forgather_mem.reporting.from_events import Curve
-from forgather_mem.reporting.html import report_html
 from forgather_mem.reporting.merge_ranks import merge_ranks
 from forgather_mem.reporting.run_dir import killed_report
 from forgather_mem.reporting.text import report_text
@@ -48,10 +45,6 @@ def parsed(report: dict[str, Any]) -> RunReport:
 
 def text_of(report: dict[str, Any], *arguments: Any, **options: Any) -> str:
     return report_text(parsed(report), *arguments, **options)
-
-
-def page_of(report: dict[str, Any], curves: Mapping[str, Curve]) -> str:
-    return report_html(parsed(report), curves)
 
 
 def written(report: dict[str, Any], folder: Path) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from forgather_mem.formats.ring_writer import RingWriter
-from forgather_mem.reporting.from_events import STARTUP, read_curves
+from forgather_mem.page.readings import read_readings
 from forgather_mem.sinks.startup_curve import startup_facts
 from forgather_mem.system.process_start import process_age_s
 from forgather_mem.telemetry import run_session
@@ -61,4 +61,4 @@ def test_without_a_whole_ring_there_is_no_curve(session: Path, content: bytes) -
 def test_a_header_of_anybody_gives_no_curve_that_can_not_be(tmp_path: Path, startup: str) -> None:
     header = f'{{"type": "header", "schema": 1, "rank": 0, "startup": {startup}}}\n'
     (tmp_path / "memory.rank0.jsonl").write_text(header)
-    assert STARTUP not in read_curves(tmp_path, [STARTUP])
+    assert read_readings(tmp_path).startup == ()

@@ -13,8 +13,8 @@ import torch
 
 import forgather_mem
 from forgather_mem import attach
-from forgather_mem.reporting.from_events import read_curves
-from forgather_mem.reporting.html import CURVES, report_html
+from forgather_mem.page.data import run_data
+from forgather_mem.page.readings import read_readings
 from forgather_mem.system import allocator
 from forgather_mem.system.allocator import Device, allocator_of, current_allocator, devices, gauge, used_allocators
 from forgather_mem.telemetry.report import RunReport
@@ -135,9 +135,10 @@ def test_the_report_page_and_log_have_each_device_of_a_training(
     assert report["device"][1]["peak_reserved_bytes"] == 600 * MIB
     assert "GPU 2" in str(report)
     folder = Path(report["run"]["folder"])
-    curves = read_curves(folder, ["device/allocated_bytes"])
-    assert set(curves) == {"device/allocated_bytes", "device2/allocated_bytes"}
-    assert set(curves["device2/allocated_bytes"].values) == {200 * MIB}
-    text = report_html(from_dict(RunReport, report), read_curves(folder, CURVES))
-    assert "Memory of GPU 0" in text
-    assert "Memory of GPU 2" in text
+    readings = read_readings(folder)
+    assert readings.column("device/allocated_bytes") is not None
+    second = readings.column("device2/allocated_bytes")
+    assert second is not None
+    assert set(second) == {200 * MIB}
+    shown = run_data(from_dict(RunReport, report), folder)["stacks"]
+    assert [stack["title"] for stack in shown] == ["Memory of GPU 0", "Memory of GPU 2", "Memory of the host"]

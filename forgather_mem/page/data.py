@@ -1,0 +1,238 @@
+"""The data of the page: plain JSON of one run, the same for a file, a server and TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forgather_mem.errors import escape_controls
+from forgather_mem.formats.jsonl import log_files
+from forgather_mem.page.readings import BETWEEN, Column, Readings, read_readings
+from forgather_mem.page.stacks import OOM, Stack, stacks
+from forgather_mem.page.tables import headline, tables
+from forgather_mem.page.thinning import kept_rows, packed
+from forgather_mem.reporting.table import format_place, format_time
+from forgather_mem.reporting.text import report_text, script_name
+from forgather_mem.telemetry.report import NOT_JUDGED, RunReport
+from forgather_mem.units import KIB, format_bytes, format_duration
+
+VERSION = 1
+_MAX_MARKS = 300  # of a kind
+_MAX_RANKS_READ = 16
+_MICRO = 1e-6
+_ACTIONS = (("collect", "our collections"), ("cache", "cache clears"), ("trim", "trims"))
+_MARKED_EVENTS = {"evaluate": "eval", "save": "save"}
+
+Json = dict[str, object]
+Rows = NDArray[np.int64]
+T = TypeVar("T")
+
+
+def run_data(report: RunReport, folder: str | Path, name: str = "") -> Json:
+    """The data of the run in a folder, with its ranks side by side if they left logs.
+
+    Args:
+        report: Its report, see `run_report`.
+        folder: The run's folder or a TensorBoard folder.
+        name: What to call it where several runs are shown.
+    """
+    rank, logs = shown_rank(report), log_files(folder)
+    wanted = [other for other in (logs if len(logs) <= _MAX_RANKS_READ else [0]) if other in logs and other != rank]
+    others = {other: read_readings(folder, other) for other in wanted}
+    readings = read_readings(folder, rank)
+    return page_data(report, readings, others, name)
+
+
+def shown_rank(report: RunReport) -> int:
+    """The rank whose parts are shown: the one that leaks, ran out of memory, or held most."""
+    if report.oom is not None:
+        return report.oom.rank
+    devices = [row.rank for row in report.device]
+    found = [report.leak.rank if report.leak.verdict == "leak" else None, *devices[:1], report.host.rank]
+    return next((rank for rank in found if rank is not None), report.run.rank)
+
+
+def page_data(report: RunReport, readings: Readings, others: dict[int, Readings] | None = None, name: str = "") -> Json:
+    """The data of a run: texts, and numbers over the rows that are kept of its readings.
+
+    Numbers are packed as differences: bytes in KiB, times in microseconds; see `thinning.packed`.
+
+    Args:
+        report: The report.
+        readings: What the shown rank has read; a row is added for a failure.
+        others: The readings of the other ranks; of very many only rank 0's, which tells how far they are apart.
+        name: What to call the run.
+    """
+    rank = shown_rank(report)
+    if report.oom is not None and readings.steps and readings.events[-1] != OOM:
+        for event in (BETWEEN, OOM, OOM):  # a block, as wide as the page makes it
+            readings.add_row(event, max(report.oom.step, readings.steps[-1]), readings.times_s[-1])
+    ours = report if report.leak.rank in (None, rank) else replace(report, leak=NOT_JUDGED)
+    found = list(stacks(ours, readings, rank))
+    pauses = list(_pauses(readings))
+    band = _band(report, readings, others or {}, rank)
+    columns = [size for made in found for _, _, size in made.parts]
+    columns += [size for made in found for size in (made.total, *made.phases.values())]
+    columns += [size for _, _, size in pauses]
+    rows = kept_rows(columns, len(readings.steps))
+    kind, verdict, more = headline(report)
+    data: Json = {
+        "version": VERSION,
+        "name": name or script_name(report),
+        "script": script_name(report),
+        "ended": report.run.end,
+        "kind": kind,
+        "verdict": verdict,
+        "more": more,
+        "text": report_text(report, every_suspect=True),
+        "rank": rank if report.run.world_size > 1 else None,
+        "steps": packed(np.maximum.accumulate(np.array(readings.steps, dtype=np.float64))[rows], 1.0),
+        "times_ms": packed(_ages_s(readings)[rows], 1e-3),
+        "startup": [[round(age_s * 1e3), round(size / KIB)] for age_s, size in readings.startup],
+        "stacks": [_stack(made, rows) for made in found],
+        "pauses": [_series(key, label, np.nan_to_num(size), rows, _MICRO) for key, label, size in pauses],
+        "band": _packed_band(band, rows),
+        "marks": list(_marks(ours, readings)),
+        "tables": [{"title": title, "header": header, "rows": lines} for title, header, lines in tables(report)],
+    }
+    shown = _escaped(data)
+    assert isinstance(shown, dict)
+    return shown
+
+
+def _escaped(value: object) -> object:
+    """All texts so that they turn no other text around; numbers, of which there are many, are left alone."""
+    if isinstance(value, str):
+        return escape_controls(value, keep="\n")
+    if isinstance(value, dict):
+        return {key: _escaped(part) for key, part in value.items()}
+    if isinstance(value, list | tuple) and any(isinstance(part, str | dict | list | tuple) for part in value[:1]):
+        return [_escaped(part) for part in value]
+    return value
+
+
+def _ages_s(readings: Readings) -> Column:
+    times = np.array(readings.times_s)
+    begun = readings.started_s or (times[0] if len(times) else 0.0)
+    return np.maximum.accumulate(np.clip(times - begun, 0.0, 1e9)) if len(times) else times
+
+
+def _series(key: str, label: str, values: Column, rows: Rows, unit: float) -> Json:
+    return {"key": key, "label": label, "values": packed(values[rows], unit)}
+
+
+def _stack(made: Stack, rows: Rows) -> Json:
+    title = f"Memory of {'the host' if made.place == 'host' else format_place(made.place)}"
+    peak, label = made.peak, "out of memory:" if any(key == "wanted" for key, _, _ in made.parts) else "peak"
+    return {
+        "place": made.place,
+        "title": title,
+        "parts": [_series(key, label, size, rows, KIB) for key, label, size in made.parts],
+        "limit": None if made.limit is None else {"bytes": made.limit[0], "label": made.limit[1]},
+        "planned": None if made.planned is None else {"bytes": round(made.planned[0]), "label": made.planned[1]},
+        "peak": None
+        if peak is None
+        else {
+            "bytes": peak.bytes,
+            "step": peak.step,
+            "text": f"{label} {format_bytes(peak.bytes)}, {format_time(peak.step, peak.phase)}",
+            "reason": made.reason,
+            "startup": peak.phase == "startup" and not peak.step,
+        },
+        "phases": [_series(phase, phase, size, rows, KIB) for phase, size in made.phases.items()],
+    }
+
+
+def _pauses(readings: Readings) -> Iterator[tuple[str, str, Column]]:
+    for key, name, label in (
+        ("gc", "gc/pause_s", "Python's collector"),
+        *((key, f"{key}/time_s", label) for key, label in _ACTIONS),
+    ):
+        column = readings.column(name)
+        if column is not None and np.nan_to_num(column).any():
+            yield key, label, column
+
+
+def _band(
+    report: RunReport, readings: Readings, others: dict[int, Readings], rank: int
+) -> tuple[Column, Column, Column] | None:
+    """Lowest and highest memory of the ranks and which has most, at each row."""
+    name, short = ("device/allocated_bytes", "allocated") if report.device else ("host/rss_bytes", "rss")
+    steps, sources = np.array(readings.steps), {rank: readings, **others}
+    if report.run.world_size <= _MAX_RANKS_READ:
+        sizes = {number: size for number, one in sources.items() if (size := _at(one, name, steps)) is not None}
+        if len(sizes) > 1:
+            matrix, ranks = np.array(list(sizes.values())), np.array(list(sizes), dtype=np.float64)
+            return matrix.min(axis=0), matrix.max(axis=0), ranks[matrix.argmax(axis=0)]
+    for source in sources.values():
+        low, high = (_at(source, f"ranks/{short}_{end}_bytes", steps) for end in ("min", "max"))
+        most = _at(source, "ranks/argmax", steps)
+        if low is not None and high is not None and most is not None:
+            return low, high, most
+    return None
+
+
+def _at(source: Readings, name: str, steps: Rows) -> Column | None:
+    """What one rank has read, at the steps of another."""
+    held = source.held(name)
+    return None if held is None else held[np.clip(np.searchsorted(source.steps, steps, "right") - 1, 0, None)]
+
+
+def _packed_band(band: tuple[Column, Column, Column] | None, rows: Rows) -> Json | None:
+    if band is None:
+        return None
+    low, high, most = band
+    return {"low": packed(low[rows], KIB), "high": packed(high[rows], KIB), "most": packed(most[rows], 1.0)}
+
+
+def _marks(report: RunReport, readings: Readings) -> Iterator[Json]:
+    """What happened when: the kinds of which there are few first."""
+    leak, oom, killed = report.leak, report.oom, report.killed
+    if leak.verdict == "leak":
+        yield _mark("leak", leak.since_step, f"the leak begins, step {leak.since_step:,}")
+    for finding in _some([finding for finding in readings.findings if finding.kind == "alert"]):
+        yield _mark("alert", finding.step, finding.text)
+    if oom is not None:
+        yield _mark("oom", oom.step, f"out of memory, {format_time(oom.step, oom.phase)}")
+    if killed is not None:
+        yield _mark("killed", killed.step, f"last sign of life, {format_time(killed.step, killed.phase)}")
+    for event, setting in _MARKED_EVENTS.items():
+        steps = {step for step, name in zip(readings.steps, readings.events, strict=True) if name == event}
+        label = "checkpoint" if event == "save" else "evaluation"
+        for step in _some(sorted(steps | set(_due(readings, setting)))):
+            yield _mark(label, step, f"{label}, step {step:,}")
+    for key, label in _ACTIONS:
+        times, freed = readings.column(f"{key}/time_s"), readings.column(f"{key}/freed_bytes")
+        if times is None:
+            continue
+        sizes = np.zeros(len(times)) if freed is None else np.nan_to_num(freed)
+        for row in _some(np.flatnonzero(~np.isnan(times)).tolist()):
+            said = f"{format_duration(times[row])}, freed {format_bytes(sizes[row])}"
+            yield _mark(key, readings.steps[row], f"{label}, step {readings.steps[row]:,}: {said}")
+
+
+def _due(readings: Readings, what: str) -> range:
+    """The steps at which a Trainer evaluates or saves by its settings: where nothing was read there is no record."""
+    every = readings.settings.get(f"arguments.{what}_steps", "")
+    if (
+        readings.settings.get(f"arguments.{what}_strategy", "") != "steps"
+        or not every.isdecimal()
+        or not int(every[:9])
+    ):
+        return range(0)
+    begun, period = readings.steps[0] if len(readings.steps) else 0, int(every[:9])
+    return range(-(-begun // period) * period, max(readings.steps, default=-1) + 1, period)
+
+
+def _mark(kind: str, step: int, text: str) -> Json:
+    return {"kind": kind, "step": step, "text": text}
+
+
+def _some(found: Sequence[T]) -> Sequence[T]:
+    """An even selection, if there are too many to be told apart."""
+    return found[:: max(1, -(-len(found) // _MAX_MARKS))]

@@ -1,0 +1,150 @@
+"""A run in words and tables, as the page shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from forgather_mem.reporting.problems import killed_lines, leak_lines, oom_lines
+from forgather_mem.reporting.table import format_place, places
+from forgather_mem.telemetry.report import LeakSuspect, RunReport
+from forgather_mem.units import format_bytes, format_duration, format_share
+
+Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
+
+_MAX_ROWS = 40
+_WIDE = 10_000  # no line is folded
+
+
+def headline(report: RunReport) -> tuple[str, str, str]:
+    """The kind of verdict, the verdict in a sentence, and what belongs to it."""
+    leak, peaks = report.leak, _peaks(report)
+    if report.oom is not None:
+        first, *rest = oom_lines(report, report.oom, _WIDE)
+        where = _after_label(first)
+        return "oom", f"{where[:1].upper()}{where[1:]}.", " ".join(line.strip() for line in rest[:2])
+    if report.killed is not None:
+        first, *rest = killed_lines(report, report.killed, _WIDE)
+        held = f" {leak.suspects[0].held_by} keeps the most." if leak.suspects and leak.suspects[0].held_by else ""
+        return "killed", _sentence(first), " ".join(line.strip() for line in rest[:2]) + held
+    if leak.verdict == "leak":
+        said = _after_label(leak_lines(report, _WIDE)[0])
+        if leak.suspects and leak.suspects[0].held_by:
+            holder = leak.suspects[0]
+            made = f", made at {holder.allocated_at}" if holder.allocated_at else ""
+            each = f"{format_bytes(holder.bytes_per_step)} a step"
+            return "leak", f"{holder.held_by} keeps {each}, since step {leak.since_step:,}{made}.", f"{said} {peaks}"
+        return "leak", said, peaks
+    if report.run.end not in ("finished", None):
+        ended = {"exception": "Ended by an exception", "interrupted": "Interrupted"}.get(report.run.end, report.run.end)
+        return "killed", f"{ended}{': ' + report.run.error if report.run.error else ''}.", peaks
+    if leak.verdict == "no leak":
+        return "well", f"No leak over {report.steps:,} steps{f'; {leak.why}' if leak.why else ''}.", peaks
+    if not leak.judged:
+        return "unknown", "No verdict on leaks: nothing has looked for them.", peaks
+    why = f"{leak.why[0].upper()}{leak.why[1:]}." if leak.why else ""
+    return "unknown", why or f"Too early to judge leaks ({report.steps:,} steps).", peaks
+
+
+def tables(report: RunReport) -> Iterator[Table]:
+    """Title, header and rows of each table that has rows, the first of very many."""
+    for title, header, rows in _tables(report):
+        more = [(f"and {len(rows) - _MAX_ROWS:,} more: see report --json",)] if len(rows) > _MAX_ROWS else []
+        if rows:
+            yield title, header, [*rows[:_MAX_ROWS], *more]
+
+
+def _tables(report: RunReport) -> Iterator[Table]:
+    run = report.run
+    holders = [_holder(holder) for holder in report.leak.suspects]
+    yield "Who holds what grows", ("held by", "a step", "holds", "made at", "the line", "each is", "try"), holders
+    peaks = [
+        (
+            format_place(peak.where) + ("" if peak.rank is None else f", rank {peak.rank}"),
+            format_bytes(peak.bytes),
+            f"{peak.step:,}",
+            peak.phase + ("" if peak.not_read_since is None else f" (not read since step {peak.not_read_since:,})"),
+        )
+        for peak in report.peaks
+    ]
+    yield "Peaks", ("where", "size", "step", "phase"), peaks
+    parts = [(part, format_bytes(size)) for part, size in report.breakdown.sizes().items() if size]
+    yield "Parts, each at its own peak", ("part", "size"), parts if report.breakdown.parameters else []
+    yield "To change", ("what", "then about"), [
+        (
+            row.text + (f" ({row.note})" if row.note else ""),
+            format_bytes(row.predicted_bytes) if row.predicted_bytes else "not measured",
+        )
+        for row in report.advice
+    ]  # fmt: skip
+    header = ("what", "calls", "time", "next steps longer by", "freed", "taken again")
+    yield "What our actions freed and cost", header, [
+        (
+            row.what, f"{row.calls:,}", format_duration(row.time_s), format_duration(max(0.0, row.next_step_excess_s)),
+            format_bytes(row.freed_bytes), format_bytes(row.retaken_bytes),
+        )
+        for row in report.ledger
+    ]  # fmt: skip
+    yield "Clean-up calls", ("what", "where", "whose", "calls", "time", "of the run", "freed"), [
+        (
+            row.what, f"{row.file}:{row.line}", row.whose, f"{row.calls:,}", format_duration(row.seconds),
+            format_share(row.seconds / run.wall_s if run.wall_s else 0.0), format_bytes(row.freed_bytes),
+        )
+        for row in report.cleanup_calls
+    ]  # fmt: skip
+    yield "Ranks", ("rank", "end", "steps", "host peak", "GPU peak", "GPU reserved", "leak"), [
+        (
+            str(row.rank), row.end or "not known", f"{row.steps:,}",
+            *map(format_bytes, (row.host_peak_bytes, row.device_peak_bytes, row.device_reserved_bytes)), row.leak,
+        )
+        for row in report.ranks or ()
+    ]  # fmt: skip
+    planned = report.planned
+    yield "Planned and measured", ("part", "planned", "measured"), [
+        (row.name, format_bytes(row.planned_bytes), format_bytes(row.measured_bytes))
+        for row in (planned.parts if planned else ())
+    ]  # fmt: skip
+    yield "Read more rarely, to stay within budget", ("what",), [(row.text,) for row in report.overhead.backed_off]
+    yield "Switched off", ("what",), [(sentence,) for sentence in report.switched_off]
+    yield "The run", ("", ""), [(name, text) for name, text in _facts(report) if text]
+
+
+def _holder(holder: LeakSuspect) -> Sequence[str]:
+    holds = f"{holder.count:,.0f} items" if holder.count else ""
+    size = format_bytes(holder.bytes) if holder.bytes else ""
+    return (
+        holder.held_by or "no Python object",
+        format_bytes(holder.bytes_per_step),
+        ", ".join(part for part in (holds, size) if part),
+        holder.allocated_at or "",
+        holder.source_line,
+        holder.each,
+        holder.cure or "",
+    )
+
+
+def _facts(report: RunReport) -> Iterable[tuple[str, str]]:
+    run = report.run
+    yield "command", " ".join([run.script, *run.argv])
+    yield "ended", f"{run.end or 'not known'}" + (f", exit {run.exit_code}" if run.exit_code is not None else "")
+    yield "took", format_duration(run.wall_s)
+    yield "versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())
+    yield "folder", run.folder or ""
+    yield "TensorBoard", run.event_folder or ""
+
+
+def _peaks(report: RunReport) -> str:
+    peaks = [
+        f"{place.label.removesuffix(' used')} {format_bytes(place.peak_bytes)}"
+        f"{f' of {format_bytes(place.limit_bytes)}' if place.limit_bytes else ''} at {place.at}"
+        for place in places(report)
+        if place.at
+    ]
+    return f"Peak {'; '.join(peaks)}." if peaks else ""
+
+
+def _after_label(line: str) -> str:
+    return line.partition("   ")[2].strip()
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."

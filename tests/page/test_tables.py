@@ -1,0 +1,73 @@
+"""The verdict in a sentence, and the tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from forgather_mem.page.tables import headline, tables
+from tests.reporting.report_fixtures import all_well, killed, leaking, out_of_memory, parsed, report_of
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "said"),
+    [
+        (leaking, "leak", "Trainer.kept_logits keeps 3.1 MiB a step, since step 60, made at train.py:41."),
+        (out_of_memory, "oom", "GPU 0, step 1,204, forward, in model.lm_head."),
+        (killed, "killed", "KILLED BY THE KERNEL: the container's memory limit, 64.0 GiB, was reached"),
+        (all_well, "well", "No leak over 2,000 steps."),
+    ],
+)  # fmt: skip
+def test_the_verdict_is_a_sentence(make: Any, kind: str, said: str) -> None:
+    found = headline(parsed(make()))
+    assert found[0] == kind
+    assert found[1].startswith(said)
+
+
+def test_a_leak_without_a_holder_says_what_grows() -> None:
+    report = leaking()
+    report["leak"]["suspects"] = []
+    assert headline(parsed(report))[1].startswith("GPU 0 grows 3.1 MiB a step (3.0 to 3.2), since step 60.")
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [("exception", "Ended by an exception."), ("interrupted", "Interrupted."), (None, "No verdict on leaks")],
+)
+def test_a_run_without_a_verdict_says_why(end: str | None, said: str) -> None:
+    assert headline(parsed(report_of("train.py", 12, 3.0, end)))[1].startswith(said)
+
+
+def test_a_short_run_was_too_short_to_judge() -> None:
+    report = parsed(report_of("train.py", 12, 3.0, "finished", leak={"judged": True}))
+    assert headline(report)[1] == "Too early to judge leaks (12 steps)."
+
+
+def test_the_holder_has_its_code_line_and_its_cure() -> None:
+    found = {title: (header, rows) for title, header, rows in tables(parsed(leaking()))}
+    header, (row,) = found["Who holds what grows"]
+    assert dict(zip(header, row, strict=True)) == {
+        "held by": "Trainer.kept_logits",
+        "a step": "3.1 MiB",
+        "holds": "1,940 items, 5.9 GiB",
+        "made at": "train.py:41",
+        "the line": "self.kept_logits.append(outputs.logits.detach())",
+        "each is": "Tensor [8, 128, 800] float32 on cuda:0",
+        "try": "keep less, and off the GPU: outputs.logits.argmax(-1).cpu()",
+    }
+    assert found["Peaks"][1][1] == ("GPU 0", "41.3 GiB", "1,998", "backward")
+    assert found["Clean-up calls"][1][0][:4] == ("gc.collect", "train.py:77", "user", "400")
+
+
+def test_a_peak_that_others_have_hidden_says_so() -> None:
+    report = all_well()
+    report["peaks"][1]["not_read_since"] = 28
+    (rows,) = (rows for title, _, rows in tables(parsed(report)) if title == "Peaks")
+    assert rows[1][3] == "backward (not read since step 28)"
+
+
+@pytest.mark.parametrize("make", [all_well, leaking, out_of_memory, killed])
+def test_each_row_has_a_cell_for_each_column(make: Any) -> None:
+    for _, header, rows in tables(parsed(make())):
+        assert {len(row) for row in rows} == {len(header)}
