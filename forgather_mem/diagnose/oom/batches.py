@@ -17,7 +17,8 @@ KEPT_FREE_FRAC = 0.02
 _EVALUATION = frozenset({"evaluate"})
 _ENOUGH_SHAPES = 4
 _FAR = 4.0  # times as long as any sample before
-_FEWEST_LENGTHS = 4  # of batches that become longer and longer
+_NEARLY = 1.15
+_FEWEST_RISING, _FEWEST_LENGTHS = 8, 4  # batches that become longer and longer, and how many lengths they have
 _STILL_OF_REQUEST = {"forward": 1.0, "backward": 0.25}
 
 
@@ -99,7 +100,8 @@ class Batches:
         is_sorted = all(one <= other for one, other in itertools.pairwise(widths))
         times = self._failure.times_ahead
         is_known = times is not None and (times <= 1 or self.longest != self._failure.width)
-        return not is_known and is_sorted and len(set(widths)) >= _FEWEST_LENGTHS
+        is_enough = len(widths) >= _FEWEST_RISING and len(set(widths)) >= _FEWEST_LENGTHS  # a few are so by chance
+        return not is_known and is_sorted and is_enough
 
     @property
     def widest_sample(self) -> tuple[int, ...] | None:
@@ -160,6 +162,11 @@ class Batches:
         if least is None or self.capacity_bytes is None:
             return None
         return least <= (1 - KEPT_FREE_FRAC) * self.capacity_bytes
+
+    def nearly_fits(self, shape: BatchShape) -> bool:
+        """Whether it may fit if what is judged by earlier batches is too much by a little."""
+        least = self._least(shape) if self._peak.of_saved(shape) is not None else None
+        return least is not None and least <= _NEARLY * (self.capacity_bytes or 0)
 
     def smaller(self, rows: int) -> Iterator[BatchShape]:
         """The same step in smaller micro-batches, the largest first."""

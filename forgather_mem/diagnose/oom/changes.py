@@ -179,6 +179,8 @@ def _smaller_batch(failure: FailureContext, settings: RunSettings, batches: Batc
         shape = next((shape for shape in shapes if shape.rows <= rows / part), shapes[-1])
         return _with_notes(_batch_change(shape, batches, rows), failure, batches)
     change = _batch_change(shapes[-1], batches, rows)
+    if batches.nearly_fits(shapes[-1]):  # there is none smaller: worth a try before the training is changed otherwise
+        return _with_notes(change, failure, batches)
     more = [more.set for more in (*_checkpointing(settings), *_less_state(failure, settings))]
     if not more or failure.phase == "data":
         return change

@@ -57,9 +57,9 @@ class PassPeak:
         self._saved = None if is_larger and compares_rows(failure) else saved_by_shape(uses)
         parts, live = failure.parts, failure.live_bytes
         resident = parts.get("activations", parts.get("evaluation", 0))
-        # What a backward pass has freed on the way out is not live any more, but it was taken
-        live = resident if live is None else max(live, resident) if failure.phase == "backward" else live
-        self.taken_bytes = 0 if failure.phase == "data" else live
+        # A training step finds the gaps that the steps before have left, an evaluation's larger tensors don't
+        is_live = failure.phase == "evaluate" and live is not None
+        self.taken_bytes = 0 if failure.phase == "data" else live if is_live and live is not None else resident
 
     def needed(self, shape: BatchShape, failed: BatchShape) -> float | None:
         """Bytes for a batch of this shape; None if nothing was seen of the one that failed."""
@@ -72,11 +72,14 @@ class PassPeak:
         of_saved = self.of_saved(shape)
         if of_saved is None:
             return self._unseen() * (taken + wanted) * part
-        # What was measured does not depend on the layer in which memory happened to end. What was asked for at once, if
-        # no batch has saved as much for its size, is made and dropped beside that; so is what a loss makes of logits
-        is_passing = failure.phase != "evaluate" and wanted > _PASSING_FRAC * (self.of_saved(failed) or 0.0)
-        of_loss = wanted if failure.phase == "evaluate" and failure.part_done is not None else 0
-        return max((taken + wanted + of_loss) * part, of_saved + is_passing * wanted * part)
+        if failure.phase == "evaluate":
+            of_loss = wanted if failure.part_done is not None else 0  # it makes as much of the logits
+            return max((taken + wanted + of_loss) * part, of_saved)
+        # Early layers tell less than what was measured, late ones about as much. What was asked for at once, if no batch
+        # has saved as much for its size, is made and dropped beside that
+        is_passing = wanted > _PASSING_FRAC * (self.of_saved(failed) or 0.0)
+        times = UNSEEN.get(failure.phase, _UNSEEN_ELSE)
+        return max(times * (taken + wanted) * part, of_saved + is_passing * wanted * part)
 
     def of_saved(self, shape: BatchShape) -> float | None:
         """The same by what batches have saved in the steps before; None if that is not known."""

@@ -7,13 +7,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any
+from typing import Protocol
 
 from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 from forgather_mem.diagnose.oom.shapes.sample_lengths import batches_of
 from forgather_mem.probes.tensors import live_objects
 
 _MOST_SAMPLES = 200_000
+
+
+class RunningLoader(Protocol):
+    """A pass over one of torch's data loaders."""
+
+    _dataset: Sequence[object]
+    _num_yielded: int
 
 
 def times_ahead(batch: Batch) -> float | None:
@@ -34,7 +41,7 @@ def times_ahead(batch: Batch) -> float | None:
     return None
 
 
-def _times_ahead(iterator: Any, batch: Batch) -> float | None:
+def _times_ahead(iterator: RunningLoader, batch: Batch) -> float | None:
     sizes, batches = sizes_of(iterator._dataset), batches_of(iterator)
     given = list(islice(batches, iterator._num_yielded)) if batches is not None else []
     if sizes is None or not given or len(given[-1]) < batch.rows:

@@ -25,19 +25,19 @@ def test_a_shape_counts_its_tokens() -> None:
 
 @pytest.mark.parametrize("wanted", [1, 10, 25])
 def test_what_batches_have_saved_tells_the_peak_whatever_was_asked_for(wanted: int) -> None:
-    here = replace(FAILED, requested_bytes=wanted * MIB, part_done=wanted / 40)
+    here = replace(FAILED, requested_bytes=wanted * MIB, part_done=wanted / 40, parts={"activations": 5 * MIB})
     peak = PassPeak(here, SAVED).needed(HALF, WHOLE)
     assert peak == pytest.approx(1.1 * 2 * 30 * MIB), "4 x 100 tokens are as many as 8 x 50"
 
 
 def test_what_no_batch_has_saved_passes_beside_it() -> None:
-    here = replace(FAILED, requested_bytes=200 * MIB)
-    assert PassPeak(here, SAVED).needed(HALF, WHOLE) == pytest.approx(1.1 * 2 * 30 * MIB + 100 * MIB)
+    here = replace(FAILED, requested_bytes=80 * MIB, parts={"activations": MIB})
+    assert PassPeak(here, SAVED).needed(HALF, WHOLE) == pytest.approx(1.1 * 2 * 30 * MIB + 40 * MIB)
 
 
 def test_the_layer_tells_how_much_is_to_come_in_a_first_step() -> None:
     parts = [PassPeak(replace(FAILED, part_done=part), ()).needed(WHOLE, WHOLE) for part in (0.25, 0.5, 1.0)]
-    assert parts == [2 * 50 * MIB / part for part in (0.25, 0.5, 1.0)]
+    assert parts == [2 * 70 * MIB / part for part in (0.25, 0.5, 1.0)]
 
 
 def test_an_evaluation_needs_its_loss_as_well() -> None:
@@ -49,7 +49,7 @@ def test_an_evaluation_needs_its_loss_as_well() -> None:
     assert [PassPeak(here, SAVED[:1]).needed(WHOLE, WHOLE) for here in large] == [200 * MIB] * 2
 
 
-def test_what_a_backward_pass_has_freed_on_the_way_out_was_taken() -> None:
-    assert PassPeak(FAILED, ()).taken_bytes == 40 * MIB
-    assert PassPeak(replace(FAILED, phase="backward"), ()).taken_bytes == 60 * MIB
+def test_gaps_of_the_steps_before_are_used_by_a_step_but_not_by_an_evaluation() -> None:
+    assert PassPeak(FAILED, ()).taken_bytes == 60 * MIB
+    assert PassPeak(replace(FAILED, phase="evaluate", parts={"evaluation": 60 * MIB}), ()).taken_bytes == 40 * MIB
     assert PassPeak(replace(FAILED, live_bytes=None), ()).taken_bytes == 60 * MIB

@@ -59,8 +59,9 @@ def test_a_longer_clip_is_cut_to_what_fits_and_no_row_less() -> None:
 
 
 def test_where_memory_ended_changes_nothing_of_what_is_told() -> None:
-    late = replace(FILM, parts={"activations": 130 * MIB}, used_bytes=510 * MIB, free_bytes=10 * MIB, phase="backward")
-    both = [advise(failure, OWN_LOOP, CLIPS).changes[0].in_script for failure in (FILM, late)]
+    early = replace(FILM, parts={"activations": 10 * MIB}, used_bytes=390 * MIB, free_bytes=130 * MIB)
+    later = replace(FILM, parts={"activations": 60 * MIB}, used_bytes=440 * MIB, free_bytes=80 * MIB)
+    both = [advise(failure, OWN_LOOP, CLIPS).changes[0].in_script for failure in (early, later)]
     assert both[0] == both[1]
 
 
@@ -79,7 +80,7 @@ def test_samples_that_are_only_a_little_larger_leave_it_to_the_rows() -> None:
 def test_a_batch_fits_the_longest_that_will_come() -> None:
     uses = seen((4000,), (8000,), (16000,), rows=8)
     here = replace(FILM, rows=8, step=4, sample=(20000,), requested_bytes=MIB, parts={"activations": 16 * MIB})
-    here = replace(here, used_bytes=500 * MIB, free_bytes=6 * MIB)
+    here = replace(here, used_bytes=500 * MIB, free_bytes=20 * MIB)
     rows = [
         advise(replace(here, times_ahead=times), OWN_LOOP, uses).changes[0].set["per_device_train_batch_size"]
         for times in (1.0, 4.0)
