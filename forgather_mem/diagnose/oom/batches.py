@@ -220,6 +220,8 @@ class Batches:
 
     def _seen(self, shape: BatchShape) -> bool:
         """Whether batches at least as large have succeeded, and gradients kept beside them would have fitted."""
+        if self._begins_to_accumulate(shape) and self.is_as_ever:  # something else has grown
+            return False
         first = min((use.step for use in self._uses), default=0)  # in that step the optimizer had no state
         most, kept = (1 - KEPT_FREE_FRAC) * (self.capacity_bytes or 0), self._kept_gradients(shape)
         fitted = [

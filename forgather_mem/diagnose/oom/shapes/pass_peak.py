@@ -13,6 +13,8 @@ from forgather_mem.diagnose.oom.context import FailureContext, StepUse
 # checkpointing, where a layer is computed again, 19 % too low.
 PEAK_OF_SAVED = 2
 _OF_CHANCE = 1.1  # a prediction may be so much too low
+# For samples that are so many times as long as all that were measured: their squares may not have shown until then
+_FAR, _OF_CHANCE_FAR = 4, 1.7
 # An evaluation saves nothing: its peak is about what a forward pass of the training has at its end.
 _PEAK_IN = {"forward": PEAK_OF_SAVED, "backward": PEAK_OF_SAVED, "evaluate": 1}
 # How much more than at its failure a phase takes until its end: an estimate, since this is never observed.
@@ -55,6 +57,7 @@ class PassPeak:
         # What rows that are compared with each other take does not go with their number
         is_larger = (failure.rows or 0) > max((use.rows for use in uses), default=0)
         self._saved = None if is_larger and compares_rows(failure) else saved_by_shape(uses)
+        self._longest = max((use.width or 1 for use in uses if use.saved_bytes), default=1)
         parts, live = failure.parts, failure.live_bytes
         resident = parts.get("activations", parts.get("evaluation", 0))
         # A training step finds the gaps that the steps before have left, an evaluation's larger tensors don't
@@ -75,24 +78,32 @@ class PassPeak:
         if failure.phase == "evaluate":
             of_loss = wanted if failure.part_done is not None else 0  # it makes as much of the logits
             return max((taken + wanted + of_loss) * part, of_saved)
-        # Early layers tell less than what was measured, late ones about as much. What was asked for at once, if no batch
-        # has saved as much for its size, is made and dropped beside that
+        # Early layers tell less than what was measured, late ones about as much. What was asked for at once, if no
+        # batch has saved as much for its size, is made and dropped beside that
         is_passing = wanted > _PASSING_FRAC * (self.of_saved(failed) or 0.0)
-        times = UNSEEN.get(failure.phase, _UNSEEN_ELSE)
-        return max(times * (taken + wanted) * part, of_saved + is_passing * wanted * part)
+        return max(self._guess() * (taken + wanted) * part, of_saved + is_passing * wanted * part)
 
     def of_saved(self, shape: BatchShape) -> float | None:
         """The same by what batches have saved in the steps before; None if that is not known."""
         times = _PEAK_IN.get(self._failure.phase)
         if self._saved is None or times is None:
             return None
-        return _OF_CHANCE * times * (self._saved[0] * shape.tokens + self._saved[1] * shape.squares)
+        is_far = (shape.length or 1) > _FAR * self._longest and not self._saved[1]
+        return (
+            (_OF_CHANCE_FAR if is_far else _OF_CHANCE)
+            * times
+            * (self._saved[0] * shape.tokens + self._saved[1] * shape.squares)
+        )
 
     def _unseen(self) -> float:
         """How much more than until its failure a pass takes, by the layer that failed or else a guess."""
         failure = self._failure
         if failure.phase == "forward" and failure.part_done is not None:
             return PEAK_OF_SAVED / failure.part_done
+        return self._guess()
+
+    def _guess(self) -> float:
+        failure = self._failure
         if failure.phase == "forward" and self.taken_bytes < (failure.requested_bytes or 0):
             return _UNSEEN_AT_THE_BEGIN
         return UNSEEN.get(failure.phase, _UNSEEN_ELSE)

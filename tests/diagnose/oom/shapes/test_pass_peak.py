@@ -31,8 +31,16 @@ def test_what_batches_have_saved_tells_the_peak_whatever_was_asked_for(wanted: i
 
 
 def test_what_no_batch_has_saved_passes_beside_it() -> None:
-    here = replace(FAILED, requested_bytes=80 * MIB, parts={"activations": MIB})
-    assert PassPeak(here, SAVED).needed(HALF, WHOLE) == pytest.approx(1.1 * 2 * 30 * MIB + 40 * MIB)
+    saved = [replace(use, saved_bytes=100 * MIB) for use in SAVED]
+    here = replace(FAILED, requested_bytes=240 * MIB, parts={"activations": 250 * MIB})
+    assert PassPeak(here, saved).needed(HALF, WHOLE) == pytest.approx(2 * 490 * MIB / 2)
+    early = replace(here, requested_bytes=230 * MIB, parts={"activations": MIB}, phase="backward")
+    assert PassPeak(early, saved).needed(HALF, WHOLE) == pytest.approx(1.1 * 2 * 100 * MIB + 115 * MIB)
+
+
+def test_of_samples_far_longer_than_all_that_were_measured_more_is_expected() -> None:
+    peaks = [PassPeak(FAILED, SAVED).of_saved(BatchShape(8, length)) for length in (200, 201)]
+    assert peaks == [pytest.approx(1.1 * 2 * 120 * MIB), pytest.approx(1.7 * 2 * 120.6 * MIB)]
 
 
 def test_the_layer_tells_how_much_is_to_come_in_a_first_step() -> None:
