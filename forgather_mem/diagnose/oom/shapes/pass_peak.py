@@ -81,19 +81,20 @@ class PassPeak:
         # Early layers tell less than what was measured, late ones about as much. What was asked for at once, if no
         # batch has saved as much for its size, is made and dropped beside that
         is_passing = wanted > _PASSING_FRAC * (self.of_saved(failed) or 0.0)
-        return max(self._guess() * (taken + wanted) * part, of_saved + is_passing * wanted * part)
+        times = self._unseen() if self._is_far(shape) else self._guess()
+        return max(times * (taken + wanted) * part, of_saved + is_passing * wanted * part)
 
     def of_saved(self, shape: BatchShape) -> float | None:
         """The same by what batches have saved in the steps before; None if that is not known."""
         times = _PEAK_IN.get(self._failure.phase)
         if self._saved is None or times is None:
             return None
-        is_far = (shape.length or 1) > _FAR * self._longest and not self._saved[1]
-        return (
-            (_OF_CHANCE_FAR if is_far else _OF_CHANCE)
-            * times
-            * (self._saved[0] * shape.tokens + self._saved[1] * shape.squares)
-        )
+        chance = _OF_CHANCE_FAR if self._is_far(shape) else _OF_CHANCE
+        return chance * times * (self._saved[0] * shape.tokens + self._saved[1] * shape.squares)
+
+    def _is_far(self, shape: BatchShape) -> bool:
+        """Whether its samples are far longer than all that were measured, and no squares have shown."""
+        return (shape.length or 1) > _FAR * self._longest and not (self._saved or (0, 0))[1]
 
     def _unseen(self) -> float:
         """How much more than until its failure a pass takes, by the layer that failed or else a guess."""

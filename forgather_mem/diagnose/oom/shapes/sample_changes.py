@@ -52,7 +52,7 @@ def _scaled(now: Sequence[int], before: Sequence[int], grown: Sequence[int], par
     sizes = [min(size, seen) if size < seen else size for size, seen in zip(now, before, strict=True)]
     for side in grown:
         size = int(now[side] * each)
-        sizes[side] = max(before[side], size - size % (8 if size >= 64 else 1))
+        sizes[side] = max(before[side], size - size % (8 if size >= _SIDE else 2))  # pooling likes no odd ones
     return tuple(sizes)
 
 
