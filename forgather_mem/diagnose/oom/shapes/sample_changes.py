@@ -12,7 +12,7 @@ from forgather_mem.diagnose.oom.shapes.pass_peak import UNSEEN, BatchShape
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import by_sides
 
-_LARGER = 1.5  # times as large as any before: this dimension is what is new
+_LARGER = 2.0  # times as large as any before: what is new about a batch, no next stage of growing pictures
 _STEP = 0.8  # from one size that is tried to the next
 _FEWEST_TRIED = 1 / 4096
 _SIDE = 16  # smaller dimensions are colours, channels, coordinates
