@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from forgather_mem.formats.summaries import (
     hparams_end_payload,
     hparams_payloads,
     layout_payload,
+    report_payload,
     text_payload,
 )
 from forgather_mem.sinks.charts import charts_for
@@ -185,6 +187,9 @@ class _Page:
         out = self.out or self.open()
         if out.ready():
             out.add(text_payload(f"mem_report/{finding.kind}", _markdown(finding), finding.step, time.time()))
+            if "report" in finding.data and out.ready():
+                report = json.dumps(finding.data["report"], separators=(",", ":"))
+                out.add(report_payload(report.encode(), finding.step, time.time()))
 
     def open(self) -> EventFile | StockWriter:
         out = self.out = open_events(self._sink.summary_writer, self._find_folder, self._forget_what_was_said)
