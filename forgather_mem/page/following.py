@@ -8,22 +8,24 @@ import json
 import os
 import threading
 import time
-from collections import OrderedDict
+from collections.abc import Iterable
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from forgather_mem.errors import ForgatherMemError, escape_controls
-from forgather_mem.formats.jsonl import LogReader, LogReplaced, LogTail, log_files
+from forgather_mem.formats.jsonl import Header, LogReader, LogReplaced, LogTail, log_files
 from forgather_mem.formats.ring import Ring
 from forgather_mem.page.data import Json, page_data, run_data, shown_rank
 from forgather_mem.page.readings import Readings
 from forgather_mem.reporting.from_log import LogReplay, finished_report
 from forgather_mem.reporting.run_dir import find_runs, report_of_rank, run_report
+from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report import RunReport
 
 # Of one core: making the data of a long run takes a second, and the training may need both.
 _SHARE = 0.04
 _LEAST_S, _UNCHANGED_S, _LISTED_S = 1.0, 10.0, 5.0
-_MAX_RANKS, _MAX_FILES, _MAX_RUNS, _MAX_FOLLOWED = 16, 1000, 200, 4
+_MAX_RANKS, _MAX_FILES, _MAX_RUNS = 16, 1000, 200
 _FILES = ("report.", "memory.rank", "ring.rank", "events.")
 
 
@@ -38,7 +40,7 @@ class FollowedRuns:
         self._folder = Path(os.path.expanduser(folder))
         self._lock = threading.Lock()
         self._numbers: dict[Path, int] = {}
-        self._followed: OrderedDict[int, FollowedRun] = OrderedDict()
+        self._followed: WeakValueDictionary[int, FollowedRun] = WeakValueDictionary()  # while somebody looks
         self._places = find_runs(self._folder)[:_MAX_RUNS]
         self._listed_s = time.monotonic()
 
@@ -57,11 +59,7 @@ class FollowedRuns:
             place = next((place for place, its in self._numbers.items() if its == number), None)
             if place is None:
                 return None
-            run = self._followed.pop(number, None) or FollowedRun(place, self._name(place))
-            self._followed[number] = run
-            if len(self._followed) > _MAX_FOLLOWED:
-                self._followed.popitem(last=False)
-            return run
+            return self._followed.setdefault(number, FollowedRun(place, self._name(place)))
 
     def _number(self, place: Path) -> int:
         return self._numbers.setdefault(place, len(self._numbers))
@@ -79,7 +77,7 @@ class FollowedRun:
         self._lock = threading.Lock()
         self._processes: dict[Path, _Process] = {}
         self._data, self._version, self._ended = b"", 0, False
-        self._seen: object = None
+        self._seen: list[tuple[str, int, int]] | None = None
         self._made_s = self._due_s = 0.0
 
     def latest(self) -> tuple[int, bytes]:
@@ -103,8 +101,8 @@ class FollowedRun:
                 self._version, self._data = self._version + 1, data
             return self._version, self._data
 
-    def _files(self) -> object:
-        found = []
+    def _files(self) -> list[tuple[str, int, int]]:
+        found: list[tuple[str, int, int]] = []
         with contextlib.suppress(OSError), os.scandir(self._place) as entries:
             for entry in entries:
                 if entry.name.startswith(_FILES) and len(found) < _MAX_FILES:
@@ -160,12 +158,13 @@ class _Process:
     def __init__(self, files: list[Path]) -> None:
         self.readings, self.told = Readings(), LogReplay()
         self._tail = LogTail(files[-1])
-        for record in LogReader(*files[:-1]):
-            self.readings.take(record)
-            self.told.take(record)
+        self._take(LogReader(*files[:-1]))
         self.read()
 
     def read(self) -> None:
-        for record in self._tail.read():
+        self._take(self._tail.read())
+
+    def _take(self, records: Iterable[Header | Sample | Finding]) -> None:
+        for record in records:
             self.readings.take(record)
             self.told.take(record)

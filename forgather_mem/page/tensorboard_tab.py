@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -43,10 +44,11 @@ class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
     def __init__(self, context: Any) -> None:
         self._provider = context.data_provider
         assert self._provider is not None, "no data provider"
+        self._metadata = base_plugin.FrontendMetadata(es_module_path="/follow.js", tab_name="Memory")
 
     def get_plugin_apps(self) -> dict[str, Answer]:
         """An application for each route below /data/plugin/forgather_mem."""
-        files = {f"/{name}": _answer(lambda _, name=name: asset(name), kind) for name, kind in ASSETS.items()}
+        files = {f"/{name}": _answer(partial(_file, name), kind) for name, kind in ASSETS.items()}
         return {
             "/runs": _answer(self._runs, "application/json"),
             "/data": _answer(self._data, "application/json"),
@@ -57,7 +59,7 @@ class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
         return bool(self._tags(tensorboard_context.RequestContext(), ""))
 
     def frontend_metadata(self) -> Any:
-        return base_plugin.FrontendMetadata(es_module_path="/follow.js", tab_name="Memory")
+        return self._metadata
 
     def _runs(self, environ: Environ) -> str:
         runs = sorted(self._tags(plugin_util.context(environ), plugin_util.experiment_id(environ)))
@@ -89,6 +91,10 @@ class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
             return page_data(report, readings, name=run)
         data = page_data(report_of_tags(scalars), readings, name=run)
         return data | {"script": run, "verdict": _NO_REPORT, "text": _NO_REPORT}
+
+
+def _file(name: str, environ: Environ) -> str:
+    return asset(name)
 
 
 def _series(points: Sequence[Any]) -> ScalarSeries:

@@ -93,10 +93,8 @@ class Follower {
     const data = this.waiting, selection = getSelection();
     if (!data || this.paused || this.pressed || document.hidden || (this.page && !selection.isCollapsed)) return;
     this.waiting = null;
-    const focusable = () => [...this.root.querySelectorAll('button, select, [tabindex]')], at = focusable().indexOf(document.activeElement);
     if (this.page) this.page.update([data]);
     else this.page = window.forgatherMem.page = window.forgatherMem.show(this.root, [data]);
-    if (at >= 0) focusable()[at]?.focus({preventScroll: true});
     this.said.textContent = !this.live ? '' : data.ended ? `ended: ${data.ended}` : 'running';
   }
 }
