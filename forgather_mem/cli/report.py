@@ -29,7 +29,9 @@ def report(
     as_json: bool = typer.Option(False, "--json", help="All numbers, as JSON (schema 1)."),
     html: Path | None = typer.Option(None, "--html", metavar="FILE", help="Write a page with plots to this file."),
     serve: bool = typer.Option(False, "--serve", help="Serve the page on this machine; it follows running trainings."),
-    port: int = typer.Option(0, "--port", metavar="N", help="For --serve. Default: any that is free."),
+    port: int = typer.Option(
+        0, "--port", metavar="N", min=0, max=65535, help="For --serve. Default: any that is free."
+    ),
 ) -> None:
     """Show the report of a run: where memory peaked, what grew, what was collected and cleared."""
     from forgather_mem.reporting.run_dir import find_run, run_report

@@ -19,7 +19,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socket import SHUT_RDWR, socket
-from typing import Any
+from typing import Any, TypeAlias
 
 from forgather_mem.page.following import FollowedRun, FollowedRuns
 from forgather_mem.page.html import ASSETS, asset
@@ -54,6 +54,10 @@ _SHELL = (
 )
 
 
+_Connection = socket | tuple[bytes, socket]
+_Address: TypeAlias = Any  # as in the base class
+
+
 class PageServer(ThreadingHTTPServer):
     """A server of the runs in a folder, for `serve_forever`.
 
@@ -82,7 +86,7 @@ class PageServer(ThreadingHTTPServer):
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)  # HTTPServer's asks the network for this machine's name
 
-    def process_request(self, request: Any, client_address: Any) -> None:
+    def process_request(self, request: _Connection, client_address: _Address) -> None:
         """Answer in a thread, or close the connection at once if there are too many."""
         if not self._connections.acquire(blocking=False):
             self.shutdown_request(request)
@@ -93,13 +97,13 @@ class PageServer(ThreadingHTTPServer):
             self._connections.release()
             raise
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
+    def process_request_thread(self, request: _Connection, client_address: _Address) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._connections.release()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: _Connection, client_address: _Address) -> None:
         logger.debug("a request failed", exc_info=True)  # most often the browser has gone
 
 

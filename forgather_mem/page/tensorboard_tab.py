@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import parse_qs
 
 import numpy as np
@@ -28,8 +28,9 @@ _SCALARS = "scalars"
 _MOST = 1_000_000  # points of a tag; TensorBoard itself has kept 1000 of them unless told otherwise
 _NO_REPORT = "TensorBoard has curves of this run, but no report: it is running, or was ended without one."
 
-Environ = dict[str, Any]
-Answer = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
+Untyped: TypeAlias = Any  # TensorBoard has no types
+Environ = dict[str, Untyped]
+Answer = Callable[[Environ, Callable[..., Untyped]], Iterable[bytes]]
 
 
 class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
@@ -41,7 +42,7 @@ class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
 
     plugin_name = PLUGIN_NAME
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Untyped) -> None:
         self._provider = context.data_provider
         assert self._provider is not None, "no data provider"
         self._metadata = base_plugin.FrontendMetadata(es_module_path="/follow.js", tab_name="Memory")
@@ -58,7 +59,7 @@ class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
         """Whether any run has our tags."""
         return bool(self._tags(tensorboard_context.RequestContext(), ""))
 
-    def frontend_metadata(self) -> Any:
+    def frontend_metadata(self) -> Untyped:
         return self._metadata
 
     def _runs(self, environ: Environ) -> str:
@@ -71,14 +72,14 @@ class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
         tags = self._tags(context, experiment).get(run)
         return None if not tags else json.dumps(self._page(context, experiment, run, tags), allow_nan=False)
 
-    def _tags(self, context: Any, experiment: str) -> dict[str, list[str]]:
+    def _tags(self, context: Untyped, experiment: str) -> dict[str, list[str]]:
         """Our tags of each run that has any."""
         found = self._provider.list_scalars(context, experiment_id=experiment, plugin_name=_SCALARS) or {}
         ours = {run: [tag for tag in tags if tag.startswith("mem_")] for run, tags in found.items()}
         return {run: tags for run, tags in ours.items() if tags}
 
-    def _page(self, context: Any, experiment: str, run: str, tags: list[str]) -> Json:
-        def read(how: Callable[..., Any], plugin: str, tags: list[str]) -> Mapping[str, Any]:
+    def _page(self, context: Untyped, experiment: str, run: str, tags: list[str]) -> Json:
+        def read(how: Callable[..., Untyped], plugin: str, tags: list[str]) -> Mapping[str, Untyped]:
             wanted = RunTagFilter(runs=[run], tags=tags)
             found = how(context, experiment_id=experiment, plugin_name=plugin, downsample=_MOST, run_tag_filter=wanted)
             return dict((found or {}).get(run, {}))
@@ -97,7 +98,7 @@ def _file(name: str, environ: Environ) -> str:
     return asset(name)
 
 
-def _series(points: Sequence[Any]) -> ScalarSeries:
+def _series(points: Sequence[Untyped]) -> ScalarSeries:
     return ScalarSeries(
         steps=np.array([point.step for point in points], dtype=np.int64),
         wall_times_s=np.array([point.wall_time for point in points]),
@@ -116,7 +117,7 @@ def _report(text: bytes) -> RunReport | None:
 def _answer(content: Callable[[Environ], str | None], kind: str) -> Answer:
     """An application that answers with this text; None is not found."""
 
-    def application(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def application(environ: Environ, start_response: Callable[..., Untyped]) -> Iterable[bytes]:
         found = content(environ) if environ["REQUEST_METHOD"] in ("GET", "HEAD") else None
         headers = [("Content-Type", f"{kind}; charset=utf-8"), ("X-Content-Type-Options", "nosniff")]
         start_response("200 OK" if found is not None else "404 Not Found", [*headers, ("Cache-Control", "no-cache")])

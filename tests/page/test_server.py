@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import threading
@@ -16,7 +17,8 @@ from forgather_mem.errors import ForgatherMemError
 from forgather_mem.page import server as module
 from forgather_mem.page.html import ASSETS
 from forgather_mem.page.server import PageServer
-from tests.page.runs import written_log
+from tests.browser import Browser, why_no_browser
+from tests.page.runs import HOSTILE, written_log
 from tests.reporting.logs import log_of
 from tests.reporting.report_fixtures import leaking, written
 
@@ -256,3 +258,43 @@ def test_a_folder_without_runs_and_a_port_that_is_taken_are_told(tmp_path: Path,
         taken.listen()
         with pytest.raises(OSError, match="in use"):
             PageServer(folder, taken.getsockname()[1])
+
+
+@pytest.mark.skipif(bool(why_no_browser()), reason=why_no_browser() or "there is one")
+def test_a_browser_shows_a_run_follows_it_and_asks_nobody_else(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOOK_S", 0.05)
+    rows = [("step_end", step, {"host/rss_bytes": 2.0**30}) for step in range(1, 31)]
+    log = written_log(folder / HOSTILE.replace("/", ""), 0, rows[:20])
+    whole = written_log(folder / "other", 0, rows).read_bytes().splitlines(keepends=True)
+    os.utime(log, (3e9, 3e9))  # the newest is shown first
+    browser = Browser()
+    try:
+        for server in serving(folder):
+            browser.requests()
+            browser.log()
+            browser.open(server.address)
+            assert browser.wait(SHOWN.format(steps=20)) == [20, 4]
+            browser.run("window.forgatherMem.page.setZoom([5, 10])")
+            with log.open("ab") as file:
+                file.writelines(whole[21:31])
+            assert browser.wait(SHOWN.format(steps=30)) == [30, 4]
+            assert browser.run("return window.forgatherMem.page.zoom") == [5, 10]
+            browser.run(
+                "const one = document.querySelector('select');"
+                "one.value = [...one.options].find(option => option.text === 'first').value;"
+                "one.dispatchEvent(new Event('change'))"
+            )
+            assert browser.wait(SHOWN.format(steps=40)) == [40, 4]
+            asked = [address for address in browser.requests() if not address.startswith(("chrome:", "data:"))]
+            assert [address for address in asked if not address.startswith(server.address)] == []
+            assert [entry["message"] for entry in browser.log()] == []
+            assert not browser.run("return window.bad")
+    finally:
+        browser.close()
+
+
+SHOWN = """
+const steps = () => window.forgatherMem?.page?.run.steps.length;
+for (let tried = 0; tried < 600 && steps() !== {steps}; tried++) await new Promise(done => setTimeout(done, 100));
+return [steps(), document.querySelector('select').options.length];
+"""

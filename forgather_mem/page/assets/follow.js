@@ -2,64 +2,47 @@
 // tab, which is asked again. Addresses are relative to the page's.
 const ASK_AGAIN_MS = 30000, LIST_AGAIN_MS = 15000;
 
-function element(tag, attributes = {}, ...children) {
+const element = (tag, attributes, ...children) => {
   const made = Object.assign(document.createElement(tag), attributes);
   made.append(...children);
   return made;
-}
+};
 
-function loaded(made) {  // a script or style sheet, when it is there
-  return new Promise((done, failed) => {
-    made.addEventListener('load', done);
-    made.addEventListener('error', () => failed(new Error(`${made.src || made.href} did not load`)));
-    document.head.append(made);
-  });
-}
+const loaded = made => new Promise((done, failed) => {  // a script or style sheet, when it is there
+  made.addEventListener('load', done);
+  made.addEventListener('error', () => failed(new Error(`${made.src || made.href} did not load`)));
+  document.head.append(made);
+});
 
 class Follower {
   constructor(root) {
-    this.root = root;
-    this.page = this.waiting = this.source = null;
-    this.last = this.list = '';
-    this.paused = this.pressed = false;
+    Object.assign(this, {root, page: null, waiting: null, source: null, list: '', last: '', pressed: false});
     this.select = element('select', {ariaLabel: 'run to show'});
     this.select.addEventListener('change', () => this.open());
-    this.button = element('button', {type: 'button'}, 'pause');
-    this.button.addEventListener('click', () => {
-      this.paused = !this.paused;
-      this.button.textContent = this.paused ? 'go on' : 'pause';
-      this.put();
-    });
     this.said = element('span', {className: 'name', role: 'status'});
-    this.bar = element('div', {className: 'bar'}, this.said, this.select, this.button);
-    this.bar.style.padding = '.6rem clamp(.8rem, 2vw, 2.5rem) 0';
-    root.before(this.bar);
+    const bar = element('div', {className: 'bar'}, this.said, this.select);
+    bar.style.padding = '.6rem clamp(.8rem, 2vw, 2.5rem) 0';
+    root.before(bar);
     addEventListener('pointerdown', () => { this.pressed = true; }, true);
     for (const kind of ['pointerup', 'pointercancel', 'blur']) addEventListener(kind, () => { this.pressed = false; this.put(); });
-    document.addEventListener('selectionchange', () => this.put());
-    document.addEventListener('visibilitychange', () => this.put());
+    for (const kind of ['selectionchange', 'visibilitychange']) document.addEventListener(kind, () => this.put());
   }
 
   async start() {
-    const {live} = await this.relist();
-    this.live = live;
-    this.button.hidden = !live;
-    if (this.select.options.length) this.open();
-    else this.said.textContent = 'no run has written memory tags yet';
+    await this.relist();
     setInterval(() => document.hidden || this.relist().catch(() => {}), LIST_AGAIN_MS);
-    if (!live) setInterval(() => document.hidden || this.ask(), ASK_AGAIN_MS);
+    if (!this.live) setInterval(() => document.hidden || this.ask(), ASK_AGAIN_MS);
   }
 
   async relist() {
-    const list = await (await fetch('runs')).text(), found = JSON.parse(list), chosen = this.select.value;
-    if (list !== this.list) {
-      this.select.replaceChildren(...found.runs.map(({id, name}) => element('option', {value: id}, name)));
-      if (found.runs.some(({id}) => String(id) === chosen)) this.select.value = chosen;
-      else if (this.list && found.runs.length) this.open();
-      this.select.hidden = found.runs.length < 2;
-    }
-    this.list = list;
-    return found;
+    const list = await (await fetch('runs')).text(), {live, runs} = JSON.parse(list), chosen = this.select.value;
+    if (list === this.list) return;
+    Object.assign(this, {list, live});
+    this.select.replaceChildren(...runs.map(({id, name}) => element('option', {value: id}, name)));
+    this.select.hidden = runs.length < 2;
+    if (runs.some(({id}) => String(id) === chosen)) this.select.value = chosen;
+    else if (runs.length) this.open();
+    else this.said.textContent = 'no run has written memory tags yet';
   }
 
   open() {
@@ -69,29 +52,28 @@ class Follower {
     if (!this.live) { this.ask(); return; }
     this.source = new EventSource(`events?run=${this.select.value}`);
     this.source.onmessage = event => this.take(event.data);
-    this.source.onerror = () => { this.said.textContent = 'the server has ended or does not answer: shown is what it sent last'; };
+    this.source.onerror = () => { this.said.textContent = 'the server has ended or does not answer: this is what it sent last'; };
   }
 
   async ask() {
-    if (!this.select.value) return;
     const run = this.select.value;
-    try {
-      const answer = await fetch(`data?run=${encodeURIComponent(run)}`), text = await answer.text();
-      if (run === this.select.value && answer.ok) this.take(text);
-      else if (!answer.ok) this.said.textContent = `there is no data of this run (${answer.status})`;
-    } catch (error) { this.said.textContent = String(error.message); }
+    const answer = await fetch(`data?run=${encodeURIComponent(run)}`).catch(() => ({ok: false, status: 'no answer'}));
+    if (run !== this.select.value) return;
+    if (answer.ok) this.take(await answer.text());
+    else this.said.textContent = `there is no data of this run (${answer.status})`;
   }
 
   take(text) {
-    const data = text === this.last ? null : JSON.parse(text);
+    if (text === this.last) return;
     this.last = text;
-    if (data?.error) this.said.textContent = data.error;
-    else if (data) { this.waiting = data; this.put(); }
+    const data = JSON.parse(text);
+    if (data.error) this.said.textContent = data.error;
+    else { this.waiting = data; this.put(); }
   }
 
   put() {  // not while a plot is dragged or a text is selected: all is drawn anew
-    const data = this.waiting, selection = getSelection();
-    if (!data || this.paused || this.pressed || document.hidden || (this.page && !selection.isCollapsed)) return;
+    const data = this.waiting;
+    if (!data || this.pressed || document.hidden || (this.page && !getSelection().isCollapsed)) return;
     this.waiting = null;
     if (this.page) this.page.update([data]);
     else this.page = window.forgatherMem.page = window.forgatherMem.show(this.root, [data]);
