@@ -18,8 +18,8 @@ import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from select import select
 from socket import SHUT_RDWR, socket
-from typing import Any, TypeAlias
 
 from forgather_mem.page.following import FollowedRun, FollowedRuns
 from forgather_mem.page.html import ASSETS, asset
@@ -55,7 +55,6 @@ _SHELL = (
 
 
 _Connection = socket | tuple[bytes, socket]
-_Address: TypeAlias = Any  # as in the base class
 
 
 class PageServer(ThreadingHTTPServer):
@@ -86,7 +85,7 @@ class PageServer(ThreadingHTTPServer):
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)  # HTTPServer's asks the network for this machine's name
 
-    def process_request(self, request: _Connection, client_address: _Address) -> None:
+    def process_request(self, request: _Connection, client_address: object) -> None:
         """Answer in a thread, or close the connection at once if there are too many."""
         if not self._connections.acquire(blocking=False):
             self.shutdown_request(request)
@@ -97,13 +96,13 @@ class PageServer(ThreadingHTTPServer):
             self._connections.release()
             raise
 
-    def process_request_thread(self, request: _Connection, client_address: _Address) -> None:
+    def process_request_thread(self, request: _Connection, client_address: object) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._connections.release()
 
-    def handle_error(self, request: _Connection, client_address: _Address) -> None:
+    def handle_error(self, request: _Connection, client_address: object) -> None:
         logger.debug("a request failed", exc_info=True)  # most often the browser has gone
 
 
@@ -174,9 +173,10 @@ class _Request(BaseHTTPRequestHandler):
                 if version != sent:
                     self.wfile.write(b"data: " + data + b"\n\n")
                 elif time.monotonic() > beat_s + _BEAT_S:
-                    self.wfile.write(b":\n\n")  # an error says that the browser has gone
+                    self.wfile.write(b":\n\n")  # where a tunnel has broken this is an error
+                elif select([self.connection], [], [], _LOOK_S)[0]:
+                    break  # it has nothing to say but that it goes
                 else:
-                    time.sleep(_LOOK_S)
                     continue
                 sent, beat_s = version, time.monotonic()
         finally:

@@ -7,7 +7,6 @@ derive from, and what goes wrong in loading the tab leaves TensorBoard as it is 
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 try:
     from tensorboard.plugins.base_plugin import TBLoader
@@ -20,7 +19,7 @@ logger = logging.getLogger(__name__)
 class MemoryTabLoader(TBLoader):  # type: ignore[misc]
     """Loads the tab."""
 
-    def load(self, context: Any) -> Any:
+    def load(self, context: object) -> object:
         """The tab, or None."""
         try:
             from forgather_mem.page.tensorboard_tab import MemoryTab

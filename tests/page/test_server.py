@@ -217,6 +217,8 @@ def test_a_limited_number_of_pages_is_kept_up_to_date(folder: Path, monkeypatch:
         with urllib.request.urlopen(f"{server.address}events?run=0", timeout=30) as stream:
             assert stream.readline().startswith(b"data: {")
             refused(answer_to(server, f"GET /TOKEN/events?run=0 HTTP/1.1\r\n{HEAD}"), 503)
+        with server.streams:  # the page was left: its place is free at once
+            pass
 
 
 def test_a_page_gets_what_comes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
