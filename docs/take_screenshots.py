@@ -3,7 +3,7 @@
     forgather-mem demo --steps 120
     forgather-mem run train.py                                     # README.md's script
     forgather-mem run -m forgather_mem demo --set output_dir=page  # a page with phases, evaluations and collections
-    python docs/take_screenshots.py out/demo --leak out/forgather_mem --page page
+    python docs/take_screenshots.py out/demo --leak out/forgather_mem --page page --tab out
 
 Needs Chromium with its chromedriver, and Pillow.
 """
@@ -158,6 +158,7 @@ def main() -> None:
         "--leak", metavar="DIR", help="a run whose page is shown down to its first plot, in light and dark"
     )
     parser.add_argument("--page", metavar="DIR", help="a run whose page is shown down to its third plot")
+    parser.add_argument("--tab", metavar="LOGDIR", help="a run that leaks, shown in TensorBoard's tab Memory")
     parser.add_argument("--wait", type=float, default=8.0, help="seconds that a page takes to draw itself")
     options = parser.parse_args()
     IMAGES.mkdir(exist_ok=True)
@@ -169,6 +170,10 @@ def main() -> None:
             take_report(browser, options.leak, "leak_dark", 1, dark=True)
         if options.page:
             take_report(browser, options.page, "report", 3)
+        if options.tab:
+            with tensorboard(options.tab) as page:
+                browser.show(f"{page}#forgather_mem", 1280, 690)
+                save(browser.seen(), "memory_tab")
         if options.logdir is None:
             return
         with tensorboard(options.logdir) as page:

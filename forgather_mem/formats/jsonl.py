@@ -130,6 +130,47 @@ def some_samples(path: str | Path, most: int) -> Iterator[Sample]:
                 file.readline(_MAX_LINE_BYTES)  # the rest of a line
 
 
+class LogTail:
+    """Reads a log that is still being written: each call of `read` gives the records that have come since.
+
+    Only whole lines are taken, so none is read before its end was written.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._inode, self._read_bytes, self._bad_bytes = 0, 0, 0
+
+    def read(self) -> Iterator[Header | Sample | Finding]:
+        """The new records; none of a file with too much that is no record.
+
+        Raises:
+            OSError: it can't be read, or is no regular file.
+            LogReplaced: it is another file now, or shorter: its log has begun again or was continued in this one.
+        """
+        with open_regular(self.path) as file:
+            status = os.fstat(file.fileno())
+            if self._inode not in (0, status.st_ino) or status.st_size < self._read_bytes:
+                raise LogReplaced(str(self.path))
+            self._inode = status.st_ino
+            file.seek(self._read_bytes)
+            for line in iter(lambda: file.readline(_MAX_LINE_BYTES), b""):
+                if self._bad_bytes > _MAX_BAD_BYTES or (not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES):
+                    break
+                self._read_bytes += len(line)
+                record = _parse(line)
+                if record is not None:
+                    yield record
+                else:
+                    self._bad_bytes += max(len(line), _LEAST_BAD_BYTES)
+
+
+class LogReplaced(Exception):
+    """Another file stands in the place of a log that was being followed."""
+
+
 def last_record(path: str | Path) -> Header | Sample | Finding | None:
     """The record in a file's last line, without reading the lines before; None if it is not a record.
 

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR, Summary, SummaryMetadata
+from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR, DATA_CLASS_TENSOR, Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import metadata as layout_metadata
 from tensorboard.plugins.text import metadata as text_metadata
 
+PLUGIN_NAME, REPORT_TAG = "forgather_mem", "mem_report/json"
 HParam = str | bool | int | float
 _MAX_SHORT_STEP = (1 << 28) - 1  # capacity of four varint bytes
 
@@ -113,6 +114,13 @@ def text_payload(tag: str, markdown: str, step: int, time_s: float) -> bytes:
     """A text for the Text tab; Markdown with tables, HTML is shown literally."""
     metadata = text_metadata.create_summary_metadata(display_name="", description="")
     return _payload(_string_value(tag, markdown.encode(), metadata), step, time_s)
+
+
+def report_payload(report: bytes, step: int, time_s: float) -> bytes:
+    """A whole report as JSON, for our own tab; no other shows it."""
+    metadata = SummaryMetadata(data_class=DATA_CLASS_TENSOR)
+    metadata.plugin_data.plugin_name = PLUGIN_NAME
+    return _payload(_string_value(REPORT_TAG, report, metadata), step, time_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

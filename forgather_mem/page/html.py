@@ -11,6 +11,15 @@ from importlib.resources import files
 
 from forgather_mem.page.data import Json
 
+ASSETS = {
+    "uPlot.min.css": "text/css",
+    "page.css": "text/css",
+    "uPlot.iife.min.js": "text/javascript",
+    "page.js": "text/javascript",
+    "follow.js": "text/javascript",
+}
+"""The files of a page that is served, and their types."""
+
 _ICON = "data:,"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import repeat
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forgather_mem.formats.jsonl import Header, LogReader, log_files
+from forgather_mem.formats.scalars import ScalarSeries
 from forgather_mem.reporting.from_events import event_series
 from forgather_mem.telemetry.events import PHASES
 from forgather_mem.telemetry.metrics import name_on_current, other_device
@@ -158,7 +159,7 @@ def read_readings(folder: str | Path, rank: int = 0) -> Readings:
     """
     logs = log_files(folder)
     if not logs:
-        return _of_events(folder)
+        return readings_of_series(event_series(folder))
     readings = Readings()
     with contextlib.suppress(OSError):  # `run_report` has said of a file that it can't be read
         for record in LogReader(*(logs.get(rank) or next(iter(logs.values())))):
@@ -166,9 +167,9 @@ def read_readings(folder: str | Path, rank: int = 0) -> Readings:
     return readings
 
 
-def _of_events(folder: str | Path) -> Readings:
-    """Those of a TensorBoard folder: a row for each step of any tag."""
-    readings, series = Readings(), event_series(folder)
+def readings_of_series(series: Mapping[str, ScalarSeries]) -> Readings:
+    """Those of a TensorBoard page, by sample names: a row for each step of any of them."""
+    readings = Readings()
     if not series:
         return readings
     wanted = {name: found for name, found in series.items() if readings._wants(name)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,18 +20,28 @@ from forgather_mem.units import GIB
 
 def has_memory_tags(folder: str | Path) -> bool:
     """Whether a folder's event files contain our curves."""
-    return bool(_Page(folder).series)
+    return bool(event_series(folder))
 
 
 def event_series(folder: str | Path) -> dict[str, ScalarSeries]:
     """Our curves on a TensorBoard page, under sample names and in their units."""
-    return _Page(folder).series
+    return series_of_tags(_scalars(folder))
+
+
+def series_of_tags(scalars: Mapping[str, ScalarSeries]) -> dict[str, ScalarSeries]:
+    """Our curves among scalars by tag, under sample names and in their units."""
+    return _Page(scalars).series
 
 
 def report_of_events(folder: str | Path) -> RunReport:
     """The report as far as a TensorBoard page contains it: sizes and times, not the end of the run or the ledger."""
-    page = _Page(folder)
-    summary = RunSummary(RunFacts(event_folder=str(folder)))
+    return report_of_tags(_scalars(folder), str(folder))
+
+
+def report_of_tags(scalars: Mapping[str, ScalarSeries], folder: str | None = None) -> RunReport:
+    """The same of scalars by tag, from wherever they were read."""
+    page = _Page(scalars)
+    summary = RunSummary(RunFacts(event_folder=folder))
     summary.device = page.device
     everything = page.series.values()
     summary.begin(min((_first_step(series) for series in everything), default=0))
@@ -60,9 +71,8 @@ class _Page:
             device curves.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, scalars: Mapping[str, ScalarSeries]) -> None:
         self.series: dict[str, ScalarSeries] = {}
-        scalars = read_scalars(folder, wanted=lambda tag: _row_of(tag) is not None).series
         found = [
             (*place, whole)
             for tag, series in scalars.items()
@@ -75,6 +85,10 @@ class _Page:
             if index is not None and index != self.device:
                 name = f"device{index}{name.removeprefix('device')}"
             self.series[name] = replace(whole, values=whole.values / row.factor)
+
+
+def _scalars(folder: str | Path) -> Mapping[str, ScalarSeries]:
+    return read_scalars(folder, wanted=lambda tag: _row_of(tag) is not None).series
 
 
 @functools.cache

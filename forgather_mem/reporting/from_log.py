@@ -6,7 +6,7 @@ rebuilt from its records one at a time, in constant memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -67,27 +67,37 @@ def report_of_log(files: Iterable[Path], ring: Ring | None = None) -> RunReport:
     Raises:
         OSError: if a file can't be read.
     """
-    paths, told = list(files), _LogReplay()
+    paths, told = list(files), LogReplay()
     closing = _report_in(last_record(paths[-1])) if paths else None
     if closing is not None:
         return closing
     log = LogReader(*paths)
     for record in log:
         told.take(record)
+    wrong = ["most of it is no record"] if log.given_up else []
+    return finished_report(told, ring, paths[-1].name if paths else "black box", wrong)
+
+
+def finished_report(told: LogReplay, ring: Ring | None, name: str, wrong: Sequence[str] = ()) -> RunReport:
+    """The report of the records so far and a black box, which `told` takes in, too.
+
+    Args:
+        told: The records.
+        ring: What the black box holds.
+        name: What to call the source where something was left out.
+        wrong: What was left out already.
+    """
     if told.report is not None:
         return told.report
     if ring is not None and told.process.pid in (None, ring.header.get("pid")):
         told.take_ring(ring)
     checked = checked_report(to_dict(told.build()))
     assert checked is not None, "it is of this version"
-    report, wrong = checked
-    if log.given_up:
-        wrong.append("most of it is no record")
-    name = paths[-1].name if paths else "black box"
-    return replace(report, left_out=tuple(f"{name}: {sentence}" for sentence in wrong))
+    report, left_out = checked
+    return replace(report, left_out=tuple(f"{name}: {sentence}" for sentence in (*left_out, *wrong)))
 
 
-class _LogReplay:
+class LogReplay:
     """The state built from the records of one process so far.
 
     Attributes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,9 @@ _MAX_LOOKED_AT = 1000
 _MAX_RANKS, _MAX_LEFT_OUT = 4096, 100
 
 
+OfLog = Callable[[list[Path], Ring | None, list[str]], RunReport | None]
+
+
 class NoRun(ForgatherMemError):
     """A folder contains no run, or does not exist."""
 
@@ -39,7 +42,7 @@ def read_run(folder: str | Path) -> dict[str, Any]:
     return to_dict(run_report(folder))
 
 
-def run_report(folder: str | Path, word: LauncherWord = NO_WORD) -> RunReport:
+def run_report(folder: str | Path, word: LauncherWord = NO_WORD, of_log: OfLog | None = None) -> RunReport:
     """The report of the run in a folder, over all ranks that have left files.
 
     For each rank the best source is used: its report, or else its log with its black box. `run.end` is None until the
@@ -49,6 +52,8 @@ def run_report(folder: str | Path, word: LauncherWord = NO_WORD) -> RunReport:
     Args:
         folder: The run's folder; or one above it, whose newest run is used; or a TensorBoard folder with `mem_*` tags.
         word: What the launcher of several ranks has told of their ends.
+        of_log: Gives the report of one process from its log and its black box, and adds to the list what it left out;
+            for those that follow a log and needn't read it again.
 
     Raises:
         NoRun: if there is none.
@@ -56,12 +61,12 @@ def run_report(folder: str | Path, word: LauncherWord = NO_WORD) -> RunReport:
     place = find_run(folder)
     whole, left_out = read_report(place / FILE_NAME)
     if whole is None:
-        whole, wrong = _from_ranks(place, word)
+        whole, wrong = _from_ranks(place, word, of_log or report_of_rank)
         left_out += wrong
     return replace(whole, left_out=(*left_out, *whole.left_out))
 
 
-def _from_ranks(place: Path, word: LauncherWord) -> tuple[RunReport, list[str]]:
+def _from_ranks(place: Path, word: LauncherWord, of_log: OfLog) -> tuple[RunReport, list[str]]:
     """The report of all that single ranks have left, and a sentence for what can't be used."""
     written, logs, rings = rank_reports(place), log_files(place), ring_files(place)
     reports: list[RunReport] = []
@@ -70,7 +75,7 @@ def _from_ranks(place: Path, word: LauncherWord) -> tuple[RunReport, list[str]]:
         report, wrong = read_report(written[rank]) if rank in written else (None, [])
         if report is None:
             ring = _ring(rings[rank], wrong) if rank in rings else None
-            report = _of_log(logs.get(rank, []), ring, wrong)
+            report = of_log(logs.get(rank, []), ring, wrong)
         left_out += wrong
         if report is not None:
             left_out += report.left_out
@@ -88,7 +93,8 @@ def _from_ranks(place: Path, word: LauncherWord) -> tuple[RunReport, list[str]]:
     return report_of_events(place), left_out
 
 
-def _of_log(files: list[Path], ring: Ring | None, wrong: list[str]) -> RunReport | None:
+def report_of_rank(files: list[Path], ring: Ring | None, wrong: list[str]) -> RunReport | None:
+    """The report of one process from its log and its black box; what can't be read is added to `wrong`."""
     try:
         return report_of_log(files, ring) if files or ring is not None else None
     except OSError as error:
@@ -124,6 +130,17 @@ def find_run(folder: str | Path) -> Path:
     Raises:
         NoRun: if there is none.
     """
+    return find_runs(folder)[0]
+
+
+def find_runs(folder: str | Path) -> list[Path]:
+    """The runs in and below a folder, the newest first: the folder itself if it contains one, else all below it.
+
+    TensorBoard folders count only where there is nothing else, and then the newest with our tags.
+
+    Raises:
+        NoRun: if there is none.
+    """
     top = Path(os.path.expanduser(folder))
     if not os.path.isdir(top):
         raise NoRun(_no_folder(top))
@@ -137,14 +154,14 @@ def find_run(folder: str | Path) -> Path:
         if number >= _MAX_FOLDERS or (runs and number == 0):
             break
     if runs:
-        return Path(max(runs)[1])
+        return [Path(place) for _, place in sorted(runs, reverse=True)]
     if events:
         from forgather_mem.reporting.from_events import has_memory_tags
 
         for _, place in sorted(events, reverse=True)[:_MAX_LOOKED_AT]:
             with contextlib.suppress(OSError):
                 if has_memory_tags(place):
-                    return Path(place)
+                    return [Path(place)]
         raise NoRun(f"the event files below {str(folder)!r} have no tags mem_*: no memory was logged there")
     raise NoRun(
         f"no run was found below {str(folder)!r}: no report, log or event file\n"

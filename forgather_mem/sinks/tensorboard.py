@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,11 +17,13 @@ from forgather_mem.formats.summaries import (
     hparams_end_payload,
     hparams_payloads,
     layout_payload,
+    report_payload,
     text_payload,
 )
 from forgather_mem.sinks.charts import charts_for
 from forgather_mem.sinks.event_folder import find_event_folder
 from forgather_mem.sinks.event_page import open_events
+from forgather_mem.sinks.quiet_curves import QuietCurves
 from forgather_mem.sinks.step_points import StepPoints
 from forgather_mem.sinks.tags import Columns
 from forgather_mem.system.forks import FORKS
@@ -38,13 +41,13 @@ _MAX_ROWS = 256
 class TensorBoardSink:
     """Writes each sample as one TensorBoard record, under the tags of `metrics.METRICS`; rank 0 only.
 
-    A tag has one point at a step, the first; what a flow (a collection, a clear) adds to it later, in the evaluation,
-    the checkpoint or the epoch's end behind the step, is part of the next step's point, and of the report. Numbers are
-    float32 in GiB, ms, per cent and counts. A tag's description is in its first record; gauges that spike
-    also get a running maximum. The record goes into a new file of our own with one `write(2)`, so a killed run keeps
-    every point; see `AppendFile` for full and slow disks. A record of 20 numbers costs 6 us in a loop and, with cold
-    caches, 80 us in a real step. Remote folders (`s3://...`) are written by TensorBoard's own writer, as is everything
-    if google-crc32c has no C implementation.
+    A curve begins when it has something to tell, see `QuietCurves`. A tag has one point at a step, the first; what a
+    flow (a collection, a clear) adds to it later, in the evaluation, the checkpoint or the epoch's end behind the step,
+    is part of the next step's point, and of the report. Numbers are float32 in GiB, ms, per cent and counts. A tag's
+    description is in its first record; gauges that spike also get a running maximum. The record goes into a new file
+    of our own with one `write(2)`, so a killed run keeps every point; see `AppendFile` for full and slow disks. A
+    record of 20 numbers costs 6 us in a loop and, with cold caches, 80 us in a real step. Remote folders (`s3://...`)
+    are written by TensorBoard's own writer, as is everything if google-crc32c has no C implementation.
 
     Args:
         summary_writer: A `torch.utils.tensorboard.SummaryWriter` to write through. It is not configured or closed.
@@ -110,6 +113,7 @@ class TensorBoardSink:
         values, points = sample.values, page.points
         if points.rest or points.step == sample.step:
             values = points.left_of(sample)
+        values = page.quiet.without(values)
         key = (sample.event, sample.device, *values)
         columns, record = page.rows.get(key) or page.new_row(key, values, sample, out)
         so_far = columns.numbers_so_far(values, page.extremes) if columns.spiking else ()
@@ -163,6 +167,7 @@ class _Page:
         extremes: The run's highest and lowest numbers by tag.
         folder: The folder of our own file.
         points: Which tags have a point at the current step.
+        quiet: Which curves have told nothing yet.
         lock: Held while something is written: a record may come from any thread.
         forks: Of the process that began it; in a forked child the lock may be held by a thread of the parent.
     """
@@ -180,11 +185,15 @@ class _Page:
         self.extremes: dict[str, float] = {}
         self.folder: str | None = None
         self.points = StepPoints()
+        self.quiet = QuietCurves()
 
     def write_text(self, finding: Finding) -> None:
         out = self.out or self.open()
         if out.ready():
             out.add(text_payload(f"mem_report/{finding.kind}", _markdown(finding), finding.step, time.time()))
+            if "report" in finding.data and out.ready():
+                report = json.dumps(finding.data["report"], separators=(",", ":"))
+                out.add(report_payload(report.encode(), finding.step, time.time()))
 
     def open(self) -> EventFile | StockWriter:
         out = self.out = open_events(self._sink.summary_writer, self._find_folder, self._forget_what_was_said)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,19 @@ def test_the_page_is_written_and_standard_output_stays_free(folder: Path) -> Non
     assert json.loads(data)[0]["stacks"]
 
 
+def test_the_page_is_served_until_ctrl_c(folder: Path) -> None:
+    command = [sys.executable, "-m", "forgather_mem", "report", "out", "--serve"]
+    served = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert served.stdout is not None
+    address = served.stdout.readline().removeprefix("forgather-mem: ").strip()
+    with urllib.request.urlopen(f"{address}runs", timeout=30) as answer:
+        assert [run["name"] for run in json.load(answer)["runs"]] == ["forgather_mem/20261120-120000"]
+    assert served.stdout.readline() == "Who has this address can read these runs. Ctrl-C ends it.\n"
+    served.send_signal(signal.SIGINT)
+    assert served.communicate(timeout=30) == ("", "")
+    assert served.returncode == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -58,6 +73,8 @@ def test_the_page_is_written_and_standard_output_stays_free(folder: Path) -> Non
         (["empty"], 1, "no run was found below 'empty': no report, log or event file"),
         (["notes.txt"], 1, "'notes.txt' is a file"),
         (["out", "--html", "no/such/page.html"], 1, "can't write 'no/such/page.html': No such file or directory"),
+        (["out", "--serve", "--port", "65536"], 2, "--port"),
+        (["empty", "--serve"], 1, "no run was found below 'empty'"),
         (["out", "--htm", "x"], 2, "No such option"),
         (["out", "other"], 2, "unexpected extra argument"),
     ],

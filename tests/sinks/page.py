@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -20,20 +21,25 @@ class Page:
     Args:
         logdir: Its subfolders are the runs.
         fast: Load with the data server (TensorBoard's default) or in Python (`--load_fast false`).
+        packages: A folder with packages of which its process is to know, too.
     """
 
-    def __init__(self, logdir: Path, *, fast: bool) -> None:
+    def __init__(self, logdir: Path, *, fast: bool, packages: Path | None = None) -> None:
         command = [sys.executable, "-W", "ignore", "-m", "tensorboard.main", "--logdir", str(logdir), "--port", "0"]
         command += ["--host", "localhost", "--reload_interval", "1", "--load_fast", "true" if fast else "false"]
-        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        paths = [*([str(packages)] if packages else []), *filter(None, [os.environ.get("PYTHONPATH")])]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
         assert self._process.stderr is not None
         seen = []
         for line in self._process.stderr:
             seen.append(line)
             match = re.search(r"http://localhost:\d+/", line)
             if match:
-                self._url = match[0]
+                self.url = match[0]
                 return
+        self._process.stderr.close()
+        self._process.wait(timeout=20)
         raise RuntimeError(f"TensorBoard did not start: {''.join(seen)}")
 
     def close(self) -> None:
@@ -44,9 +50,17 @@ class Page:
 
     def get(self, route: str, **query: str) -> Any:
         """The JSON of a route of a plugin."""
-        address = f"{self._url}data/plugin/{route}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(address, timeout=20) as answer:
+        return self.read(f"plugin/{route}?{urllib.parse.urlencode(query)}")
+
+    def read(self, route: str) -> Any:
+        """The JSON of any route."""
+        with urllib.request.urlopen(f"{self.url}data/{route}", timeout=20) as answer:
             return json.load(answer)
+
+    def headers(self, route: str) -> Any:
+        """The headers with which a route answers."""
+        with urllib.request.urlopen(f"{self.url}data/{route}", timeout=20) as answer:
+            return answer.headers
 
     def tags(self, run: str, tag: str) -> dict[str, Any]:
         """All scalar tags of a run, as soon as this one is among them."""

@@ -1,0 +1,170 @@
+"""The runs of a folder as data of the page, up to date while they are being written."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import os
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+from forgather_mem.errors import ForgatherMemError, escape_controls
+from forgather_mem.formats.jsonl import Header, LogReader, LogReplaced, LogTail, log_files
+from forgather_mem.formats.ring import Ring
+from forgather_mem.page.data import Json, page_data, run_data, shown_rank
+from forgather_mem.page.readings import Readings
+from forgather_mem.reporting.from_log import LogReplay, finished_report
+from forgather_mem.reporting.run_dir import find_runs, report_of_rank, run_report
+from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.telemetry.report import RunReport
+
+# Of one core: making the data of a long run takes a second, and the training may need both.
+_SHARE = 0.04
+_LEAST_S, _UNCHANGED_S, _LISTED_S = 1.0, 10.0, 5.0
+_MAX_RANKS, _MAX_FILES, _MAX_RUNS = 16, 1000, 200
+_FILES = ("report.", "memory.rank", "ring.rank", "events.")
+
+
+class FollowedRuns:
+    """All runs in and below a folder, by numbers that stay theirs.
+
+    Raises:
+        NoRun: if there is none.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(os.path.expanduser(folder))
+        self._lock = threading.Lock()
+        self._numbers: dict[Path, int] = {}
+        self._followed: WeakValueDictionary[int, FollowedRun] = WeakValueDictionary()  # while somebody looks
+        self._places = find_runs(self._folder)[:_MAX_RUNS]
+        self._listed_s = time.monotonic()
+
+    def listed(self) -> list[Json]:
+        """Number and name of each run, the newest first."""
+        with self._lock:
+            if time.monotonic() > self._listed_s + _LISTED_S:
+                with contextlib.suppress(ForgatherMemError, OSError):
+                    self._places = find_runs(self._folder)[:_MAX_RUNS]
+                self._listed_s = time.monotonic()
+            return [{"id": self._number(place), "name": self._name(place)} for place in self._places]
+
+    def run(self, number: int) -> FollowedRun | None:
+        """The run with this number; None for a number that was not given to any."""
+        with self._lock:
+            place = next((place for place, its in self._numbers.items() if its == number), None)
+            if place is None:
+                return None
+            return self._followed.setdefault(number, FollowedRun(place, self._name(place)))
+
+    def _number(self, place: Path) -> int:
+        return self._numbers.setdefault(place, len(self._numbers))
+
+    def _name(self, place: Path) -> str:
+        name = os.path.relpath(place, self._folder)
+        return escape_controls(place.absolute().name if name == "." else name)
+
+
+class FollowedRun:
+    """One run; what was read of its logs once is not read again."""
+
+    def __init__(self, place: Path, name: str) -> None:
+        self._place, self._name = place, name
+        self._lock = threading.Lock()
+        self._processes: dict[Path, _Process] = {}
+        self._data, self._version, self._ended = b"", 0, False
+        self._seen: list[tuple[str, int, int]] | None = None
+        self._made_s = self._due_s = 0.0
+
+    def latest(self) -> tuple[int, bytes]:
+        """The number of changes so far, and the data as one line of JSON, at most a second older than the files.
+
+        It is older in a long run: making it takes no more than 4 % of one core.
+        """
+        with self._lock:
+            now_s = time.monotonic()
+            if now_s < self._due_s:
+                return self._version, self._data
+            seen = self._files()
+            # That a process has ended without a word is written nowhere
+            if seen == self._seen and (self._ended or now_s < self._made_s + _UNCHANGED_S):
+                return self._version, self._data
+            begun_s = time.thread_time()
+            data = self._made()
+            self._seen, self._made_s = seen, now_s
+            self._due_s = time.monotonic() + max(_LEAST_S, (time.thread_time() - begun_s) / _SHARE)
+            if data != self._data:
+                self._version, self._data = self._version + 1, data
+            return self._version, self._data
+
+    def _files(self) -> list[tuple[str, int, int]]:
+        found: list[tuple[str, int, int]] = []
+        with contextlib.suppress(OSError), os.scandir(self._place) as entries:
+            for entry in entries:
+                if entry.name.startswith(_FILES) and len(found) < _MAX_FILES:
+                    status = entry.stat(follow_symlinks=False)
+                    found.append((entry.name, status.st_size, status.st_mtime_ns))
+        return sorted(found)
+
+    def _made(self) -> bytes:
+        try:
+            self._read()
+            report = run_report(self._place, of_log=self._of_log)
+            self._ended = report.run.end is not None
+            data = self._page(report)
+        except (ForgatherMemError, OSError) as error:
+            data = {"error": escape_controls(str(error), keep="\n")}
+        return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
+
+    def _read(self) -> None:
+        for files in list(log_files(self._place).values())[:_MAX_RANKS]:
+            with contextlib.suppress(OSError):  # the report says of a file that it can't be read
+                try:
+                    if files[-1] in self._processes:
+                        self._processes[files[-1]].read()
+                        continue
+                except LogReplaced:
+                    del self._processes[files[-1]]
+                self._processes[files[-1]] = _Process(files)
+
+    def _of_log(self, files: list[Path], ring: Ring | None, wrong: list[str]) -> RunReport | None:
+        process = self._processes.get(files[-1]) if files else None
+        if process is None:
+            return report_of_rank(files, ring, wrong)
+        return finished_report(copy.deepcopy(process.told), ring, files[-1].name)  # the ring is ahead of the log
+
+    def _page(self, report: RunReport) -> Json:
+        ranks = {
+            rank: self._processes[files[-1]].readings
+            for rank, files in log_files(self._place).items()
+            if files[-1] in self._processes
+        }
+        if not ranks:
+            return run_data(report, self._place, self._name)
+        shown = shown_rank(report)
+        mine = ranks.pop(shown) if shown in ranks else ranks.pop(next(iter(ranks)))
+        if report.oom is not None:  # the page adds a row for it, and the training may go on
+            mine = copy.deepcopy(mine)
+        return page_data(report, mine, ranks, self._name)
+
+
+class _Process:
+    """What one process of a run has written so far."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self.readings, self.told = Readings(), LogReplay()
+        self._tail = LogTail(files[-1])
+        self._take(LogReader(*files[:-1]))
+        self.read()
+
+    def read(self) -> None:
+        self._take(self._tail.read())
+
+    def _take(self, records: Iterable[Header | Sample | Finding]) -> None:
+        for record in records:
+            self.readings.take(record)
+            self.told.take(record)

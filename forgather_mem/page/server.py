@@ -1,0 +1,204 @@
+"""Serves the page of the runs in a folder to browsers on this machine: what is read is followed while it is written.
+
+Whoever has the address may read these runs, and nothing else: it has a random token, each request names a route of a
+fixed list, and a run by its number. Nothing of a request becomes part of a path or of an answer's headers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import logging
+import re
+import secrets
+import socketserver
+import threading
+import time
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from select import select
+from socket import SHUT_RDWR, socket
+
+from forgather_mem.page.following import FollowedRun, FollowedRuns
+from forgather_mem.page.html import ASSETS, asset
+
+logger = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+MAX_CONNECTIONS, MAX_STREAMS = 48, 16
+_REQUEST_S = 5.0  # for a whole request; a browser sends it at once
+_SEND_S = 20.0  # for one answer, or one change of what is followed
+_LOOK_S, _BEAT_S = 1.0, 10.0
+# Any port: a tunnel's other end may have another. A page of somebody else's can't have these names.
+_OUR_HOSTS = re.compile(r"(127\.0\.0\.1|localhost)(:\d{1,5})?")
+_EVENTS = re.compile(r"events\?run=(\d{1,6})")
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; img-src data:; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_SHELL = (
+    '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+    '<meta name="color-scheme" content="light dark">'
+    '<link rel="icon" href="data:,"><title>where the memory went</title></head>\n'
+    '<body><main id="page"><noscript>This page needs JavaScript.</noscript></main>\n'
+    '<script type="module" src="follow.js"></script></body></html>\n'
+)
+
+
+_Connection = socket | tuple[bytes, socket]
+
+
+class PageServer(ThreadingHTTPServer):
+    """A server of the runs in a folder, for `serve_forever`.
+
+    Args:
+        folder: A run's folder, or one above several.
+        port: 0 for any that is free.
+
+    Attributes:
+        address: Where the page is, with its token.
+
+    Raises:
+        NoRun: there is no run.
+        OSError: the port can't be had.
+    """
+
+    daemon_threads, block_on_close, request_queue_size = True, False, 64
+
+    def __init__(self, folder: str | Path, port: int = 0) -> None:
+        self.runs = FollowedRuns(folder)
+        self.token = secrets.token_urlsafe(24)
+        self.streams = threading.BoundedSemaphore(MAX_STREAMS)
+        self._connections = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        super().__init__((HOST, port), _Request)
+        self.address = f"http://{HOST}:{self.server_address[1]}/{self.token}/"
+
+    def server_bind(self) -> None:
+        socketserver.TCPServer.server_bind(self)  # HTTPServer's asks the network for this machine's name
+
+    def process_request(self, request: _Connection, client_address: object) -> None:
+        """Answer in a thread, or close the connection at once if there are too many."""
+        if not self._connections.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread could be started
+            self._connections.release()
+            raise
+
+    def process_request_thread(self, request: _Connection, client_address: object) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._connections.release()
+
+    def handle_error(self, request: _Connection, client_address: object) -> None:
+        logger.debug("a request failed", exc_info=True)  # most often the browser has gone
+
+
+class _Request(BaseHTTPRequestHandler):
+    """One request of one connection."""
+
+    server: PageServer
+    timeout = _SEND_S
+
+    def handle(self) -> None:
+        self.late = threading.Timer(_REQUEST_S, _hang_up, [self.connection])
+        self.late.daemon = True
+        self.late.start()
+        try:
+            self.handle_one_request()
+        finally:
+            self.late.cancel()
+
+    def do_GET(self) -> None:
+        self.late.cancel()
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or not _OUR_HOSTS.fullmatch(hosts[0]):
+            self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
+            return
+        token, slash, route = self.path.removeprefix("/").partition("/")
+        right = hmac.compare_digest(token.encode("latin-1", "replace"), self.server.token.encode())
+        stream = _EVENTS.fullmatch(route)
+        if not (right and slash and self.path.startswith("/")):
+            self.send_error(HTTPStatus.NOT_FOUND)
+        elif route == "":
+            self._send(_SHELL, "text/html")
+        elif route in ASSETS:
+            self._send(asset(route), ASSETS[route])
+        elif route == "runs":
+            self._send(json.dumps({"live": True, "runs": self.server.runs.listed()}), "application/json")
+        elif stream and (run := self.server.runs.run(int(stream[1]))) is not None:
+            self._stream(run)
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND)
+
+    do_HEAD = do_GET
+
+    def _send(self, text: str, kind: str) -> None:
+        body = text.encode()
+        self._begin(HTTPStatus.OK, f"{kind}; charset=utf-8", len(body))
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _begin(self, code: int, kind: str, num_bytes: int | None = None) -> None:
+        self.send_response(code)
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", kind)
+        if num_bytes is not None:
+            self.send_header("Content-Length", str(num_bytes))
+        self.end_headers()
+
+    def _stream(self, run: FollowedRun) -> None:
+        """Server-sent events: the data of the run, again whenever it has changed, until the browser goes."""
+        if not self.server.streams.acquire(blocking=False):
+            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE)
+            return
+        try:
+            self._begin(HTTPStatus.OK, "text/event-stream")
+            sent, beat_s = 0, 0.0
+            while self.command != "HEAD":
+                version, data = run.latest()
+                if version != sent:
+                    self.wfile.write(b"data: " + data + b"\n\n")
+                elif time.monotonic() > beat_s + _BEAT_S:
+                    self.wfile.write(b":\n\n")  # where a tunnel has broken this is an error
+                elif select([self.connection], [], [], _LOOK_S)[0]:
+                    break  # it has nothing to say but that it goes
+                else:
+                    continue
+                sent, beat_s = version, time.monotonic()
+        finally:
+            self.server.streams.release()
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer with the standard words only: the message may hold what was asked for."""
+        if code == HTTPStatus.NOT_IMPLEMENTED:  # what the base class says of methods other than ours
+            code = HTTPStatus.METHOD_NOT_ALLOWED
+        body = f"{HTTPStatus(code).phrase}\n".encode()
+        self.close_connection = True
+        self._begin(code, "text/plain; charset=utf-8", len(body))
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def version_string(self) -> str:
+        return "forgather-mem"
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass  # a request would write to the terminal
+
+
+def _hang_up(connection: socket) -> None:
+    with contextlib.suppress(OSError):  # it has gone by itself
+        connection.shutdown(SHUT_RDWR)

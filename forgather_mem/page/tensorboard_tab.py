@@ -1,0 +1,126 @@
+"""TensorBoard's tab "Memory": the page of each run with `mem_*` tags, from what TensorBoard has read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+from urllib.parse import parse_qs
+
+import numpy as np
+from tensorboard import context as tensorboard_context
+from tensorboard import plugin_util
+from tensorboard.data.provider import RunTagFilter
+from tensorboard.plugins import base_plugin
+
+from forgather_mem.formats.scalars import ScalarSeries
+from forgather_mem.formats.summaries import PLUGIN_NAME, REPORT_TAG
+from forgather_mem.page.data import Json, page_data
+from forgather_mem.page.html import ASSETS, asset
+from forgather_mem.page.readings import readings_of_series
+from forgather_mem.reporting.from_events import report_of_tags, series_of_tags
+from forgather_mem.telemetry.report import RunReport
+from forgather_mem.telemetry.report_schema import checked_report
+
+_SCALARS = "scalars"
+_MOST = 1_000_000  # points of a tag; TensorBoard itself has kept 1000 of them unless told otherwise
+_NO_REPORT = "TensorBoard has curves of this run, but no report: it is running, or was ended without one."
+
+Untyped: TypeAlias = Any  # TensorBoard has no types
+Environ = dict[str, Untyped]
+Answer = Callable[[Environ, Callable[..., Untyped]], Iterable[bytes]]
+
+
+class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
+    """The tab, with the same page module as `report --html`.
+
+    Args:
+        context: TensorBoard's `TBContext`.
+    """
+
+    plugin_name = PLUGIN_NAME
+
+    def __init__(self, context: Untyped) -> None:
+        self._provider = context.data_provider
+        assert self._provider is not None, "no data provider"
+        self._metadata = base_plugin.FrontendMetadata(es_module_path="/follow.js", tab_name="Memory")
+
+    def get_plugin_apps(self) -> dict[str, Answer]:
+        """An application for each route below /data/plugin/forgather_mem."""
+        files = {f"/{name}": _answer(partial(_file, name), kind) for name, kind in ASSETS.items()}
+        return {
+            "/runs": _answer(self._runs, "application/json"),
+            "/data": _answer(self._data, "application/json"),
+        } | files
+
+    def is_active(self) -> bool:
+        """Whether any run has our tags."""
+        return bool(self._tags(tensorboard_context.RequestContext(), ""))
+
+    def frontend_metadata(self) -> Untyped:
+        return self._metadata
+
+    def _runs(self, environ: Environ) -> str:
+        runs = sorted(self._tags(plugin_util.context(environ), plugin_util.experiment_id(environ)))
+        return json.dumps({"live": False, "runs": [{"id": run, "name": run} for run in runs]})
+
+    def _data(self, environ: Environ) -> str | None:
+        context, experiment = plugin_util.context(environ), plugin_util.experiment_id(environ)
+        run = parse_qs(environ.get("QUERY_STRING", "")).get("run", [""])[0]
+        tags = self._tags(context, experiment).get(run)
+        return None if not tags else json.dumps(self._page(context, experiment, run, tags), allow_nan=False)
+
+    def _tags(self, context: Untyped, experiment: str) -> dict[str, list[str]]:
+        """Our tags of each run that has any."""
+        found = self._provider.list_scalars(context, experiment_id=experiment, plugin_name=_SCALARS) or {}
+        ours = {run: [tag for tag in tags if tag.startswith("mem_")] for run, tags in found.items()}
+        return {run: tags for run, tags in ours.items() if tags}
+
+    def _page(self, context: Untyped, experiment: str, run: str, tags: list[str]) -> Json:
+        def read(how: Callable[..., Untyped], plugin: str, tags: list[str]) -> Mapping[str, Untyped]:
+            wanted = RunTagFilter(runs=[run], tags=tags)
+            found = how(context, experiment_id=experiment, plugin_name=plugin, downsample=_MOST, run_tag_filter=wanted)
+            return dict((found or {}).get(run, {}))
+
+        scalars = {tag: _series(points) for tag, points in read(self._provider.read_scalars, _SCALARS, tags).items()}
+        told = read(self._provider.read_tensors, PLUGIN_NAME, [REPORT_TAG]).get(REPORT_TAG, ())
+        report = _report(told[-1].numpy.item()) if told else None
+        readings = readings_of_series(series_of_tags(scalars))
+        if report is not None:
+            return page_data(report, readings, name=run)
+        data = page_data(report_of_tags(scalars), readings, name=run)
+        return data | {"script": run, "verdict": _NO_REPORT, "text": _NO_REPORT}
+
+
+def _file(name: str, environ: Environ) -> str:
+    return asset(name)
+
+
+def _series(points: Sequence[Untyped]) -> ScalarSeries:
+    return ScalarSeries(
+        steps=np.array([point.step for point in points], dtype=np.int64),
+        wall_times_s=np.array([point.wall_time for point in points]),
+        values=np.array([point.value for point in points]),
+    )
+
+
+def _report(text: bytes) -> RunReport | None:
+    """The report in an event file, which may be anybody's."""
+    with contextlib.suppress(ValueError, RecursionError):
+        checked = checked_report(json.loads(text))
+        return None if checked is None else checked[0]
+    return None
+
+
+def _answer(content: Callable[[Environ], str | None], kind: str) -> Answer:
+    """An application that answers with this text; None is not found."""
+
+    def application(environ: Environ, start_response: Callable[..., Untyped]) -> Iterable[bytes]:
+        found = content(environ) if environ["REQUEST_METHOD"] in ("GET", "HEAD") else None
+        headers = [("Content-Type", f"{kind}; charset=utf-8"), ("X-Content-Type-Options", "nosniff")]
+        start_response("200 OK" if found is not None else "404 Not Found", [*headers, ("Cache-Control", "no-cache")])
+        return [(found or "").encode()]
+
+    return application
