@@ -12,8 +12,8 @@ With `--others` the scripts of tests/ooms/by_others, with `--strangers` those of
 `--outsiders` those of tests/ooms/by_outsiders, with `--newcomers` those of tests/ooms/by_newcomers, with `--visitors`
 those of tests/ooms/by_visitors, with `--travellers` those of tests/ooms/by_travellers, by people who did not know the
 diagnosis, with `--lines` and `--shapes` those of tests/ooms/by_lines and by_shapes, by somebody who did: what is
-suggested is written in the place of the script's own constants (`constants` in facts.json), or, where it is no number of
-theirs, is the patch of a reader who had only the script and this suggestion (patches/*.diff, which begins with the
+suggested is written in the place of the script's own constants (`constants` in facts.json), or, where it is no number
+of theirs, is the patch of a reader who had only the script and this suggestion (patches/*.diff, which begins with the
 suggestion).
 """
 
