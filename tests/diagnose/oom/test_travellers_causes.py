@@ -60,10 +60,10 @@ def test_of_a_list_that_is_not_full_it_is_told_what_the_full_one_takes() -> None
 
 
 def test_a_table_of_which_a_batch_looks_up_few_rows_gets_a_sparse_gradient() -> None:
-    tables = replace(ADAM, tables=[[100_000, 30 * MIB]])
+    tables = replace(ADAM, tables=[[100_000, 32 * MIB]])
     first = told(replace(OPTIMIZER, step=1), tables)[0]
     assert first == "torch.nn.Embedding(..., sparse=True) with torch.optim.SparseAdam"
-    for settings in (replace(tables, tables=[[300, 30 * MIB]]), replace(tables, tables=[[100_000, 3 * MIB]])):
+    for settings in (replace(tables, tables=[[300, 32 * MIB]]), replace(tables, tables=[[100_000, 3 * MIB]])):
         assert first not in told(replace(OPTIMIZER, step=1), settings)
 
 
