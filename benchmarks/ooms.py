@@ -1,6 +1,7 @@
 """How well is an out-of-memory error explained? Runs the scripts of tests/ooms/scripts, each under a limit of its own.
 
-    python benchmarks/ooms.py [--others | --strangers | --outsiders | --newcomers | --visitors | --lines | --shapes]
+    python benchmarks/ooms.py [--others | --strangers | --outsiders | --newcomers | --visitors |
+                               --travellers | --lines | --shapes]
                               [--only NAME ...] [--json OUT]
 
 Each script is run alone, then by `forgather-mem run`, then alone with the first suggestion of the report applied as it
@@ -9,10 +10,11 @@ then which of the real messages of tests/diagnose are recognised, beside what Li
 
 With `--others` the scripts of tests/ooms/by_others, with `--strangers` those of tests/ooms/by_strangers, with
 `--outsiders` those of tests/ooms/by_outsiders, with `--newcomers` those of tests/ooms/by_newcomers, with `--visitors`
-those of tests/ooms/by_visitors, by people who did not know the diagnosis, with `--lines` and `--shapes` those of
-tests/ooms/by_lines and by_shapes, by somebody who did: what is suggested is written in the place of the script's own
-constants (`constants` in facts.json), or, where it is no number of theirs, is the patch of a reader who had only the
-script and this suggestion (patches/*.diff, which begins with the suggestion).
+those of tests/ooms/by_visitors, with `--travellers` those of tests/ooms/by_travellers, by people who did not know the
+diagnosis, with `--lines` and `--shapes` those of tests/ooms/by_lines and by_shapes, by somebody who did: what is
+suggested is written in the place of the script's own constants (`constants` in facts.json), or, where it is no number
+of theirs, is the patch of a reader who had only the script and this suggestion (patches/*.diff, which begins with the
+suggestion).
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ STRANGERS = ROOT / "tests" / "ooms" / "by_strangers"
 OUTSIDERS = ROOT / "tests" / "ooms" / "by_outsiders"
 NEWCOMERS = ROOT / "tests" / "ooms" / "by_newcomers"
 VISITORS = ROOT / "tests" / "ooms" / "by_visitors"
+TRAVELLERS = ROOT / "tests" / "ooms" / "by_travellers"
 LINES = ROOT / "tests" / "ooms" / "by_lines"
 SHAPES = ROOT / "tests" / "ooms" / "by_shapes"
 RUN = [sys.executable, "-m", "forgather_mem", "run"]
@@ -217,6 +220,7 @@ def main() -> None:
     parser.add_argument("--outsiders", action="store_true", help="the scripts of tests/ooms/by_outsiders")
     parser.add_argument("--newcomers", action="store_true", help="the scripts of tests/ooms/by_newcomers")
     parser.add_argument("--visitors", action="store_true", help="the scripts of tests/ooms/by_visitors")
+    parser.add_argument("--travellers", action="store_true", help="the scripts of tests/ooms/by_travellers")
     parser.add_argument("--lines", action="store_true", help="the scripts of tests/ooms/by_lines")
     parser.add_argument("--shapes", action="store_true", help="the scripts of tests/ooms/by_shapes")
     parser.add_argument("--only", nargs="*", help="names of scripts")
@@ -229,7 +233,8 @@ def main() -> None:
     found = []
     folder = STRANGERS if options.strangers else OTHERS if options.others else SCRIPTS
     folder = OUTSIDERS if options.outsiders else NEWCOMERS if options.newcomers else folder
-    folder = VISITORS if options.visitors else LINES if options.lines else SHAPES if options.shapes else folder
+    folder = VISITORS if options.visitors else TRAVELLERS if options.travellers else folder
+    folder = LINES if options.lines else SHAPES if options.shapes else folder
     for name in options.only or names(folder):
         one = outcome_of(name, plain=not options.no_plain, advice=not options.no_advice, of=folder)
         found.append(one)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TypeGuard
 
+from forgather_mem.heap.failed_pairs import pairs_made
 from forgather_mem.heap.failed_statement import (
     called_name,
     feeds_training,
@@ -25,6 +26,7 @@ from forgather_mem.heap.failed_statement import (
     statement_of,
 )
 from forgather_mem.heap.graphs.failed_graph import VainGraph, file_of, in_modules, split_at_pass, vain_graph
+from forgather_mem.heap.graphs.failed_teacher import vain_teacher
 from forgather_mem.heap.source_lines import is_user_file, place
 from forgather_mem.heap.syntax import without_inner
 from forgather_mem.heap.variables import frame_variables
@@ -57,6 +59,8 @@ class FailedOperation:
         joins: The list of whose parts the line, or one after it in the function, makes one tensor or array.
         of_graph: Whether the line names a tensor that a backward pass goes through.
         sizes: Of all dimensions of the tensors and arrays among the variables of its function.
+        pairs: The sizes of all differences of pairs that its function makes, as `failed_pairs.pairs_made`.
+        teacher: The line that calls a second model which nobody trains, with gradients on.
     """
 
     function: str
@@ -72,6 +76,8 @@ class FailedOperation:
     joins: str | None = None
     of_graph: bool = False
     sizes: frozenset[int] = frozenset()
+    pairs: tuple[int, int, int] | None = None
+    teacher: str | None = None
 
     @property
     def named(self) -> str:
@@ -83,11 +89,14 @@ class FailedOperation:
         return " and ".join(f"`{name}` ({' x '.join(f'{size:,}' for size in shape)})" for name, shape in self.operands)
 
 
-def failed_operation(failed: Sequence[tuple[FrameType, int]]) -> FailedOperation | None:
+def failed_operation(
+    failed: Sequence[tuple[FrameType, int]], model: object = None, optimizer: object = None
+) -> FailedOperation | None:
     """What the innermost line of the user's own was doing; None without one.
 
     Args:
         failed: The frames of the traceback with their lines, outermost first.
+        model, optimizer: Those being trained.
     """
     users = [here for here in failed if is_user_file(here[0].f_code.co_filename)]
     if not users:
@@ -109,6 +118,8 @@ def failed_operation(failed: Sequence[tuple[FrameType, int]]) -> FailedOperation
         joins=joined_list(statement) or joined_later(frame, number),
         of_graph=_is_of_graph(frame, statement),
         sizes=_sizes(frame),
+        pairs=pairs_made(frame, number),
+        teacher=vain_teacher(failed, model, optimizer),
     )
 
 

@@ -22,6 +22,7 @@ _CONTAINERS = (list, tuple, deque, dict, OrderedDict, defaultdict)
 _FETCHES = "torch/utils/data/_utils/fetch.py"
 # End of the file of a library's loop, the attribute in which it keeps what a method of the user's returns, that method
 _LIBRARY_KEEPS = (("/loops/prediction_loop.py", "_predictions", "predict_step()"),)
+_TRAINERS_FILE, _RUNS = "/pytorch/trainer/trainer.py", "_run_stage"  # of Lightning
 _MOST_PARTS = 20_000  # a data set that is a list of samples is not walked to its end
 
 
@@ -34,6 +35,7 @@ class HeldVariable:
         line: Where a variable was assigned: "train.py:41"; None for an attribute.
         num_bytes: Of the tensors and arrays in it; at least so many, if there are very many.
         collects: Whether it is a list or another container, not one tensor or array.
+        most_items: Of a deque, its `maxlen`.
         num_items, num_rows: Of a list: its length, and the rows of its tensors together; 0 if it is none of such.
         lasts: Whether it is older than the batch: an attribute, or made outside of the loop that was running.
         replaced_at: The line that was to assign another value to the variable, without using this one.
@@ -46,6 +48,7 @@ class HeldVariable:
     collects: bool
     num_items: int = 0
     num_rows: int = 0
+    most_items: int | None = None
     lasts: bool = True
     replaced_at: str | None = None
     returned_by: str | None = None
@@ -82,6 +85,7 @@ def held_variables(
             found += _attributes(getattr(frame.f_locals.get("self"), "dataset", None), known)
         else:
             found += _kept_by_library(frame, known)
+            others = [*others, *_callbacks_of_library(frame)]
         from_library = not is_users
     for other in others:
         found += _attributes(other, known)
@@ -97,6 +101,15 @@ def _kept_by_library(frame: FrameType, known: set[StorageKey]) -> Iterator[HeldV
             kept = getattr(frame_variables(frame).get("self"), attribute, None)
             size = _new_bytes(kept, known)
             yield HeldVariable(name=f"`{attribute}`", line=None, num_bytes=size, collects=True, returned_by=method)
+
+
+def _callbacks_of_library(frame: FrameType) -> list[object]:
+    """The user's callbacks that the trainer which runs there calls; once, in its outermost function."""
+    file, name = frame.f_code.co_filename.replace(os.sep, "/"), frame.f_code.co_name
+    if name != _RUNS or not file.endswith(_TRAINERS_FILE):
+        return []
+    callbacks = getattr(frame_variables(frame).get("self"), "callbacks", None)
+    return [one for one in callbacks if is_user_class(type(one))] if isinstance(callbacks, list) else []
 
 
 def _parameters(frame: FrameType) -> tuple[str, ...]:
@@ -118,6 +131,7 @@ def _held(name: str, value: object, frame: FrameType, known: set[StorageKey]) ->
         collects=type(value) in _CONTAINERS,
         num_items=len(value) if isinstance(value, list | deque) else 0,
         num_rows=_rows(value),
+        most_items=value.maxlen if isinstance(value, deque) else None,
         lasts=bool(num_bytes) and not in_same_loop(frame, made_at, number),
         replaced_at=place(file, number) if num_bytes and replaces(statement_of(frame, number), name) else None,
     )
@@ -141,6 +155,7 @@ def _attributes(thing: object, known: set[StorageKey]) -> list[HeldVariable]:
             collects=type(value) in _CONTAINERS,
             num_items=len(value) if isinstance(value, list | deque) else 0,
             num_rows=_rows(value),
+            most_items=value.maxlen if isinstance(value, deque) else None,
         )
         for name, value in (list(attributes.items()) if isinstance(attributes, dict) else ())
     ]

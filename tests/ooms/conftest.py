@@ -2,7 +2,16 @@
 
 import pytest
 
-collect_ignore = ["scripts", "by_others", "by_strangers", "by_outsiders", "by_newcomers", "by_visitors", "by_lines"]
+collect_ignore = [
+    "scripts",
+    "by_others",
+    "by_strangers",
+    "by_outsiders",
+    "by_newcomers",
+    "by_visitors",
+    "by_travellers",
+    "by_lines",
+]
 
 
 @pytest.fixture(autouse=True)

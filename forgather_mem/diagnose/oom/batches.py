@@ -156,7 +156,7 @@ class Batches:
             most = (1 - KEPT_FREE_FRAC) * self.capacity_bytes
             least = self._least(shape) if self._peak.of_saved(shape) is not None else None
             return estimate.high <= most and (self._seen(shape) or least is None or least <= most)
-        if self._seen(shape):
+        if self._seen(shape) and not self.is_as_ever:  # else this batch has gone well, too, before something changed
             return True
         least = self._least(shape)
         if least is None or self.capacity_bytes is None:

@@ -6,6 +6,7 @@ apply.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 from forgather_mem.diagnose.oom.batches import Batches
@@ -14,13 +15,15 @@ from forgather_mem.diagnose.oom.own_lines import NOT_MEASURED, less_at_once
 from forgather_mem.heap.failed_variables import HeldVariable
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import Change
-from forgather_mem.units import MIB, format_bytes
+from forgather_mem.units import MIB, by_sides, format_bytes
 
 _MUCH_FRAC = (0.05, 0.1)  # of what is in use, outside a pass and in one: a variable that is worth a word
 _EVALUATIONS = ("evaluate", "generate")
 _MAKING = ("startup", "data", "other")
 _PASSES = ("forward", "backward")
 _MANY_PARTS = 16  # of a list; fewer may be the parts of one batch
+_ITEM_BYTES = (2, 4, 8)
+_LIKE_THE_MODEL_FRAC = 0.05  # as far an entry may be from the size of the weights
 _LOADING = ("startup", "resume", "other")
 
 
@@ -37,6 +40,26 @@ def graph_in_vain(failure: FailureContext, batches: Batches) -> Iterator[Change]
         what = f"makes `{graph.name}` before {graph.line}" if graph.name else f"{graph.line} calls"
         note = f"no backward pass follows, but all layers keep theirs for one; {NOT_MEASURED}"
         yield Change(text=f"torch.no_grad() around what {what}", note=note)
+
+
+def teacher_with_graph(failure: FailureContext, batches: Batches) -> Iterator[Change]:
+    """A second model, which nobody trains, keeps in a training step what only its own backward pass would need."""
+    teacher = failure.operation.teacher if failure.operation is not None else None
+    if teacher is not None and failure.phase in _PASSES:
+        note = f"no optimizer has the parameters of that model, but all its layers keep theirs; {NOT_MEASURED}"
+        yield Change(text=f"torch.no_grad() around what {teacher} calls", note=note)
+
+
+def pairs_by_broadcasting(failure: FailureContext, batches: Batches) -> Iterator[Change]:
+    """Distances of all pairs are made by way of their differences, which are as many times as large."""
+    pairs = failure.operation.pairs if failure.operation is not None else None
+    if pairs is None or not failure.requested_bytes or failure.requested_bytes < MIB:
+        return
+    if failure.requested_bytes in {item * math.prod(pairs) for item in _ITEM_BYTES}:
+        text = f"torch.cdist instead of differences of all pairs at {failure.line}"
+        made = f"{format_bytes(failure.requested_bytes)} of {by_sides(pairs)}"
+        note = f"{made} are asked for; the distances take {pairs[2]:,} times less; {NOT_MEASURED}"
+        yield Change(text=text, note=note)
 
 
 def copied_to_grow(failure: FailureContext, batches: Batches) -> Iterator[Change]:
@@ -82,7 +105,7 @@ def kept_in_a_list(failure: FailureContext, batches: Batches) -> Iterator[Change
     grows = in_callback or failure.phase in STEP_PHASES or failure.phase in _EVALUATIONS
     if grows and (not batches.known or batches.is_as_ever):
         wanted = (failure.requested_bytes or 0) if in_callback or failure.rows is not None else 0
-        yield from (_less_in(held) for held in large_variables(failure) if held.num_bytes >= wanted)
+        yield from (_less_in(held, failure) for held in large_variables(failure) if held.num_bytes >= wanted)
 
 
 def replaced_only_later(failure: FailureContext, batches: Batches) -> Iterator[Change]:
@@ -104,6 +127,8 @@ def too_much_at_once(failure: FailureContext, batches: Batches) -> Iterator[Chan
 # Each with whether a smaller batch helps nothing where it speaks.
 RULES: tuple[tuple[Callable[[FailureContext, Batches], Iterator[Change]], bool], ...] = (
     (graph_in_vain, True),
+    (teacher_with_graph, True),
+    (pairs_by_broadcasting, True),
     (copied_to_grow, True),
     (grown_with_a_list, True),
     (joined_beside_its_list, True),
@@ -117,7 +142,7 @@ def variable_changes(failure: FailureContext) -> Iterator[Change]:
     """Less in the variables of the user's functions and callbacks; outside of loading, in what collects something."""
     loads = failure.phase in _LOADING and failure.callback is None
     for held in large_variables(failure):
-        yield _less_in(held, "use {} again, or delete it before" if loads else "keep less in {}")
+        yield _less_in(held, failure, "use {} again, or delete it before" if loads else "keep less in {}")
 
 
 def large_variables(failure: FailureContext) -> Iterator[HeldVariable]:
@@ -135,11 +160,27 @@ def is_much(num_bytes: int, failure: FailureContext) -> bool:
     return num_bytes >= max(MIB, int(_MUCH_FRAC[0] * (failure.used_bytes or 0)))
 
 
-def _less_in(held: HeldVariable, what: str = "keep less in {}") -> Change:
+def _less_in(held: HeldVariable, failure: FailureContext, what: str = "keep less in {}") -> Change:
     if held.returned_by is not None:
         note = "of scores their argmax, of anything only what is used later; the library keeps all until the end"
         return Change(text=f"return less from {held.returned_by}: {format_bytes(held.num_bytes)} are kept", note=note)
-    return Change(text=f"{what.format(held.name)}: {format_bytes(held.num_bytes)}", note=held.line)
+    return Change(
+        text=f"{what.format(held.name)}: {format_bytes(held.num_bytes)}",
+        note="; ".join(_of_entries(held, failure)) or None,
+    )
+
+
+def _of_entries(held: HeldVariable, failure: FailureContext) -> Iterator[str]:
+    """How many it has, of what, and what it would take if it were full."""
+    if held.num_items > 1:
+        each, weights = held.num_bytes / held.num_items, failure.parts.get("parameters")
+        is_copy = bool(weights) and abs(each - (weights or 0)) <= _LIKE_THE_MODEL_FRAC * (weights or 0)
+        of = ", copies of the model's weights" if is_copy else ""
+        yield f"{held.num_items:,} entries of {format_bytes(round(each))}{of}: at most {held.num_items // 2:,}"
+        if held.most_items is not None and held.most_items > held.num_items:
+            yield f"full, with {held.most_items:,}, it would take {format_bytes(round(each * held.most_items))}"
+    if held.line is not None:
+        yield held.line
 
 
 def _no_batch(failure: FailureContext, batches: Batches) -> str | None:

@@ -27,6 +27,8 @@ LENGTHS = ("max_length", "max_seq_length")
 
 def step_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
     """Changes for a batch that did not fit, best first."""
+    if failure.is_graph:
+        return _of_a_graph()
     rows = int(settings.arguments.get("per_device_train_batch_size") or failure.rows or 1)
     smaller = _smaller_batch(failure, settings, batches, rows)
     shorter = list(_shorter(failure, settings, batches, rows))
@@ -46,6 +48,18 @@ def step_changes(failure: FailureContext, settings: RunSettings, batches: Batche
     if rows == 1:
         guessed += smaller_samples(failure, settings, alone=not [*measured, *checkpointing, *guessed])
     return [*measured, *checkpointing, *guessed]
+
+
+def _of_a_graph() -> list[Change]:
+    """What is trained in each step is one graph: there is no batch."""
+    text = "activation checkpointing of each layer: torch.utils.checkpoint.checkpoint(layer, ..., use_reentrant=False)"
+    sampled = "parts of the graph: neighbours sampled for some of its nodes at a time"
+    return [
+        Change(
+            text=text, note=f"one graph is no batch that could be smaller; slower, the same numbers; {NOT_MEASURED}"
+        ),
+        Change(text=sampled, note=f"{CHANGES_TRAINING} (fewer neighbours in a step); {NOT_MEASURED}"),
+    ]
 
 
 def _has_fitted(shorter: Change, batches: Batches) -> bool:

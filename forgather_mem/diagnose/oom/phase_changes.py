@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 
 from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC, Batches
-from forgather_mem.diagnose.oom.causes import causes, is_much, variable_changes
+from forgather_mem.diagnose.oom.causes import causes, is_much, large_variables, variable_changes
 from forgather_mem.diagnose.oom.changes import (
     CHANGES_TRAINING,
     data_changes,
@@ -40,6 +40,9 @@ _SAVES_THE_OPTIMIZER = frozenset({"_save_optimizer_and_scheduler"})
 _LOADS_THE_OPTIMIZER = frozenset({"_load_optimizer_and_scheduler"})
 # How much more than at its failure a generation takes until its end: an estimate, since this is never observed.
 _UNSEEN_OF_GENERATION = 4
+_OF_WHOLE = 1.05
+_FEW_ROWS, _MOST_OF_MODEL_FRAC = 10, 1.0  # of embeddings: rows for each one looked up, their part of the weights
+_TOLD_APART = "lists, copies of weights, caches (a leak report names them)"
 # What a training computes with, instead of what numpy makes by itself.
 _NARROW = {"float64": "float32", "complex128": "complex64", "int64": "int32"}
 _8_BIT, _PAGED = "adamw_bnb_8bit", "paged_adamw_32bit"
@@ -72,6 +75,12 @@ def callback_changes(failure: FailureContext, callback: CallbackFailure, batches
 def optimizer_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
     """The optimizer's state, created in the first step, or its temporaries don't fit."""
     changes = list(_same_training(failure, settings))
+    if _has_its_state(failure, settings, batches):
+        text = f"less of what has grown since the first step: {_TOLD_APART}"
+        note = f"{batches.num_steps:,} steps of this optimizer have gone well; {NOT_MEASURED}"
+        grown = [] if any(large_variables(failure)) else [Change(text=text, note=note)]
+        return [*changes, *grown]
+    changes += [*_sparse(failure, settings)]
     changes += sorted(_other_optimizers(failure, settings), key=lambda change: not is_enough(change, failure))
     half = Change(
         text="the weights in bfloat16: from_pretrained(..., dtype=torch.bfloat16)",
@@ -79,6 +88,30 @@ def optimizer_changes(failure: FailureContext, settings: RunSettings, batches: B
         note=f"{CHANGES_TRAINING} (less exact); halves weights, gradients and the optimizer's state; {NOT_MEASURED}",
     )
     return [*changes, half]
+
+
+def _has_its_state(failure: FailureContext, settings: RunSettings, batches: Batches) -> bool:
+    """Whether steps have gone well with all the state that there will be: another optimizer is no answer then."""
+    state, whole = failure.parts.get("optimizer", 0), settings.optimizer_bytes
+    is_made = "_init_group" in failure.frames  # of parameters that were frozen until now
+    return bool(batches.num_steps and whole) and not is_made and 0 < state <= _OF_WHOLE * (whole or 0)
+
+
+def _sparse(failure: FailureContext, settings: RunSettings) -> Iterator[Change]:
+    """Embeddings with far more rows than a batch looks up: their gradient is nearly all zeros."""
+    sizes = failure.operation.sizes if failure.operation is not None else frozenset()
+    # Of a batch that nobody saw: the largest dimension among the variables of the failed function
+    looked_up = (failure.rows or max(sizes, default=0)) * (failure.length or 1)
+    if settings.is_trainers or not looked_up or not settings.trained_bytes:
+        return
+    tables = [table for table in settings.tables if table[0] >= _FEW_ROWS * looked_up]
+    size = sum(num_bytes for _, num_bytes in tables)
+    if size >= _MOST_OF_MODEL_FRAC * settings.trained_bytes:
+        rows = f"a batch looks up about {looked_up:,} of {max(rows for rows, _ in tables):,} rows"
+        note = f"{CHANGES_TRAINING} (only rows of the batch are updated); {rows}, and their gradient of all, "
+        note += f"{format_bytes(size)}, goes; {NOT_MEASURED}"
+        text = "torch.nn.Embedding(..., sparse=True) with torch.optim.SparseAdam"
+        yield Change(text=text, in_script={"sparse": True}, note=note)
 
 
 def _same_training(failure: FailureContext, settings: RunSettings) -> Iterator[Change]:
@@ -142,16 +175,18 @@ def evaluate_changes(failure: FailureContext, settings: RunSettings, batches: Ba
     changes = []
     if failure.where == "device" and not arguments.get("eval_accumulation_steps"):
         changes.append(set_to("predictions go to the host after each batch", eval_accumulation_steps=1))
+    several = failure.frames.count("nested_concat") > 1  # a model that gives more than its logits
+    made = "outputs, labels: outputs[0].argmax(-1)" if several else "logits, labels: logits.argmax(-1)"
     filtering = Change(
-        text="preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1)",
+        text=f"preprocess_logits_for_metrics=lambda {made}",
         in_script={"preprocess_logits_for_metrics": "argmax"},
-        note="metrics from token ids, not from the whole vocabulary",
+        note="metrics from token ids, not from the whole vocabulary: compute_metrics is given these",
     )
-    loss_only = set_to("gives the loss only; to keep your metrics, see the next one", prediction_loss_only=True)
-    if not returns:
-        changes.append(loss_only)
+    loss_only = set_to("gives the loss only, no metrics", prediction_loss_only=True)
     if not settings.filters_logits:
         changes.append(filtering)
+    if not returns:
+        changes.append(loss_only)
     return [*changes, *smaller]
 
 

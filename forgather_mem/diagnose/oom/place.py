@@ -159,7 +159,7 @@ def failure_place(
     frames = [frame for frame, _ in failed]
     functions = tuple(map(_function, frames))
     line, in_sample = user_line(failed, error)
-    operation = failed_operation(failed)
+    operation = failed_operation(failed, model, optimizer)
     found = failed_callback(frames, model, optimizer)
     if found is not None and any(_file(frame).endswith(_TRAINERS) for frame in frames[found[1] :]):
         found = None  # it has the trainer evaluate or train

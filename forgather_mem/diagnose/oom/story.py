@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
-from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
+from forgather_mem.diagnose.oom.shapes.batch_shapes import GRAPH, Batch
 from forgather_mem.heap.failed_callback import CallbackFailure
 from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.heap.failed_variables import HeldVariable
@@ -194,7 +194,7 @@ def _of_callback(failure: CallbackFailure) -> str:
 
 def _of_batch(story: Story) -> str | None:
     batch, largest = story.batch, story.largest
-    if not story.in_training or batch is None:
+    if not story.in_training or batch is None or batch.of == GRAPH:
         return None
     if largest is None:
         return None if story.steps_done else f"the first batch, {_shape(batch)}; there was none before it."
@@ -203,9 +203,13 @@ def _of_batch(story: Story) -> str | None:
     peak = f", peak {format_bytes(story.largest_bytes)}" if story.largest_bytes is not None else ""
     longest = "longest" if batch.length is not None and batch.rows <= largest.rows else "largest"
     if batch.length is None and len(batch.sample) > 0 and batch.sample != largest.sample:
-        now, before = (f"{one.rows:,} x ({by_sides(one.sample)})" for one in (batch, largest))
+        now, before = (f"{one.rows:,} x {_sides(one.sample)}" for one in (batch, largest))
         return f"the largest batch so far, {now}; until then at most {before}{peak}."
     return f"the {longest} batch so far, {_shape(batch)}; until then at most {_shape(largest, brief=True)}{peak}."
+
+
+def _sides(sample: tuple[int, ...]) -> str:
+    return by_sides(sample) if len(sample) == 1 else f"({by_sides(sample)})"
 
 
 def _shape(batch: Batch, brief: bool = False) -> str:

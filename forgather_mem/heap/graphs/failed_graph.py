@@ -114,13 +114,13 @@ def _records(failed: Failed, outermost: FrameType, callers: Failed) -> bool:
     libraries = (
         frame for frame, _ in failed[: failed.index(callers[-1])] if not is_user_file(frame.f_code.co_filename)
     )
-    if any(map(_may_go_back, libraries)) or any(_is_without(*here) for here in callers):
+    if any(map(_may_go_back, libraries)) or any(is_without(*here) for here in callers):
         return False  # a library may have turned it off
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
-def _is_without(frame: FrameType, number: int) -> bool:
-    """Whether this line is where torch records nothing."""
+def is_without(frame: FrameType, number: int) -> bool:
+    """Whether this line is where torch records nothing; True without source."""
     scope = scope_of(frame, number)
     if scope is None:
         return True

@@ -38,7 +38,7 @@ def test_the_first_optimizer_step_gets_an_optimizer_whose_state_fits() -> None:
 def test_evaluations_that_keep_all_predictions_and_those_whose_batch_is_too_large_differ() -> None:
     metrics = RunSettings(arguments={"per_device_eval_batch_size": 16}, has_metrics=True)
     assert first(failed("evaluate", "device", predictions=7), metrics) == {"eval_accumulation_steps": 1}
-    assert first(failed("evaluate", predictions=7), metrics) == {"prediction_loss_only": True}
+    assert first(failed("evaluate", predictions=7), metrics) == {"preprocess_logits_for_metrics": "argmax"}
     assert first(failed("evaluate", predictions=0), metrics) == {"per_device_eval_batch_size": 4}
     assert first(failed("evaluate"), settings(per_device_eval_batch_size=64)) == {"per_device_eval_batch_size": 16}
 

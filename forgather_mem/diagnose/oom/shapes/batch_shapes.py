@@ -9,6 +9,9 @@ from typing import NamedTuple, Protocol, TypeGuard
 _MAX_DEPTH = 3
 _COLOURS = (1, 3, 4)  # in a picture that stands alone, (colours, height, width)
 _SMALLEST_SIDE = 8
+_FAR_MORE = 16  # numbers for each token: the tokens are labels
+_FEWEST_EDGES = 64
+GRAPH = "a graph"
 
 
 class TensorLike(Protocol):
@@ -28,7 +31,8 @@ class Batch(NamedTuple):
         length: Tokens of a sample (padding included) if it has tokens, else None.
         sample: Without tokens, the sizes of one sample in the largest tensor: (3, 224, 224). Empty where that is one
             number.
-        of: The name of the tensor that has most tokens, if it is not the first one that has some: "labels".
+        of: The name of the tensor that has most tokens, if it is not the first one that has some: "labels". `GRAPH`
+            where the batch is one graph.
     """
 
     rows: int
@@ -69,6 +73,12 @@ def batch_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> Bat
     """
     found = list(_tensors(enumerate(arguments), 0)) + list(_tensors(keywords.items(), 0))
     tokens = [(name, tensor.shape) for name, tensor in found if _has_tokens(tensor)]
+    graph = _graph(found, tokens)
+    if graph is not None:
+        return graph
+    signal = _signal(found, tokens)
+    if signal is not None:
+        return signal
     if tokens:
         first, second = tokens[0][1]
         states = (other.shape for _, other in found if other.is_floating_point())
@@ -91,6 +101,34 @@ def batch_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> Bat
 
 def _has_tokens(tensor: TensorLike) -> bool:
     return len(tensor.shape) == 2 and not tensor.is_floating_point()
+
+
+def _signal(found: Sequence[tuple[object, TensorLike]], tokens: Sequence[tuple[object, Sequence[int]]]) -> Batch | None:
+    """A batch of sounds, (rows, numbers) or (rows, frames, bands), with few tokens as their labels.
+
+    >>> import torch
+    >>> batch_of([], {"input_values": torch.zeros(8, 40000), "labels": torch.zeros(8, 12, dtype=torch.long)})
+    Batch(rows=8, length=None, sample=(40000,), of='')
+    """
+    if not tokens or not found[0][1].is_floating_point() or len(found[0][1].shape) not in (2, 3):
+        return None
+    rows, *sample = found[0][1].shape
+    few = all(shape[0] == rows and _FAR_MORE * shape[1] <= math.prod(sample) for _, shape in tokens)
+    return Batch(rows, None, tuple(sample)) if few else None
+
+
+def _graph(found: Sequence[tuple[object, TensorLike]], tokens: Sequence[tuple[object, Sequence[int]]]) -> Batch | None:
+    """One graph, with edges as two rows of numbers of its nodes: no batch, but one sample.
+
+    >>> import torch
+    >>> batch_of([torch.zeros(20, 32), torch.zeros(2, 500, dtype=torch.long)], {})
+    Batch(rows=1, length=None, sample=(20, 32), of='a graph')
+    """
+    nodes = [tuple(other.shape) for _, other in found if other.is_floating_point() and len(other.shape) == 2]
+    edges = [shape for _, shape in tokens if shape[0] == 2 and shape[1] >= _FEWEST_EDGES]
+    if len(edges) != 1 or len(tokens) != 1 or not nodes or nodes[0][0] <= 2:
+        return None
+    return Batch(1, None, nodes[0], of=GRAPH)
 
 
 def _with_states(first: int, second: int, states: Iterable[Sequence[int]]) -> Batch:

@@ -25,6 +25,7 @@ UNSEEN_DATA = 2.5  # of the array that could not be allocated: there are others,
 _PASSING_FRAC = 0.5
 _ENOUGH_LENGTHS = 4
 _FEWEST_COMPARED = 8
+_COMPARED_DIMS = 3  # with one more they are as many channels as rows
 _ITEM_BYTES = (2, 4, 8)
 
 
@@ -58,6 +59,7 @@ class PassPeak:
         is_larger = (failure.rows or 0) > max((use.rows for use in uses), default=0)
         self._saved = None if is_larger and compares_rows(failure) else saved_by_shape(uses)
         self._longest = max((use.width or 1 for use in uses if use.saved_bytes), default=1)
+        self._is_as_ever = any((use.rows, use.width) == (failure.rows, failure.width) for use in uses)
         parts, live = failure.parts, failure.live_bytes
         resident = parts.get("activations", parts.get("evaluation", 0))
         # A training step finds the gaps that the steps before have left, an evaluation's larger tensors don't
@@ -82,7 +84,10 @@ class PassPeak:
         # batch has saved as much for its size, is made and dropped beside that
         is_passing = wanted > _PASSING_FRAC * (self.of_saved(failed) or 0.0)
         times = self._unseen() if self._is_far(shape) else self._guess()
-        return max(times * (taken + wanted) * part, of_saved + is_passing * wanted * part)
+        # What a batch as ever had not asked for: if it is larger than all of the pass, so are its gradients
+        begins = self._is_as_ever and failure.phase == "forward" and taken < wanted
+        passing = is_passing * (_UNSEEN_AT_THE_BEGIN if begins else 1.0) * wanted
+        return max(times * (taken + wanted) * part, of_saved + passing * part)
 
     def of_saved(self, shape: BatchShape) -> float | None:
         """The same by what batches have saved in the steps before; None if that is not known."""
@@ -143,5 +148,5 @@ def compares_rows(failure: FailureContext) -> bool:
     if rows is None or rows < _FEWEST_COMPARED or rows == failure.length or rows in failure.sample:
         return False
     operands = failure.operation.operands if failure.operation is not None else ()
-    squares = any(shape[:2] == (rows, rows) for _, shape in operands)
+    squares = any(shape[:2] == (rows, rows) and len(shape) <= _COMPARED_DIMS for _, shape in operands)
     return squares or wanted in {item * rows**power for item in _ITEM_BYTES for power in (2, 3)}

@@ -1,0 +1,55 @@
+"""A second model that records in a training step."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+from forgather_mem.heap.graphs.failed_teacher import vain_teacher
+from forgather_mem.heap.source_lines import place
+
+STUDENT = torch.nn.Linear(4, 4)
+OPTIMIZER = torch.optim.SGD(STUDENT.parameters())
+
+
+def here(frame: FrameType | None) -> list[tuple[FrameType, int]]:
+    assert frame is not None
+    return [(frame, frame.f_lineno)]
+
+
+def told(failed: list[tuple[FrameType, int]]) -> str | None:
+    return vain_teacher(failed, STUDENT, OPTIMIZER)
+
+
+def test_the_line_that_calls_it_is_told() -> None:
+    teacher, x = torch.nn.Linear(4, 4).eval(), torch.ones(2, 4)
+    wanted = teacher(x)
+    line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+    assert told(here(inspect.currentframe())) == place(str(Path(__file__)), line)
+    assert wanted.requires_grad
+
+
+def test_one_that_records_nothing_is_not_told() -> None:
+    teacher, x = torch.nn.Linear(4, 4).eval(), torch.ones(2, 4)
+    with torch.no_grad():
+        wanted = teacher(x)
+    assert told(here(inspect.currentframe())) is None
+    assert not wanted.requires_grad
+
+
+def test_a_loss_that_goes_back_through_a_frozen_network_is_not_told() -> None:
+    network, x = torch.nn.Linear(4, 4).eval(), torch.ones(2, 4)
+    made = STUDENT(x)
+    wanted = network(made), network(STUDENT(x))
+    assert told(here(inspect.currentframe())) is None
+    assert all(one.requires_grad for one in wanted)
+
+
+def test_what_is_trained_is_not_told() -> None:
+    model, x = STUDENT.eval(), torch.ones(2, 4)
+    wanted = model(x)
+    assert told(here(inspect.currentframe())) is None
+    assert wanted.requires_grad
