@@ -59,7 +59,7 @@ def failed_callback(
         if called is not None:
             inner = frames[index + 1 :]
             line, source = _line(inner)
-            copied_bytes, copied = _copied(inner, model, optimizer)
+            copied_bytes, copied = copied_state(inner, model, optimizer)
             failure = CallbackFailure(
                 callback=called,
                 line=line,
@@ -88,8 +88,11 @@ def _line(frames: Sequence[FrameType]) -> tuple[str, str]:
     return f"{os.path.basename(file)}:{number}", linecache.getline(file, number).strip()
 
 
-def _copied(frames: Iterable[FrameType], model: object, optimizer: object) -> tuple[int | None, tuple[str, ...]]:
-    """The size of what the outermost `copy.deepcopy` was given, and what it is of."""
+def copied_state(frames: Iterable[FrameType], model: object, optimizer: object) -> tuple[int | None, tuple[str, ...]]:
+    """The size of what the outermost `copy.deepcopy` was given, and which of "model" and "optimizer" it is of.
+
+    None if `copy.deepcopy` was not running, or if there was no tensor in it.
+    """
     end, function = _COPIES
     for frame in frames:
         if frame.f_code.co_name == function and frame.f_code.co_filename.endswith(end):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TypeGuard
 
+from forgather_mem.heap.failed_callback import copied_state
 from forgather_mem.heap.failed_pairs import pairs_made
 from forgather_mem.heap.failed_statement import (
     called_name,
@@ -61,6 +62,8 @@ class FailedOperation:
         sizes: Of all dimensions of the tensors and arrays among the variables of its function.
         pairs: The sizes of all differences of pairs that its function makes, as `failed_pairs.pairs_made`.
         teacher: The line that calls a second model which nobody trains, with gradients on.
+        copied_bytes: Size of the tensors that `copy.deepcopy` was to copy; None if it was not running.
+        copied: Which of "model" and "optimizer" they are.
     """
 
     function: str
@@ -78,6 +81,8 @@ class FailedOperation:
     sizes: frozenset[int] = frozenset()
     pairs: tuple[int, int, int] | None = None
     teacher: str | None = None
+    copied_bytes: int | None = None
+    copied: tuple[str, ...] = ()
 
     @property
     def named(self) -> str:
@@ -104,6 +109,7 @@ def failed_operation(
     frame, number = users[-1]
     statement = statement_of(frame, number)
     before = [inner for inner, _ in failed[: failed.index(users[-1])]]
+    copied_bytes, copied = copied_state([inner for inner, _ in failed], model, optimizer)
     return FailedOperation(
         function=frame.f_code.co_name,
         operands=tuple(_operands(frame, statement)),
@@ -120,6 +126,8 @@ def failed_operation(
         sizes=_sizes(frame),
         pairs=pairs_made(frame, number),
         teacher=vain_teacher(failed, model, optimizer),
+        copied_bytes=copied_bytes,
+        copied=copied,
     )
 
 

@@ -84,6 +84,10 @@ def advise(failure: FailureContext, settings: RunSettings, uses: Sequence[StepUs
         changes += [change for change in variable_changes(failure) if change not in changes]
     if failure.rows != whole.rows and failure.rows != whole.length:  # the length of no text
         changes = [change for change in changes if not {*change.set, *change.in_script} & {*LENGTHS}]
+    once: dict[str, Change] = {}  # several variables may lead to one thing
+    for change in changes:
+        once.setdefault(change.text, change)
+    changes = list(once.values())
     changes[1:1] = allocator_changes(failure, settings)
     changes[:0] = pinned_changes(failure, settings)
     changes, too_large = _sifted(changes, failure)

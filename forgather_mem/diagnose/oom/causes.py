@@ -62,6 +62,16 @@ def pairs_by_broadcasting(failure: FailureContext, batches: Batches) -> Iterator
         yield Change(text=text, note=note)
 
 
+def checkpoint_by_copying(failure: FailureContext, batches: Batches) -> Iterator[Change]:
+    """The model or what trains it is copied, as for a checkpoint."""
+    operation = failure.operation
+    if operation is None or operation.copied_bytes is None or not operation.copied or failure.callback is not None:
+        return
+    size, parts = format_bytes(operation.copied_bytes), " and ".join(operation.copied)
+    note = f"it copies {size} of {parts}; writing takes no second copy in memory"
+    yield Change(text=f"torch.save to a file at {failure.line}, not a copy", note=note)
+
+
 def copied_to_grow(failure: FailureContext, batches: Batches) -> Iterator[Change]:
     """A variable is replaced by a longer copy of itself: for a while both are in memory."""
     operation = failure.operation
@@ -129,6 +139,7 @@ RULES: tuple[tuple[Callable[[FailureContext, Batches], Iterator[Change]], bool],
     (graph_in_vain, True),
     (teacher_with_graph, True),
     (pairs_by_broadcasting, True),
+    (checkpoint_by_copying, True),
     (copied_to_grow, True),
     (grown_with_a_list, True),
     (joined_beside_its_list, True),

@@ -170,6 +170,8 @@ def failure_place(
         phase = _phase_of_callback(callback.callback, phase)
         if phase is None and getattr(model, "training", True) is False:
             phase = "evaluate"  # it has turned that off itself
+    elif phase is None and operation is not None and "optimizer" in operation.copied:
+        phase = "save"  # what a checkpoint is made of
     elif phase in (None, "forward", "data") and operation is not None:
         phase = _phase_of_line(operation, phase)
     return Place(

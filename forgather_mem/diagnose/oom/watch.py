@@ -94,6 +94,8 @@ class OutOfMemoryWatch:
             return NOTHING
         if self._settings is None:
             self._look_at(moment)
+        elif self._optimizer is _nothing and (optimizer := moment.objects.get("optimizer")) is not None:
+            self._optimizer = _weakly(optimizer)  # of an observed loop it is known when it has stepped
         if moment.event == "step_end":
             self._uses.step_ended(moment.step, sample.values)
             self.wants_begin = self._uses.reading

@@ -117,3 +117,17 @@ def test_of_a_callbacks_event_the_list_is_told_then_its_line() -> None:
     assert told(replace(nothing_known, rows=64)) == [
         "at most 16 rows at a time in Noise.on_pre_optimizer_step (train.py:28)"
     ]
+
+
+def test_a_copy_of_model_and_optimizer_is_told_with_its_size_before_the_line() -> None:
+    operation = FailedOperation(function="keep", copied_bytes=160 * MIB, copied=("model", "optimizer"))
+    assert told(replace(FAILURE, phase="save", operation=operation))[0] == (
+        "torch.save to a file at train.py:45, not a copy"
+    )
+    assert not any("not a copy" in text for text in told(replace(FAILURE, operation=replace(operation, copied=()))))
+
+
+def test_what_several_variables_lead_to_is_told_once() -> None:
+    same = held("`Buffer.data`", 90)
+    texts = told(replace(FAILURE, requested_bytes=MIB, operation=None, variables=[same, same, replace(same)]))
+    assert texts.count("keep less in `Buffer.data`: 90.0 MiB") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 from collections.abc import Callable
 from typing import Any
@@ -130,6 +131,23 @@ def test_an_error_that_was_raised_anew_keeps_its_place() -> None:
     with pytest.raises(RuntimeError) as error:
         wrapped()
     assert failure_place(error.value).phase == "forward"
+
+
+def test_a_copy_of_the_optimizers_state_is_what_a_checkpoint_is_made_of() -> None:
+    class FullCopy:
+        __deepcopy__ = full
+
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "last": FullCopy()}
+    found = failure_place(caught(lambda: copy.deepcopy(state)), model, optimizer)
+    assert found.operation is not None
+    assert (found.phase, found.operation.copied) == ("save", ("model", "optimizer"))
+    assert found.operation.copied_bytes == 3 * 4 * (16 + 4) + 2 * 4
+    only_model = failure_place(caught(lambda: copy.deepcopy([model, FullCopy()])), model, optimizer)
+    assert only_model.phase is None
 
 
 def test_model_optimizer_and_batch_of_a_plain_script_are_found() -> None:
