@@ -1,20 +1,16 @@
 """How well is an out-of-memory error explained? Runs the scripts of tests/ooms/scripts, each under a limit of its own.
 
-    python benchmarks/ooms.py [--others | --strangers | --outsiders | --newcomers | --visitors |
-                               --travellers | --lines | --shapes]
-                              [--only NAME ...] [--json OUT]
+    python benchmarks/ooms.py [--others | --guests | ...] [--only NAME ...] [--json OUT]
 
 Each script is run alone, then by `forgather-mem run`, then alone with the first suggestion of the report applied as it
 stands: its `set` and `in_script` become options of the command line. Prints a line for each, then how many were right;
 then which of the real messages of tests/diagnose are recognised, beside what Lightning and accelerate recognise.
 
-With `--others` the scripts of tests/ooms/by_others, with `--strangers` those of tests/ooms/by_strangers, with
-`--outsiders` those of tests/ooms/by_outsiders, with `--newcomers` those of tests/ooms/by_newcomers, with `--visitors`
-those of tests/ooms/by_visitors, with `--travellers` those of tests/ooms/by_travellers, by people who did not know the
-diagnosis, with `--lines` and `--shapes` those of tests/ooms/by_lines and by_shapes, by somebody who did: what is
-suggested is written in the place of the script's own constants (`constants` in facts.json), or, where it is no number
-of theirs, is the patch of a reader who had only the script and this suggestion (patches/*.diff, which begins with the
-suggestion).
+With `--others`, `--strangers`, `--outsiders`, `--newcomers`, `--visitors`, `--travellers` or `--guests` the scripts of
+that folder, tests/ooms/by_..., by people who did not know the diagnosis; with `--lines` and `--shapes` by somebody who
+did. What is suggested is written in the place of the script's own constants (`constants` in facts.json), or, where it
+is no number of theirs, is the patch of a reader who had only the script and this suggestion (patches/*.diff, which
+begins with the suggestion).
 """
 
 from __future__ import annotations
@@ -34,14 +30,9 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "tests" / "ooms" / "scripts"
-OTHERS = ROOT / "tests" / "ooms" / "by_others"
-STRANGERS = ROOT / "tests" / "ooms" / "by_strangers"
-OUTSIDERS = ROOT / "tests" / "ooms" / "by_outsiders"
-NEWCOMERS = ROOT / "tests" / "ooms" / "by_newcomers"
-VISITORS = ROOT / "tests" / "ooms" / "by_visitors"
-TRAVELLERS = ROOT / "tests" / "ooms" / "by_travellers"
-LINES = ROOT / "tests" / "ooms" / "by_lines"
-SHAPES = ROOT / "tests" / "ooms" / "by_shapes"
+SETS = (
+    "others", "strangers", "outsiders", "newcomers", "visitors", "travellers", "guests", "lines", "shapes",
+)  # fmt: skip
 RUN = [sys.executable, "-m", "forgather_mem", "run"]
 # From a command and a new folder to the exit code and the traceback
 Start = Callable[[list[str], Path], tuple[int, str]]
@@ -215,14 +206,9 @@ def _lightning() -> list[tuple[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--others", action="store_true", help="the scripts of tests/ooms/by_others")
-    parser.add_argument("--strangers", action="store_true", help="the scripts of tests/ooms/by_strangers")
-    parser.add_argument("--outsiders", action="store_true", help="the scripts of tests/ooms/by_outsiders")
-    parser.add_argument("--newcomers", action="store_true", help="the scripts of tests/ooms/by_newcomers")
-    parser.add_argument("--visitors", action="store_true", help="the scripts of tests/ooms/by_visitors")
-    parser.add_argument("--travellers", action="store_true", help="the scripts of tests/ooms/by_travellers")
-    parser.add_argument("--lines", action="store_true", help="the scripts of tests/ooms/by_lines")
-    parser.add_argument("--shapes", action="store_true", help="the scripts of tests/ooms/by_shapes")
+    for name in SETS:
+        about = f"the scripts of tests/ooms/by_{name}"
+        parser.add_argument(f"--{name}", dest="set", action="store_const", const=f"by_{name}", help=about)
     parser.add_argument("--only", nargs="*", help="names of scripts")
     parser.add_argument("--json", help="write the reports here")
     parser.add_argument("--no-plain", action="store_true", help="leave out the run alone")
@@ -231,10 +217,7 @@ def main() -> None:
     options = parser.parse_args()
     print(f"{'script':<25}{'phase':<11}{'told':<11}{'requested':<11}{'report':<8}{'alike':<7}{'helped':<8}suggestion")
     found = []
-    folder = STRANGERS if options.strangers else OTHERS if options.others else SCRIPTS
-    folder = OUTSIDERS if options.outsiders else NEWCOMERS if options.newcomers else folder
-    folder = VISITORS if options.visitors else TRAVELLERS if options.travellers else folder
-    folder = LINES if options.lines else SHAPES if options.shapes else folder
+    folder = ROOT / "tests" / "ooms" / (options.set or "scripts")
     for name in options.only or names(folder):
         one = outcome_of(name, plain=not options.no_plain, advice=not options.no_advice, of=folder)
         found.append(one)

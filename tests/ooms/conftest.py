@@ -2,16 +2,7 @@
 
 import pytest
 
-collect_ignore = [
-    "scripts",
-    "by_others",
-    "by_strangers",
-    "by_outsiders",
-    "by_newcomers",
-    "by_visitors",
-    "by_travellers",
-    "by_lines",
-]
+collect_ignore_glob = ["scripts", "by_*"]
 
 
 @pytest.fixture(autouse=True)
