@@ -23,13 +23,26 @@ def vain_teacher(failed: Failed, model: object = None, optimizer: object = None)
         model, optimizer: Those being trained.
     """
     trained = _trained(model, optimizer)
-    for frame, number in reversed(failed):
-        if trained and is_user_file(frame.f_code.co_filename):
-            variables = {**frame.f_globals, **frame_variables(frame)}
-            for call in _calls_before(frame, number):
-                if _is_others(_valued(call.func, variables), trained) and not _is_given_graph(call, variables):
-                    return place(frame.f_code.co_filename, call.lineno)
+    users = [here for here in failed if is_user_file(here[0].f_code.co_filename)]
+    if not trained or any(is_without(*here) for here in users):
+        return None
+    for index in range(len(users) - 1, -1, -1):
+        frame, number = users[index]
+        variables = {**frame.f_globals, **frame_variables(frame)}
+        for call in _calls_before(frame, number):
+            if _is_others(_valued(call.func, variables), trained) and not _is_given_graph(call, variables):
+                # The line of a function that is given its model is that of the trained one, too
+                frame, line = (frame, call.lineno) if not _is_given(call.func, frame) or not index else users[index - 1]
+                return place(frame.f_code.co_filename, line)
     return None
+
+
+def _is_given(called: ast.AST, frame: FrameType) -> bool:
+    """Whether the model that is called is the only one among the arguments of the function."""
+    names = frame.f_code.co_varnames[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]
+    variables = frame_variables(frame)
+    models = [name for name in names if name != "self" and hasattr(variables.get(name), "named_modules")]
+    return isinstance(called, ast.Name) and models == [called.id]
 
 
 def _trained(model: object, optimizer: object) -> set[int]:

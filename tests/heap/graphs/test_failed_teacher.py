@@ -53,3 +53,26 @@ def test_what_is_trained_is_not_told() -> None:
     wanted = model(x)
     assert told(here(inspect.currentframe())) is None
     assert wanted.requires_grad
+
+
+def answers(model: torch.nn.Module, x: torch.Tensor) -> list[tuple[FrameType, int]]:
+    made = model(x)
+    assert made.shape == (2, 4)
+    return here(inspect.currentframe())
+
+
+def test_of_a_function_that_both_models_are_given_to_the_line_that_gives_the_second_is_told() -> None:
+    teacher, x = torch.nn.Linear(4, 4).eval(), torch.ones(2, 4)
+    frame = inspect.currentframe()
+    assert frame is not None
+    inner = answers(teacher, x)
+    assert told([(frame, frame.f_lineno - 1), *inner]) == place(str(Path(__file__)), frame.f_lineno - 1)
+
+
+def test_a_second_model_whose_caller_records_nothing_is_not_told() -> None:
+    teacher, x = torch.nn.Linear(4, 4).eval(), torch.ones(2, 4)
+    frame = inspect.currentframe()
+    assert frame is not None
+    with torch.no_grad():
+        failed = [(frame, frame.f_lineno), *answers(teacher, x)]
+    assert told(failed) is None
