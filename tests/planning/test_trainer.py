@@ -84,6 +84,20 @@ def test_batches_are_of_the_longest_rows(tmp_path: Path) -> None:
     assert plan.notes == ("Batches are of the longest rows: 32 tokens.",)
 
 
+def test_the_peak_of_padded_batches_has_the_mask_that_padding_needs(tmp_path: Path) -> None:
+    def pad(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+        length = max(len(row["input_ids"]) for row in rows)
+        ids = torch.tensor([row["input_ids"] + [0] * (length - len(row["input_ids"])) for row in rows])
+        return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": ids}
+
+    trainer = make_trainer(tmp_path, max_steps=3, per_device_train_batch_size=8)
+    trainer.train_dataset = [{"input_ids": [1] * (8 if number % 2 else 64)} for number in range(64)]
+    trainer.data_collator, trainer.args.remove_unused_columns = pad, False
+    planned = forgather_mem.plan(trainer).peak_bytes
+    real = real_peak_bytes(trainer)
+    assert 0.999 * real <= planned <= 1.01 * real
+
+
 def test_deepspeed_is_refused(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
     trainer.is_deepspeed_enabled = True
