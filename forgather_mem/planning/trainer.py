@@ -6,12 +6,13 @@ be. An evaluation follows where there will be one. Callbacks, logs and checkpoin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import torch
 
 from forgather_mem.errors import PlanError
+from forgather_mem.heap.source_lines import is_our_class
 from forgather_mem.planning.batches import Shape, Wanted, batches_of_longest_rows, largest
 from forgather_mem.planning.changes import apply_changes, step_as_on_a_device, train_on_the_host
 from forgather_mem.planning.evaluation import Evaluation
@@ -69,6 +70,7 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted) -> Plan:
     elif shards_model(trainer):
         raise PlanError("FSDP shards a model over several processes: say how many (--ranks N)")
     notes = ["torch.compile is planned as if it were off."] if getattr(trainer.args, "torch_compile", False) else []
+    notes += _left_out(trainer.callback_handler.callbacks)
     for name, value in _ARGUMENTS.items():
         if hasattr(trainer.args, name):
             is_word = value is False and isinstance(getattr(trainer.args, name), str)  # of transformers 5
@@ -114,13 +116,26 @@ def _plan_batches(trainer: Trainer, wanted: Shape, notes: list[str]) -> list[Sha
     def planned() -> object:
         loader = load()
         rows, column = trainer.args.train_batch_size, trainer.args.length_column_name
-        longest = batches_of_longest_rows(loader, rows, column, wanted, shapes.append)
-        if longest is not None and wanted.length is None:
-            notes.append(longest.note())
+
+        def tell(shape: Shape) -> None:
+            if longest is not None and wanted.length is None and not shapes:
+                notes.append(longest.note())
+                if wanted.rows is None and shape.rows == 1 < rows:
+                    notes.append("The collator joins rows, so that other batches are shorter: an upper bound.")
+            shapes.append(shape)
+
+        longest = batches_of_longest_rows(loader, rows, column, wanted, tell)
         return loader
 
     trainer.get_train_dataloader = planned
     return shapes
+
+
+def _left_out(callbacks: Iterable[object]) -> list[str]:
+    """A note on callbacks that may keep tensors: all but transformers' and our own."""
+    kinds = [kind for kind in map(type, callbacks) if not is_our_class(kind)]
+    names = [kind.__name__ for kind in kinds if not kind.__module__.startswith("transformers.")]
+    return [f"Callbacks are not in the plan: {', '.join(dict.fromkeys(names))}."] if names else []
 
 
 class _Steps:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Trainer, TrainerCallback
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
 
 import forgather_mem
+from forgather_mem.callbacks import SimpleGarbageCollector
 from forgather_mem.errors import PlanError
 from tests.planning.counted import real_peak_bytes
 from tests.training import Tokens, fingerprint, make_trainer
@@ -47,8 +48,9 @@ def test_callbacks_hear_nothing_of_a_plan(tmp_path: Path) -> None:
         def on_train_begin(self, *_: object, **__: object) -> None:
             (tmp_path / "heard").touch()
 
-    forgather_mem.plan(make_trainer(tmp_path, [Heard()]))
+    plan = forgather_mem.plan(make_trainer(tmp_path, [Heard(), SimpleGarbageCollector(), EarlyStoppingCallback()]))
     assert not (tmp_path / "heard").exists()
+    assert plan.notes == ("Callbacks are not in the plan: Heard.",)
 
 
 def test_a_subclass_is_planned_with_what_it_does(tmp_path: Path) -> None:
@@ -96,6 +98,22 @@ def test_the_peak_of_padded_batches_has_the_mask_that_padding_needs(tmp_path: Pa
     planned = forgather_mem.plan(trainer).peak_bytes
     real = real_peak_bytes(trainer)
     assert 0.999 * real <= planned <= 1.01 * real
+
+
+def test_of_joined_rows_a_plan_is_an_upper_bound(tmp_path: Path) -> None:
+    def join(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+        joined = torch.tensor([[token for row in rows for token in row["input_ids"]]])
+        return {"input_ids": joined, "labels": joined}
+
+    trainer = make_trainer(tmp_path)
+    trainer.train_dataset = [{"input_ids": [1] * (2 + number % 3)} for number in range(32)]
+    trainer.data_collator = join
+    plan = forgather_mem.plan(trainer)
+    assert (plan.rows, plan.length) == (1, 16)
+    assert plan.notes == (
+        "Batches are of the longest rows: 4 tokens.",
+        "The collator joins rows, so that other batches are shorter: an upper bound.",
+    )
 
 
 def test_deepspeed_is_refused(tmp_path: Path) -> None:
