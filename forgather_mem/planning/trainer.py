@@ -29,7 +29,7 @@ Trainer: TypeAlias = Any  # of transformers, which is not imported here
 STEPS = 2  # the first has no state of the optimizer yet
 # What has no part in a step, or needs values
 _ARGUMENTS = {
-    "max_steps": STEPS,
+    "max_steps": STEPS + 1,
     "logging_nan_inf_filter": False,
     "include_num_input_tokens_seen": False,
     "eval_on_start": False,
@@ -143,17 +143,21 @@ class _Steps:
 
     def __init__(self, log: StorageLog, model: torch.nn.Module, at_end: Callable[[], None]) -> None:
         self._log, self._model, self._at_end = log, model, at_end
+        self._was_last_of_epoch = False
 
     def on_train_begin(self, *_: object, **__: object) -> None:
         for tensor in (*self._model.parameters(), *self._model.buffers()):  # as shards, where they are sharded
             self._log.saw(tensor, "parameters")
         self._log.begin("data")
 
-    def on_step_end(self, *_: object, **__: object) -> None:
-        if self._log.step >= STEPS:
+    def on_step_end(self, _: object, state: Trainer, *__: object, **___: object) -> None:
+        is_last = self._log.step >= STEPS
+        if is_last and (state.epoch < 1 or self._was_last_of_epoch):
             self._at_end()
             raise _EnoughSteps
-        self._log.begin("data", self._log.step + 1)
+        # The last step of an epoch has fewer batches, and none loaded ahead: the next one belongs to it, too
+        self._was_last_of_epoch = is_last
+        self._log.begin("data", min(STEPS, self._log.step + 1))
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if not name.startswith("on_"):

@@ -116,6 +116,16 @@ def test_of_joined_rows_a_plan_is_an_upper_bound(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("rows", [64, 48, 32])
+def test_epochs_of_few_steps_have_the_peak_of_a_whole_one(tmp_path: Path, rows: int) -> None:
+    more = {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2}
+    trainer = make_trainer(tmp_path, max_steps=4, **more)
+    trainer.train_dataset = Tokens(rows, 64)
+    planned = forgather_mem.plan(trainer).peak_bytes
+    real = real_peak_bytes(trainer)
+    assert 0.999 * real <= planned <= 1.01 * real
+
+
 def test_deepspeed_is_refused(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
     trainer.is_deepspeed_enabled = True
