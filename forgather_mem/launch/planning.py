@@ -19,12 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+_OPTIMIZERS = "torch.optim.optimizer"
+_WHAT_TO_DO = "ended at its first step: plan that loop in Python, by forgather_mem.plan(step, model, optimizer, batch)"
 _ARGUMENTS, _TRAINER, _MODELS = "transformers.training_args", "transformers.trainer", "transformers.modeling_utils"
 
 
 def meetings() -> dict[str, Callable[[], object]]:
     """What is to be done once the script has imported a module, by its name."""
-    found: dict[str, Callable[[], object]] = {_ARGUMENTS: _allow_what_devices_do, _TRAINER: _plan_instead}
+    found: dict[str, Callable[[], object]] = {
+        _ARGUMENTS: _allow_what_devices_do,
+        _TRAINER: _plan_instead,
+        _OPTIMIZERS: _end_at_the_first_step,
+    }
     if _request()["meta"]:
         found[_MODELS] = _leave_weights_unread
     return found
@@ -43,12 +49,34 @@ def _plan_instead() -> None:
 
     def train(trainer: object, *_: object, **__: object) -> None:
         trainers.train = original  # which is planned
-        answer = answer_to(_request(), trainer)
-        with open(os.path.join(os.environ[run_session.PLAN], run_session.ANSWER), "w", encoding="utf-8") as file:
-            json.dump(answer, file)
+        _answer(answer_to(_request(), trainer))
         raise SystemExit(0)
 
     trainers.train = train
+
+
+def _answer(answer: dict[str, object]) -> None:
+    with open(os.path.join(os.environ[run_session.PLAN], run_session.ANSWER), "w", encoding="utf-8") as file:
+        json.dump(answer, file)
+
+
+def _end_at_the_first_step() -> None:
+    """Let no loop without a Trainer train, which may take hours: the script ends at the first step of an optimizer."""
+
+    def stepping(*_: object) -> None:
+        from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+        from forgather_mem.heap.source_lines import calling_line
+        from forgather_mem.planning.pretending import Pretending
+
+        if any(isinstance(mode, Pretending) for mode in _get_current_dispatch_mode_stack()):
+            return  # a step of a plan
+        if not os.path.exists(os.path.join(os.environ[run_session.PLAN], run_session.ANSWER)):
+            where = calling_line() or "the command"
+            _answer({"problem": f"{where} trains without a transformers Trainer, and was {_WHAT_TO_DO}"})
+        raise SystemExit(1)
+
+    sys.modules[_OPTIMIZERS].register_optimizer_step_pre_hook(stepping)
 
 
 def plan_before_training(trainers: type) -> None:

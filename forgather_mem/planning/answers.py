@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import asdict
 from typing import cast
 
@@ -44,7 +44,8 @@ def answer_to(request: Mapping[str, object], trainer: Trainer) -> Answer:
         settings = settings_of_training(trainer.args, trainer.model, trainer.optimizer)
         answer: Answer = {"plans": [one.to_dict() for one in plans], "settings": settings}
         if card_bytes is not None:
-            cards = [card_plan(one, planned, _ways(trainer), _longest(trainer), card_bytes) for one in plans]
+            bounds = _longest(trainer), card_bytes, _rows(trainer, cast(int, request.get("ranks", 1)))
+            cards = [card_plan(one, planned, _ways(trainer), *bounds) for one in plans]
             answer["card"] = [asdict(card) for card in cards]
             texts = [f"{text}\n{card_text(card)}" for text, card in zip(texts, cards, strict=True)]
     except PlanError as error:
@@ -62,7 +63,12 @@ def _most_of_card(plan: Plan) -> int:
 
 
 def card_plan(
-    own: Plan, planned: Callable[..., Plan], ways: Iterable[tuple[str, object]], longest: int, card_bytes: int
+    own: Plan,
+    planned: Callable[..., Plan],
+    ways: Iterable[tuple[str, object]],
+    longest: int,
+    card_bytes: int,
+    all_rows: int | None = None,
 ) -> CardPlan:
     """Whether a plan fits on a card, what is the most that does, and what else there is, all of it planned.
 
@@ -72,15 +78,17 @@ def card_plan(
         ways: Arguments to try instead, by name and value.
         longest: The most that rows may have.
         card_bytes: The card's memory.
+        all_rows: Of the data set, which no batch has more than; None if that is not known.
     """
 
     rows, length = own.rows or 0, own.length or 0
 
-    def most(first: int, limit: int, at: Callable[[int], Plan], in_a_step: int = 0) -> Most | None:
+    def most(first: int, last: int | None, at: Callable[[int], Plan], in_a_step: int = 0) -> Most | None:
+        limit = _MOST_ROWS if last is None else last
         found = largest_plan(at, _most_of_card, card_bytes, first, limit) if first and limit else None
         if found is None:
             return None
-        return Most(found[0], use_of(found[1]), found[0] == limit, -(-in_a_step // found[0]))
+        return Most(found[0], use_of(found[1]), found[0] == last, -(-in_a_step // found[0]))
 
     def of(rows: int | None, length: int | None) -> Plan:
         return own if (rows, length) == (own.rows, own.length) else planned(rows=rows, length=length)
@@ -95,7 +103,7 @@ def card_plan(
     return CardPlan(
         card_bytes=card_bytes,
         use=use_of(own),
-        most_rows=most(rows, _MOST_ROWS, lambda rows: of(rows, own.length)),
+        most_rows=most(rows, all_rows, lambda rows: of(rows, own.length)),
         most_length=most(length, longest, lambda length: of(own.rows, length)),
         smaller=None if fits else most(rows, rows - 1, smaller, in_a_step),
         instead=tuple(_instead(own, planned, ways)),
@@ -128,3 +136,9 @@ def _ways(trainer: Trainer) -> Iterator[tuple[str, object]]:
 def _longest(trainer: Trainer) -> int:
     config = getattr(trainer.model, "config", None)
     return int(getattr(config, "max_position_embeddings", None) or _MOST_LENGTH)
+
+
+def _rows(trainer: Trainer, ranks: int) -> int | None:
+    """Those of the data set that one of the ranks has."""
+    dataset = trainer.train_dataset
+    return min(-(-len(dataset) // ranks), _MOST_ROWS) if isinstance(dataset, Sized) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
@@ -67,6 +67,7 @@ class Longest(NamedTuple):
         measured: How many rows were looked at.
         of: How many there are.
         unit: What the length counts.
+        shorter: Rows that are shorter: the longest of them, and the shortest.
     """
 
     numbers: Sequence[int]
@@ -74,6 +75,7 @@ class Longest(NamedTuple):
     measured: int
     of: int
     unit: str = "tokens"
+    shorter: Sequence[int] = ()
 
     def note(self) -> str:
         """What a reader has to know."""
@@ -146,9 +148,10 @@ def longest_rows(dataset: object, rows: int, column: str = "length") -> Longest 
         lengths, units = [length for length, _ in measured], [unit for _, unit in measured]
     if not lengths or min(lengths) == max(lengths):
         return None
-    numbers = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)[:rows]
-    unit = units[numbers[0] % len(units)]
-    return Longest(numbers, lengths[numbers[0]], len(lengths), len(dataset), unit)
+    ordered = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+    length, unit = lengths[ordered[0]], units[ordered[0] % len(units)]
+    next_longest = next(number for number in ordered if lengths[number] < length)
+    return Longest(ordered[:rows], length, len(lengths), len(dataset), unit, (next_longest, ordered[-1]))
 
 
 def collating(
@@ -158,12 +161,22 @@ def collating(
     wanted: Shape,
     tell: Callable[[Shape], None],
 ) -> Callable[[list[object]], Batch]:
-    """A collate function that makes the batches of a plan, whatever rows it is given."""
+    """A collate function that makes the batches of a plan, whatever rows it is given.
+
+    A model may leave a mask without padding aside, which those of the training will have: where the longest rows are of
+    one length, one of them makes room for a shorter row, unless the batch would have another size then.
+    """
+
+    def made(samples: list[object]) -> Batch:
+        return resized(collate(samples), wanted.rows, wanted.length)
 
     def collated(samples: list[object]) -> Batch:
         if longest is not None:
             samples = [dataset[longest.numbers[place % len(longest.numbers)]] for place in range(len(samples))]
-        batch = resized(collate(samples), wanted.rows, wanted.length)
+        batch = made(samples)
+        if longest is not None and (wanted.rows or len(samples)) > 1 and not _is_padded(batch):
+            mixed = ([samples[0], dataset[number], *samples[2:]] for number in longest.shorter)
+            batch = next(_padded(made, mixed, _sizes(batch)), batch)
         tell(shape_of(batch))
         return batch
 
@@ -202,6 +215,31 @@ def _measured(dataset: Dataset) -> Iterator[tuple[int, str]]:
             return
         name = _TOKENS if _TOKENS in lists else max(lists, key=lambda name: len(lists[name]))
         yield len(lists[name]), "tokens" if name == _TOKENS else f"in {name!r}"
+
+
+def _padded(
+    made: Callable[[list[object]], Batch], of: Iterable[list[object]], sizes: Sequence[torch.Size]
+) -> Iterator[Batch]:
+    """The batches that have padding and these sizes."""
+    for samples in of:
+        try:
+            batch = made(samples)
+        except Exception:  # noqa: BLE001  # the collator's own: it takes rows of one length only
+            return
+        if _is_padded(batch) and _sizes(batch) == sizes:
+            yield batch
+
+
+def _is_padded(batch: object) -> bool:
+    """Whether a mask of the batch leaves something out."""
+    named = batch if isinstance(batch, Mapping) else {}
+    masks = [value for name, value in named.items() if "mask" in str(name) and isinstance(value, torch.Tensor)]
+    with _disable_current_modes():
+        return any(not mask.all() for mask in masks)
+
+
+def _sizes(batch: object) -> list[torch.Size]:
+    return [tensor.shape for tensor in _tensors(batch)]
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:

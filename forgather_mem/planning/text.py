@@ -88,9 +88,12 @@ def card_text(card: CardPlan) -> str:
         f"On a card of {format_bytes(card.card_bytes)}, computed, not measured: {_verdict(card)}",
         f"  takes           {_interval(card.use)}",
     ]
-    for name, found in (("largest batch", card.most_rows), ("largest length", card.most_length)):
+    for name, found, all_of in (
+        ("largest batch", card.most_rows, "all rows of the data set"),
+        ("largest length", card.most_length, "the most that the model takes"),
+    ):
         if found is not None:
-            bound = ", the most that the model takes" if found.is_all else ""
+            bound = f", {all_of}" if found.is_all else ""
             lines.append(f"  {name:<14}  {found.size:,}: {_interval(found.use)}{bound}")
     if card.smaller is not None:
         size, use, _, accumulation = card.smaller

@@ -6,12 +6,13 @@ be. An evaluation follows where there will be one. Callbacks, logs and checkpoin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import torch
 
 from forgather_mem.errors import PlanError
+from forgather_mem.heap.source_lines import is_our_class
 from forgather_mem.planning.batches import Shape, Wanted, batches_of_longest_rows, largest
 from forgather_mem.planning.changes import apply_changes, step_as_on_a_device, train_on_the_host
 from forgather_mem.planning.evaluation import Evaluation
@@ -28,7 +29,7 @@ Trainer: TypeAlias = Any  # of transformers, which is not imported here
 STEPS = 2  # the first has no state of the optimizer yet
 # What has no part in a step, or needs values
 _ARGUMENTS = {
-    "max_steps": STEPS,
+    "max_steps": STEPS + 1,
     "logging_nan_inf_filter": False,
     "include_num_input_tokens_seen": False,
     "eval_on_start": False,
@@ -69,6 +70,7 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted) -> Plan:
     elif shards_model(trainer):
         raise PlanError("FSDP shards a model over several processes: say how many (--ranks N)")
     notes = ["torch.compile is planned as if it were off."] if getattr(trainer.args, "torch_compile", False) else []
+    notes += _left_out(trainer.callback_handler.callbacks)
     for name, value in _ARGUMENTS.items():
         if hasattr(trainer.args, name):
             is_word = value is False and isinstance(getattr(trainer.args, name), str)  # of transformers 5
@@ -114,13 +116,26 @@ def _plan_batches(trainer: Trainer, wanted: Shape, notes: list[str]) -> list[Sha
     def planned() -> object:
         loader = load()
         rows, column = trainer.args.train_batch_size, trainer.args.length_column_name
-        longest = batches_of_longest_rows(loader, rows, column, wanted, shapes.append)
-        if longest is not None and wanted.length is None:
-            notes.append(longest.note())
+
+        def tell(shape: Shape) -> None:
+            if longest is not None and wanted.length is None and not shapes:
+                notes.append(longest.note())
+                if wanted.rows is None and shape.rows == 1 < rows:
+                    notes.append("The collator joins rows, so that other batches are shorter: an upper bound.")
+            shapes.append(shape)
+
+        longest = batches_of_longest_rows(loader, rows, column, wanted, tell)
         return loader
 
     trainer.get_train_dataloader = planned
     return shapes
+
+
+def _left_out(callbacks: Iterable[object]) -> list[str]:
+    """A note on callbacks that may keep tensors: all but transformers' and our own."""
+    kinds = [kind for kind in map(type, callbacks) if not is_our_class(kind)]
+    names = [kind.__name__ for kind in kinds if not kind.__module__.startswith("transformers.")]
+    return [f"Callbacks are not in the plan: {', '.join(dict.fromkeys(names))}."] if names else []
 
 
 class _Steps:
@@ -128,17 +143,21 @@ class _Steps:
 
     def __init__(self, log: StorageLog, model: torch.nn.Module, at_end: Callable[[], None]) -> None:
         self._log, self._model, self._at_end = log, model, at_end
+        self._was_last_of_epoch = False
 
     def on_train_begin(self, *_: object, **__: object) -> None:
         for tensor in (*self._model.parameters(), *self._model.buffers()):  # as shards, where they are sharded
             self._log.saw(tensor, "parameters")
         self._log.begin("data")
 
-    def on_step_end(self, *_: object, **__: object) -> None:
-        if self._log.step >= STEPS:
+    def on_step_end(self, _: object, state: Trainer, *__: object, **___: object) -> None:
+        is_last = self._log.step >= STEPS
+        if is_last and (state.epoch < 1 or self._was_last_of_epoch):
             self._at_end()
             raise _EnoughSteps
-        self._log.begin("data", self._log.step + 1)
+        # The last step of an epoch has fewer batches, and none loaded ahead: the next one belongs to it, too
+        self._was_last_of_epoch = is_last
+        self._log.begin("data", min(STEPS, self._log.step + 1))
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if not name.startswith("on_"):

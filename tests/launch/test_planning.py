@@ -38,6 +38,27 @@ MyTrainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=Rows()).
 print("never")
 """
 
+LOOP = """\
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.AdamW(model.parameters())
+for number in range(3):
+    print("batch", number)
+    model(torch.ones(2, 4)).sum().backward(); optimizer.step()
+print("trained")
+"""
+PLANS_ITSELF = """\
+import torch
+import forgather_mem
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.AdamW(model.parameters())
+def step(batch):
+    model(batch).sum().backward()
+    optimizer.step()
+print(forgather_mem.plan(step, model, optimizer, torch.ones(2, 4)))
+for number in range(3): model(torch.ones(2, 4)).sum().backward(); optimizer.step()
+"""
+
 
 def planned(
     folder: Path, *options: str, line: str = "pass", half: str = "bf16", start: Callable[..., Result] = run_forked
@@ -99,6 +120,26 @@ def test_a_script_without_a_trainer_gets_a_hint_unless_it_failed(tmp_path: Path,
     assert result.code == expected
     assert "has not called train() of a transformers Trainer" in result.err
     assert ("forgather_mem.plan(step, model, optimizer, batch)" in result.err) == (code == 0)
+
+
+def test_a_loop_without_a_trainer_does_not_train(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP)
+    result = run([*PLAN, "train.py"], tmp_path, PYTHONPATH=str(ROOT))
+    assert (result.code, result.out) == (1, "")
+    assert "train.py:6 trains without a transformers Trainer" in result.err
+    assert "plan that loop in Python, by forgather_mem.plan(step, model, optimizer, batch)" in result.err
+    assert result.err.count("batch 0") == 1
+    assert "batch 1" not in result.err
+    assert "trained" not in result.err
+
+
+@pytest.mark.fresh
+def test_a_script_that_plans_its_loop_itself_does_so(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PLANS_ITSELF)
+    result = run_forked([*PLAN, "train.py"], tmp_path)
+    assert result.code == 1
+    assert "Peak " in result.err
+    assert "train.py:9 trains without a transformers Trainer" in result.err
 
 
 def test_a_run_may_be_planned_first_and_its_report_compares(tmp_path: Path) -> None:

@@ -59,6 +59,15 @@ def test_of_a_card_it_says_what_fits_and_what_else_there_is() -> None:
     assert use.high_bytes == 4 * GIB + 256 * MIB + CONTEXT_BYTES[1]
 
 
+def test_no_batch_is_larger_than_the_data_set() -> None:
+    card = card_plan(planned_by_a_law(), planned_by_a_law, [], 4096, 6 * GIB + CONTEXT_BYTES[1], 20)
+    assert card.most_rows is not None
+    assert (card.most_rows.size, card.most_rows.is_all) == (20, True)
+    card = card_plan(planned_by_a_law(), planned_by_a_law, [], 4096, 6 * GIB + CONTEXT_BYTES[1], 40)
+    assert card.most_rows is not None
+    assert (card.most_rows.size, card.most_rows.is_all) == (32, False)
+
+
 def test_where_it_does_not_fit_smaller_batches_make_the_same_step() -> None:
     card = card_plan(planned_by_a_law(16), planned_by_a_law, [], 4096, 4 * GIB + 400 * MIB + CONTEXT_BYTES[1])
     assert not card.fits
@@ -72,6 +81,7 @@ def test_all_of_it_of_a_trainer(tmp_path: Path) -> None:
         json.dumps(answer_to({"sizes": [[512, None]], "card_bytes": card_bytes}, make_trainer(tmp_path)))
     )
     (card,) = answer["card"]
+    assert card["most_rows"][::2] == [32, True]
     size, (low, high), is_all, _ = card["most_length"]
     assert (size, is_all) == (64, True)
     assert low < high <= card_bytes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from transformers import BatchEncoding
 
@@ -31,13 +33,13 @@ def test_a_batch_may_be_one_tensor_or_a_list() -> None:
 
 def test_the_longest_rows_are_found_by_looking() -> None:
     rows = [{"input_ids": [0] * length} for length in (3, 9, 1, 7)]
-    assert longest_rows(rows, 2) == Longest([1, 3], 9, 4, 4)
+    assert longest_rows(rows, 2) == Longest([1, 3], 9, 4, 4, "tokens", (3, 2))
 
 
 def test_rows_that_the_collator_tokenizes_are_compared_by_their_longest_text_or_list() -> None:
     rows = [{"ids": torch.zeros(length), "source": "web", "label": 1} for length in (5, 9, 1)]
     found = longest_rows(rows, 1)
-    assert found == Longest([1], 9, 3, 3, "in 'ids'")
+    assert found == Longest([1], 9, 3, 3, "in 'ids'", (0, 2))
     assert found.note() == "Batches are of the longest rows: 9 in 'ids'."
     assert longest_rows([{"pixels": torch.zeros(3, 4, width)} for width in (4, 8)], 1) is None
 
@@ -52,7 +54,7 @@ def test_or_by_a_column_of_lengths() -> None:
         def __getitem__(self, key: str) -> list[int]:
             return {"length": [5, 1, 8]}[key]
 
-    assert longest_rows(Rows(), 1) == Longest([2], 8, 3, 3)
+    assert longest_rows(Rows(), 1) == Longest([2], 8, 3, 3, "tokens", (0, 1))
 
 
 def test_rows_of_one_length_need_no_choice() -> None:
@@ -67,3 +69,36 @@ def test_a_collator_gets_the_longest_rows_as_many_times_as_rows_were_asked() -> 
     collate = collating(lambda samples: {"input_ids": torch.tensor(samples)}, rows, longest, Shape(), told.append)
     assert collate([rows[0], rows[2]])["input_ids"].tolist() == [[1, 2, 3], [1, 2, 3]]
     assert told == [Shape(2, 3)]
+
+
+def padded(samples: list[list[int]]) -> dict[str, torch.Tensor]:
+    length = max(map(len, samples))
+    mask = [[1] * len(sample) + [0] * (length - len(sample)) for sample in samples]
+    return {"input_ids": torch.zeros(len(samples), length, dtype=torch.long), "attention_mask": torch.tensor(mask)}
+
+
+def test_a_batch_of_rows_that_are_equally_long_has_padding_as_those_of_the_training() -> None:
+    rows = [[1] * length for length in (3, 9, 9, 9, 7)]
+    longest = longest_rows([{"input_ids": row} for row in rows], 3)
+    assert longest is not None
+
+    def lengths(number: int, wanted: Shape) -> list[int]:
+        collate = collating(padded, rows, longest, wanted, lambda _: None)
+        return [int(row.sum()) for row in collate(rows[:number])["attention_mask"]]
+
+    assert lengths(3, Shape()) == [9, 7, 9]
+    assert lengths(1, Shape()) == [9]
+    assert lengths(1, Shape(rows=2)) == [9, 7]
+    assert lengths(3, Shape(length=6)) == [6, 3, 6]  # cut off, the next longest would have no padding
+    assert lengths(3, Shape(length=2)) == [2, 2, 2]
+
+
+def test_a_collator_that_joins_rows_gets_the_longest_alone() -> None:
+    rows = [[0] * 3, [1] * 9, [1] * 9, [0] * 7]
+    longest = Longest([1, 2], 9, 4, 4, "tokens", (3, 0))
+
+    def join(samples: list[list[int]]) -> dict[str, torch.Tensor]:
+        joined = torch.tensor([*itertools.chain(*samples)]).view(1, -1)
+        return {"input_ids": joined, "loss_mask": joined}
+
+    assert collating(join, rows, longest, Shape(), lambda _: None)([[0], [0]])["input_ids"].shape == (1, 18)

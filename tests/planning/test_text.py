@@ -42,6 +42,12 @@ def test_of_a_card_it_says_what_fits_and_that_it_is_computed() -> None:
     ]
 
 
+def test_the_largest_batch_may_be_all_there_is() -> None:
+    most = Most(64, use(20, 21), is_all=True)
+    card = CardPlan(card_bytes=24 * GIB, use=use(17, 19), most_rows=most, most_length=None, smaller=None, instead=())
+    assert "  largest batch   64: 20.0 GiB to 21.0 GiB, all rows of the data set" in card_text(card).splitlines()
+
+
 def test_what_does_not_fit_has_a_smaller_batch() -> None:
     smaller = Most(2, use(14, 15.5), accumulation=4)
     card = CardPlan(card_bytes=16 * GIB, use=use(17, 19), most_rows=None, most_length=None, smaller=smaller, instead=())

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Trainer, TrainerCallback
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
 
 import forgather_mem
+from forgather_mem.callbacks import SimpleGarbageCollector
 from forgather_mem.errors import PlanError
 from tests.planning.counted import real_peak_bytes
 from tests.training import Tokens, fingerprint, make_trainer
@@ -47,8 +48,9 @@ def test_callbacks_hear_nothing_of_a_plan(tmp_path: Path) -> None:
         def on_train_begin(self, *_: object, **__: object) -> None:
             (tmp_path / "heard").touch()
 
-    forgather_mem.plan(make_trainer(tmp_path, [Heard()]))
+    plan = forgather_mem.plan(make_trainer(tmp_path, [Heard(), SimpleGarbageCollector(), EarlyStoppingCallback()]))
     assert not (tmp_path / "heard").exists()
+    assert plan.notes == ("Callbacks are not in the plan: Heard.",)
 
 
 def test_a_subclass_is_planned_with_what_it_does(tmp_path: Path) -> None:
@@ -82,6 +84,46 @@ def test_batches_are_of_the_longest_rows(tmp_path: Path) -> None:
     plan = forgather_mem.plan(trainer)
     assert (plan.rows, plan.length) == (4, 32)
     assert plan.notes == ("Batches are of the longest rows: 32 tokens.",)
+
+
+def test_the_peak_of_padded_batches_has_the_mask_that_padding_needs(tmp_path: Path) -> None:
+    def pad(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+        length = max(len(row["input_ids"]) for row in rows)
+        ids = torch.tensor([row["input_ids"] + [0] * (length - len(row["input_ids"])) for row in rows])
+        return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": ids}
+
+    trainer = make_trainer(tmp_path, max_steps=3, per_device_train_batch_size=8)
+    trainer.train_dataset = [{"input_ids": [1] * (8 if number % 2 else 64)} for number in range(64)]
+    trainer.data_collator, trainer.args.remove_unused_columns = pad, False
+    planned = forgather_mem.plan(trainer).peak_bytes
+    real = real_peak_bytes(trainer)
+    assert 0.999 * real <= planned <= 1.01 * real
+
+
+def test_of_joined_rows_a_plan_is_an_upper_bound(tmp_path: Path) -> None:
+    def join(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+        joined = torch.tensor([[token for row in rows for token in row["input_ids"]]])
+        return {"input_ids": joined, "labels": joined}
+
+    trainer = make_trainer(tmp_path)
+    trainer.train_dataset = [{"input_ids": [1] * (2 + number % 3)} for number in range(32)]
+    trainer.data_collator = join
+    plan = forgather_mem.plan(trainer)
+    assert (plan.rows, plan.length) == (1, 16)
+    assert plan.notes == (
+        "Batches are of the longest rows: 4 tokens.",
+        "The collator joins rows, so that other batches are shorter: an upper bound.",
+    )
+
+
+@pytest.mark.parametrize("rows", [64, 48, 32])
+def test_epochs_of_few_steps_have_the_peak_of_a_whole_one(tmp_path: Path, rows: int) -> None:
+    more = {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2}
+    trainer = make_trainer(tmp_path, max_steps=4, **more)
+    trainer.train_dataset = Tokens(rows, 64)
+    planned = forgather_mem.plan(trainer).peak_bytes
+    real = real_peak_bytes(trainer)
+    assert 0.999 * real <= planned <= 1.01 * real
 
 
 def test_deepspeed_is_refused(tmp_path: Path) -> None:
