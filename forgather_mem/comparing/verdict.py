@@ -21,6 +21,7 @@ from forgather_mem.comparing.side import (
     differences,
 )  # fmt: skip
 from forgather_mem.comparing.since import curves_of, step_apart
+from forgather_mem.errors import ForgatherMemError
 from forgather_mem.telemetry.report import LeakReport
 
 _OUTSIDE = ("evaluate", "save")
@@ -30,6 +31,10 @@ _NEARLY_ALL = 0.8
 _GOES_ALONG = 4.0
 # From this on a rise is not made of what the rest has lost
 _MOSTLY = 1.5
+
+
+class NotComparable(ForgatherMemError):
+    """Two sides have nothing in common that could be compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +99,16 @@ class Comparison:
 
 
 def comparison_of(before: Side, after: Side) -> Comparison:
-    """The comparison of two sides, on the device if both have used one."""
+    """The comparison of two sides, on the device if both have used one.
+
+    Raises:
+        NotComparable: if one is a plan and the other has none.
+    """
+    for plan, run in ((before, after), (after, before)):
+        if plan.is_plan and run.planned is None:
+            raise NotComparable(
+                f"{plan.name} is a plan, and {run.name} has none\n  `forgather-mem run --plan` makes one"
+            )
     place = before.place if before.place == after.place else "host"
     planned, found = planned_differences(before, after), differences(before, after, place)
     settings = changed(*settings_of_sides(before, after))

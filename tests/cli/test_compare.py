@@ -117,6 +117,12 @@ def test_plans_are_compared_with_each_other_and_with_runs(folder: Path) -> None:
         assert done.stdout.startswith(f"{after} takes 10.0 MiB more at the planned peak, nearly all of it activations")
         assert "arguments.optim" in done.stdout
     assert compare(folder, "a.json", "b.json", "--fail-on", "growth:2%").returncode == 3
+    for sides in (("a.json", "new"), ("new", "a.json")):
+        done = compare(folder, *sides, "--fail-on", "growth:2%")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == (
+            "forgather-mem: a.json is a plan, and new has none\n  `forgather-mem run --plan` makes one\n"
+        )
     (folder / "c.json").write_text(json.dumps({"plans": [{"phases": [{"phase": 3}]}]}))
     assert "is no report of a run" in compare(folder, "a.json", "c.json").stderr
 
