@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,9 @@ def compare(
         None,
         "--fail-on",
         metavar="growth:2%",
-        help="Exit with 3 if the peak or a part has surely grown by more, with 4 if a run has not finished.",
+        help="Exit with 3 if the peak has surely grown by more, or what is counted of the model's parts (parameters, "
+        "gradients, optimizer, activations; with and without held) by more of its own sum; with 4 if a run has not "
+        "finished.",
     ),
 ) -> None:
     """Say which part of memory differs between runs, in which phase, and which setting explains it."""
@@ -56,7 +59,8 @@ def compare(
         text = comparison_markdown if markdown else comparison_text
         print("\n\n".join(map(text, found)))
     if most is not None and any(one.growth > most for one in found):
-        complain(f"--fail-on {fail_on}: memory has grown by at least {max(one.growth for one in found):.1%}")
+        what, growth = max(((what, size) for one in found for what, size in one.growths.items()), key=itemgetter(1))
+        complain(f"--fail-on {fail_on}: memory has grown by at least {growth:.1%} ({what})")
         raise typer.Exit(_GREW)
     early = [one.after.name for one in found if any(map(unfinished, one.after.reports))]
     if most is not None and early:

@@ -13,6 +13,7 @@ from forgather_mem.comparing.side import (
     HELD_AT_START,
     JOINED,
     LEAK,
+    MODEL_PARTS,
     PEAK,
     STARTUP,
     WORKERS,
@@ -91,11 +92,28 @@ class Comparison:
         return _joined({one.name: one for one in self.differences}, self.settings)
 
     @property
+    def growths(self) -> dict[str, float]:
+        """By which fraction of itself each has surely grown: the peaks, the model's parts, and these with what is held.
+
+        Negative for what has surely shrunk; without what can't be told. On the host most of a peak, and much of what is
+        held, are libraries, so it can't be the measure of the parts.
+        """
+        parts = [self._unless_noise(one) for one in self.differences if one.name in MODEL_PARTS]
+        held = [one for one in self.differences if one.name == HELD]
+        groups = {"planned peak": self.planned[:1], "peak": self.differences[:1], "parts": parts}
+        if held:
+            groups["parts and held"] = [*parts, *held]
+        return {name: _grown_frac(rows) for name, rows in groups.items() if any(one.is_sure for one in rows)}
+
+    @property
     def growth(self) -> float:
-        """By which fraction of the smaller side's peak it has surely grown; negative if it has surely shrunk."""
-        parts = 0.0 if self.planned else sum(one.bytes for one in self.grown if one.part not in (WORKERS, LEAK))
-        peaks = [*self.planned[:1], *self.differences[:1]]
-        return max((_surely(one) if one.is_sure else parts) / (one.before or math.inf) for one in peaks)
+        """The largest of `growths`."""
+        return max(self.growths.values(), default=0.0)
+
+    def _unless_noise(self, one: Difference) -> Difference:
+        """The same, not sure where it is a rise of resident memory that explains nothing."""
+        is_told = not self.planned and any(grown.part == one.name for grown in self.grown)
+        return one if one.counted or is_told else replace(one, low=-math.inf, high=math.inf)
 
 
 def comparison_of(before: Side, after: Side) -> Comparison:
@@ -142,6 +160,7 @@ def to_json(comparison: Comparison) -> dict[str, object]:
         "after": comparison.after.name,
         "place": comparison.place,
         "growth": comparison.growth,
+        "growths": comparison.growths,
         "explained_by": [asdict(one) for one in comparison.grown],
         "planned": [asdict(one) for one in comparison.planned],
         "differences": [{**asdict(one), "sure": one.is_sure} for one in comparison.differences],
@@ -184,6 +203,12 @@ def _held(by_name: Mapping[str, Difference], leaked: float, settings: Sequence[C
         rest, at_start = one.bytes - leaked, by_name[HELD_AT_START]
         is_old = at_start.is_sure and at_start.bytes / rest > _NEARLY_ALL
         yield Grown(part="other", phase="startup" if is_old else "", bytes=rest, causes=causes_of("other", settings))
+
+
+def _grown_frac(rows: Sequence[Difference]) -> float:
+    """By which fraction of them together they have surely grown, or shrunk."""
+    grown = sum(_surely(one) for one in rows if one.is_sure)
+    return grown / (sum(one.before for one in rows) or math.inf)
 
 
 def _surely(one: Difference) -> float:

@@ -67,12 +67,20 @@ def test_all_runs_are_on_one_page(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("after", "limit", "code"),
-    [("new", "growth:2%", 3), ("new", "growth:20%", 0), ("same", "growth:0%", 0), ("new2", "growth:0.05", 3)],
+    [("new", "growth:2%", 3), ("new", "growth:70%", 0), ("same", "growth:0%", 0), ("new2", "growth:0.05", 3)],
 )
 def test_growth_above_the_limit_ends_with_3(folder: Path, after: str, limit: str, code: int) -> None:
     done = compare(folder, "old", after, "--fail-on", limit)
     assert done.returncode == code
     assert (f"--fail-on {limit}: memory has grown by at least " in done.stderr) == bool(code)
+
+
+def test_growth_of_the_parts_is_taken_of_their_own_sum(folder: Path) -> None:
+    write_report(run(500, settings=OLD, optimizer=20), folder / "small")
+    write_report(run(501, settings=OLD, optimizer=24), folder / "larger")
+    done = compare(folder, "small", "larger", "--fail-on", "growth:2%")
+    assert done.returncode == 3
+    assert done.stderr == "forgather-mem: --fail-on growth:2%: memory has grown by at least 3.3% (parts)\n"
 
 
 def test_a_run_that_has_not_finished_does_not_pass_for_one_that_has_not_grown(folder: Path) -> None:

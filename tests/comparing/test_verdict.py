@@ -111,11 +111,26 @@ def test_a_leak_is_new_gone_or_the_same() -> None:
     )  # fmt: skip
 
 
-def test_growth_is_that_of_the_peak_or_of_the_parts_where_the_peak_can_not_tell() -> None:
+def test_growth_is_that_of_the_peak_or_of_the_parts_each_of_its_own() -> None:
     assert compared(run(), run(600)).growth == pytest.approx(0.2, abs=0.05)
     assert compared(run(), run(400)).growth < 0
-    assert compared(run(optimizer=100), run(optimizer=105)).growth == pytest.approx(0.01)
+    assert compared(run(optimizer=100), run(optimizer=105)).growths == {"parts": pytest.approx(5 / 200, rel=0.05)}
     assert compared(run(), run(workers=300)).growth == 0.0
+
+
+def test_growth_of_small_parts_is_not_hidden_by_libraries() -> None:
+    base = {"parameters": 1, "gradients": 1, "optimizer": 2}
+    before, after = (run(326, held=131, activations_peak=size, **base) for size in (4.8, 8))
+    found = compared(before, after)
+    assert found.growths == {
+        "parts": pytest.approx((3.2 - 1) / 8.8, abs=0.01),
+        "parts and held": pytest.approx((3.2 - 1) / 139.8, abs=0.001),
+    }
+    assert compared(before, run(326, held=141, activations_peak=4.8, **base)).growths == {
+        "parts and held": pytest.approx((10 - 1.4) / 139.8, abs=0.001)
+    }
+    assert found.growth == found.growths["parts"]
+    assert compared(after, before).growth < 0
 
 
 def test_a_device_is_compared_where_both_have_used_one() -> None:
