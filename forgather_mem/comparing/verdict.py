@@ -21,7 +21,7 @@ from forgather_mem.comparing.side import (
     Side,
     differences,
 )  # fmt: skip
-from forgather_mem.comparing.since import curves_of, step_apart
+from forgather_mem.comparing.since import curves_of, has_own_curve, step_apart
 from forgather_mem.errors import ForgatherMemError
 from forgather_mem.telemetry.report import LeakReport
 
@@ -135,7 +135,14 @@ def comparison_of(before: Side, after: Side) -> Comparison:
         grown = _beside_plan(planned, found, grown, settings)
     if grown and found and before.folder is not None and after.folder is not None:
         olds, news = curves_of(before.folder), curves_of(after.folder)
-        grown = [replace(one, since_step=step_apart(olds, news, one.part, place, one.bytes)) for one in grown]
+        in_peak = found[0].is_sure
+        no_step = {one.name for one in found if one.name == "activations" and one.counted}  # in the first steps only
+        grown = [
+            replace(one, since_step=step_apart(olds, news, one.part, place, one.bytes))
+            if one.part not in no_step and (in_peak or has_own_curve(one.part))
+            else one
+            for one in grown
+        ]
     old, new = before.leak, after.leak
     is_same = old is not None and new is not None and _signature(old) == _signature(new)
     return Comparison(
