@@ -88,4 +88,4 @@ def causes_of(part: str, settings: Sequence[Changed]) -> list[Changed]:
 
 def decides(part: str, setting: Changed) -> bool:
     """Whether a setting is known to decide about this part."""
-    return setting.name.startswith(_CAUSES[part])
+    return setting.name.startswith(_CAUSES.get(part, ()))

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from forgather_mem.comparing.causes import Changed
-from forgather_mem.comparing.side import HELD_AT_START, JOINED, LEAK, PLANNED, STARTUP, WORKERS, Difference
+from forgather_mem.comparing.side import HELD, HELD_AT_START, JOINED, LEAK, PLANNED, STARTUP, WORKERS, Difference
 from forgather_mem.comparing.verdict import Comparison, Grown
 from forgather_mem.telemetry.report import LeakReport, RunReport
 from forgather_mem.units import format_bytes, format_duration
@@ -14,11 +14,13 @@ from forgather_mem.units import format_bytes, format_duration
 WIDTH = 80
 _MOST_SETTINGS = 12
 _MOST_CAUSES = 3
+_MOST_PARTS = 3
 _LEAST_SHOWN = 2**20
 _WORDS = {
     WORKERS: "memory of data workers",
     LEAK: "a leak",
     "other": "memory outside of model, optimizer and activations",
+    HELD: "held memory",
     JOINED: "memory outside of model and optimizer",
     "results": "what evaluations gather",
     "batch": "the batch",
@@ -97,7 +99,10 @@ def _verdict(comparison: Comparison) -> str:
             + "".join(f" Before the first step it takes {_more(one.bytes)}." for one in early)
         )
     if not peak.is_sure:
-        return f"{name} takes as much {where}, but {', '.join(_part(one) for one in grown[:3])}."
+        parts = _parts(grown)
+        if abs(peak.bytes) < _LEAST_SHOWN:
+            return f"{name} takes as much {where}, but {parts}."
+        return f"{name}: {parts}; whether the peak ({comparison.place}) differs can't be told."
     text = f"{name} takes {_more(peak.bytes)} {where}"
     if not grown:
         is_known = any(one.name in ("other", JOINED) for one in comparison.differences)
@@ -105,7 +110,7 @@ def _verdict(comparison: Comparison) -> str:
     first, share = grown[0], grown[0].bytes / peak.bytes if peak.bytes else 0.0
     if 0.8 <= share <= 1.25:
         return f"{text}, nearly all of it {_WORDS.get(first.part, first.part)}{_phase(first)}."
-    return f"{text}: {', '.join(_part(one) for one in grown[:3])}."
+    return f"{text}: {_parts(grown)}."
 
 
 def unfinished(report: RunReport) -> str:
@@ -116,6 +121,13 @@ def unfinished(report: RunReport) -> str:
         return f"has not recorded its end {steps}: it still runs, or was killed" if is_open else ""
     words = {"oom": "ran out of memory", "killed": "was killed", "interrupted": "was interrupted"}
     return "" if run.end == "finished" else f"{words.get(run.end, 'ended with an exception')} {steps}"
+
+
+def _parts(grown: Sequence[Grown]) -> str:
+    """The first of them, and what is larger than the first although it comes later."""
+    first, *others = grown[:_MOST_PARTS]
+    larger = [one for one in grown[_MOST_PARTS:] if abs(one.bytes) > abs(first.bytes)]
+    return ", ".join(map(_part, [first, *others, *larger]))
 
 
 def _part(grown: Grown) -> str:

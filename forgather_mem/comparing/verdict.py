@@ -26,6 +26,7 @@ from forgather_mem.errors import ForgatherMemError
 from forgather_mem.telemetry.report import LeakReport
 
 _OUTSIDE = ("evaluate", "save")
+_OUTSIDE_OF_PARTS = ("other", HELD)
 # A part explains the difference alone from this fraction of it on
 _NEARLY_ALL = 0.8
 # What freed tensors leave resident is up to so many times as large as a part
@@ -209,7 +210,7 @@ def _held(by_name: Mapping[str, Difference], leaked: float, settings: Sequence[C
     if one is not None and abs(one.bytes - leaked) > one.high - one.bytes + abs(leaked) / 4:
         rest, at_start = one.bytes - leaked, by_name[HELD_AT_START]
         is_old = at_start.is_sure and at_start.bytes / rest > _NEARLY_ALL
-        yield Grown(part="other", phase="startup" if is_old else "", bytes=rest, causes=causes_of("other", settings))
+        yield Grown(part=HELD, phase="startup" if is_old else "", bytes=rest, causes=causes_of("other", settings))
 
 
 def _grown_frac(rows: Sequence[Difference]) -> float:
@@ -285,11 +286,16 @@ def _joined(by_name: Mapping[str, Difference], settings: Sequence[Changed]) -> D
 
 
 def _known_first(grown: list[Grown]) -> list[Grown]:
-    """The largest first; what is outside of all parts follows parts that are not small beside it: it goes along."""
-    most = max((abs(one.bytes) for one in grown if one.part != "other"), default=0.0)
+    """The largest first; what is outside of all parts follows parts that are not small beside it: it goes along.
+
+    So it does with parts that one setting has made differ, which are taken together.
+    """
+    sizes = [(one, abs(one.bytes)) for one in grown if one.part not in _OUTSIDE_OF_PARTS]
+    known = sum(size for one, size in sizes if any(decides(one.part, cause) for cause in one.causes))
+    most = max((size for _, size in sizes), default=0.0)
 
     def size(one: Grown) -> float:
-        goes_along = one.part == "other" and abs(one.bytes) < _GOES_ALONG * most
+        goes_along = one.part in _OUTSIDE_OF_PARTS and abs(one.bytes) < _GOES_ALONG * max(most, known)
         return 0.0 if goes_along else abs(one.bytes)
 
     return sorted(grown, key=size, reverse=True)

@@ -101,8 +101,8 @@ def test_no_step_is_said_of_what_is_counted_in_the_first_steps_nor_where_the_pea
         return [(one.part, one.since_step) for one in comparison_of(old, new).grown]
 
     assert since(580, activations_peak=156) == [("activations", None)]
-    assert since(580, held=180) == [("other", 121)]
-    assert since(510, held=180) == [("other", None)]
+    assert since(580, held=180) == [("held", 121)]
+    assert since(510, held=180) == [("held", None)]
 
 
 def test_of_a_few_readings_a_step_is_not_said(tmp_path: Path) -> None:

@@ -159,10 +159,20 @@ def test_a_copy_that_is_kept_is_found_although_resident_memory_can_not_tell() ->
         found = compared(run(held=100), run(503, **changes)).grown
         return [(one.part, one.phase, round(one.bytes / MIB)) for one in found]
 
-    assert told(held=114) == [("other", "", 14)]
-    assert told(held=114, held_at_start=14) == [("other", "startup", 14)]
+    assert told(held=114) == [("held", "", 14)]
+    assert told(held=114, held_at_start=14) == [("held", "startup", 14)]
     assert told(held=100.9) == []
     assert told(held=280, leak=leaking()) == [("leak", "", 180)], "it is the same memory"
+
+
+def test_parts_that_one_setting_explains_stand_before_what_is_held() -> None:
+    half = {"parameters": 6, "gradients": 6, "optimizer": 12, "settings": {"model.dtype": "bfloat16"}}
+
+    def order(held: float) -> list[str]:
+        return [one.part for one in compared(run(held=100), run(508, held=held, activations_peak=60, **half)).grown]
+
+    assert order(held=150) == ["activations", "optimizer", "parameters", "gradients", "held"]
+    assert order(held=350)[0] == "held", "four times as much as all of them is not theirs"
 
 
 def test_what_is_held_is_not_compared_where_only_one_run_was_long_enough_to_read_its_model() -> None:
