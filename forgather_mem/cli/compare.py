@@ -26,8 +26,9 @@ def compare(
     runs: list[str] = typer.Argument(
         metavar="A B...",
         show_default=False,
-        help="Folders of runs, their report.json, TensorBoard folders with mem_* tags, or files of plan --json: each "
-        "is compared with the first. Several runs of one kind, for a sure difference, are one argument: a1,a2,a3.",
+        help="Folders of runs, their report.json, TensorBoard folders with mem_* tags, or files of plan --json "
+        "or of a plan's to_dict(): each is compared with the first. Several runs of one kind, for a sure difference, "
+        "are one argument: a1,a2,a3.",
     ),
     as_json: bool = typer.Option(False, "--json", help="All numbers, as JSON."),
     markdown: bool = typer.Option(False, "--markdown", help="As Markdown, for a pull request."),

@@ -15,6 +15,7 @@ WIDTH = 80
 _MOST_SETTINGS = 12
 _MOST_CAUSES = 3
 _MOST_PARTS = 3
+_NO_SETTINGS = "it is older, from TensorBoard, or ended before its first step"
 _LEAST_SHOWN = 2**20
 _WORDS = {
     WORKERS: "memory of data workers",
@@ -73,8 +74,9 @@ def sentences(comparison: Comparison) -> list[str]:
     if before.steps != after.steps and comparison.differences:
         told.append(f"steps: {before.steps:,} and {after.steps:,}; what grows over steps differs for that alone")
     for side in (before, after):
-        if not side.first.run.settings:
-            told.append(f"{side.name} has no settings: it is older, from TensorBoard, or ended before its first step")
+        if not any(not name.startswith("batch.") for name in side.first.run.settings):
+            why = "`plan --json` writes them" if side.is_plan else _NO_SETTINGS
+            told.append(f"{side.name} has no settings: {why}")
     return told
 
 

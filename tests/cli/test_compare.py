@@ -125,6 +125,14 @@ def test_plans_are_compared_with_each_other_and_with_runs(folder: Path) -> None:
         assert done.stdout.startswith(f"{after} takes 10.0 MiB more at the planned peak, nearly all of it activations")
         assert "arguments.optim" in done.stdout
     assert compare(folder, "a.json", "b.json", "--fail-on", "growth:2%").returncode == 3
+    (folder / "dumped.json").write_text(json.dumps({**plan(larger), "rows": 16, "notes": []}))
+    done = compare(folder, "a.json", "dumped.json")
+    assert done.stdout.startswith(
+        "dumped.json takes 10.0 MiB more at the planned peak, nearly all of it\n  activations"
+    )
+    assert "batch.rows 16 instead of 8" in done.stdout
+    assert "dumped.json has no settings: `plan --json` writes them\n" in done.stdout
+    assert "optim" not in done.stdout
     for sides in (("a.json", "new"), ("new", "a.json")):
         done = compare(folder, *sides, "--fail-on", "growth:2%")
         assert (done.returncode, done.stdout) == (1, "")
