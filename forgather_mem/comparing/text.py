@@ -15,6 +15,7 @@ WIDTH = 80
 _MOST_SETTINGS = 12
 _MOST_CAUSES = 3
 _MOST_PARTS = 3
+_NOT_SET = "not set"
 _NO_SETTINGS = "it is older, from TensorBoard, or ended before its first step"
 _LEAST_SHOWN = 2**20
 _WORDS = {
@@ -145,7 +146,13 @@ def _phase(grown: Grown) -> str:
 
 def _cause(setting: Changed) -> str:
     name = setting.name.removeprefix("arguments.")
-    return f"{name} {setting.after or 'none'} instead of {setting.before or 'none'}"
+    before, after = _values(setting)
+    return f"{name} {after} instead of {before}"
+
+
+def _values(setting: Changed, without: str = _NOT_SET) -> tuple[str, str]:
+    before, after = (without if value is None else value for value in (setting.before, setting.after))
+    return before, after
 
 
 def _leak(leak: LeakReport) -> str:
@@ -177,7 +184,8 @@ def _tables(comparison: Comparison) -> Iterator[Table]:
     if costs:
         yield [("cost", *names, ""), *costs]
     for title, changes in (("setting", comparison.settings), ("version", comparison.versions)):
-        rows = [(one.name, one.before or "", one.after or "", "") for one in changes[:_MOST_SETTINGS]]
+        first = sorted(changes, key=lambda one: not one.comparable)[:_MOST_SETTINGS]
+        rows = [(one.name, *_values(one, "none" if title == "version" else _NOT_SET), "") for one in first]
         if len(changes) > _MOST_SETTINGS:
             rows.append((f"{len(changes) - _MOST_SETTINGS} more: --json", "", "", ""))
         if rows:

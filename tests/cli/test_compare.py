@@ -132,7 +132,7 @@ def test_plans_are_compared_with_each_other_and_with_runs(folder: Path) -> None:
     )
     assert "batch.rows 16 instead of 8" in done.stdout
     assert "dumped.json has no settings: `plan --json` writes them\n" in done.stdout
-    assert "optim" not in done.stdout
+    assert "arguments.optim" not in done.stdout
     for sides in (("a.json", "new"), ("new", "a.json")):
         done = compare(folder, *sides, "--fail-on", "growth:2%")
         assert (done.returncode, done.stdout) == (1, "")

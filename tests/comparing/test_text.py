@@ -158,6 +158,13 @@ def test_what_is_larger_than_the_first_part_is_told_although_it_comes_fifth() ->
     )
 
 
+def test_what_is_not_set_is_called_so_in_the_sentence_and_the_table() -> None:
+    on = {"model.dtype": "float32", "model.gradient_checkpointing": "True"}
+    text = words(run(settings=on), run(580, activations_peak=156))
+    assert "activations: model.gradient_checkpointing not set instead of True" in text
+    assert text.endswith("setting a b model.gradient_checkpointing True not set")
+
+
 def test_a_run_that_has_read_nothing_is_not_taken_for_one_that_takes_nothing() -> None:
     first, *_ = sentences(comparison_of(side("a", run(0, parameters=0)), side("b", run())))
     assert first == "a has no reading of memory (host), so there is nothing to compare."
