@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,12 +62,25 @@ def compare(
         print("\n\n".join(map(text, found)))
     if most is not None and any(one.growth > most for one in found):
         what, growth = max(((what, size) for one in found for what, size in one.growths.items()), key=itemgetter(1))
-        complain(f"--fail-on {fail_on}: memory has grown by at least {growth:.1%} ({what})")
+        _complain(f"--fail-on {fail_on}: memory has grown by at least {growth:.1%} ({what})")
         raise typer.Exit(_GREW)
     early = [one.after.name for one in found if any(map(unfinished, one.after.reports))]
     if most is not None and early:
-        complain(f"--fail-on {fail_on}: {', '.join(early)} has not finished: it may have grown later")
+        _complain(f"--fail-on {fail_on}: {', '.join(early)} has not finished: it may have grown later")
         raise typer.Exit(_UNDECIDED)
+
+
+def _complain(message: str, hint: str | None = None) -> None:
+    """The same as `complain`, in 80 columns as the comparison."""
+    told = textwrap.fill(
+        message,
+        80,
+        initial_indent=" " * len("forgather-mem: "),
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    complain(told.lstrip(), hint)
 
 
 def _write_page(runs: list[str], file: Path) -> None:

@@ -169,14 +169,19 @@ def to_json(comparison: Comparison) -> dict[str, object]:
         "place": comparison.place,
         "growth": comparison.growth,
         "growths": comparison.growths,
-        "explained_by": [asdict(one) for one in comparison.grown],
-        "planned": [asdict(one) for one in comparison.planned],
-        "differences": [{**asdict(one), "sure": one.is_sure} for one in comparison.differences],
+        "explained_by": [_whole(asdict(one)) for one in comparison.grown],
+        "planned": [_whole(asdict(one)) for one in comparison.planned],
+        "differences": [{**_whole(asdict(one)), "sure": one.is_sure} for one in comparison.differences],
         "settings": [asdict(one) for one in comparison.settings],
         "versions": [asdict(one) for one in comparison.versions],
         "new_leaks": [asdict(one) for one in comparison.new_leaks],
         "gone_leaks": [asdict(one) for one in comparison.gone_leaks],
     }
+
+
+def _whole(told: dict[str, object]) -> dict[str, object]:
+    """The same with whole bytes."""
+    return {name: round(value) if isinstance(value, float) else value for name, value in told.items()}
 
 
 def _beside_plan(

@@ -165,6 +165,23 @@ def test_what_is_not_set_is_called_so_in_the_sentence_and_the_table() -> None:
     assert text.endswith("setting a b model.gradient_checkpointing True not set")
 
 
+def test_several_runs_take_and_one_takes() -> None:
+    several = comparison_of(side("a and 1 more", run(), run()), side("b and 1 more", run(800), ended(1, "oom")))
+    first, *others = sentences(several)
+    assert "b and 1 more take 150.0 MiB more at the peak (host)" in first
+    assert "one of b and 1 more ran out of memory after 1 step" in others
+    assert sentences(comparison_of(side("a", run()), side("b and 1 more", run(), run())))[0].startswith(
+        "No difference can be told: b and 1 more take as much at the peak"
+    )
+
+
+def test_large_numbers_have_separators_in_the_sentence_and_the_table() -> None:
+    old, new = {"model.parameters": "212480", "threads": "2"}, {"model.parameters": "1274240", "threads": "4"}
+    text = words(run(settings=old), run(settings=new, parameters=40))
+    assert "parameters: model.parameters 1,274,240 instead of 212,480; threads 4 instead of 2" in text
+    assert "model.parameters 212,480 1,274,240" in text
+
+
 def test_a_run_that_has_read_nothing_is_not_taken_for_one_that_takes_nothing() -> None:
     first, *_ = sentences(comparison_of(side("a", run(0, parameters=0)), side("b", run())))
     assert first == "a has no reading of memory (host), so there is nothing to compare."

@@ -144,6 +144,8 @@ def test_as_json_it_has_all_differences() -> None:
     assert told["explained_by"][0]["part"] == "activations"
     assert told["differences"][0]["name"] == "peak"
     assert told["differences"][0]["sure"] is True
+    sizes = [one[name] for one in told["differences"] for name in ("before", "after", "low", "high")]
+    assert {type(size) for size in (*sizes, told["explained_by"][0]["bytes"])} == {int}
     assert told["versions"] == [{"name": "torch", "before": "2.13.0", "after": "2.14.0", "comparable": True}]
 
 
