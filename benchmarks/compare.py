@@ -113,7 +113,7 @@ CASES = (
         before=(("checkpointing", True),),
     ),
     Case("leak", {"leak": True}, "leak", before=(("steps", 120),)),
-    Case("second model", {"teacher": True}, "other"),
+    Case("second model", {"teacher": True}, "held"),
     Case("workers", {"workers": 2}, "data workers", "arguments.dataloader_num_workers"),
     Case(
         "evaluation gathers",
@@ -122,7 +122,7 @@ CASES = (
         "arguments.prediction_loss_only",
         before=(("eval_rows", 400),),
     ),
-    Case("a copy of the weights", {"copies": True}, "other"),
+    Case("a copy of the weights", {"copies": True}, "held"),
     Case("a clean-up removed", {"cleans": False}, "", "actions.collect", before=(("garbage", True), ("cleans", True))),
 )
 

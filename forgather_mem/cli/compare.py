@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +27,9 @@ def compare(
     runs: list[str] = typer.Argument(
         metavar="A B...",
         show_default=False,
-        help="Folders of runs, their report.json, TensorBoard folders with mem_* tags, or files of plan --json: each "
-        "is compared with the first. Several runs of one kind, for a sure difference, are one argument: a1,a2,a3.",
+        help="Folders of runs, their report.json, TensorBoard folders with mem_* tags, or files of plan --json "
+        "or of a plan's to_dict(): each is compared with the first. Several runs of one kind, for a sure difference, "
+        "are one argument: a1,a2,a3.",
     ),
     as_json: bool = typer.Option(False, "--json", help="All numbers, as JSON."),
     markdown: bool = typer.Option(False, "--markdown", help="As Markdown, for a pull request."),
@@ -35,7 +38,9 @@ def compare(
         None,
         "--fail-on",
         metavar="growth:2%",
-        help="Exit with 3 if the peak or a part has surely grown by more, with 4 if a run has not finished.",
+        help="Exit with 3 if the peak has surely grown by more, or what is counted of the model's parts (parameters, "
+        "gradients, optimizer, activations; with and without held) by more of its own sum; with 4 if a run has not "
+        "finished.",
     ),
 ) -> None:
     """Say which part of memory differs between runs, in which phase, and which setting explains it."""
@@ -56,12 +61,26 @@ def compare(
         text = comparison_markdown if markdown else comparison_text
         print("\n\n".join(map(text, found)))
     if most is not None and any(one.growth > most for one in found):
-        complain(f"--fail-on {fail_on}: memory has grown by at least {max(one.growth for one in found):.1%}")
+        what, growth = max(((what, size) for one in found for what, size in one.growths.items()), key=itemgetter(1))
+        _complain(f"--fail-on {fail_on}: memory has grown by at least {growth:.1%} ({what})")
         raise typer.Exit(_GREW)
     early = [one.after.name for one in found if any(map(unfinished, one.after.reports))]
     if most is not None and early:
-        complain(f"--fail-on {fail_on}: {', '.join(early)} has not finished: it may have grown later")
+        _complain(f"--fail-on {fail_on}: {', '.join(early)} has not finished: it may have grown later")
         raise typer.Exit(_UNDECIDED)
+
+
+def _complain(message: str, hint: str | None = None) -> None:
+    """The same as `complain`, in 80 columns as the comparison."""
+    told = textwrap.fill(
+        message,
+        80,
+        initial_indent=" " * len("forgather-mem: "),
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    complain(told.lstrip(), hint)
 
 
 def _write_page(runs: list[str], file: Path) -> None:

@@ -35,17 +35,27 @@ _CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType({
 # What else may change any part
 _ANY = ("environment.", "threads")
 _OFF = (None, "False", "no", "0", "0.0")
-# So few that differ may be the cause of whatever differs
+# So few that differ may be the cause of whatever differs, but for what a batch does not decide about
 _FEW = 3
+_NOT_OF_BATCHES = ("parameters", "gradients", "optimizer")
+# Who has none of a kind has no such thing, as a plain loop has no arguments; of others None is their default
+_KINDS = ("arguments", "model", "optimizer")
+_SWITCH = "gradient_checkpointing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """A setting or a version that differs; None where one side does not have it."""
+    """A setting or a version that differs.
+
+    Attributes:
+        before, after: Its value; None where one side does not have it.
+        comparable: Whether both sides have it, or could have it: else it is no cause.
+    """
 
     name: str
     before: str | None
     after: str | None
+    comparable: bool = True
 
 
 def settings_of_sides(*sides: Side) -> Iterator[dict[str, str]]:
@@ -63,29 +73,43 @@ def _settings_of(report: RunReport) -> dict[str, str]:
 
 
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[Changed]:
-    """What differs of these; nothing where one side has told nothing at all."""
-    if not before or not after:
-        return []
+    """What differs of these; of a side that has told of its batches alone, or of nothing, only what both have."""
+    if any(all(name.startswith("batch.") for name in told) for told in (before, after)):
+        before, after = (
+            {name: told[name] for name in told if name in before and name in after} for told in (before, after)
+        )
     names = [*before, *(name for name in after if name not in before)]
     sides = [(name, before.get(name), after.get(name)) for name in names]
     return [
-        Changed(name=name, before=old, after=new)
+        Changed(name=name, before=old, after=new, comparable=None not in (old, new) or _could_have(name, before, after))
         for name, old, new in sides
         # Batches are seen on the way: who has told none has not been closed
         if old != new and not (old in _OFF and new in _OFF) and not (None in (old, new) and name.startswith("batch."))
     ]
 
 
+def _could_have(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    """Whether a setting that one side does not have could stand on both."""
+    kind = name.partition(".")[0]
+    if name == f"model.{_SWITCH}":  # it is told where it is on
+        return True
+    if kind == "model" and before.get("model.class") != after.get("model.class"):
+        return False
+    return kind not in _KINDS or all(any(one.partition(".")[0] == kind for one in told) for told in (before, after))
+
+
 def causes_of(part: str, settings: Sequence[Changed]) -> list[Changed]:
     """Those that decide about a part, most likely first; of very few that differ all, where none is known to."""
+    settings = [one for one in settings if one.comparable]
     found: list[Changed] = []
     for wanted in (*_CAUSES.get(part, ()), *_ANY):
         found += [one for one in settings if one.name.startswith(wanted) and one not in found]
-    found = found or (list(settings) if len(settings) <= _FEW else [])
+    if not found and len(settings) <= _FEW:
+        found = [one for one in settings if part not in _NOT_OF_BATCHES or not one.name.startswith("batch.")]
     again = [one for one in found if one.name.endswith("_checkpointing")][1:]  # one switch has up to three names
     return [one for one in found if one not in again]
 
 
 def decides(part: str, setting: Changed) -> bool:
     """Whether a setting is known to decide about this part."""
-    return setting.name.startswith(_CAUSES[part])
+    return setting.comparable and setting.name.startswith(_CAUSES.get(part, ()))

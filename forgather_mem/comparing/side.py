@@ -25,6 +25,7 @@ _STARTUP = 0.02, 2**23  # before the first step nothing has been freed
 _RISE = 0.08, 6 * 2**20  # how far it rose in a pass: readings miss some of it
 _STUDENT = ((20, 2.85), (10, 3.17), (8, 3.36), (6, 3.71), (5, 4.04), (4, 4.61), (3, 5.85), (2, 9.93))
 _EXACT_PARTS = ("parameters", "gradients", "optimizer")
+MODEL_PARTS = (*_EXACT_PARTS, "activations")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,9 @@ _PEAKS = {"host": "host/rss_peak_bytes", "device": "device/step_peak_bytes"}
 _MOST_RECORDS = 2_000
 # Who parts in the first tenth has been apart from the beginning
 _EARLY_FRAC = 0.1
+# A jump goes from the first of these shares of a difference to the second within a tenth of the steps, or between two
+# readings of not so few; what takes longer grows, and has no step from which on it is there
+_LITTLE, _MOST, _SHORT_FRAC, _LEAST_READINGS = 0.25, 0.75, 0.1, 8
 
 Points = Sequence[tuple[int, float]]
 Curves = Mapping[str, Points]
@@ -38,7 +41,7 @@ def curves_of(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def step_apart(before: Curves, after: Curves, part: str, place: str, size: float) -> int | None:
-    """The first step from which on `after` has at least half of its difference.
+    """The step of the jump from which on `after` has at least half of its difference.
 
     Args:
         before, after: Their curves.
@@ -47,7 +50,7 @@ def step_apart(before: Curves, after: Curves, part: str, place: str, size: float
         size: The difference in bytes; a curve that shows less than half of it shows something else.
 
     Returns:
-        None if they are apart from the beginning, or if the curves don't show it.
+        None if they are apart from the beginning, if the difference grows steadily, or if the curves don't show it.
 
     >>> old, new = [(step, 5.0) for step in range(100)], [(step, 5.0 + 4.0 * (step > 60)) for step in range(100)]
     >>> step_apart({"host/rss_peak_bytes": old}, {"host/rss_peak_bytes": new}, "activations", "host", 4.0)
@@ -57,10 +60,23 @@ def step_apart(before: Curves, after: Curves, part: str, place: str, size: float
     apart = list(_differences(before.get(name, ()), after.get(name, ())))
     if not apart or size == 0 or apart[-1][1] / size < 0.5:
         return None
-    half = apart[-1][1] / 2
-    late = list(itertools.takewhile(lambda point: point[1] / half >= 1, reversed(apart)))
-    first, last = late[-1][0], late[0][0]
-    return first if len(late) < len(apart) and first - apart[0][0] > _EARLY_FRAC * (last - apart[0][0]) else None
+    steps, shares = [step for step, _ in apart], [more / apart[-1][1] for _, more in apart]
+    little, half, most = (_start_of_end(shares, share) for share in (_LITTLE, 0.5, _MOST))
+    whole = steps[-1] - steps[0]
+    is_jump = len(apart) >= _LEAST_READINGS and (
+        most == little or steps[most] - steps[max(0, little - 1)] <= _SHORT_FRAC * whole
+    )
+    return steps[half] if is_jump and steps[half] - steps[0] > _EARLY_FRAC * whole else None
+
+
+def _start_of_end(shares: Sequence[float], least: float) -> int:
+    """The place from which on all have at least so much."""
+    return len(shares) - sum(1 for _ in itertools.takewhile(lambda share: share >= least, reversed(shares)))
+
+
+def has_own_curve(part: str) -> bool:
+    """Whether a part is seen in a curve of its own, not in the peak alone."""
+    return part in _CURVES
 
 
 def _differences(before: Points, after: Points) -> Iterator[tuple[int, float]]:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from forgather_mem.comparing.causes import Changed
-from forgather_mem.comparing.side import HELD_AT_START, JOINED, LEAK, PLANNED, STARTUP, WORKERS, Difference
+from forgather_mem.comparing.side import HELD, HELD_AT_START, JOINED, LEAK, PLANNED, STARTUP, WORKERS, Difference, Side
 from forgather_mem.comparing.verdict import Comparison, Grown
 from forgather_mem.telemetry.report import LeakReport, RunReport
 from forgather_mem.units import format_bytes, format_duration
@@ -14,11 +14,16 @@ from forgather_mem.units import format_bytes, format_duration
 WIDTH = 80
 _MOST_SETTINGS = 12
 _MOST_CAUSES = 3
+_MOST_PARTS = 3
+_MOST_DIGITS = 15
+_NOT_SET = "not set"
+_NO_SETTINGS = "it is older, from TensorBoard, or ended before its first step"
 _LEAST_SHOWN = 2**20
 _WORDS = {
     WORKERS: "memory of data workers",
     LEAK: "a leak",
     "other": "memory outside of model, optimizer and activations",
+    HELD: "held memory",
     JOINED: "memory outside of model and optimizer",
     "results": "what evaluations gather",
     "batch": "the batch",
@@ -60,7 +65,10 @@ def sentences(comparison: Comparison) -> list[str]:
         one = comparison.differences[0]
         told.append(f"resident: {_more(one.bytes)}{'' if one.is_sure else ', which equal runs differ by, too'}")
     told += [
-        f"{side.name} {unfinished(report)}" for side in (before, after) for report in side.reports if unfinished(report)
+        f"{'one of ' * (len(side.reports) > 1)}{side.name} {unfinished(report)}"
+        for side in (before, after)
+        for report in side.reports
+        if unfinished(report)
     ]
     were_read = any(report.host.workers_peak_bytes for side in (before, after) for report in side.reports)
     if not were_read and any(one.name == "arguments.dataloader_num_workers" for one in comparison.settings):
@@ -71,41 +79,47 @@ def sentences(comparison: Comparison) -> list[str]:
     if before.steps != after.steps and comparison.differences:
         told.append(f"steps: {before.steps:,} and {after.steps:,}; what grows over steps differs for that alone")
     for side in (before, after):
-        if not side.first.run.settings:
-            told.append(f"{side.name} has no settings: it is older, from TensorBoard, or ended before its first step")
+        if not any(not name.startswith("batch.") for name in side.first.run.settings):
+            why = "`plan --json` writes them" if side.is_plan else _NO_SETTINGS
+            told.append(f"{side.name} {_has(side)} no settings: {why}")
     return told
 
 
 def _verdict(comparison: Comparison) -> str:
     name, peak, grown = comparison.after.name, comparison.peak, comparison.grown
     where = "at the planned peak" if comparison.planned else f"at the peak ({comparison.place})"
+    takes, it = ("takes", "it takes") if len(comparison.after.reports) == 1 else ("take", "they take")
     sides = comparison.before, comparison.after
     for side, other in (sides, sides[::-1]):
         if not comparison.planned and other.steps and not all(report.steps for report in side.reports):
-            return f"{side.name} has done no step, so there is little to compare."
-    unread = [side.name for side, size in zip(sides, (peak.before, peak.after), strict=True) if not size]
+            return f"{side.name} {_has(side)} done no step, so there is little to compare."
+    unread = [side for side, size in zip(sides, (peak.before, peak.after), strict=True) if not size]
     if unread:
-        return f"{unread[0]} has no reading of memory ({comparison.place}), so there is nothing to compare."
+        has_none = f"{unread[0].name} {_has(unread[0])} no reading of memory"
+        return f"{has_none} ({comparison.place}), so there is nothing to compare."
     if not grown and not peak.bytes and comparison.planned:
-        return f"No difference: {name} takes as much {where}, to the byte."
+        return f"No difference: {name} {takes} as much {where}, to the byte."
     if not grown and not peak.is_sure:
         early = [one for one in comparison.differences if one.name == STARTUP and one.is_sure]
-        takes = f"takes {_more(peak.bytes)}" if peak.bytes else "takes as much"
+        told = f"{takes} {_more(peak.bytes)}" if peak.bytes else f"{takes} as much"
         return (
-            f"No difference can be told: {name} {takes} {where}, "
+            f"No difference can be told: {name} {told} {where}, "
             f"and {format_bytes(peak.high - peak.bytes)} more or less is what equal runs differ by."
-            + "".join(f" Before the first step it takes {_more(one.bytes)}." for one in early)
+            + "".join(f" Before the first step {it} {_more(one.bytes)}." for one in early)
         )
     if not peak.is_sure:
-        return f"{name} takes as much {where}, but {', '.join(_part(one) for one in grown[:3])}."
-    text = f"{name} takes {_more(peak.bytes)} {where}"
+        parts = _parts(grown)
+        if abs(peak.bytes) < _LEAST_SHOWN:
+            return f"{name} {takes} as much {where}, but {parts}."
+        return f"{name}: {parts}; whether the peak ({comparison.place}) differs can't be told."
+    text = f"{name} {takes} {_more(peak.bytes)} {where}"
     if not grown:
         is_known = any(one.name in ("other", JOINED) for one in comparison.differences)
         return f"{text}; {'no part explains it' if is_known else 'its parts are not known of both'}."
     first, share = grown[0], grown[0].bytes / peak.bytes if peak.bytes else 0.0
     if 0.8 <= share <= 1.25:
         return f"{text}, nearly all of it {_WORDS.get(first.part, first.part)}{_phase(first)}."
-    return f"{text}: {', '.join(_part(one) for one in grown[:3])}."
+    return f"{text}: {_parts(grown)}."
 
 
 def unfinished(report: RunReport) -> str:
@@ -116,6 +130,13 @@ def unfinished(report: RunReport) -> str:
         return f"has not recorded its end {steps}: it still runs, or was killed" if is_open else ""
     words = {"oom": "ran out of memory", "killed": "was killed", "interrupted": "was interrupted"}
     return "" if run.end == "finished" else f"{words.get(run.end, 'ended with an exception')} {steps}"
+
+
+def _parts(grown: Sequence[Grown]) -> str:
+    """The first of them, and what is larger than the first although it comes later."""
+    first, *others = grown[:_MOST_PARTS]
+    larger = [one for one in grown[_MOST_PARTS:] if abs(one.bytes) > abs(first.bytes)]
+    return ", ".join(map(_part, [first, *others, *larger]))
 
 
 def _part(grown: Grown) -> str:
@@ -131,7 +152,21 @@ def _phase(grown: Grown) -> str:
 
 def _cause(setting: Changed) -> str:
     name = setting.name.removeprefix("arguments.")
-    return f"{name} {setting.after or 'none'} instead of {setting.before or 'none'}"
+    before, after = _values(setting)
+    return f"{name} {after} instead of {before}"
+
+
+def _values(setting: Changed, without: str = _NOT_SET) -> tuple[str, str]:
+    before, after = (without if value is None else _number(value) for value in (setting.before, setting.after))
+    return before, after
+
+
+def _number(value: str) -> str:
+    return f"{int(value):,}" if value.isdecimal() and len(value) <= _MOST_DIGITS and value[0] != "0" else value
+
+
+def _has(side: Side) -> str:
+    return "has" if len(side.reports) == 1 else "have"
 
 
 def _leak(leak: LeakReport) -> str:
@@ -163,7 +198,8 @@ def _tables(comparison: Comparison) -> Iterator[Table]:
     if costs:
         yield [("cost", *names, ""), *costs]
     for title, changes in (("setting", comparison.settings), ("version", comparison.versions)):
-        rows = [(one.name, one.before or "", one.after or "", "") for one in changes[:_MOST_SETTINGS]]
+        first = sorted(changes, key=lambda one: not one.comparable)[:_MOST_SETTINGS]
+        rows = [(one.name, *_values(one, "none" if title == "version" else _NOT_SET), "") for one in first]
         if len(changes) > _MOST_SETTINGS:
             rows.append((f"{len(changes) - _MOST_SETTINGS} more: --json", "", "", ""))
         if rows:

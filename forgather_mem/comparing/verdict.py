@@ -13,6 +13,7 @@ from forgather_mem.comparing.side import (
     HELD_AT_START,
     JOINED,
     LEAK,
+    MODEL_PARTS,
     PEAK,
     STARTUP,
     WORKERS,
@@ -20,16 +21,22 @@ from forgather_mem.comparing.side import (
     Side,
     differences,
 )  # fmt: skip
-from forgather_mem.comparing.since import curves_of, step_apart
+from forgather_mem.comparing.since import curves_of, has_own_curve, step_apart
+from forgather_mem.errors import ForgatherMemError
 from forgather_mem.telemetry.report import LeakReport
 
 _OUTSIDE = ("evaluate", "save")
+_OUTSIDE_OF_PARTS = ("other", HELD)
 # A part explains the difference alone from this fraction of it on
 _NEARLY_ALL = 0.8
 # What freed tensors leave resident is up to so many times as large as a part
 _GOES_ALONG = 4.0
 # From this on a rise is not made of what the rest has lost
 _MOSTLY = 1.5
+
+
+class NotComparable(ForgatherMemError):
+    """Two sides have nothing in common that could be compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,15 +93,41 @@ class Comparison:
         return _joined({one.name: one for one in self.differences}, self.settings)
 
     @property
+    def growths(self) -> dict[str, float]:
+        """By which fraction of itself each has surely grown: the peaks, the model's parts, and these with what is held.
+
+        Negative for what has surely shrunk; without what can't be told. On the host most of a peak, and much of what is
+        held, are libraries, so it can't be the measure of the parts.
+        """
+        parts = [self._unless_noise(one) for one in self.differences if one.name in MODEL_PARTS]
+        held = [one for one in self.differences if one.name == HELD]
+        groups = {"planned peak": self.planned[:1], "peak": self.differences[:1], "parts": parts}
+        if held:
+            groups["parts and held"] = [*parts, *held]
+        return {name: _grown_frac(rows) for name, rows in groups.items() if any(one.is_sure for one in rows)}
+
+    @property
     def growth(self) -> float:
-        """By which fraction of the smaller side's peak it has surely grown; negative if it has surely shrunk."""
-        parts = 0.0 if self.planned else sum(one.bytes for one in self.grown if one.part not in (WORKERS, LEAK))
-        peaks = [*self.planned[:1], *self.differences[:1]]
-        return max((_surely(one) if one.is_sure else parts) / (one.before or math.inf) for one in peaks)
+        """The largest of `growths`."""
+        return max(self.growths.values(), default=0.0)
+
+    def _unless_noise(self, one: Difference) -> Difference:
+        """The same, not sure where it is a rise of resident memory that explains nothing."""
+        is_told = not self.planned and any(grown.part == one.name for grown in self.grown)
+        return one if one.counted or is_told else replace(one, low=-math.inf, high=math.inf)
 
 
 def comparison_of(before: Side, after: Side) -> Comparison:
-    """The comparison of two sides, on the device if both have used one."""
+    """The comparison of two sides, on the device if both have used one.
+
+    Raises:
+        NotComparable: if one is a plan and the other has none.
+    """
+    for plan, run in ((before, after), (after, before)):
+        if plan.is_plan and run.planned is None:
+            raise NotComparable(
+                f"{plan.name} is a plan, and {run.name} has none\n  `forgather-mem run --plan` makes one"
+            )
     place = before.place if before.place == after.place else "host"
     planned, found = planned_differences(before, after), differences(before, after, place)
     settings = changed(*settings_of_sides(before, after))
@@ -103,7 +136,14 @@ def comparison_of(before: Side, after: Side) -> Comparison:
         grown = _beside_plan(planned, found, grown, settings)
     if grown and found and before.folder is not None and after.folder is not None:
         olds, news = curves_of(before.folder), curves_of(after.folder)
-        grown = [replace(one, since_step=step_apart(olds, news, one.part, place, one.bytes)) for one in grown]
+        in_peak = found[0].is_sure
+        no_step = {one.name for one in found if one.name == "activations" and one.counted}  # in the first steps only
+        grown = [
+            replace(one, since_step=step_apart(olds, news, one.part, place, one.bytes))
+            if one.part not in no_step and (in_peak or has_own_curve(one.part))
+            else one
+            for one in grown
+        ]
     old, new = before.leak, after.leak
     is_same = old is not None and new is not None and _signature(old) == _signature(new)
     return Comparison(
@@ -128,14 +168,20 @@ def to_json(comparison: Comparison) -> dict[str, object]:
         "after": comparison.after.name,
         "place": comparison.place,
         "growth": comparison.growth,
-        "explained_by": [asdict(one) for one in comparison.grown],
-        "planned": [asdict(one) for one in comparison.planned],
-        "differences": [{**asdict(one), "sure": one.is_sure} for one in comparison.differences],
+        "growths": comparison.growths,
+        "explained_by": [_whole(asdict(one)) for one in comparison.grown],
+        "planned": [_whole(asdict(one)) for one in comparison.planned],
+        "differences": [{**_whole(asdict(one)), "sure": one.is_sure} for one in comparison.differences],
         "settings": [asdict(one) for one in comparison.settings],
         "versions": [asdict(one) for one in comparison.versions],
         "new_leaks": [asdict(one) for one in comparison.new_leaks],
         "gone_leaks": [asdict(one) for one in comparison.gone_leaks],
     }
+
+
+def _whole(told: dict[str, object]) -> dict[str, object]:
+    """The same with whole bytes."""
+    return {name: round(value) if isinstance(value, float) else value for name, value in told.items()}
 
 
 def _beside_plan(
@@ -169,7 +215,13 @@ def _held(by_name: Mapping[str, Difference], leaked: float, settings: Sequence[C
     if one is not None and abs(one.bytes - leaked) > one.high - one.bytes + abs(leaked) / 4:
         rest, at_start = one.bytes - leaked, by_name[HELD_AT_START]
         is_old = at_start.is_sure and at_start.bytes / rest > _NEARLY_ALL
-        yield Grown(part="other", phase="startup" if is_old else "", bytes=rest, causes=causes_of("other", settings))
+        yield Grown(part=HELD, phase="startup" if is_old else "", bytes=rest, causes=causes_of("other", settings))
+
+
+def _grown_frac(rows: Sequence[Difference]) -> float:
+    """By which fraction of them together they have surely grown, or shrunk."""
+    grown = sum(_surely(one) for one in rows if one.is_sure)
+    return grown / (sum(one.before for one in rows) or math.inf)
 
 
 def _surely(one: Difference) -> float:
@@ -239,11 +291,16 @@ def _joined(by_name: Mapping[str, Difference], settings: Sequence[Changed]) -> D
 
 
 def _known_first(grown: list[Grown]) -> list[Grown]:
-    """The largest first; what is outside of all parts follows parts that are not small beside it: it goes along."""
-    most = max((abs(one.bytes) for one in grown if one.part != "other"), default=0.0)
+    """The largest first; what is outside of all parts follows parts that are not small beside it: it goes along.
+
+    So it does with parts that one setting has made differ, which are taken together.
+    """
+    sizes = [(one, abs(one.bytes)) for one in grown if one.part not in _OUTSIDE_OF_PARTS]
+    known = sum(size for one, size in sizes if any(decides(one.part, cause) for cause in one.causes))
+    most = max((size for _, size in sizes), default=0.0)
 
     def size(one: Grown) -> float:
-        goes_along = one.part == "other" and abs(one.bytes) < _GOES_ALONG * most
+        goes_along = one.part in _OUTSIDE_OF_PARTS and abs(one.bytes) < _GOES_ALONG * max(most, known)
         return 0.0 if goes_along else abs(one.bytes)
 
     return sorted(grown, key=size, reverse=True)

@@ -30,14 +30,16 @@ def planned_of(plan: Mapping[str, object]) -> Planned | None:
 
 
 def report_of_plan(path: str | Path) -> RunReport | None:
-    """The first plan in a file of `plan --json`, as the report of a training that has not been run; None without one.
+    """The first plan in a file, as the report of a training that has not been run; None without one.
+
+    The file is that of `plan --json`, or has what `Plan.to_dict` gives.
 
     Raises:
         OSError: if the file can't be read.
     """
     try:
         answer = json.loads(read_regular(path, MAX_REPORT_BYTES))
-        plan = answer["plans"][0]
+        plan = answer["plans"][0] if "plans" in answer else answer
         planned = planned_of(plan)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         return None

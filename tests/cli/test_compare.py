@@ -67,7 +67,7 @@ def test_all_runs_are_on_one_page(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("after", "limit", "code"),
-    [("new", "growth:2%", 3), ("new", "growth:20%", 0), ("same", "growth:0%", 0), ("new2", "growth:0.05", 3)],
+    [("new", "growth:2%", 3), ("new", "growth:70%", 0), ("same", "growth:0%", 0), ("new2", "growth:0.05", 3)],
 )
 def test_growth_above_the_limit_ends_with_3(folder: Path, after: str, limit: str, code: int) -> None:
     done = compare(folder, "old", after, "--fail-on", limit)
@@ -75,11 +75,27 @@ def test_growth_above_the_limit_ends_with_3(folder: Path, after: str, limit: str
     assert (f"--fail-on {limit}: memory has grown by at least " in done.stderr) == bool(code)
 
 
+def test_growth_of_the_parts_is_taken_of_their_own_sum(folder: Path) -> None:
+    write_report(run(500, settings=OLD, optimizer=20), folder / "small")
+    write_report(run(501, settings=OLD, optimizer=24), folder / "larger")
+    done = compare(folder, "small", "larger", "--fail-on", "growth:2%")
+    assert done.returncode == 3
+    assert done.stderr == "forgather-mem: --fail-on growth:2%: memory has grown by at least 3.3% (parts)\n"
+
+
 def test_a_run_that_has_not_finished_does_not_pass_for_one_that_has_not_grown(folder: Path) -> None:
     whole = run(500, settings=OLD, optimizer=0)
     write_report(replace(whole, run=replace(whole.run, end="oom")), folder / "died")
     done = compare(folder, "old", "died", "--fail-on", "growth:2%")
-    assert (done.returncode, "died has not finished: it may have grown later" in done.stderr) == (4, True)
+    assert (done.returncode, "died has not finished: it may have grown later" in " ".join(done.stderr.split())) == (
+        4,
+        True,
+    )
+    write_report(replace(whole, run=replace(whole.run, end="oom")), folder / "a long name of a run")
+    done = compare(folder, "old", "a long name of a run", "--fail-on", "growth:2%")
+    assert done.stderr == (
+        "forgather-mem: --fail-on growth:2%: a long name of a run has not finished: it\n  may have grown later\n"
+    )
     assert compare(folder, "old", "died").returncode == 0
 
 
@@ -117,6 +133,20 @@ def test_plans_are_compared_with_each_other_and_with_runs(folder: Path) -> None:
         assert done.stdout.startswith(f"{after} takes 10.0 MiB more at the planned peak, nearly all of it activations")
         assert "arguments.optim" in done.stdout
     assert compare(folder, "a.json", "b.json", "--fail-on", "growth:2%").returncode == 3
+    (folder / "dumped.json").write_text(json.dumps({**plan(larger), "rows": 16, "notes": []}))
+    done = compare(folder, "a.json", "dumped.json")
+    assert done.stdout.startswith(
+        "dumped.json takes 10.0 MiB more at the planned peak, nearly all of it\n  activations"
+    )
+    assert "batch.rows 16 instead of 8" in done.stdout
+    assert "dumped.json has no settings: `plan --json` writes them\n" in done.stdout
+    assert "arguments.optim" not in done.stdout
+    for sides in (("a.json", "new"), ("new", "a.json")):
+        done = compare(folder, *sides, "--fail-on", "growth:2%")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == (
+            "forgather-mem: a.json is a plan, and new has none\n  `forgather-mem run --plan` makes one\n"
+        )
     (folder / "c.json").write_text(json.dumps({"plans": [{"phases": [{"phase": 3}]}]}))
     assert "is no report of a run" in compare(folder, "a.json", "c.json").stderr
 

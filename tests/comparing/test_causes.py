@@ -36,6 +36,39 @@ def test_a_batch_that_only_one_run_has_told_does_not_differ() -> None:
     assert [one.name for one in found.settings] == ["arguments.per_device_train_batch_size"]
 
 
+LOOP = {"model.class": "A", "model.parameters": "1000", "optimizer": "AdamW", "batch.rows": "4"}
+TRAINER = {
+    **LOOP, "batch.rows": "8", "arguments.per_device_train_batch_size": "8", "arguments.optim": "adamw_torch",
+    "optimizer.fused": "True",
+}  # fmt: skip
+
+
+def causes(before: dict[str, str], after: dict[str, str], **sizes: float) -> dict[str, list[str]]:
+    found = compared(run(settings=before), run(580, settings=after, **sizes))
+    return {one.part: [cause.name for cause in one.causes] for one in found.grown}
+
+
+def test_what_a_plain_loop_has_none_of_is_no_cause_but_stands_in_the_table() -> None:
+    sizes = {"activations_peak": 120, "optimizer": 60}
+    assert causes(LOOP, TRAINER, **sizes) == {"activations": ["batch.rows"], "optimizer": ["optimizer.fused"]}
+    assert causes(TRAINER, LOOP, **sizes) == {"activations": ["batch.rows"], "optimizer": ["optimizer.fused"]}
+    found = compared(run(settings=LOOP), run(580, settings=TRAINER))
+    assert [one.name for one in found.settings if not one.comparable] == [
+        "arguments.per_device_train_batch_size", "arguments.optim",
+    ]  # fmt: skip
+
+
+def test_what_another_model_does_not_have_is_no_cause_yet_its_class_is() -> None:
+    before = {**LOOP, "model.intermediate_size": "128"}
+    after = {**LOOP, "model.class": "B", "model.gradient_checkpointing": "True"}
+    assert causes(before, after, parameters=20)["parameters"] == ["model.class", "model.gradient_checkpointing"]
+
+
+def test_a_batch_decides_nothing_about_the_model() -> None:
+    found = causes(LOOP, {**LOOP, "batch.rows": "8"}, parameters=20, activations_peak=120)
+    assert found == {"activations": ["batch.rows"], "parameters": [], "other": ["batch.rows"]}
+
+
 def test_a_setting_that_differs_within_a_side_is_no_cause() -> None:
     old = [run(settings={"threads": number, "arguments.optim": "sgd"}) for number in ("1", "2")]
     new = [run(settings={"threads": "2", "arguments.optim": "adamw_torch"}, optimizer=60) for _ in range(2)]

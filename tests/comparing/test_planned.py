@@ -55,7 +55,7 @@ def test_what_is_in_no_plan_is_told_beside_it() -> None:
     ]  # fmt: skip
     before = side("a", run(planned=sizes(), held=100))
     found = comparison_of(before, side("b", run(planned=sizes(), held=114)))
-    assert [(one.part, one.bytes / MIB) for one in found.grown] == [("other", 14)]
+    assert [(one.part, one.bytes / MIB) for one in found.grown] == [("held", 14)]
 
 
 def test_the_table_has_a_row_for_each_part_and_a_column_for_each_phase() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from forgather_mem.comparing.side import Side
 from forgather_mem.comparing.since import curves_of, step_apart
 from forgather_mem.comparing.verdict import comparison_of
 from forgather_mem.formats.jsonl import header_line, sample_line
@@ -36,16 +37,17 @@ def apart(before: Path, after: Path, size: float, part: str = "activations") -> 
     ("after", "size", "expected"),
     [
         (lambda step: 500 + 40 * (step > 120), 40, 121),
-        (lambda step: 500 + (step if step <= 300 else 300), 300, 150),  # at half of it
+        (lambda step: 500 + (step if step <= 300 else 300), 300, None),  # it grows
+        (lambda step: 500 + min(40, max(0, 2 * (step - 200))), 40, 210),  # at half of it
         (lambda step: 540, 40, None),  # from the beginning
         (lambda step: 500 + 40 * (step > 2), 40, None),
         (lambda step: 500 + 40 * (step == 390), 40, 390),  # a peak stays
         (lambda step: 500 + 10 * (step > 120), 40, None),  # it is something else that makes up the 40
         (lambda step: 500, 0, None),
     ],
-    ids=["a jump", "a slope", "always", "early", "a spike", "too little", "equal"],
+    ids=["a jump", "a slope", "a short slope", "always", "early", "a spike", "too little", "equal"],
 )
-def test_the_step_is_that_at_which_half_of_the_difference_has_come(
+def test_of_a_jump_the_step_is_that_at_which_half_of_the_difference_has_come(
     tmp_path: Path, after: Callable[[int], float], size: float, expected: int | None
 ) -> None:
     before, later = log(tmp_path / "a", lambda step: 500), log(tmp_path / "b", after)
@@ -89,6 +91,23 @@ def test_a_comparison_says_it(tmp_path: Path) -> None:
     old, new = side("a", run()), side("b", run(580, activations_peak=156))
     found = comparison_of(type(old)("a", old.reports, before), type(new)("b", new.reports, after))
     assert [(one.part, one.since_step) for one in found.grown] == [("activations", 121)]
+
+
+def test_no_step_is_said_of_what_is_counted_in_the_first_steps_nor_where_the_peak_can_not_tell(tmp_path: Path) -> None:
+    before, after = log(tmp_path / "a", lambda step: 500), log(tmp_path / "b", lambda step: 500 + 80 * (step > 120))
+
+    def since(peak: float, **sizes: float) -> list[tuple[str, int | None]]:
+        old, new = Side("a", [run(held=100)], before), Side("b", [run(peak, **{"held": 100, **sizes})], after)
+        return [(one.part, one.since_step) for one in comparison_of(old, new).grown]
+
+    assert since(580, activations_peak=156) == [("activations", None)]
+    assert since(580, held=180) == [("held", 121)]
+    assert since(510, held=180) == [("held", None)]
+
+
+def test_of_a_few_readings_a_step_is_not_said(tmp_path: Path) -> None:
+    before = log(tmp_path / "a", lambda step: 500, steps=5)
+    assert apart(before, log(tmp_path / "b", lambda step: 500 + 40 * (step > 3), steps=5), 40) is None
 
 
 def test_what_can_not_be_read_has_no_curve(tmp_path: Path) -> None:

@@ -132,6 +132,56 @@ def test_a_folder_against_itself_takes_as_much() -> None:
     assert words(run(), run()).startswith("No difference can be told: b takes as much at the peak (host), and")
 
 
+def test_a_peak_that_can_not_be_told_is_not_said_to_be_the_same() -> None:
+    near, far = run(500.5, optimizer=30), run(510, optimizer=30)
+    assert words(run(), near).startswith(
+        "b takes as much at the peak (host), but the optimizer's state +6.0 MiB. memory a b difference "
+        "peak 500.0 MiB 500.5 MiB ="
+    )
+    assert words(run(), far).startswith(
+        "b: the optimizer's state +6.0 MiB; whether the peak (host) differs can't be told. memory a b difference "
+        "peak 500.0 MiB 510.0 MiB can't tell"
+    )
+
+
+def test_what_is_held_has_one_name_in_the_sentence_and_the_table() -> None:
+    text = words(run(held=100), run(510, held=114))
+    assert text.startswith("b: held memory +14.0 MiB; whether the peak (host) differs can't be told.")
+    assert "held 100.0 MiB 114.0 MiB +14.0 MiB" in text
+
+
+def test_what_is_larger_than_the_first_part_is_told_although_it_comes_fifth() -> None:
+    half = {"parameters": 6, "gradients": 6, "optimizer": 12, "settings": {"model.dtype": "bfloat16"}}
+    assert words(run(held=100), run(508, held=150, activations_peak=60, **half)).startswith(
+        "b: activations -16.0 MiB in backward, the optimizer's state -12.0 MiB, parameters -6.0 MiB, "
+        "held memory +50.0 MiB; whether the peak (host) differs can't be told."
+    )
+
+
+def test_what_is_not_set_is_called_so_in_the_sentence_and_the_table() -> None:
+    on = {"model.dtype": "float32", "model.gradient_checkpointing": "True"}
+    text = words(run(settings=on), run(580, activations_peak=156))
+    assert "activations: model.gradient_checkpointing not set instead of True" in text
+    assert text.endswith("setting a b model.gradient_checkpointing True not set")
+
+
+def test_several_runs_take_and_one_takes() -> None:
+    several = comparison_of(side("a and 1 more", run(), run()), side("b and 1 more", run(800), ended(1, "oom")))
+    first, *others = sentences(several)
+    assert "b and 1 more take 150.0 MiB more at the peak (host)" in first
+    assert "one of b and 1 more ran out of memory after 1 step" in others
+    assert sentences(comparison_of(side("a", run()), side("b and 1 more", run(), run())))[0].startswith(
+        "No difference can be told: b and 1 more take as much at the peak"
+    )
+
+
+def test_large_numbers_have_separators_in_the_sentence_and_the_table() -> None:
+    old, new = {"model.parameters": "212480", "threads": "2"}, {"model.parameters": "1274240", "threads": "4"}
+    text = words(run(settings=old), run(settings=new, parameters=40))
+    assert "parameters: model.parameters 1,274,240 instead of 212,480; threads 4 instead of 2" in text
+    assert "model.parameters 212,480 1,274,240" in text
+
+
 def test_a_run_that_has_read_nothing_is_not_taken_for_one_that_takes_nothing() -> None:
     first, *_ = sentences(comparison_of(side("a", run(0, parameters=0)), side("b", run())))
     assert first == "a has no reading of memory (host), so there is nothing to compare."

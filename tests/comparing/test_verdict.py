@@ -46,7 +46,7 @@ def test_an_evaluation_that_takes_more_than_the_steps_is_named() -> None:
 def test_an_evaluation_is_named_too_where_activations_can_not_be_told_from_the_rest() -> None:
     changes = {"arguments.eval_strategy": "steps", "arguments.per_device_train_batch_size": "4"}
     after = run(700, activations_peak=60, settings=changes, phases={"evaluate": 700, "backward": 500})
-    (found,) = compared(run(), after).grown
+    (found,) = compared(run(settings={"arguments.eval_strategy": "no"}), after).grown
     assert (found.part, found.phase, round(found.bytes / MIB)) == ("evaluate", "evaluate", 200)
     assert [one.name for one in found.causes] == ["arguments.eval_strategy"]
 
@@ -111,11 +111,26 @@ def test_a_leak_is_new_gone_or_the_same() -> None:
     )  # fmt: skip
 
 
-def test_growth_is_that_of_the_peak_or_of_the_parts_where_the_peak_can_not_tell() -> None:
+def test_growth_is_that_of_the_peak_or_of_the_parts_each_of_its_own() -> None:
     assert compared(run(), run(600)).growth == pytest.approx(0.2, abs=0.05)
     assert compared(run(), run(400)).growth < 0
-    assert compared(run(optimizer=100), run(optimizer=105)).growth == pytest.approx(0.01)
+    assert compared(run(optimizer=100), run(optimizer=105)).growths == {"parts": pytest.approx(5 / 200, rel=0.05)}
     assert compared(run(), run(workers=300)).growth == 0.0
+
+
+def test_growth_of_small_parts_is_not_hidden_by_libraries() -> None:
+    base = {"parameters": 1, "gradients": 1, "optimizer": 2}
+    before, after = (run(326, held=131, activations_peak=size, **base) for size in (4.8, 8))
+    found = compared(before, after)
+    assert found.growths == {
+        "parts": pytest.approx((3.2 - 1) / 8.8, abs=0.01),
+        "parts and held": pytest.approx((3.2 - 1) / 139.8, abs=0.001),
+    }
+    assert compared(before, run(326, held=141, activations_peak=4.8, **base)).growths == {
+        "parts and held": pytest.approx((10 - 1.4) / 139.8, abs=0.001)
+    }
+    assert found.growth == found.growths["parts"]
+    assert compared(after, before).growth < 0
 
 
 def test_a_device_is_compared_where_both_have_used_one() -> None:
@@ -129,7 +144,9 @@ def test_as_json_it_has_all_differences() -> None:
     assert told["explained_by"][0]["part"] == "activations"
     assert told["differences"][0]["name"] == "peak"
     assert told["differences"][0]["sure"] is True
-    assert told["versions"] == [{"name": "torch", "before": "2.13.0", "after": "2.14.0"}]
+    sizes = [one[name] for one in told["differences"] for name in ("before", "after", "low", "high")]
+    assert {type(size) for size in (*sizes, told["explained_by"][0]["bytes"])} == {int}
+    assert told["versions"] == [{"name": "torch", "before": "2.13.0", "after": "2.14.0", "comparable": True}]
 
 
 def test_counted_activations_are_told_to_a_hundredth_and_nothing_is_joined_to_them() -> None:
@@ -144,10 +161,20 @@ def test_a_copy_that_is_kept_is_found_although_resident_memory_can_not_tell() ->
         found = compared(run(held=100), run(503, **changes)).grown
         return [(one.part, one.phase, round(one.bytes / MIB)) for one in found]
 
-    assert told(held=114) == [("other", "", 14)]
-    assert told(held=114, held_at_start=14) == [("other", "startup", 14)]
+    assert told(held=114) == [("held", "", 14)]
+    assert told(held=114, held_at_start=14) == [("held", "startup", 14)]
     assert told(held=100.9) == []
     assert told(held=280, leak=leaking()) == [("leak", "", 180)], "it is the same memory"
+
+
+def test_parts_that_one_setting_explains_stand_before_what_is_held() -> None:
+    half = {"parameters": 6, "gradients": 6, "optimizer": 12, "settings": {"model.dtype": "bfloat16"}}
+
+    def order(held: float) -> list[str]:
+        return [one.part for one in compared(run(held=100), run(508, held=held, activations_peak=60, **half)).grown]
+
+    assert order(held=150) == ["activations", "optimizer", "parameters", "gradients", "held"]
+    assert order(held=350)[0] == "held", "four times as much as all of them is not theirs"
 
 
 def test_what_is_held_is_not_compared_where_only_one_run_was_long_enough_to_read_its_model() -> None:
