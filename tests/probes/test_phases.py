@@ -16,6 +16,9 @@ from forgather_mem.units import MIB
 from tests.memory import open_descriptors, reset_kernel_mark, spike, status_bytes
 from tests.simulated_device import simulated_device
 
+# What other tests have left in the process, as a plan's, is no part of what is measured
+pytestmark = pytest.mark.alone(forked=True)
+
 Read = Callable[..., dict[str, float]]
 COUNTED = "tensors/activations_bytes"
 

@@ -13,6 +13,9 @@ from forgather_mem.units import MIB
 from tests.reclaim.things import a_cycle
 from tests.simulated_device import simulated_device
 
+# What other tests have left in the process, as a plan's, is no part of what is measured
+pytestmark = pytest.mark.alone(forked=True)
+
 
 def test_garbage_in_cycles_is_collected_and_tensors_from_before_are_no_leftover() -> None:
     kept = torch.ones(MIB)
