@@ -49,7 +49,7 @@ def test_fsdp_of_a_trainer_is_that_of_each_of_two_ranks(tmp_path: Path, argument
     alone = {name: value for name, value in arguments.items() if not name.startswith("fsdp")}
     sharding = {name: value for name, value in arguments.items() if name.startswith("fsdp")}
     planned = forgather_mem.plan(on_two_ranks.trainer_of(tmp_path, **alone), ranks=2, **sharding)
-    assert_peaks(planned.peak_bytes, arguments, tmp_path)
+    assert_peaks(planned.peak_bytes, arguments, tmp_path, least=0.94)  # a busy gloo holds one more layer
 
 
 def test_of_a_sharded_model_a_device_has_the_shards_alone(tmp_path: Path) -> None:
