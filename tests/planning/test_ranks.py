@@ -49,7 +49,7 @@ def test_fsdp_of_a_trainer_is_that_of_each_of_two_ranks(tmp_path: Path, argument
     alone = {name: value for name, value in arguments.items() if not name.startswith("fsdp")}
     sharding = {name: value for name, value in arguments.items() if name.startswith("fsdp")}
     planned = forgather_mem.plan(on_two_ranks.trainer_of(tmp_path, **alone), ranks=2, **sharding)
-    assert_peaks(planned.peak_bytes, arguments, tmp_path, least=0.94)  # a busy gloo holds one more layer
+    assert_peaks(planned.peak_bytes, arguments, tmp_path)
 
 
 def test_of_a_sharded_model_a_device_has_the_shards_alone(tmp_path: Path) -> None:
@@ -76,16 +76,25 @@ def test_the_peak_of_a_loop_is_that_of_each_of_two_ranks(tmp_path: Path, way: st
     distributed.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     planned = forgather_mem.plan(*on_two_ranks.loop_of(way))
     distributed.destroy_process_group()
-    # On a busy machine gloo's threads let go of a gathered layer only when the next one is there
-    least = 0.94 if way == "fsdp" else 0.99
-    assert_peaks(planned.peak_bytes, way, tmp_path, least)
+    assert_peaks(planned.peak_bytes, way, tmp_path)
 
 
-def assert_peaks(planned: int, asked: object, folder: Path, least: float = 0.99) -> None:
-    for code, out, err in on_ranks(SCRIPT, [json.dumps(asked)], folder, {**os.environ, "OMP_NUM_THREADS": "1"}):
-        assert code == 0, err
-        real = int(re.findall(r"^PEAK (\d+)", out, re.M)[0])
-        assert least * real <= planned <= 1.02 * real
+def assert_peaks(planned: int, asked: object, folder: Path) -> None:
+    """On each rank it is what the training needs: the least of up to three runs.
+
+    On a busy machine gloo's threads let go of a gathered layer only when the next one is there, in some runs.
+    """
+    runs = [real_peaks(asked, folder)]
+    while len(runs) < 3 and planned < 0.99 * max(map(min, zip(*runs, strict=True))):
+        runs.append(real_peaks(asked, folder))
+    for real in map(min, zip(*runs, strict=True)):
+        assert 0.99 * real <= planned <= 1.02 * real, (planned, runs)
+
+
+def real_peaks(asked: object, folder: Path) -> list[int]:
+    done = on_ranks(SCRIPT, [json.dumps(asked)], folder, {**os.environ, "OMP_NUM_THREADS": "1"})
+    assert [code for code, _, _ in done] == [0, 0], done
+    return [int(re.findall(r"^PEAK (\d+)", out, re.M)[0]) for _, out, _ in done]
 
 
 @pytest.mark.filterwarnings("ignore")
