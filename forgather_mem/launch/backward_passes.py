@@ -61,6 +61,6 @@ class BackwardPasses:
 def _has_optimizer() -> bool:
     import torch
 
-    from forgather_mem.probes.tensors import live_objects
+    from forgather_mem.probes.live_objects import live_objects
 
     return bool(live_objects((torch.optim.Optimizer,)))

@@ -19,7 +19,7 @@ from forgather_mem.engine.run_of import RUNS
 from forgather_mem.loops.events import LoopEvents
 from forgather_mem.loops.outermost import Arguments, Keywords, Outermost
 from forgather_mem.loops.rounds import OptimizerRounds
-from forgather_mem.probes.tensors import live_objects
+from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.system.process_end import PROCESS_END
 from forgather_mem.telemetry.guard import FailureGuard
 

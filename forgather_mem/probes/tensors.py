@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-import inspect
 import itertools
-import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Moment, Sample
@@ -18,7 +15,6 @@ from forgather_mem.telemetry.records import Moment, Sample
 if TYPE_CHECKING:
     import torch
 
-T = TypeVar("T")
 StorageKey = tuple[object, int]  # device, address
 _BY_ROW, _BY_COLUMN = ("crow_indices", "col_indices", "values"), ("ccol_indices", "row_indices", "values")
 _SPARSE_PARTS = {
@@ -121,8 +117,8 @@ def live_tensors() -> list[LiveTensors]:
 
     On demand only: it walks the heap (0.1 s for 350 000 objects). Gradients are included. Tensors held only by C++ are
     not: activations saved for the backward pass, or a tensor inside a C++ module. After `gc.freeze()` the collector
-    hides frozen objects, so the heap is walked from all modules, frames and unfrozen objects instead, which takes about
-    four times as long.
+    hides frozen objects, so the heap is walked from all modules, frames and unfrozen objects instead, once after each
+    freeze, which takes about four times as long.
     """
     import torch
 
@@ -211,48 +207,3 @@ def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
         return tensor.grad if tensor.is_leaf else None  # reading it from a non-leaf tensor warns
     except (RuntimeError, ValueError):
         return None
-
-
-def live_objects(wanted: type[T] | tuple[type[T], ...]) -> list[T]:
-    """All live objects of these classes that the collector tracks, also frozen ones."""
-    # type(), not isinstance(): a proxy's __class__ runs code of its own
-    if not gc.get_freeze_count():
-        return [found for found in gc.get_objects() if issubclass(type(found), wanted)]
-    # The objects first and unnamed: they must not include the list or a frame that holds them.
-    return _reachable(wanted, gc.get_objects(), [sys.modules], _running_locals())
-
-
-def _reachable(wanted: type[T] | tuple[type[T], ...], *roots: Iterable[object]) -> list[T]:
-    found: list[T] = []
-    todo: list[object] = []
-    seen: set[int] = set()
-    batch: Iterable[Any] = itertools.chain(*roots)
-    while True:
-        for reached in batch:
-            if id(reached) not in seen and gc.is_tracked(reached):
-                seen.add(id(reached))
-                todo.append(reached)
-                if issubclass(type(reached), wanted):
-                    found.append(reached)
-        if not todo:
-            return found
-        batch = gc.get_referents(*todo[-1000:])
-        del todo[-1000:]
-
-
-def _running_locals() -> list[dict[str, object]]:
-    """The variables of all running functions; the collector does not see them inside a running frame."""
-    variables = []
-    frames: list[FrameType | None] = list(sys._current_frames().values())
-    while frames:  # emptied: a frame left in one of our variables would keep all of this alive
-        frame = frames.pop()
-        if frame is None:
-            continue
-        frames.append(frame.f_back)
-        if frame.f_globals is not globals():
-            snapshot = frame.f_locals
-            variables.append(dict(snapshot))
-            # Before Python 3.13 the frame keeps this snapshot, and with it every batch in it.
-            if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(snapshot, dict):
-                snapshot.clear()
-    return variables

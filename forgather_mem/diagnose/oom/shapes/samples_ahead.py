@@ -11,7 +11,7 @@ from typing import Protocol
 
 from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 from forgather_mem.diagnose.oom.shapes.sample_lengths import batches_of
-from forgather_mem.probes.tensors import live_objects
+from forgather_mem.probes.live_objects import live_objects
 
 _MOST_SAMPLES = 200_000
 
