@@ -69,7 +69,7 @@ trackers: $(TRACKERS)/.ready  ## W&B, MLflow, Comet and trackio, with their real
 	$(TRACKERS)/bin/python -m pytest -q tests/with_trackers
 
 soak: $(READY) trackers  ## long: faults at random moments, millions of samples; needs chromium and chromedriver
-	$(BIN)/python -m pytest -q -m soak tests/soak
+	$(BIN)/python -m pytest -q -m soak
 	NEEDS_BROWSER=1 $(BIN)/python -m pytest -q tests/page/test_assets.py
 	HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -q tests/config tests/formats tests/page/test_thinning.py tests/reporting
 

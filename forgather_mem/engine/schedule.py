@@ -17,8 +17,6 @@ from forgather_mem.units import format_share
 
 MAX_STRETCH = 64
 SHARE_RECORDS = 8
-# The first time: in a run of 300 steps five more readings would be a tenth of all that watching costs.
-FIRST_SHARE_RECORDS = 3
 # Of the budget: more often again only with some room, or it would go to and fro.
 _COMES_BACK_FRAC = 0.75
 # And readings have at least this much of it: what else of ours takes the time does not get cheaper by reading less.
@@ -159,10 +157,9 @@ class EventSchedule:
 class OverheadMeter:
     """The fraction of time that our code takes: updated every few readings, passed on to rules with a budget."""
 
-    __slots__ = ("_all_s", "_num_at_start", "_num_readings", "_own_s", "_reading_s", "_share_records")
+    __slots__ = ("_all_s", "_num_at_start", "_num_readings", "_own_s", "_reading_s")
 
     def __init__(self) -> None:
-        self._share_records = FIRST_SHARE_RECORDS
         self._own_s = self._reading_s = self._all_s = 0.0
         self._num_readings = 0
         self._num_at_start = 2  # one-off work at the start, and the first writes, are not representative
@@ -178,9 +175,8 @@ class OverheadMeter:
         self._own_s, self._reading_s, self._all_s = (
             self._own_s + own_s, self._reading_s + reading_s, self._all_s + all_s,
         )  # fmt: skip
-        if self._num_readings < self._share_records or not self._all_s:
+        if self._num_readings < SHARE_RECORDS or not self._all_s:
             return
-        self._share_records = SHARE_RECORDS
         reading_share = self._reading_s / self._all_s
         fixed_share = max(0.0, self._own_s / self._all_s - reading_share)
         self._num_readings, self._own_s, self._reading_s, self._all_s = 0, 0.0, 0.0, 0.0

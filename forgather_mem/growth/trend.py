@@ -228,7 +228,8 @@ def _since(points: Sequence[Point], begin: int, rate: float) -> int:
     part = points[begin:]
     best, found = float("inf"), begin
     for number in range(0, len(part) - _FEWEST_POINTS // 2, max(1, len(part) // 32)):
-        step, size = part[number][0], statistics.median(value for _, value in part[max(0, number - 2) : number + 3])
+        step, near = part[number][0], part[max(0, number - 2) : number + 3]
+        size = statistics.median(value - rate * max(0, at - step) for at, value in near)
         off = [abs(value - size - rate * max(0, at - step)) for at, value in part[:: max(1, len(part) // 64)]]
         misfit = statistics.fmean(off)
         if misfit < best * 0.98:

@@ -195,6 +195,8 @@ def _marks(report: RunReport, readings: Readings) -> Iterator[Json]:
     leak, oom, killed = report.leak, report.oom, report.killed
     if leak.verdict == "leak":
         yield _mark("leak", leak.since_step, f"the leak begins, step {leak.since_step:,}")
+    elif leak.undecided and leak.suspects and leak.since_step:
+        yield _mark("leak", leak.since_step, f"the growth begins, step {leak.since_step:,}")
     for finding in _some([finding for finding in readings.findings if finding.kind == "alert"]):
         yield _mark("alert", finding.step, finding.text)
     if oom is not None:

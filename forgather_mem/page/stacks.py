@@ -150,9 +150,9 @@ def _of_the_model(readings: Readings, rest: Column) -> Iterator[Part]:
 
 
 def _leaking(report: RunReport, readings: Readings, rest: Column, where: tuple[str, ...]) -> list[Part]:
-    """What each holder of a leak keeps, taken out of the rest: by its growth, as it was judged."""
+    """What each holder of a leak, or of what may be one, keeps, taken out of the rest: by its growth, as judged."""
     leak = report.leak
-    if leak.verdict != "leak" or (leak.where or "device") not in where:
+    if not (leak.verdict == "leak" or (leak.undecided and leak.suspects)) or (leak.where or "device") not in where:
         return []
     steps = np.array(readings.steps, dtype=np.float64)
     whole, found = rest.copy(), []

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from forgather_mem.reporting.problems import killed_lines, leak_lines, oom_lines
 from forgather_mem.reporting.table import format_place, places
-from forgather_mem.telemetry.report import LeakSuspect, RunReport
+from forgather_mem.telemetry.report import LeakReport, LeakSuspect, RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
 
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
@@ -30,9 +30,8 @@ def headline(report: RunReport) -> tuple[str, str, str]:
         said = _after_label(leak_lines(report, _WIDE)[0])
         if leak.suspects and leak.suspects[0].held_by:
             holder = leak.suspects[0]
-            made = f", made at {holder.allocated_at}" if holder.allocated_at else ""
             each = f"{format_bytes(holder.bytes_per_step)} a step"
-            return "leak", f"{holder.held_by} keeps {each}, since step {leak.since_step:,}{made}.", f"{said} {peaks}"
+            return "leak", f"{holder.held_by} keeps {each}, {_since(leak)}.", f"{said} {peaks}"
         return "leak", said, peaks
     if report.run.end not in ("finished", None):
         ended = {"exception": "Ended by an exception", "interrupted": "Interrupted"}.get(report.run.end, report.run.end)
@@ -41,8 +40,21 @@ def headline(report: RunReport) -> tuple[str, str, str]:
         return "well", f"No leak over {report.steps:,} steps{f'; {leak.why}' if leak.why else ''}.", peaks
     if not leak.judged:
         return "unknown", "No verdict on leaks: nothing has looked for them.", peaks
-    why = f"{leak.why[0].upper()}{leak.why[1:]}." if leak.why else ""
-    return "unknown", why or f"Too early to judge leaks ({report.steps:,} steps).", peaks
+    if leak.why is None:
+        return "unknown", f"Too early to judge leaks ({report.steps:,} steps).", peaks
+    why, _, more = f"{leak.why[0].upper()}{leak.why[1:]}.".partition(". ")  # the first sentence is the headline
+    if leak.undecided and leak.suspects and leak.suspects[0].held_by:
+        holder = leak.suspects[0]
+        named = "" if holder.held_by in why else f", held by {holder.held_by}"
+        why = f"{why.rstrip('.')}{named}, {_since(leak)}."
+    return "grows" if leak.undecided else "unknown", why, f"{more} {peaks}".strip()
+
+
+def _since(leak: LeakReport) -> str:
+    """Since which step, and where the first holder's pieces are made, as far as that is known."""
+    made = leak.suspects[0].allocated_at if leak.suspects else ""
+    known = f"since step {leak.since_step:,}" if leak.since_step else "", f"made at {made}" if made else ""
+    return ", ".join(filter(None, known)) or "since when is not known"
 
 
 def tables(report: RunReport) -> Iterator[Table]:

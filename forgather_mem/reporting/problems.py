@@ -47,7 +47,8 @@ def leak_lines(report: RunReport, width: int, *, every_suspect: bool = False) ->
     if leak.full_at_step is not None:
         first += f", full near step {leak.full_at_step:,}"
     sure = f"not yet (only {report.steps:,} steps seen)" if leak.sure == "not yet" else _CONFIDENCE[leak.sure]
-    lines = textwrap.wrap(f"{first}. Confidence: {sure}.", width, subsequent_indent=" " * 7)
+    beside = f" {leak.why}." if leak.why else ""
+    lines = textwrap.wrap(f"{first}. Confidence: {sure}.{beside}", width, subsequent_indent=" " * 7)
     suspects = leak.suspects
     if not suspects:
         return [*lines, "  held by   not looked for: the run ended first"] if leak.where == "host" else lines

@@ -186,7 +186,8 @@ class LeakReport(ReportPart):
     suspects: tuple[LeakSuspect, ...] = ()  # most likely first
     sure: Sure = "not yet"
     judged: bool = field(default=False, metadata=ADDED)  # whether anybody has looked for leaks
-    why: str | None = field(default=None, metadata=RARE)  # why there is no verdict; beside "no leak", what stays free
+    why: str | None = field(default=None, metadata=RARE)  # why there is no verdict; beside "no leak" what
+    # stays free, beside a leak what else grows
     # Why there is none although enough steps were seen: "slowing", "uneven", "bounded", "unexplained" by what was
     # judged, or "copied pages"
     undecided: str | None = field(default=None, metadata=RARE)

@@ -11,7 +11,6 @@ import pytest
 
 from forgather_mem.engine.run import Run
 from forgather_mem.engine.schedule import (
-    FIRST_SHARE_RECORDS,
     MAX_STRETCH,
     SHARE_RECORDS,
     EventSchedule,
@@ -118,7 +117,7 @@ def test_in_a_run_readings_that_take_all_the_time_become_rare(tmp_path: Any) -> 
         run.handle(plan, None, state, None, {})
         assert run.step == step
     run.close()
-    assert steps[: FIRST_SHARE_RECORDS + 2] == list(range(1, FIRST_SHARE_RECORDS + 3))
+    assert steps[: SHARE_RECORDS + 2] == list(range(1, SHARE_RECORDS + 3))
     assert [step for step in steps if step > 20] == [64, 128, 192, 256]
 
 

@@ -10,6 +10,8 @@ import pytest
 from forgather_mem.heap.container_code import adding_lines, bounding_line, calling_lines
 from tests.heap.users_modules import make_module, named
 
+pytestmark = pytest.mark.alone(forked=True)
+
 HEAD = "import heapq\nfrom collections import deque\n\nclass Keeps:\n    def __init__(self):\n        self.kept = "
 
 

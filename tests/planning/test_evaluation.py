@@ -32,7 +32,7 @@ def evaluation_of(plan: Plan) -> PhasePlan:
     return next(row for row in plan.phases if row.phase == "evaluate")
 
 
-@pytest.mark.parametrize("rows", [ROWS, 200, 24, 11, 5])
+@pytest.mark.parametrize("rows", [ROWS, 24, 5, *(pytest.param(rows, marks=pytest.mark.soak) for rows in (200, 11))])
 def test_the_peak_is_that_of_the_evaluation(tmp_path: Path, rows: int) -> None:
     trainer = evaluating(tmp_path, rows)
     plan = forgather_mem.plan(trainer)
@@ -52,7 +52,7 @@ def test_other_ways_to_gather_are_planned(tmp_path: Path, arguments: dict[str, A
     assert plan.notes == ()
 
 
-@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.soak), 5])
 def test_what_is_moved_to_the_host_counts_there(tmp_path: Path, steps: int) -> None:
     trainer = evaluating(tmp_path, rows=603, per_device_eval_batch_size=32, eval_accumulation_steps=steps)
     plan = forgather_mem.plan(trainer)

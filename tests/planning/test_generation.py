@@ -49,16 +49,19 @@ def generating(folder: Path, model: PreTrainedModel, **how: Any) -> Seq2SeqTrain
     )
 
 
-@pytest.mark.parametrize("model", [llama, t5])
+# With the other of the two models in `make soak`
+WAYS = (
+    (llama, {"max_new_tokens": 70}),
+    (t5, {"max_new_tokens": 3}),
+    (t5, {"max_new_tokens": 20, "num_beams": 3}),
+    (llama, {"max_new_tokens": 20, "do_sample": True, "num_return_sequences": 2}),
+    (llama, {"max_new_tokens": 20, "cache_implementation": "static"}),
+)
+
+
 @pytest.mark.parametrize(
-    "how",
-    [
-        {"max_new_tokens": 70},
-        {"max_new_tokens": 3},
-        {"max_new_tokens": 20, "num_beams": 3},
-        {"max_new_tokens": 20, "do_sample": True, "num_return_sequences": 2},
-        {"max_new_tokens": 20, "cache_implementation": "static"},
-    ],
+    ("model", "how"),
+    [*WAYS, *(pytest.param(t5 if model is llama else llama, how, marks=pytest.mark.soak) for model, how in WAYS)],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_the_peak_is_that_of_the_generation(tmp_path: Path, model: Any, how: dict[str, Any]) -> None:

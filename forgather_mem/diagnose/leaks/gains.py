@@ -20,6 +20,8 @@ _SEGMENT_BYTES = 20 * MIB
 _FEWEST_POINTS = 6
 # Up to so much of freed memory that the C library keeps is what any training of some minutes gains.
 _USUAL_KEPT_BYTES = 32 * MIB
+# Of a leak's rate: less beside it is not told.
+_LEAST_BEYOND_FRAC = 0.2
 # Each total, with the sizes that may explain what it gains
 TOTALS: Mapping[str, tuple[str, ...]] = {
     "process": ("native", "mapped", "shared", "pinned"),
@@ -111,6 +113,24 @@ def kept_sentence(gain: Gain) -> str:
     '5.0 MiB that were freed in the last 190 steps stay with the C library'
     """
     return f"{format_bytes(gain.kept_bytes)} that were freed in the last {gain.steps:,} steps stay with the C library"
+
+
+def beyond_sentence(gain: Gain, leak_per_step: float) -> str | None:
+    """What the process gains beside what was found to leak; None if that is little.
+
+    >>> gain = Gain(name="process", bytes=75 * MIB, steps=100, kept_bytes=25 * MIB)
+    >>> beyond_sentence(gain, MIB / 2)
+    'The process grows 768.0 KiB a step, 256.0 KiB of it free memory between what is kept'
+    """
+    beyond = gain.per_step - leak_per_step
+    if beyond < _LEAST_BEYOND_FRAC * leak_per_step or beyond < MOST_PER_STEP:
+        return None
+    text = f"The process grows {format_bytes(gain.per_step)} a step"
+    if (free := min(beyond, gain.kept_bytes / gain.steps)) >= 0.1 * beyond:
+        text += f", {format_bytes(free)} of it free memory between what is kept"
+    if beyond - free >= MOST_PER_STEP and beyond - free >= 0.1 * beyond:
+        text += f", {format_bytes(beyond - free)} of it in no size that is judged"
+    return text
 
 
 def _grown(series: Series, since: int) -> float:

@@ -27,6 +27,7 @@ from forgather_mem.heap.reachable import ReachableGraph
 
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 _SAMPLES = 6
+_MOST_SAMPLES = 64
 _BIG_BYTES = 2048
 _MANY = 64  # items; of longer containers only the length is compared
 
@@ -123,8 +124,7 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
         then = before.lengths.get(_as_number(id(node), type(node)))  # an id may have been reused
         now = length_of(node) if then is not None else None
         if then is not None and now is not None and now > then:
-            samples = _new_items(node, min(now - then, _SAMPLES), before.known)
-            each = usual_bytes([deep_bytes(sample, before.known, counted) for sample in samples])
+            samples, each = _usual_items(node, now - then, steps, before.known, counted)
             each += 8 if type(node) in (list, deque) else 100
             found.append(GrownObject(position, "items", (now - then) / steps, each, now, samples, bound_of(node)))
         elif now == then and id(node) in before.sizes:
@@ -183,6 +183,19 @@ def _graphs(before: Look, walk: ReachableGraph) -> Iterator[GrownObject]:
         grad_fn = walk.nodes[position].grad_fn
         if grad_fn not in seen and reaches_back(grad_fn, before.newest_operation, seen):
             yield GrownObject(position, "graph", 1.0, 0.0, 1, [walk.nodes[position]])
+
+
+def _usual_items(
+    node: Any, more: int, steps: int, known: set[int], counted: set[tuple[object, int]]
+) -> tuple[list[Any], float]:
+    """Some of the new items, and the mean size of one. Where sizes differ, all that one step brings are looked at."""
+    samples = _new_items(node, min(more, _SAMPLES), known)
+    sizes = [deep_bytes(sample, known, counted) for sample in samples]
+    a_step = min(more // steps, _MOST_SAMPLES)
+    if a_step > len(samples) and max(sizes, default=0.0) > 1.5 * min(sizes, default=0.0):
+        further = _new_items(node, a_step, known)[: -len(samples)]
+        sizes += [deep_bytes(sample, known, counted) for sample in further]
+    return samples, usual_bytes(sizes)
 
 
 def usual_bytes(sizes: list[float]) -> float:

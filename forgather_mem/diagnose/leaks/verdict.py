@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from forgather_mem.diagnose.leaks.gains import MOST_PER_STEP, Gain, kept_sentence, sentence_of
+from forgather_mem.diagnose.leaks.gains import MOST_PER_STEP, Gain, beyond_sentence, kept_sentence, sentence_of
 from forgather_mem.diagnose.leaks.suspects import Suspect, native_suspect
 from forgather_mem.growth.trend import FLOOR_BYTES, Trend
 from forgather_mem.system.allocator import current_allocator
@@ -62,6 +62,8 @@ def verdict_of(
         where = "host"
     elif not suspects and where == "native":
         suspects = [native_suspect(None, 0, trend.per_step)]
+    beyond = None if "device" in growing else next((one for one in gains if one.name == "process"), None)
+    whole = max(trend.per_step, beyond.per_step if beyond is not None else 0.0)
     return LeakReport(
         verdict="leak",
         where=where,
@@ -69,7 +71,8 @@ def verdict_of(
         bytes_per_step_low=trend.low,
         bytes_per_step_high=trend.high,
         since_step=trend.since_step,
-        full_at_step=full_at(step, trend.per_step, "device" in growing),
+        full_at_step=full_at(step, whole, "device" in growing),
+        why=beyond_sentence(beyond, trend.per_step) if beyond is not None else None,
         suspects=tuple(one.reported() for one in suspects),
         sure=sure,
         judged=True,
@@ -81,12 +84,13 @@ def _bounded(growing: Mapping[str, Trend], trend: Trend, holder: Suspect, suspec
     why = f"{label_of(growing)} grows {format_bytes(trend.per_step)} a step, but {holder.bounded}"
     if holder.full_bytes:
         why += f", about {format_bytes(holder.full_bytes)} then"
-    return _undecided("bounded", why, trend.per_step, trend, suspects)
+    return _undecided("bounded", why, trend.per_step, trend, suspects, _where(growing, [holder]))
 
 
-def _undecided(kind: str, why: str, high: float, trend: Trend, suspects: Sequence[Suspect]) -> LeakReport:
+def _undecided(kind: str, why: str, high: float, trend: Trend, suspects: Sequence[Suspect], where: str) -> LeakReport:
     """Growth of at most `high` bytes a step of which it is not known whether it goes on."""
     return LeakReport(
+        where=where,
         bytes_per_step_high=high,
         since_step=trend.since_step,
         suspects=tuple(one.reported() for one in suspects),
@@ -176,7 +180,7 @@ def _slowing(trends: Mapping[str, Trend], suspects: Sequence[Suspect]) -> LeakRe
     why = f"grows, slowing down: {label_of(slowing)} {first} a step in the first third, {last} in the last"
     if suspects and suspects[0].held_by:
         why += f", held by {suspects[0].held_by}"
-    return _undecided("slowing", why, whole.high, whole, suspects)
+    return _undecided("slowing", why, whole.high, whole, suspects, _where(slowing, list(suspects)))
 
 
 def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain] = ()) -> LeakReport:

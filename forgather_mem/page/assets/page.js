@@ -3,8 +3,8 @@
 'use strict';
 (() => {
 const KIB = 1024, UNITS = [['GiB', 2 ** 30], ['MiB', 2 ** 20], ['KiB', 2 ** 10], ['B', 1]];
-const BADGES = {leak: 'LEAK', oom: 'OUT OF MEMORY', killed: 'ENDED', well: 'NO LEAK', unknown: 'NOT JUDGED'};
-const MARKS = {leak: ['\u25b6', 'the leak begins'], alert: ['!', 'alerts'], oom: ['\u2715', 'out of memory'],
+const BADGES = {leak: 'LEAK', oom: 'OUT OF MEMORY', killed: 'ENDED', well: 'NO LEAK', unknown: 'NOT JUDGED', grows: 'GROWS'};
+const MARKS = {leak: ['\u25b6', 'growth begins'], alert: ['!', 'alerts'], oom: ['\u2715', 'out of memory'],
   killed: ['\u2715', 'last sign of life'], evaluation: ['\u25bc', 'evaluations'], checkpoint: ['\u25a0', 'checkpoints'],
   collect: ['\u25cf', 'our collections'], cache: ['\u25c6', 'cache clears'], trim: ['\u25cb', 'trims']};
 const MEANINGS = {  // of parts
@@ -688,7 +688,7 @@ const CODE = new Set(['held by', 'made at', 'the line', 'where', 'command', 'eac
 
 Page.prototype.tableSection = function (run) {
   const section = make('section', {class: 'tables', 'aria-label': 'tables'});
-  const kind = (cell, name) => CODE.has(name) ? 'code' : cell.length < 28 ? 'short' : 'long';
+  const kind = (cell, name) => CODE.has(name) ? (cell.length < 28 ? 'code short' : 'code') : cell.length < 28 ? 'short' : 'long';
   for (const {title, header, rows} of run.tables) {
     const table = make('table', {class: header.some(Boolean) ? null : 'facts'}), titleId = `table${section.children.length}`;
     table.setAttribute('aria-labelledby', titleId);

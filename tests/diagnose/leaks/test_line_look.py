@@ -33,7 +33,10 @@ def nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 MALLOC = ctypes.CDLL(None).malloc
 MALLOC.restype, MALLOC.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 NUM_BYTES = 400_000
-pytestmark = pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces the lines")
+pytestmark = [
+    pytest.mark.alone(forked=True),
+    pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces the lines"),
+]
 
 
 def text_of(line: tuple[str, int] | None) -> str:
