@@ -45,7 +45,7 @@ def headline(report: RunReport) -> tuple[str, str, str]:
     why, _, more = f"{leak.why[0].upper()}{leak.why[1:]}.".partition(". ")  # the first sentence is the headline
     if leak.undecided and leak.suspects and leak.suspects[0].held_by:
         holder = leak.suspects[0]
-        named = "" if holder.held_by in why else f", held by {holder.held_by}"
+        named = "" if str(holder.held_by) in why else f", held by {holder.held_by}"
         why = f"{why.rstrip('.')}{named}, {_since(leak)}."
     return "grows" if leak.undecided else "unknown", why, f"{more} {peaks}".strip()
 

@@ -39,14 +39,14 @@ class Page:
                 self.url = match[0]
                 return
         self._process.stderr.close()
-        self._process.wait(timeout=20)
+        self._process.wait(timeout=60)
         raise RuntimeError(f"TensorBoard did not start: {''.join(seen)}")
 
     def close(self) -> None:
         self._process.terminate()
         assert self._process.stderr is not None
         self._process.stderr.close()
-        self._process.wait(timeout=20)
+        self._process.wait(timeout=60)
 
     def get(self, route: str, **query: str) -> Any:
         """The JSON of a route of a plugin."""
@@ -54,12 +54,12 @@ class Page:
 
     def read(self, route: str) -> Any:
         """The JSON of any route."""
-        with urllib.request.urlopen(f"{self.url}data/{route}", timeout=20) as answer:
+        with urllib.request.urlopen(f"{self.url}data/{route}", timeout=60) as answer:
             return json.load(answer)
 
     def headers(self, route: str) -> Any:
         """The headers with which a route answers."""
-        with urllib.request.urlopen(f"{self.url}data/{route}", timeout=20) as answer:
+        with urllib.request.urlopen(f"{self.url}data/{route}", timeout=60) as answer:
             return answer.headers
 
     def tags(self, run: str, tag: str) -> dict[str, Any]:
