@@ -17,23 +17,22 @@ import typer
 from forgather_mem import __version__
 from forgather_mem.errors import ForgatherMemError, did_you_mean, escape_controls
 
-RUNS, TEMPLATES = "Runs", "Templates"
 COMMANDS = {
-    "run": RUNS,
-    "plan": RUNS,
-    "report": RUNS,
-    "live": RUNS,
-    "compare": RUNS,
-    "demo": RUNS,
-    "ls": TEMPLATES,
-    "pp": TEMPLATES,
-    "graph": TEMPLATES,
-    "targets": TEMPLATES,
-    "trefs": TEMPLATES,
-    "check": TEMPLATES,
-    "allow": TEMPLATES,
+    "run": "watch any training command, unchanged, and report",
+    "plan": "what a script's training will take, before it trains",
+    "report": "where memory peaked, what grew, what was cleared",
+    "live": "follow a running training in the terminal",
+    "compare": "which part of memory differs between runs",
+    "demo": "train a tiny model, and show where memory went",
+    "ls": "list templates",
+    "pp": "the text that a template renders to (also: render)",
+    "graph": "what a template means: calls, values, variables",
+    "targets": "the targets of a template",
+    "trefs": "the templates that a template refers to",
+    "check": "find the mistakes in a template",
+    "allow": "allow names that a template needs",
 }
-"""Name of each command, equal to its module's, with the group that it is listed in."""
+"""What each command does, by its name, which is its module's. Runs first, then templates."""
 
 ALIASES = {"render": "pp"}
 # What follows them is for somebody else's command.
@@ -73,13 +72,14 @@ def build(names: Sequence[str]) -> typer.Typer:
         help="Where the memory of a training went, when, and how to get it back.",
         no_args_is_help=True,
         add_completion=False,
+        rich_markup_mode=None,  # importing it takes longer than all the rest of --help
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_common)
     for name in names:
         command = getattr(importlib.import_module(f"forgather_mem.cli.{name}"), name)
-        app.command(name, rich_help_panel=COMMANDS[name], context_settings=_SETTINGS.get(name))(command)
+        app.command(name, short_help=COMMANDS[name], context_settings=_SETTINGS.get(name))(command)
     return app
 
 

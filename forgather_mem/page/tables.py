@@ -46,7 +46,8 @@ def headline(report: RunReport) -> tuple[str, str, str]:
     if leak.undecided and leak.suspects and leak.suspects[0].held_by:
         holder = leak.suspects[0]
         named = "" if str(holder.held_by) in why else f", held by {holder.held_by}"
-        why = f"{why.rstrip('.')}{named}, {_since(leak)}."
+        since = _since(leak)
+        why = f"{why.rstrip('.')}{named}. {since[0].upper()}{since[1:]}."
     return "grows" if leak.undecided else "unknown", why, f"{more} {peaks}".strip()
 
 

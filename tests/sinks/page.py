@@ -46,7 +46,11 @@ class Page:
         self._process.terminate()
         assert self._process.stderr is not None
         self._process.stderr.close()
-        self._process.wait(timeout=60)
+        try:
+            self._process.wait(timeout=20)
+        except subprocess.TimeoutExpired:  # its own handler of the signal may hang where it has only just begun
+            self._process.kill()
+            self._process.wait()
 
     def get(self, route: str, **query: str) -> Any:
         """The JSON of a route of a plugin."""

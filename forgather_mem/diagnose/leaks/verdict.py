@@ -108,7 +108,7 @@ def _is_full_before(holder: Suspect, on_device: bool) -> bool:
     return room.num_ranks * (holder.full_bytes - (holder.bytes or 0)) > room.lasting_bytes
 
 
-def with_copied(leak: LeakReport, suspect: Suspect) -> LeakReport:
+def with_copied(leak: LeakReport, suspect: Suspect, since_step: int) -> LeakReport:
     """The verdict with what data workers copy of shared pages: growth, but no leak, since it ends with these pages."""
     told = suspect.reported()
     if leak.verdict == "leak":
@@ -126,6 +126,7 @@ def with_copied(leak: LeakReport, suspect: Suspect) -> LeakReport:
         judged=True,
         why=why,
         undecided="copied pages",
+        since_step=since_step,
     )
 
 

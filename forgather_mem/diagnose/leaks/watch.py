@@ -97,7 +97,7 @@ class LeakWatch:
         leak = self._verdict(run)
         copied = sizes.copied.found()
         if copied is not None:
-            leak = with_copied(leak, copied_suspect(loader_of(self._known_loader()), copied))
+            leak = with_copied(leak, copied_suspect(loader_of(self._known_loader()), copied), copied.since_step)
         alarm = self._live.alarm
         if alarm is not None and (said := taken_back(alarm, leak, self._trends(), self._series)):
             self._live.taken_back.append(said)
@@ -234,7 +234,10 @@ class LeakWatch:
             if found:  # at the end of a script its loader may be gone
                 self._suspects = [*(one for one in self._suspects if one.kind != "workers"), *found]
         gains = unexplained(self._totals, self._series, trends)
-        return verdict_of(trends, self._suspects, run.step, gains, searched=self._looks > 0)
+        leak = verdict_of(trends, self._suspects, run.step, gains, searched=self._looks > 0)
+        first = min((series.points[0][0] for series in self._series.values() if series.points), default=0)
+        # What grew from the first reading on, some steps after the first step, is told from that step on
+        return replace(leak, since_step=self._first_step + 1) if 0 < leak.since_step <= first else leak
 
     def _known_loader(self) -> object:
         return self._loader() if self._loader is not None else None

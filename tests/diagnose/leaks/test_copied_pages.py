@@ -67,8 +67,9 @@ def test_pages_that_workers_copy_by_reading_python_objects_are_told_with_bound_h
     assert (suspect.held_by, suspect.type, suspect.count) == ("Listed.rows", "list", NUM_ROWS)
     assert suspect.source_line.startswith('self.rows = [{"text"')
     assert "as one array" in str(suspect.cure)
-    leak = with_copied(LeakReport(verdict="no leak", judged=True, bytes_per_step_high=4096.0), suspect)
+    leak = with_copied(LeakReport(verdict="no leak", judged=True, bytes_per_step_high=4096.0), suspect, 8)
     assert (leak.verdict, leak.undecided, leak.where) == ("not enough data", "copied pages", "workers")
+    assert leak.since_step == 8
     why = str(leak.why)
     assert why.startswith("data workers copy pages they share with the main process as reference counts are written: ")
     assert "more in 2 workers. Nothing else grows (under 4.0 KiB a step)" in why
@@ -82,7 +83,7 @@ def test_copied_pages_stand_beside_a_leak_and_behind_another_reason() -> None:
     copied = copied_by(Listed())
     suspect = copied_suspect(None, copied)
     assert suspect.held_by is None
-    leak = with_copied(LeakReport(verdict="leak", bytes_per_step=1e6, judged=True), suspect)
+    leak = with_copied(LeakReport(verdict="leak", bytes_per_step=1e6, judged=True), suspect, 8)
     assert (leak.verdict, [one.kind for one in leak.suspects]) == ("leak", ["copied pages"])
-    undecided = with_copied(LeakReport(judged=True, why="grows, slowing down: x", undecided="slowing"), suspect)
+    undecided = with_copied(LeakReport(judged=True, why="grows, slowing down: x", undecided="slowing"), suspect, 8)
     assert (undecided.undecided, str(undecided.why)[:37]) == ("slowing", "grows, slowing down: x. Data workers ")
