@@ -10,6 +10,7 @@ import importlib
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Sequence
 
 import typer
@@ -41,6 +42,7 @@ _SETTINGS = {
 }
 
 USAGE, FAILURE, INTERRUPTED = 2, 1, 130
+_PREFIX = "forgather-mem: "
 
 
 def dispatch(argv: Sequence[str]) -> int:
@@ -50,8 +52,9 @@ def dispatch(argv: Sequence[str]) -> int:
         complain(f"there is no command {name!r}", _meant(name))
         return USAGE
     app = build([name] if name else list(COMMANDS))
+    words = [name, *argv[1:]] if name else list(argv) or ["--help"]
     try:
-        app(args=[name, *argv[1:]] if name else list(argv), prog_name="forgather-mem")
+        code = app(args=words, prog_name="forgather-mem", standalone_mode=False)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else FAILURE
     except ForgatherMemError as error:
@@ -62,7 +65,17 @@ def dispatch(argv: Sequence[str]) -> int:
         return FAILURE
     except KeyboardInterrupt:
         return INTERRUPTED
-    return 0
+    except typer.Abort:  # a question that was not answered
+        print("Aborted.", file=sys.stderr)
+        return FAILURE
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        # Of typer: wrong usage, whose class lies in another package from version to version
+        said = textwrap.fill(error.format_message(), 78, initial_indent=" " * len(_PREFIX), subsequent_indent="  ")
+        complain(said.lstrip(), f"try `forgather-mem {f'{name} ' if name else ''}-h`")
+        return USAGE
+    return code if isinstance(code, int) else 0
 
 
 def build(names: Sequence[str]) -> typer.Typer:
@@ -70,7 +83,6 @@ def build(names: Sequence[str]) -> typer.Typer:
     app = typer.Typer(
         name="forgather-mem",
         help="Where the memory of a training went, when, and how to get it back.",
-        no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,  # importing it takes longer than all the rest of --help
         pretty_exceptions_enable=False,
@@ -86,7 +98,7 @@ def build(names: Sequence[str]) -> typer.Typer:
 def complain(message: str, hint: str | None = None) -> None:
     """Print an error on stderr, the message first, with control characters escaped."""
     text = message if hint is None else f"{message}\n  {hint}"
-    print("forgather-mem: " + escape_controls(text, keep="\n"), file=sys.stderr)
+    print(_PREFIX + escape_controls(text, keep="\n"), file=sys.stderr)
 
 
 def _meant(name: str) -> str:
