@@ -85,7 +85,7 @@ def acting_on_nothing() -> Iterator[None]:
 
     def look(event: str, arguments: tuple[object, ...]) -> None:
         if is_on and _acts(event, arguments):
-            raise PermissionError(f"{event}{arguments[:1]}: not before the training")
+            raise PermissionError(f"{event} of {arguments[0] if arguments else None!r}: not before the training")
 
     sys.addaudithook(look)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

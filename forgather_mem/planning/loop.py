@@ -10,13 +10,11 @@ from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Batch, Wanted, resized, shape_of
 from forgather_mem.planning.changes import step_as_on_a_device, step_whatever_the_scaler_finds
 from forgather_mem.planning.model import empty
-from forgather_mem.planning.phases import tell_phases
+from forgather_mem.planning.phases import STEPS, tell_phases
 from forgather_mem.planning.pretending import Pretending, tensors_among
 from forgather_mem.planning.ranks import prepare_ranks
 from forgather_mem.planning.result import Plan, plan_of_log
 from forgather_mem.planning.storage_log import StorageLog
-
-STEPS = 2
 
 
 def plan_of_loop(

@@ -38,7 +38,7 @@ class Pretending(TorchDispatchMode):
     def __init__(self, log: StorageLog, on_device: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.log, self._on_device = log, on_device
-        self._fake = FakeTensorMode()
+        self._fake = _Fake()
         self._overwritten: set[int] = set()  # storages alive, with values in which unknown ones were written
 
     def unknown(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -140,6 +140,11 @@ class Pretending(TorchDispatchMode):
             return func(*args, **keywords)
         size = sum(tensor.untyped_storage().nbytes() for tensor in tensors_among(unknown))
         return unknown if size > _MOST_COMPUTED_BYTES else func(*args, **keywords)
+
+
+class _Fake(FakeTensorMode):
+    def __deepcopy__(self, _: object) -> _Fake:
+        return self  # the copy of a tensor is one of the same mode
 
 
 def warm_up() -> None:

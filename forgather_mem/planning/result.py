@@ -12,7 +12,7 @@ from forgather_mem.planning.card import reserved_by_allocator
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.planning.text import evaluation_text, plan_text
 
-PARTS = ("parameters", "gradients", "optimizer", "activations", "batch", "results", "temporaries")
+PARTS = ("parameters", "gradients", "optimizer", "activations", "batch", "results", "callbacks", "temporaries")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

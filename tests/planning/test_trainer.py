@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,60 @@ def test_a_training_after_a_plan_is_bit_identical(tmp_path: Path) -> None:
     assert fingerprint(planned) == fingerprint(plain)
 
 
-def test_callbacks_hear_nothing_of_a_plan(tmp_path: Path) -> None:
-    class Heard(TrainerCallback):
-        def on_train_begin(self, *_: object, **__: object) -> None:
-            (tmp_path / "heard").touch()
+class Averages(TrainerCallback):
+    """Keeps averaged weights."""
 
-    plan = forgather_mem.plan(make_trainer(tmp_path, [Heard(), SimpleGarbageCollector(), EarlyStoppingCallback()]))
-    assert not (tmp_path / "heard").exists()
-    assert plan.notes == ("Callbacks are not in the plan: Heard.",)
+    def on_train_begin(self, *_: object, model: torch.nn.Module, **__: object) -> None:
+        self.averaged = copy.deepcopy(model)
+
+    def on_step_end(self, *given: object, model: torch.nn.Module, **keywords: object) -> None:
+        for mine, own in zip(self.averaged.parameters(), model.parameters(), strict=True):
+            mine.data.lerp_(own.data, 0.1)
+
+
+class AveragesAtSteps(TrainerCallback):
+    averaged: dict[str, torch.Tensor] | None = None
+
+    def on_step_end(self, _: object, state: Any, *given: object, model: torch.nn.Module, **keywords: object) -> None:
+        state.global_step = 10**6  # a copy
+        weights = model.state_dict()
+        self.averaged = {name: 0.9 * (self.averaged or weights)[name] + 0.1 * one for name, one in weights.items()}
+
+
+@pytest.mark.parametrize("callback", [Averages(), AveragesAtSteps()])
+def test_what_a_callback_of_the_users_keeps_is_planned(tmp_path: Path, callback: TrainerCallback) -> None:
+    trainer = make_trainer(tmp_path, [callback], max_steps=3)
+    plan = forgather_mem.plan(trainer)
+    assert plan.notes == ()
+    assert getattr(callback, "averaged", None) is None
+    assert plan.highest_parts()["callbacks"] >= plan.highest_parts()["parameters"]
+    assert plan.peak_bytes == pytest.approx(real_peak_bytes(trainer), rel=0.01)
+
+
+class Writes(TrainerCallback):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_begin(self, *_: object, **__: object) -> None:
+        self.path.touch()
+
+
+class AsksForAValue(TrainerCallback):
+    def on_step_end(self, *_: object, model: torch.nn.Module, **__: object) -> None:
+        self.kept = torch.zeros(2**24)
+        self.norm = next(model.parameters()).norm().item()
+
+
+def test_a_callback_that_acts_or_needs_a_value_is_left_out_and_named(tmp_path: Path) -> None:
+    callbacks = [AsksForAValue(), SimpleGarbageCollector(), EarlyStoppingCallback(), Writes(tmp_path / "new")]
+    plan = forgather_mem.plan(make_trainer(tmp_path, callbacks))
+    assert not (tmp_path / "new").exists()
+    asks, writes = plan.notes
+    assert asks.startswith("AsksForAValue is not in the plan: test_trainer.py:")
+    assert ".item() or a condition needs a value" in asks
+    assert writes.startswith("Writes is not in the plan: test_trainer.py:")
+    assert writes.endswith("not before the training")
+    assert plan.peak_bytes == forgather_mem.plan(make_trainer(tmp_path)).peak_bytes
 
 
 def test_a_subclass_is_planned_with_what_it_does(tmp_path: Path) -> None:
