@@ -119,8 +119,7 @@ def _plan_batches(trainer: Trainer, wanted: Shape, notes: list[str]) -> list[Sha
         def tell(shape: Shape) -> None:
             if longest is not None and wanted.length is None and not shapes:
                 notes.append(longest.note())
-                if wanted.rows is None and shape.rows == 1 < rows:
-                    notes.append("The collator joins rows, so that other batches are shorter: an upper bound.")
+                notes.extend([longest.joined_note(shape.joined)] if shape.joined > 1 and not longest.is_batch else [])
             shapes.append(shape)
 
         longest = batches_of_longest_rows(loader, rows, column, wanted, tell)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -147,20 +148,56 @@ def test_the_peak_of_padded_batches_has_the_mask_that_padding_needs(tmp_path: Pa
     assert 0.999 * real <= planned <= 1.01 * real
 
 
-def test_of_joined_rows_a_plan_is_an_upper_bound(tmp_path: Path) -> None:
-    def join(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
-        joined = torch.tensor([[token for row in rows for token in row["input_ids"]]])
-        return {"input_ids": joined, "labels": joined}
+def joined(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+    tokens = torch.tensor([[token for row in rows for token in row["input_ids"]]])
+    return {"input_ids": tokens, "labels": tokens}
 
+
+def test_of_joined_rows_a_plan_is_an_upper_bound(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
-    trainer.train_dataset = [{"input_ids": [1] * (2 + number % 3)} for number in range(32)]
-    trainer.data_collator = join
+    trainer.train_dataset = [{"input_ids": [1] * (2 + number % 3)} for number in range(30)]
+    trainer.data_collator = joined
     plan = forgather_mem.plan(trainer)
-    assert (plan.rows, plan.length) == (1, 16)
+    assert (plan.rows, plan.length, plan.joined) == (1, 16, 4)
     assert plan.notes == (
         "Batches are of the longest rows: 4 tokens.",
-        "The collator joins rows, so that other batches are shorter: an upper bound.",
+        "The collator joins rows, so that other batches are shorter: an upper bound; 4 rows have 12 on average.",
     )
+    assert str(plan).startswith("Peak at most ")
+    assert "batch 1 x 16 of 4 rows." in str(plan)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_larger_batch_of_joined_rows_joins_more(tmp_path: Path, rows: int) -> None:
+    trainer = make_trainer(tmp_path, per_device_train_batch_size=rows)
+    trainer.train_dataset, trainer.data_collator = [{"input_ids": [1] * 4}] * 32, joined
+    plan = forgather_mem.plan(trainer, rows=6)
+    assert (plan.rows, plan.length, plan.joined) == (1, 24, 6)
+    assert str(plan).startswith("Peak 1"), "all batches are alike"
+
+
+class OfTwoSizes(torch.utils.data.Sampler[list[int]]):
+    """Many short rows, or few long ones."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[0, 1, 2], list(range(8)), [8, 9], [3, 4, 5, 6]])
+
+
+def test_of_a_sampler_that_makes_batches_of_any_size_the_largest_is_planned(tmp_path: Path) -> None:
+    class Sampled(Trainer):
+        def get_train_dataloader(self) -> Any:
+            return torch.utils.data.DataLoader(self.train_dataset, batch_sampler=OfTwoSizes())  # type: ignore[arg-type]
+
+    trainer = make_trainer(tmp_path, max_steps=4, trainer_class=Sampled)
+    rows = [*[dict(Tokens(1, 24)[0])] * 8, *[dict(Tokens(1, 48)[0])] * 2]
+    trainer.train_dataset = [{name: one.long() for name, one in row.items()} for row in rows]
+    plan = forgather_mem.plan(trainer)
+    assert (plan.rows, plan.length) == (8, 24)
+    assert plan.notes == ("Batches are the largest of the sampler's: 8 rows, to 24 tokens.",)
+    assert plan.peak_bytes == pytest.approx(real_peak_bytes(trainer), rel=0.01)
 
 
 @pytest.mark.parametrize("rows", [48, *(pytest.param(rows, marks=pytest.mark.soak) for rows in (64, 32))])
