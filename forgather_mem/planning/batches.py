@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from forgather_mem.planning.pretending import tensors_among
+
 JOINS = "The collator joins rows"
 _MEASURE_S = 1.0
 _TOKENS = "input_ids"
@@ -106,7 +108,7 @@ def shape_of(batch: object) -> Shape:
     """
     named = batch if isinstance(batch, Mapping) else {}
     tensors = [named[name] for name in _PLACES if isinstance(named.get(name), torch.Tensor)]
-    tensors += [tensor for tensor in _tensors(batch) if tensor.dim()]
+    tensors += [tensor for tensor in tensors_among(batch) if tensor.dim()]
     if not tensors:
         return Shape()
     length = tensors[0].size(1) if _TOKENS in named and tensors[0].dim() > 1 else None
@@ -163,12 +165,14 @@ def longest_rows(
     """
     if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__") or not len(dataset):
         return None
+    also: list[int] = []
     if column in (getattr(dataset, "column_names", None) or ()):
         lengths, units = [int(length) for length in dataset[column]], ["tokens"]
     else:
         with _disable_current_modes():  # rows have values, and are read fast
             measured = list(_measured(cast(Dataset, dataset)))
-        lengths, units = [length for length, _ in measured], [unit for _, unit in measured]
+        lengths, units = [length for length, _, _ in measured], [unit for _, unit, _ in measured]
+        also = _longest_of_others([others for _, _, others in measured])
     if not lengths and batches:
         lengths, units = [1] * len(dataset), [""]
     known = [batch for batch in batches if batch and max(batch) < len(lengths)]
@@ -182,7 +186,8 @@ def longest_rows(
     length, unit = lengths[ordered[0]], units[ordered[0] % len(units)]
     next_longest = next(number for number in ordered if lengths[number] < length)
     shorter, mean = (next_longest, ordered[-1]), sum(lengths) / len(lengths)
-    return Longest(ordered[:rows], length, len(lengths), len(dataset), unit, shorter, mean)
+    also = [number for number in also if number not in ordered[:rows]][: rows - 1]
+    return Longest([*ordered[: rows - len(also)], *also], length, len(lengths), len(dataset), unit, shorter, mean)
 
 
 def collating(
@@ -214,7 +219,7 @@ def collating(
         batch, joined = made(samples)
         if longest is not None and not joined and (wanted.rows or len(samples)) > 1 and not _is_padded(batch):
             mixed = ([samples[0], dataset[number], *samples[2:]] for number in longest.shorter)
-            batch = next(_padded(lambda rows: made(rows)[0], mixed, _sizes(batch)), batch)
+            batch = next(_padded(lambda rows: made(rows)[0], mixed, [one.shape for one in tensors_among(batch)]), batch)
         tell(shape_of(batch)._replace(joined=joined))
         return batch
 
@@ -263,7 +268,8 @@ def _joins(collate: Callable[[list[object]], object], samples: list[object], bat
         return False
 
 
-def _measured(dataset: Dataset) -> Iterator[tuple[int, str]]:
+def _measured(dataset: Dataset) -> Iterator[tuple[int, str, dict[str, int]]]:
+    """Of each row the length that counts, what it counts, and the lengths of its other lists."""
     until_s = time.monotonic() + _MEASURE_S
     for number in range(len(cast(Sized, dataset))):
         row = dataset[number]
@@ -271,8 +277,20 @@ def _measured(dataset: Dataset) -> Iterator[tuple[int, str]]:
         lists = {name: one for name, one in named.items() if isinstance(one, Sequence) or getattr(one, "ndim", 0) == 1}
         if not lists or time.monotonic() > until_s:
             return
-        name = _TOKENS if _TOKENS in lists else max(lists, key=lambda name: len(lists[name]))
-        yield len(lists[name]), "tokens" if name == _TOKENS else f"in {name!r}"
+        sizes = {str(name): len(one) for name, one in lists.items()}
+        name = _TOKENS if _TOKENS in sizes else max(sizes, key=sizes.__getitem__)
+        length = sizes.pop(name)
+        yield length, "tokens" if name == _TOKENS else f"in {name!r}", {of: n for of, n in sizes.items() if n != length}
+
+
+def _longest_of_others(rows: Sequence[Mapping[str, int]]) -> list[int]:
+    """The rows in which another list is longest, as the labels of a translation, that are padded by themselves."""
+    longest: dict[str, tuple[int, int]] = {}
+    for number, others in enumerate(rows):
+        for name, length in others.items():
+            if length > longest.get(name, (0, 0))[0]:
+                longest[name] = length, number
+    return [number for _, number in longest.values()]
 
 
 def _padded(
@@ -284,7 +302,7 @@ def _padded(
             batch = made(samples)
         except Exception:  # noqa: BLE001  # the collator's own: it takes rows of one length only
             return
-        if _is_padded(batch) and _sizes(batch) == sizes:
+        if _is_padded(batch) and [one.shape for one in tensors_among(batch)] == sizes:
             yield batch
 
 
@@ -294,18 +312,3 @@ def _is_padded(batch: object) -> bool:
     masks = [value for name, value in named.items() if "mask" in str(name) and isinstance(value, torch.Tensor)]
     with _disable_current_modes():
         return any(not mask.all() for mask in masks)
-
-
-def _sizes(batch: object) -> list[torch.Size]:
-    return [tensor.shape for tensor in _tensors(batch)]
-
-
-def _tensors(value: object) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _tensors(one)
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _tensors(one)

@@ -114,6 +114,10 @@ class Steps:
         model: That is trained.
         callbacks: The user's that are planned, with their places.
         at_end: Called after the last step.
+
+    Attributes:
+        kept_bytes: What the callbacks keep after a step.
+        kept_more_bytes: Than after the step before.
     """
 
     def __init__(
@@ -121,6 +125,7 @@ class Steps:
     ) -> None:
         self._log, self._model, self._callbacks, self._at_end = log, model, callbacks, at_end
         self._was_last_of_epoch = False
+        self.kept_bytes = self.kept_more_bytes = 0
 
     def on_train_begin(self, *given: object, **keywords: object) -> None:
         for tensor in (*self._model.parameters(), *self._model.buffers()):  # as shards, where they are sharded
@@ -130,6 +135,8 @@ class Steps:
 
     def on_step_end(self, arguments: object, state: _State, *given: object, **keywords: object) -> None:
         self._tell("on_step_end", arguments, state, *given, **keywords)
+        before, self.kept_bytes = self.kept_bytes, self._log.alive_bytes("callbacks")
+        self.kept_more_bytes = self.kept_bytes - before
         is_last = self._log.step >= STEPS
         if is_last and (state.epoch < 1 or self._was_last_of_epoch):
             self._at_end()

@@ -9,9 +9,11 @@ from weakref import WeakKeyDictionary
 
 from forgather_mem.planning.batches import JOINS, Shape
 from forgather_mem.planning.card import reserved_by_allocator
+from forgather_mem.planning.model import WORKSPACES
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.planning.text import evaluation_text, plan_text
 
+_BOUNDS = (WORKSPACES, "at least "), (JOINS, "at most ")
 PARTS = ("parameters", "gradients", "optimizer", "activations", "batch", "results", "callbacks", "temporaries")
 
 
@@ -75,7 +77,7 @@ class Plan:
         """The plan for people."""
         gathered = evaluation_text(self.peak_bytes, self.parts.get("results", 0), self.host_bytes)
         notes = (*self.notes, *gathered)
-        bound = "at most " if any(JOINS in note for note in self.notes) else ""
+        bound = next((word for key, word in _BOUNDS if any(key in note for note in self.notes)), "")
         return plan_text(self.peak_bytes, self.phase, self.step, self.parts, self.shape(), notes, bound)
 
     def shape(self) -> str:

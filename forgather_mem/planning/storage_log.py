@@ -85,6 +85,10 @@ class StorageLog:
         """The step that it is, from 1."""
         return self.stretches[-1].step
 
+    def alive_bytes(self, part: str) -> int:
+        """What there is of this part now."""
+        return sum(self.sizes[number] for _, number in self._alive.values() if self.parts[number] == part)
+
     def close(self) -> None:
         """Note nothing more."""
         self._alive.clear()

@@ -11,16 +11,17 @@ from typing import Any, TypeAlias
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Shape, Wanted, batches_of_longest_rows, largest
-from forgather_mem.planning.changes import apply_changes, step_as_on_a_device, train_on_the_host
+from forgather_mem.planning.changes import apply_changes, need_no_values, step_as_on_a_device, train_on_the_host
 from forgather_mem.planning.evaluation import Evaluation
 from forgather_mem.planning.generation import generate_first_and_last_tokens
-from forgather_mem.planning.model import empty
+from forgather_mem.planning.model import empty, notes_on
 from forgather_mem.planning.phases import STEPS, CallbackFailed, EnoughSteps, Steps, sorted_out, tell_phases
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.ranks import shards_model, train_with_ranks
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan, plan_of_log
 from forgather_mem.planning.storage_log import StorageLog
+from forgather_mem.units import format_bytes
 
 Trainer: TypeAlias = Any  # of transformers, which is not imported here
 # What has no part in a step, or needs values
@@ -56,6 +57,7 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, failed: Mapping[int, str])
         PlanError: if it can't be planned.
     """
     train_on_the_host(trainer)
+    need_no_values()
     apply_changes(trainer, wanted.changes)
     if wanted.on_device:
         step_as_on_a_device()
@@ -67,7 +69,7 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, failed: Mapping[int, str])
         raise PlanError("FSDP shards a model over several processes: say how many (--ranks N)")
     notes = ["torch.compile is planned as if it were off."] if getattr(trainer.args, "torch_compile", False) else []
     callbacks, left_out = sorted_out(trainer.callback_handler.callbacks, failed)
-    notes += left_out
+    notes += [*left_out, *notes_on(trainer.model, wanted.on_device)]
     for name, value in _ARGUMENTS.items():
         if hasattr(trainer.args, name):
             is_word = value is False and isinstance(getattr(trainer.args, name), str)  # of transformers 5
@@ -79,9 +81,8 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, failed: Mapping[int, str])
     empty(trainer.model, trainer.optimizer, mode, log if is_whole else StorageLog())
     host = StorageLog() if wanted.on_device else None
     evaluation = Evaluation(trainer, mode, wanted.shape.length, host)
-    trainer.callback_handler.callbacks = [
-        Steps(log, trainer.model, callbacks, lambda: _evaluate(evaluation, trainer, log, notes))
-    ]
+    steps = Steps(log, trainer.model, callbacks, lambda: _evaluate(evaluation, trainer, log, notes))
+    trainer.callback_handler.callbacks = [steps]
     tell_phases(log, trainer.model)
     try:
         with mode:
@@ -90,6 +91,9 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, failed: Mapping[int, str])
         pass
     except CallbackFailed as failure:
         return failure
+    if steps.kept_more_bytes > 0:
+        more = format_bytes(steps.kept_more_bytes)
+        notes.append(f"Callbacks keep {more} more after step 2 than after step 1; what later steps add is not planned.")
     if not shapes and wanted.shape != Shape():
         raise PlanError("batches of another size can't be planned: the data loader is not torch's")
     return plan_of_log(log, largest(shapes), trainer.args.gradient_accumulation_steps, notes, host)

@@ -57,6 +57,15 @@ def test_or_by_a_column_of_lengths() -> None:
     assert longest_rows(Rows(), 1) == Longest([2], 8, 3, 3, "tokens", (0, 1), 14 / 3)
 
 
+def test_a_row_with_the_longest_labels_is_among_those_with_the_longest_texts() -> None:
+    lengths = [(9, 2), (3, 1), (8, 3), (7, 2), (2, 6)]
+    rows = [{"input_ids": [0] * text, "attention_mask": [1] * text, "labels": [0] * label} for text, label in lengths]
+    for number, expected in ((1, [0]), (2, [0, 4]), (3, [0, 2, 4])):
+        found = longest_rows(rows, number)
+        assert found is not None
+        assert found.numbers == expected
+
+
 def test_of_a_samplers_batches_the_largest_is_taken() -> None:
     rows = [{"input_ids": [0] * length} for length in (3, 9, 3, 3)]
     found = longest_rows(rows, 2, batches=[[0], [1], [0, 2, 3, 0]])
