@@ -12,6 +12,7 @@ import os
 import sys
 import weakref
 
+from forgather_mem.launch.backward_passes import BackwardPasses
 from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _OPTIMIZERS = "torch.optim.optimizer"
-_WHAT_TO_DO = "ended at its first step: plan that loop in Python, by forgather_mem.plan(step, model, optimizer, batch)"
+_MOST_PASSES = 3
+_WHAT_TO_DO = "ended at its first steps: plan that loop in Python, by forgather_mem.plan(step, model, optimizer, batch)"
 _ARGUMENTS, _TRAINER, _MODELS = "transformers.training_args", "transformers.trainer", "transformers.modeling_utils"
 
 
@@ -61,7 +63,11 @@ def _answer(answer: dict[str, object]) -> None:
 
 
 def _end_at_the_first_step() -> None:
-    """Let no loop without a Trainer train, which may take hours: the script ends at the first step of an optimizer."""
+    """Let no loop without a Trainer train, which may take hours.
+
+    The script ends at the first step of an optimizer; without one, where parameters are changed by hand, after its
+    third `backward()`: a script may do one or two for another reason.
+    """
 
     def stepping(*_: object) -> None:
         from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -77,6 +83,8 @@ def _end_at_the_first_step() -> None:
         raise SystemExit(1)
 
     sys.modules[_OPTIMIZERS].register_optimizer_step_pre_hook(stepping)
+    if (autograd := sys.modules.get("torch.autograd")) is not None:
+        BackwardPasses(autograd, stepping, _MOST_PASSES)
 
 
 def plan_before_training(trainers: type) -> None:

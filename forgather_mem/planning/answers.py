@@ -81,7 +81,8 @@ def card_plan(
         all_rows: Of the data set, which no batch has more than; None if that is not known.
     """
 
-    rows, length = own.rows or 0, own.length or 0
+    rows, length = own.joined or own.rows or 0, 0 if own.joined else own.length or 0
+    of_rows = None if own.joined else own.length
 
     def most(first: int, last: int | None, at: Callable[[int], Plan], in_a_step: int = 0) -> Most | None:
         limit = _MOST_ROWS if last is None else last
@@ -91,32 +92,31 @@ def card_plan(
         return Most(found[0], use_of(found[1]), found[0] == last, -(-in_a_step // found[0]))
 
     def of(rows: int | None, length: int | None) -> Plan:
-        return own if (rows, length) == (own.rows, own.length) else planned(rows=rows, length=length)
+        is_own = (rows, length) == (own.joined or own.rows, of_rows)
+        return own if is_own else planned(rows=rows, length=length)
 
     def smaller(rows: int) -> Plan:
         # More batches in a step add nothing but themselves, and would take long to plan
         steps = min(_MOST_STEPS, -(-in_a_step // rows))
-        return planned(rows=rows, length=own.length, gradient_accumulation_steps=steps)
+        return planned(rows=rows, length=of_rows, gradient_accumulation_steps=steps)
 
     in_a_step = rows * own.accumulation
     fits = use_of(own).high_bytes <= card_bytes
     return CardPlan(
         card_bytes=card_bytes,
         use=use_of(own),
-        most_rows=most(rows, all_rows, lambda rows: of(rows, own.length)),
+        most_rows=most(rows, all_rows, lambda rows: of(rows, of_rows)),
         most_length=most(length, longest, lambda length: of(own.rows, length)),
         smaller=None if fits else most(rows, rows - 1, smaller, in_a_step),
-        instead=tuple(_instead(own, planned, ways)),
+        instead=tuple(_instead(lambda **way: planned(rows=own.joined or own.rows, length=of_rows, **way), ways)),
     )
 
 
-def _instead(
-    own: Plan, planned: Callable[..., Plan], ways: Iterable[tuple[str, object]]
-) -> Iterator[tuple[str, CardUse]]:
+def _instead(planned: Callable[..., Plan], ways: Iterable[tuple[str, object]]) -> Iterator[tuple[str, CardUse]]:
     """Each other way to train the same batch, with what it takes; what can't be planned is left out."""
     for name, value in ways:
         try:
-            yield f"{name}={value}", use_of(planned(rows=own.rows, length=own.length, **{name: value}))
+            yield f"{name}={value}", use_of(planned(**{name: value}))
         except PlanError:
             continue
 

@@ -80,13 +80,17 @@ def step_as_on_a_device() -> None:
             module._default_to_fused_or_foreach = choose  # type: ignore[attr-defined]
 
 
-def step_whatever_the_scaler_finds() -> None:
-    """Let `torch.amp.GradScaler` step, for good, as if no gradient were infinite: it asks for values."""
+def need_no_values() -> None:
+    """Let torch, for good, not ask for values that change nothing here.
+
+    `torch.amp.GradScaler` steps as if no gradient were infinite, and a distribution does not check what it is given.
+    """
 
     def step(_: object, optimizer: torch.optim.Optimizer, found: object, *args: object, **keywords: object) -> object:
         return optimizer.step(*args, **keywords)  # type: ignore[call-overload]
 
     torch.amp.GradScaler._maybe_opt_step = step  # type: ignore[method-assign, assignment]
+    torch.distributions.Distribution.set_default_validate_args(False)
 
 
 def leave_weights_unread(models: type) -> None:

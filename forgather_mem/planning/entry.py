@@ -57,9 +57,10 @@ def plan(
             line that does.
         TypeError: if `training` is neither, or a function without its model and batch.
     """
+    call: Callable[[], Plan]
     wanted = Wanted(Shape(rows, length), on_device, ranks, arguments)
     if callable(getattr(training, "train", None)) and hasattr(training, "get_train_dataloader"):
-        call: Callable[[], Plan] = functools.partial(plan_of_trainer, training, wanted)
+        call = functools.partial(_plan_of_trainer, training, wanted)
     elif not callable(training):
         raise TypeError(f"plan({type(training).__name__}): give a Trainer, or a function that does one step")
     elif model is None or batch is None:
@@ -71,9 +72,19 @@ def plan(
     elif arguments:
         raise TypeError(f"plan(step, ..., {next(iter(arguments))}=...): only a Trainer has arguments to change")
     else:
-        call = functools.partial(plan_of_loop, training, model, optimizer, batch, wanted)
+        call = functools.partial(in_a_child, functools.partial(plan_of_loop, training, model, optimizer, batch, wanted))
     warm_up()
-    found = in_a_child(call)
+    found = call()
     if not callable(training) and wanted.shape == Shape() and not arguments and ranks == 1:
         PLANS[training] = found
     return found
+
+
+def _plan_of_trainer(trainer: Trainer, wanted: Wanted) -> Plan:
+    """Without the callbacks that fail in it, each of which a child has tried."""
+    failed: dict[int, str] = {}
+    while True:
+        found = in_a_child(functools.partial(plan_of_trainer, trainer, wanted, failed))
+        if isinstance(found, Plan):
+            return found
+        failed[found.number] = found.why

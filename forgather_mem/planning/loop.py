@@ -8,15 +8,13 @@ import torch
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Batch, Wanted, resized, shape_of
-from forgather_mem.planning.changes import step_as_on_a_device, step_whatever_the_scaler_finds
-from forgather_mem.planning.model import empty
-from forgather_mem.planning.phases import tell_phases
+from forgather_mem.planning.changes import need_no_values, step_as_on_a_device
+from forgather_mem.planning.model import empty, notes_on
+from forgather_mem.planning.phases import STEPS, tell_phases
 from forgather_mem.planning.pretending import Pretending, tensors_among
 from forgather_mem.planning.ranks import prepare_ranks
 from forgather_mem.planning.result import Plan, plan_of_log
 from forgather_mem.planning.storage_log import StorageLog
-
-STEPS = 2
 
 
 def plan_of_loop(
@@ -41,7 +39,7 @@ def plan_of_loop(
     for tensor in tensors_among(batch):
         log.saw(tensor, "batch")
     tell_phases(log, model)
-    step_whatever_the_scaler_finds()
+    need_no_values()
     with mode:
         for number in range(1, STEPS + 1):
             log.begin("forward", number)
@@ -50,4 +48,4 @@ def plan_of_loop(
         raise PlanError(
             "step(batch) called no backward(): give a function that also does backward() and optimizer.step()"
         )
-    return plan_of_log(log, shape_of(batch))
+    return plan_of_log(log, shape_of(batch), notes=notes_on(model, wanted.on_device))

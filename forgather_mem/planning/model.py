@@ -1,4 +1,7 @@
-"""Takes the values from a model and its optimizer: what is planned then computes nothing."""
+"""Takes the values from a model and its optimizer: what is planned then computes nothing.
+
+A parameter stays the same object, so that whoever has it has no values either: other optimizers, lists of the user's.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from forgather_mem.errors import PlanError
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.ranks import empty_shards, like_shard
 from forgather_mem.planning.storage_log import StorageLog
+
+WORKSPACES = "Not in the plan is the workspace"
 
 
 def empty(model: nn.Module, optimizer: torch.optim.Optimizer | None, mode: Pretending, log: StorageLog) -> None:
@@ -32,6 +37,13 @@ def empty(model: nn.Module, optimizer: torch.optim.Optimizer | None, mode: Prete
     emptied.model(model)
     if optimizer is not None:
         emptied.optimizer(optimizer)
+
+
+def notes_on(model: nn.Module, on_device: bool) -> list[str]:
+    """What is not known of a model: its kernels keep tensors whose size only they know."""
+    kinds = {type(module).__name__ for module in model.modules() if isinstance(module, nn.RNNBase)}
+    unknown = sorted(kinds if on_device else kinds & {"LSTM"})  # the host has one for those, by oneDNN
+    return [f"{WORKSPACES} of {', '.join(unknown)}, a lower bound."] if unknown else []
 
 
 class _Emptied:
@@ -82,11 +94,14 @@ class _Emptied:
         return emptied
 
     def _parameter_of(self, old: nn.Parameter) -> nn.Parameter:
-        new = self._new.get(id(old))
-        if new is None:
+        if id(old) not in self._new:
             new = nn.Parameter(self._like(old), requires_grad=old.requires_grad)
-            self._is_now(old, new)
-        return new
+            new.__dict__.update(old.__dict__)
+            _swap(old, new)
+            self._new[id(old)] = old
+            self._old.append(new)
+            self._log.saw(old, "parameters")
+        return self._new[id(old)]
 
     def _is_now(self, old: nn.Parameter, new: nn.Parameter) -> None:
         new.__dict__.update(old.__dict__)
@@ -102,6 +117,20 @@ class _Emptied:
         if base is None:
             base = self._storages[storage._cdata] = self._mode.unknown_bytes(storage.nbytes())
         return base.view(old.dtype).as_strided(old.size(), old.stride(), old.storage_offset())
+
+
+def _swap(one: torch.Tensor, other: torch.Tensor) -> None:
+    """As `torch.utils.swap_tensors`, which refuses where somebody has a weak reference: that is to have the new one.
+
+    Hooks stay.
+    """
+    hooks = one._backward_hooks, one._post_accumulate_grad_hooks
+    torch._C._swap_tensor_impl(one, other)
+    one.__class__, other.__class__ = other.__class__, one.__class__
+    one.__dict__, other.__dict__ = other.__dict__, one.__dict__
+    for name, kept in zip(("_backward_hooks", "_post_accumulate_grad_hooks"), hooks, strict=True):
+        if kept:
+            setattr(one, name, kept)
 
 
 def _check_kind(name: str, parameter: torch.Tensor) -> None:

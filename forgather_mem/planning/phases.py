@@ -1,17 +1,37 @@
-"""Tells the log of a planned training its phases, and what tensors are for.
+"""Tells the log of a planned training its phases and steps, and what tensors are for.
 
-All of it is set for good: it is called in a process that plans and then ends.
+Of a Trainer's callbacks those that the user has written are called, since they may keep tensors, such as averaged
+weights. They can act on nothing but this process. One that fails, because it needs a value or would write a file, is
+left out, and said. All of it is set for good: it is called in a process that plans and then ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from forgather_mem.heap.source_lines import is_our_class, is_user_class
+from forgather_mem.planning.child import acting_on_nothing
 from forgather_mem.planning.pretending import tensors_among
+from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.storage_log import StorageLog
+
+STEPS = 2  # the first has no state of the optimizer yet
+_HEARD = (
+    "train_begin",
+    "epoch_begin",
+    "step_begin",
+    "substep_end",
+    "pre_optimizer_step",
+    "optimizer_step",
+    "epoch_end",
+)
+_Numbered = Sequence[tuple[int, object]]
 
 
 def tell_phases(log: StorageLog, model: torch.nn.Module) -> None:
@@ -42,6 +62,108 @@ def tell_phases(log: StorageLog, model: torch.nn.Module) -> None:
     torch.autograd.backward = _around_backward(log, torch.autograd.backward, saw_gradients)
     register_optimizer_step_pre_hook(stepping)
     register_optimizer_step_post_hook(stepped)
+
+
+class _State(Protocol):
+    """Of a Trainer's training."""
+
+    epoch: float
+
+
+class EnoughSteps(BaseException):
+    """Ends the loop: no handler of exceptions in it is meant."""
+
+
+class CallbackFailed(BaseException):
+    """A callback can't be planned.
+
+    Args:
+        number: Its place in the trainer's list.
+        why: In words.
+    """
+
+    def __init__(self, number: int, why: str) -> None:
+        super().__init__(number, why)
+        self.number, self.why = number, why
+
+
+def sorted_out(callbacks: Iterable[object], failed: Mapping[int, str]) -> tuple[_Numbered, list[str]]:
+    """The user's callbacks that are planned, with their places, and notes on those that may keep tensors and are not.
+
+    The latter are others than transformers' and our own.
+    """
+    numbered = [
+        (number, one)
+        for number, one in enumerate(callbacks)
+        if not is_our_class(type(one)) and not type(one).__module__.startswith("transformers.")
+    ]
+    planned = [(number, one) for number, one in numbered if is_user_class(type(one)) and number not in failed]
+    names = [type(one).__name__ for number, one in numbered if (number, one) not in planned and number not in failed]
+    notes = [f"Callbacks are not in the plan: {', '.join(dict.fromkeys(names))}."] if names else []
+    notes += [
+        f"{type(one).__name__} is not in the plan: {failed[number]}" for number, one in numbered if number in failed
+    ]
+    return planned, notes
+
+
+class Steps:
+    """In place of the trainer's callbacks.
+
+    Args:
+        log: Told of the steps.
+        model: That is trained.
+        callbacks: The user's that are planned, with their places.
+        at_end: Called after the last step.
+
+    Attributes:
+        kept_bytes: What the callbacks keep after a step.
+        kept_more_bytes: Than after the step before.
+    """
+
+    def __init__(
+        self, log: StorageLog, model: torch.nn.Module, callbacks: _Numbered, at_end: Callable[[], None]
+    ) -> None:
+        self._log, self._model, self._callbacks, self._at_end = log, model, callbacks, at_end
+        self._was_last_of_epoch = False
+        self.kept_bytes = self.kept_more_bytes = 0
+
+    def on_train_begin(self, *given: object, **keywords: object) -> None:
+        for tensor in (*self._model.parameters(), *self._model.buffers()):  # as shards, where they are sharded
+            self._log.saw(tensor, "parameters")
+        self._log.begin("data")
+        self._tell("on_train_begin", *given, **keywords)
+
+    def on_step_end(self, arguments: object, state: _State, *given: object, **keywords: object) -> None:
+        self._tell("on_step_end", arguments, state, *given, **keywords)
+        before, self.kept_bytes = self.kept_bytes, self._log.alive_bytes("callbacks")
+        self.kept_more_bytes = self.kept_bytes - before
+        is_last = self._log.step >= STEPS
+        if is_last and (state.epoch < 1 or self._was_last_of_epoch):
+            self._at_end()
+            raise EnoughSteps
+        # The last step of an epoch has fewer batches, and none loaded ahead: the next one belongs to it, too
+        self._was_last_of_epoch = is_last
+        self._log.begin("data", min(STEPS, self._log.step + 1))
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+        return partial(self._tell, name) if name.removeprefix("on_") in _HEARD else lambda *_, **__: None
+
+    def _tell(self, event: str, arguments: object, *of_training: object, **keywords: object) -> None:
+        """The state of the training, and what is to be done next, are copies."""
+        for number, callback in self._callbacks:
+            call = getattr(callback, event)
+            if call.__module__.startswith("transformers."):  # nothing
+                continue
+            self._log.making = "callbacks"
+            try:
+                with acting_on_nothing():
+                    call(arguments, *map(copy.copy, of_training), **keywords)
+            except Exception as error:  # the callback's own
+                raise CallbackFailed(number, problem_of(error)) from error
+            finally:
+                self._log.making = None
 
 
 def _around_backward(

@@ -16,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from forgather_mem.errors import PlanError
 from forgather_mem.planning.storage_log import StorageLog
 
 # More is not computed, so that planning a large batch takes no memory
@@ -38,7 +39,7 @@ class Pretending(TorchDispatchMode):
     def __init__(self, log: StorageLog, on_device: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.log, self._on_device = log, on_device
-        self._fake = FakeTensorMode()
+        self._fake = _Fake()
         self._overwritten: set[int] = set()  # storages alive, with values in which unknown ones were written
 
     def unknown(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -101,6 +102,8 @@ class Pretending(TorchDispatchMode):
         if _is_view(func) and not isinstance(args[0], FakeTensor):
             return func(*args, **keywords)  # of a tensor whose values no longer count
         told = self._with_numbers(args) if func.overloadpacket in _INDEXED else args
+        if func is torch.ops.aten._ctc_loss.Tensor:
+            return self._ctc_loss(cast(Sequence[torch.Tensor], args))
         with self._fake:
             result = func(*self._blank(told), **self._blank(keywords))
         written = _written(func, args, keywords) if func._schema.is_mutable else ()
@@ -119,6 +122,15 @@ class Pretending(TorchDispatchMode):
             is_mask = isinstance(index, torch.Tensor) and index.dtype == torch.bool and not self._is_unknown(index)
             indices += index.nonzero().unbind(1) if is_mask else [index]
         return [args[0], indices, *args[2:]]
+
+    def _ctc_loss(self, args: Sequence[torch.Tensor]) -> object:
+        """What it returns is as long as the longest label, which is known."""
+        logits, lengths = args[0], args[3]
+        if self._is_unknown(lengths):
+            raise PlanError("ctc_loss() needs the lengths of the labels, and a plan computes none from weights")
+        sizes = lengths.size(0), logits.size(0), 2 * int(lengths.max()) + 1
+        with self._fake:
+            return logits.new_empty(sizes[0]), logits.new_empty(sizes)
 
     def _blank(self, value: Any) -> Any:
         """Arguments with tensors without values in place of all others; called in fake mode."""
@@ -140,6 +152,11 @@ class Pretending(TorchDispatchMode):
             return func(*args, **keywords)
         size = sum(tensor.untyped_storage().nbytes() for tensor in tensors_among(unknown))
         return unknown if size > _MOST_COMPUTED_BYTES else func(*args, **keywords)
+
+
+class _Fake(FakeTensorMode):
+    def __deepcopy__(self, _: object) -> _Fake:
+        return self  # the copy of a tensor is one of the same mode
 
 
 def warm_up() -> None:

@@ -7,12 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from forgather_mem.planning.batches import Shape
+from forgather_mem.planning.batches import JOINS, Shape
 from forgather_mem.planning.card import reserved_by_allocator
+from forgather_mem.planning.model import WORKSPACES
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.planning.text import evaluation_text, plan_text
 
-PARTS = ("parameters", "gradients", "optimizer", "activations", "batch", "results", "temporaries")
+_BOUNDS = (WORKSPACES, "at least "), (JOINS, "at most ")
+PARTS = ("parameters", "gradients", "optimizer", "activations", "batch", "results", "callbacks", "temporaries")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,7 @@ class Plan:
         step: In which step, 1 or 2.
         rows: Of a batch, if it has rows.
         length: Of its rows, if they have one.
+        joined: How many rows of the data set a collator joins into one; 0 if it does not.
         accumulation: Batches in a step.
         reserved_bytes: What torch's allocator would have reserved of a device in the end, by a simulation.
         host_bytes: In a plan for a device, the most that an evaluation gathers on the host.
@@ -54,6 +57,7 @@ class Plan:
     step: int
     rows: int | None = None
     length: int | None = None
+    joined: int = 0
     accumulation: int = 1
     reserved_bytes: int
     host_bytes: int = 0
@@ -73,11 +77,13 @@ class Plan:
         """The plan for people."""
         gathered = evaluation_text(self.peak_bytes, self.parts.get("results", 0), self.host_bytes)
         notes = (*self.notes, *gathered)
-        return plan_text(self.peak_bytes, self.phase, self.step, self.parts, self.shape(), notes)
+        bound = next((word for key, word in _BOUNDS if any(key in note for note in self.notes)), "")
+        return plan_text(self.peak_bytes, self.phase, self.step, self.parts, self.shape(), notes, bound)
 
     def shape(self) -> str:
         """The batch in words: "8 x 512, 2 batches a step"; empty if it is not known."""
         size = " x ".join(f"{number:,}" for number in (self.rows, self.length) if number is not None)
+        size += f" of {self.joined:,} rows" if self.joined > 1 else ""
         return size + (f", {self.accumulation} batches a step" if size and self.accumulation > 1 else "")
 
     def to_dict(self) -> dict[str, object]:
@@ -105,6 +111,7 @@ def plan_of_log(
         step=highest.step,
         rows=shape.rows,
         length=shape.length,
+        joined=shape.joined,
         accumulation=accumulation,
         reserved_bytes=reserved_by_allocator(log.events, log.sizes),
         host_bytes=max((row.bytes for row in _phase_peaks(host)), default=0) if host is not None else 0,

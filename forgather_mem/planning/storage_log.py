@@ -30,6 +30,7 @@ class StorageLog:
         parts: What each was for, where it is known. What a forward pass leaves behind are activations.
         events: The numbers of storages as they are made, and the complements (`~number`) as they go.
         stretches: The phases, in order.
+        making: What those are for that are made now, where it is known.
     """
 
     def __init__(self) -> None:
@@ -37,6 +38,7 @@ class StorageLog:
         self.parts: list[str | None] = []
         self.events = array("q")
         self.stretches = [Stretch(0, 1, "data")]
+        self.making: str | None = None
         self._made_in = array("q")  # of each the number of its stretch
         self._alive: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
 
@@ -59,7 +61,7 @@ class StorageLog:
         if known is None:
             number = len(self.sizes)
             self.sizes.append(size)
-            self.parts.append(part)
+            self.parts.append(part or self.making)
             self._made_in.append(len(self.stretches) - 1)
             self.events.append(number)
             self._alive[key] = weakref.ref(storage, partial(self._gone, key, number)), number
@@ -82,6 +84,10 @@ class StorageLog:
     def step(self) -> int:
         """The step that it is, from 1."""
         return self.stretches[-1].step
+
+    def alive_bytes(self, part: str) -> int:
+        """What there is of this part now."""
+        return sum(self.sizes[number] for _, number in self._alive.values() if self.parts[number] == part)
 
     def close(self) -> None:
         """Note nothing more."""

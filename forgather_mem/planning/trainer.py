@@ -1,32 +1,29 @@
 """Two steps of a Trainer, in its own loop, which compute nothing.
 
 The loop is the one that trains: data, accumulation, clipping and what a subclass does differently are as they will
-be. An evaluation follows where there will be one. Callbacks, logs and checkpoints are left out.
+be. An evaluation follows where there will be one. Logs and checkpoints are left out, and callbacks but for the user's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-import torch
-
 from forgather_mem.errors import PlanError
-from forgather_mem.heap.source_lines import is_our_class
 from forgather_mem.planning.batches import Shape, Wanted, batches_of_longest_rows, largest
-from forgather_mem.planning.changes import apply_changes, step_as_on_a_device, train_on_the_host
+from forgather_mem.planning.changes import apply_changes, need_no_values, step_as_on_a_device, train_on_the_host
 from forgather_mem.planning.evaluation import Evaluation
 from forgather_mem.planning.generation import generate_first_and_last_tokens
-from forgather_mem.planning.model import empty
-from forgather_mem.planning.phases import tell_phases
+from forgather_mem.planning.model import empty, notes_on
+from forgather_mem.planning.phases import STEPS, CallbackFailed, EnoughSteps, Steps, sorted_out, tell_phases
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.ranks import shards_model, train_with_ranks
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan, plan_of_log
 from forgather_mem.planning.storage_log import StorageLog
+from forgather_mem.units import format_bytes
 
 Trainer: TypeAlias = Any  # of transformers, which is not imported here
-STEPS = 2  # the first has no state of the optimizer yet
 # What has no part in a step, or needs values
 _ARGUMENTS = {
     "max_steps": STEPS + 1,
@@ -45,21 +42,22 @@ _ARGUMENTS = {
 }
 
 
-class _EnoughSteps(BaseException):
-    """Ends the loop: no handler of exceptions in it is meant."""
-
-
-def plan_of_trainer(trainer: Trainer, wanted: Wanted) -> Plan:
+def plan_of_trainer(trainer: Trainer, wanted: Wanted, failed: Mapping[int, str]) -> Plan | CallbackFailed:
     """What two steps of this trainer take. The trainer can't be used afterwards: call it in a child.
 
     Args:
         trainer: The trainer.
         wanted: What to plan in place of its own.
+        failed: Callbacks that can't be planned, by their place, and why.
+
+    Returns:
+        Its plan; or which callback has failed, without which it has to be planned in another child.
 
     Raises:
         PlanError: if it can't be planned.
     """
     train_on_the_host(trainer)
+    need_no_values()
     apply_changes(trainer, wanted.changes)
     if wanted.on_device:
         step_as_on_a_device()
@@ -70,7 +68,8 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted) -> Plan:
     elif shards_model(trainer):
         raise PlanError("FSDP shards a model over several processes: say how many (--ranks N)")
     notes = ["torch.compile is planned as if it were off."] if getattr(trainer.args, "torch_compile", False) else []
-    notes += _left_out(trainer.callback_handler.callbacks)
+    callbacks, left_out = sorted_out(trainer.callback_handler.callbacks, failed)
+    notes += [*left_out, *notes_on(trainer.model, wanted.on_device)]
     for name, value in _ARGUMENTS.items():
         if hasattr(trainer.args, name):
             is_word = value is False and isinstance(getattr(trainer.args, name), str)  # of transformers 5
@@ -82,15 +81,19 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted) -> Plan:
     empty(trainer.model, trainer.optimizer, mode, log if is_whole else StorageLog())
     host = StorageLog() if wanted.on_device else None
     evaluation = Evaluation(trainer, mode, wanted.shape.length, host)
-    trainer.callback_handler.callbacks = [
-        _Steps(log, trainer.model, lambda: _evaluate(evaluation, trainer, log, notes))
-    ]
+    steps = Steps(log, trainer.model, callbacks, lambda: _evaluate(evaluation, trainer, log, notes))
+    trainer.callback_handler.callbacks = [steps]
     tell_phases(log, trainer.model)
     try:
         with mode:
             trainer.train()
-    except _EnoughSteps:
+    except EnoughSteps:
         pass
+    except CallbackFailed as failure:
+        return failure
+    if steps.kept_more_bytes > 0:
+        more = format_bytes(steps.kept_more_bytes)
+        notes.append(f"Callbacks keep {more} more after step 2 than after step 1; what later steps add is not planned.")
     if not shapes and wanted.shape != Shape():
         raise PlanError("batches of another size can't be planned: the data loader is not torch's")
     return plan_of_log(log, largest(shapes), trainer.args.gradient_accumulation_steps, notes, host)
@@ -120,8 +123,7 @@ def _plan_batches(trainer: Trainer, wanted: Shape, notes: list[str]) -> list[Sha
         def tell(shape: Shape) -> None:
             if longest is not None and wanted.length is None and not shapes:
                 notes.append(longest.note())
-                if wanted.rows is None and shape.rows == 1 < rows:
-                    notes.append("The collator joins rows, so that other batches are shorter: an upper bound.")
+                notes.extend([longest.joined_note(shape.joined)] if shape.joined > 1 and not longest.is_batch else [])
             shapes.append(shape)
 
         longest = batches_of_longest_rows(loader, rows, column, wanted, tell)
@@ -129,37 +131,3 @@ def _plan_batches(trainer: Trainer, wanted: Shape, notes: list[str]) -> list[Sha
 
     trainer.get_train_dataloader = planned
     return shapes
-
-
-def _left_out(callbacks: Iterable[object]) -> list[str]:
-    """A note on callbacks that may keep tensors: all but transformers' and our own."""
-    kinds = [kind for kind in map(type, callbacks) if not is_our_class(kind)]
-    names = [kind.__name__ for kind in kinds if not kind.__module__.startswith("transformers.")]
-    return [f"Callbacks are not in the plan: {', '.join(dict.fromkeys(names))}."] if names else []
-
-
-class _Steps:
-    """In place of the trainer's callbacks: tells steps, and ends the training after the last."""
-
-    def __init__(self, log: StorageLog, model: torch.nn.Module, at_end: Callable[[], None]) -> None:
-        self._log, self._model, self._at_end = log, model, at_end
-        self._was_last_of_epoch = False
-
-    def on_train_begin(self, *_: object, **__: object) -> None:
-        for tensor in (*self._model.parameters(), *self._model.buffers()):  # as shards, where they are sharded
-            self._log.saw(tensor, "parameters")
-        self._log.begin("data")
-
-    def on_step_end(self, _: object, state: Trainer, *__: object, **___: object) -> None:
-        is_last = self._log.step >= STEPS
-        if is_last and (state.epoch < 1 or self._was_last_of_epoch):
-            self._at_end()
-            raise _EnoughSteps
-        # The last step of an epoch has fewer batches, and none loaded ahead: the next one belongs to it, too
-        self._was_last_of_epoch = is_last
-        self._log.begin("data", min(STEPS, self._log.step + 1))
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        if not name.startswith("on_"):
-            raise AttributeError(name)
-        return lambda *_, **__: None  # of other events

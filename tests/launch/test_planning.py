@@ -122,15 +122,27 @@ def test_a_script_without_a_trainer_gets_a_hint_unless_it_failed(tmp_path: Path,
     assert ("forgather_mem.plan(step, model, optimizer, batch)" in result.err) == (code == 0)
 
 
+@pytest.mark.fresh
 def test_a_loop_without_a_trainer_does_not_train(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOOP)
-    result = run([*PLAN, "train.py"], tmp_path, PYTHONPATH=str(ROOT))
+    result = run_forked([*PLAN, "train.py"], tmp_path)
     assert (result.code, result.out) == (1, "")
     assert "train.py:6 trains without a transformers Trainer" in result.err
     assert "plan that loop in Python, by forgather_mem.plan(step, model, optimizer, batch)" in result.err
     assert result.err.count("batch 0") == 1
     assert "batch 1" not in result.err
     assert "trained" not in result.err
+
+
+@pytest.mark.fresh
+def test_a_loop_that_changes_its_parameters_by_hand_does_not_train(tmp_path: Path) -> None:
+    text = LOOP.replace("optimizer = torch.optim.AdamW(model.parameters())", "").replace("range(3)", "range(9)")
+    (tmp_path / "train.py").write_text(text.replace("optimizer.step()", "model.weight.data -= model.weight.grad"))
+    result = run_forked([*PLAN, "train.py"], tmp_path)
+    assert (result.code, result.out) == (1, "")
+    assert "train.py:6 trains without a transformers Trainer" in result.err
+    assert "batch 2" in result.err
+    assert "batch 3" not in result.err
 
 
 @pytest.mark.fresh

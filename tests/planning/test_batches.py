@@ -33,13 +33,13 @@ def test_a_batch_may_be_one_tensor_or_a_list() -> None:
 
 def test_the_longest_rows_are_found_by_looking() -> None:
     rows = [{"input_ids": [0] * length} for length in (3, 9, 1, 7)]
-    assert longest_rows(rows, 2) == Longest([1, 3], 9, 4, 4, "tokens", (3, 2))
+    assert longest_rows(rows, 2) == Longest([1, 3], 9, 4, 4, "tokens", (3, 2), 5.0)
 
 
 def test_rows_that_the_collator_tokenizes_are_compared_by_their_longest_text_or_list() -> None:
     rows = [{"ids": torch.zeros(length), "source": "web", "label": 1} for length in (5, 9, 1)]
     found = longest_rows(rows, 1)
-    assert found == Longest([1], 9, 3, 3, "in 'ids'", (0, 2))
+    assert found == Longest([1], 9, 3, 3, "in 'ids'", (0, 2), 17 / 3)
     assert found.note() == "Batches are of the longest rows: 9 in 'ids'."
     assert longest_rows([{"pixels": torch.zeros(3, 4, width)} for width in (4, 8)], 1) is None
 
@@ -54,7 +54,26 @@ def test_or_by_a_column_of_lengths() -> None:
         def __getitem__(self, key: str) -> list[int]:
             return {"length": [5, 1, 8]}[key]
 
-    assert longest_rows(Rows(), 1) == Longest([2], 8, 3, 3, "tokens", (0, 1))
+    assert longest_rows(Rows(), 1) == Longest([2], 8, 3, 3, "tokens", (0, 1), 14 / 3)
+
+
+def test_a_row_with_the_longest_labels_is_among_those_with_the_longest_texts() -> None:
+    lengths = [(9, 2), (3, 1), (8, 3), (7, 2), (2, 6)]
+    rows = [{"input_ids": [0] * text, "attention_mask": [1] * text, "labels": [0] * label} for text, label in lengths]
+    for number, expected in ((1, [0]), (2, [0, 4]), (3, [0, 2, 4])):
+        found = longest_rows(rows, number)
+        assert found is not None
+        assert found.numbers == expected
+
+
+def test_of_a_samplers_batches_the_largest_is_taken() -> None:
+    rows = [{"input_ids": [0] * length} for length in (3, 9, 3, 3)]
+    found = longest_rows(rows, 2, batches=[[0], [1], [0, 2, 3, 0]])
+    assert found is not None
+    assert (found.numbers, found.length) == ([0, 2, 3, 0], 3)
+    pictures = longest_rows([{"pixels": torch.zeros(3, 4, 4)}] * 4, 2, batches=[[0], [1, 2], [3]])
+    assert pictures is not None
+    assert pictures.note() == "Batches are the largest of the sampler's: 2 rows."
 
 
 def test_rows_of_one_length_need_no_choice() -> None:

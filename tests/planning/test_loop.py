@@ -156,3 +156,60 @@ def test_the_step_of_a_lightning_module_is_planned() -> None:
     plan = forgather_mem.plan(step, module, optimizer, batch_of())
     assert plan.peak_bytes == pytest.approx(tracked(module, optimizer, step, batch_of()), rel=0.005)
     assert [row.phase for row in plan.phases if row.step == 2] == ["forward", "backward", "optimizer"]
+
+
+def test_optimizers_that_are_not_told_step_as_well() -> None:
+    first, second = nn.Linear(64, 256), nn.Linear(256, 64)
+    optimizers = [torch.optim.AdamW(part.parameters()) for part in (first, second)]
+    model, kept = nn.Sequential(first, second), [*first.parameters(), *second.parameters()]
+
+    def step(batch: Batch) -> None:
+        model(batch["rows"]).sum().backward()
+        nn.utils.clip_grad_norm_(kept, 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    batch = {"rows": torch.zeros(8, 64)}
+    plan = forgather_mem.plan(step, model, optimizers[0], batch)
+    assert plan.highest_parts()["optimizer"] == pytest.approx(2 * plan.highest_parts()["parameters"], rel=0.01)
+    assert plan.peak_bytes == pytest.approx(tracked(model, optimizers[0], step, batch), rel=0.005)
+
+
+def test_an_optimizer_in_the_hooks_of_parameters_steps() -> None:
+    model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)])
+
+    def stepping(parameter: torch.Tensor) -> Callable[[torch.Tensor], None]:
+        optimizer = torch.optim.AdamW([parameter])
+
+        def stepped(_: torch.Tensor) -> None:
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return stepped
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(stepping(parameter))
+    plan = forgather_mem.plan(lambda batch: model(batch).sum().backward(), model, None, torch.zeros(8, 64))
+    parts = plan.highest_parts()
+    assert parts["optimizer"] == pytest.approx(2 * parts["parameters"], rel=0.01)
+    assert parts["gradients"] < parts["parameters"] / 2, "each goes at once"
+
+
+def test_a_distribution_is_not_asked_whether_it_is_one() -> None:
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step(batch: Batch) -> None:
+        chosen = torch.distributions.Categorical(logits=model(batch["rows"]))
+        (-chosen.log_prob(chosen.sample())).mean().backward()
+        optimizer.step()
+
+    assert forgather_mem.plan(step, model, optimizer, {"rows": torch.zeros(8, 8)}).phase
+
+
+def test_of_a_kernel_that_keeps_what_only_it_knows_a_plan_is_a_lower_bound() -> None:
+    model = nn.LSTM(8, 8)
+    plan = forgather_mem.plan(lambda batch: model(batch)[0].sum().backward(), model, None, torch.zeros(4, 2, 8))
+    assert str(plan).startswith("Peak at least ")
+    assert plan.notes == ("Not in the plan is the workspace of LSTM, a lower bound.",)

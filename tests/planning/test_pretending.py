@@ -98,3 +98,15 @@ def test_a_mask_that_is_unknown_chooses_nobody_knows_how_many(mode: Pretending) 
     weight = mode.unknown(torch.zeros(2, 3))
     with mode, pytest.raises(DynamicOutputShapeException):
         weight[weight > 0]
+
+
+def test_a_loss_over_alignments_has_a_size(mode: Pretending) -> None:
+    weight = mode.unknown(torch.zeros(50, 2, 8)).requires_grad_()
+    labels, rows, lengths = torch.ones(2, 6, dtype=torch.long), torch.tensor([50, 40]), torch.tensor([6, 3])
+    with mode:
+        loss = torch.nn.functional.ctc_loss(weight.log_softmax(-1), labels, rows, lengths)
+        assert loss.grad_fn is not None
+        loss.backward()
+    assert weight.grad is not None
+    sizes = [50 * 2 * (2 * 6 + 1) * 4, 50 * 2 * 8 * 4]
+    assert set(sizes) < set(mode.log.sizes)

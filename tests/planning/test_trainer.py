@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +45,74 @@ def test_a_training_after_a_plan_is_bit_identical(tmp_path: Path) -> None:
     assert fingerprint(planned) == fingerprint(plain)
 
 
-def test_callbacks_hear_nothing_of_a_plan(tmp_path: Path) -> None:
-    class Heard(TrainerCallback):
-        def on_train_begin(self, *_: object, **__: object) -> None:
-            (tmp_path / "heard").touch()
+class Averages(TrainerCallback):
+    """Keeps averaged weights."""
 
-    plan = forgather_mem.plan(make_trainer(tmp_path, [Heard(), SimpleGarbageCollector(), EarlyStoppingCallback()]))
-    assert not (tmp_path / "heard").exists()
-    assert plan.notes == ("Callbacks are not in the plan: Heard.",)
+    def on_train_begin(self, *_: object, model: torch.nn.Module, **__: object) -> None:
+        self.averaged = copy.deepcopy(model)
+
+    def on_step_end(self, *given: object, model: torch.nn.Module, **keywords: object) -> None:
+        for mine, own in zip(self.averaged.parameters(), model.parameters(), strict=True):
+            mine.data.lerp_(own.data, 0.1)
+
+
+class AveragesAtSteps(TrainerCallback):
+    averaged: dict[str, torch.Tensor] | None = None
+
+    def on_step_end(self, _: object, state: Any, *given: object, model: torch.nn.Module, **keywords: object) -> None:
+        state.global_step = 10**6  # a copy
+        weights = model.state_dict()
+        self.averaged = {name: 0.9 * (self.averaged or weights)[name] + 0.1 * one for name, one in weights.items()}
+
+
+@pytest.mark.parametrize("callback", [Averages(), AveragesAtSteps()])
+def test_what_a_callback_of_the_users_keeps_is_planned(tmp_path: Path, callback: TrainerCallback) -> None:
+    trainer = make_trainer(tmp_path, [callback], max_steps=3)
+    plan = forgather_mem.plan(trainer)
+    assert plan.notes == ()
+    assert getattr(callback, "averaged", None) is None
+    assert plan.highest_parts()["callbacks"] >= plan.highest_parts()["parameters"]
+    assert plan.peak_bytes == pytest.approx(real_peak_bytes(trainer), rel=0.01)
+
+
+class KeepsGradients(TrainerCallback):
+    def __init__(self) -> None:
+        self.kept: list[torch.Tensor] = []
+
+    def on_pre_optimizer_step(self, *_: object, model: torch.nn.Module, **__: object) -> None:
+        self.kept += [one.grad.clone() for one in model.parameters() if one.grad is not None]
+
+
+def test_what_a_callback_keeps_of_each_step_is_said(tmp_path: Path) -> None:
+    (note,) = forgather_mem.plan(make_trainer(tmp_path, [KeepsGradients()])).notes
+    assert note.startswith("Callbacks keep ")
+    assert note.endswith("more after step 2 than after step 1; what later steps add is not planned.")
+
+
+class Writes(TrainerCallback):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_begin(self, *_: object, **__: object) -> None:
+        self.path.touch()
+
+
+class AsksForAValue(TrainerCallback):
+    def on_step_end(self, *_: object, model: torch.nn.Module, **__: object) -> None:
+        self.kept = torch.zeros(2**24)
+        self.norm = next(model.parameters()).norm().item()
+
+
+def test_a_callback_that_acts_or_needs_a_value_is_left_out_and_named(tmp_path: Path) -> None:
+    callbacks = [AsksForAValue(), SimpleGarbageCollector(), EarlyStoppingCallback(), Writes(tmp_path / "new")]
+    plan = forgather_mem.plan(make_trainer(tmp_path, callbacks))
+    assert not (tmp_path / "new").exists()
+    asks, writes = plan.notes
+    assert asks.startswith("AsksForAValue is not in the plan: test_trainer.py:")
+    assert ".item() or a condition needs a value" in asks
+    assert writes.startswith("Writes is not in the plan: test_trainer.py:")
+    assert writes.endswith("not before the training")
+    assert not plan.highest_parts()["callbacks"], "what it kept before it failed is not there either"
 
 
 def test_a_subclass_is_planned_with_what_it_does(tmp_path: Path) -> None:
@@ -100,20 +162,56 @@ def test_the_peak_of_padded_batches_has_the_mask_that_padding_needs(tmp_path: Pa
     assert 0.999 * real <= planned <= 1.01 * real
 
 
-def test_of_joined_rows_a_plan_is_an_upper_bound(tmp_path: Path) -> None:
-    def join(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
-        joined = torch.tensor([[token for row in rows for token in row["input_ids"]]])
-        return {"input_ids": joined, "labels": joined}
+def joined(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+    tokens = torch.tensor([[token for row in rows for token in row["input_ids"]]])
+    return {"input_ids": tokens, "labels": tokens}
 
+
+def test_of_joined_rows_a_plan_is_an_upper_bound(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
-    trainer.train_dataset = [{"input_ids": [1] * (2 + number % 3)} for number in range(32)]
-    trainer.data_collator = join
+    trainer.train_dataset = [{"input_ids": [1] * (2 + number % 3)} for number in range(30)]
+    trainer.data_collator = joined
     plan = forgather_mem.plan(trainer)
-    assert (plan.rows, plan.length) == (1, 16)
+    assert (plan.rows, plan.length, plan.joined) == (1, 16, 4)
     assert plan.notes == (
         "Batches are of the longest rows: 4 tokens.",
-        "The collator joins rows, so that other batches are shorter: an upper bound.",
+        "The collator joins rows, so that other batches are shorter: an upper bound; 4 rows have 12 on average.",
     )
+    assert str(plan).startswith("Peak at most ")
+    assert "batch 1 x 16 of 4 rows." in str(plan)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_larger_batch_of_joined_rows_joins_more(tmp_path: Path, rows: int) -> None:
+    trainer = make_trainer(tmp_path, per_device_train_batch_size=rows)
+    trainer.train_dataset, trainer.data_collator = [{"input_ids": [1] * 4}] * 32, joined
+    plan = forgather_mem.plan(trainer, rows=6)
+    assert (plan.rows, plan.length, plan.joined) == (1, 24, 6)
+    assert str(plan).startswith("Peak 1"), "all batches are alike"
+
+
+class OfTwoSizes(torch.utils.data.Sampler[list[int]]):
+    """Many short rows, or few long ones."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[0, 1, 2], list(range(8)), [8, 9], [3, 4, 5, 6]])
+
+
+def test_of_a_sampler_that_makes_batches_of_any_size_the_largest_is_planned(tmp_path: Path) -> None:
+    class Sampled(Trainer):
+        def get_train_dataloader(self) -> Any:
+            return torch.utils.data.DataLoader(self.train_dataset, batch_sampler=OfTwoSizes())  # type: ignore[arg-type]
+
+    trainer = make_trainer(tmp_path, max_steps=4, trainer_class=Sampled)
+    rows = [*[dict(Tokens(1, 24)[0])] * 8, *[dict(Tokens(1, 48)[0])] * 2]
+    trainer.train_dataset = [{name: one.long() for name, one in row.items()} for row in rows]
+    plan = forgather_mem.plan(trainer)
+    assert (plan.rows, plan.length) == (8, 24)
+    assert plan.notes == ("Batches are the largest of the sampler's: 8 rows, to 24 tokens.",)
+    assert plan.peak_bytes == pytest.approx(real_peak_bytes(trainer), rel=0.01)
 
 
 @pytest.mark.parametrize("rows", [48, *(pytest.param(rows, marks=pytest.mark.soak) for rows in (64, 32))])

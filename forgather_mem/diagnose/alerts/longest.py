@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any, NamedTuple
 
+from forgather_mem.diagnose.alerts.batches_ahead import Pass, batches_ahead
 from forgather_mem.diagnose.alerts.foretold import Foretold, left_text, tell
 from forgather_mem.diagnose.alerts.live_peak import LivePeak
 from forgather_mem.diagnose.alerts.running_loop import running_passes
@@ -26,6 +28,7 @@ _PADS = (1, 8, 16, 32, 64, 128)
 _SAMPLED_STEPS = range(5, 16)  # of the run: by then the optimizer has its state
 _MOST_TIMES = 2.0  # of what is saved of a token
 _GRADIENTS_TIMES = 3  # a step saves more than so many times the gradients, or they may be its peak
+_WAITED_FRAC, _LEAST_WAITED_S, _MOST_WAITED_S = 0.005, 0.1, 1.0  # of an epoch, for batches that are made ahead
 _WARM_UP_STEPS = 2  # in which what is made once counts, too
 
 
@@ -47,17 +50,17 @@ class LongestBatch:
         self._forget()
 
     def _forget(self) -> None:
-        self._next, self._begun = _FIRST_STEP, 0
+        self._next, self._begun, self._begun_s = _FIRST_STEP, 0, 0.0
         self._peaks: dict[int, int] = {}  # of steps: the most that was in use at once, beyond what was between them
         self._sampling: LivePeak | None = None
         self._device_peak = 0
-        self._shapes: list[_Shape] | None = None
+        self._shapes: list[_Shape | None] | None = None  # of steps; None where it is not known
         self._fit: PhaseFit | None = None
 
     def begin(self, run: RunInfo) -> None:
         self.give_back()
         self._forget()
-        self._begun = run.step
+        self._begun, self._begun_s = run.step, time.monotonic()
         run.watch_batches(self._batch_begins)
         self._run = run
 
@@ -92,7 +95,8 @@ class LongestBatch:
             return NOTHING
         if self._shapes is None and moment.step - self._begun >= _SAMPLED_STEPS.start - 1:
             varies = len({use.length for use in uses.uses}) > 1
-            self._shapes = _shapes_ahead(moment, varies) if not self._begun else []
+            step_s = (time.monotonic() - self._begun_s) / moment.step
+            self._shapes = _shapes_ahead(moment, varies, step_s) if not self._begun else []
         if self._sampling is not None or current_allocator() is not None:
             self._note_peak(moment.step, uses)
         if moment.step >= self._next:
@@ -124,7 +128,7 @@ class LongestBatch:
             return None
         seen = max(use.rows * (use.length or 1) for use in uses.uses)
         last = getattr(moment.state, "max_steps", 0)
-        ahead = [(step, shape.padded(pad)) for step, shape in enumerate(shapes, 1) if step > moment.step]
+        ahead = [(step, shape.padded(pad)) for step, shape in enumerate(shapes, 1) if shape and step > moment.step]
         ahead = [(step, shape) for step, shape in ahead if last <= 0 or step <= last]
         larger = [(step, shape) for step, shape in ahead if shape.tokens > seen]
         if not larger:
@@ -217,34 +221,61 @@ def _given_back_bytes(room: Room) -> int:
     return unused_heap_bytes() if room.where == "host" else 0
 
 
-def _shapes_ahead(moment: Moment, varies: bool) -> list[_Shape]:
-    """The largest micro-batch of each step of the first epoch; empty if the lengths or their order are not known.
+def _shapes_ahead(moment: Moment, varies: bool, step_s: float) -> list[_Shape | None]:
+    """The largest micro-batch of each step of the first epoch, None where it is not known; empty if nothing is.
 
     Args:
         moment: The end of one of the first steps.
-        varies: Whether the lengths of the batches so far do: else the pass is not looked for everywhere.
+        varies: Whether the lengths of the batches so far do: else nothing can be told, and little is done for it.
+        step_s: What a step has taken so far.
     """
-    column = str(getattr(moment.args, "length_column_name", None) or "length")
     told = int(getattr(moment.args, "gradient_accumulation_steps", None) or 0)
     for iterator in running_passes(varies):
         accumulation = told or max(1, iterator._num_yielded // moment.step)  # accelerate's is one batch ahead
-        if iterator._num_yielded < moment.step * accumulation or cuts(iterator._collate_fn):
+        if iterator._num_yielded < moment.step * accumulation:
             continue
-        lengths = lengths_of(iterator._dataset, column)
-        batches = batches_of(iterator) if lengths is not None else None
-        if lengths is not None and batches is not None:
-            whole = [_Shape(len(batch), max(lengths[index] for index in batch)) for batch in batches]
-            steps = range(0, min(len(whole), getattr(moment.args, "_num_batches", len(whole))), accumulation)
-            return [max(whole[at : at + accumulation], key=lambda shape: shape.tokens) for at in steps]
+        whole = _micro_batches(iterator, moment, step_s / accumulation if varies else 0.0)
+        steps = range(0, min(len(whole), getattr(moment.args, "_num_batches", len(whole))), accumulation)
+        if steps:
+            return [_largest(whole[at : at + accumulation]) for at in steps]
     return []
 
 
-def _padding(shapes: Sequence[_Shape], uses: Sequence[StepUse]) -> int | None:
+def _micro_batches(iterator: Pass, moment: Moment, batch_s: float) -> Sequence[_Shape | None]:
+    """All of this pass, by its own variables where these tell, else by a child that goes on with it.
+
+    Args:
+        iterator: The pass.
+        moment: Now.
+        batch_s: What a batch takes, of which the child may take a part; 0 for no child.
+    """
+    column = str(getattr(moment.args, "length_column_name", None) or "length")
+    lengths = lengths_of(iterator._dataset, column) if not cuts(iterator._collate_fn) else None
+    batches = batches_of(iterator) if lengths is not None else None
+    if lengths is not None and batches is not None:
+        return [_Shape(len(batch), max(lengths[index] for index in batch)) for batch in batches]
+    sampler = iterator._index_sampler
+    count = len(sampler) if isinstance(sampler, Sized) else 0
+    if not batch_s or moment.run.world_size > 1 or 0 < count <= _FIRST_STEP:
+        return []
+    most_s = min(_MOST_WAITED_S, max(_LEAST_WAITED_S, _WAITED_FRAC * count * batch_s))
+    ahead = batches_ahead(iterator, lengths, most_s)
+    return [None] * ahead.taken + [_Shape(*shape) for shape in ahead.shapes] if ahead is not None else []
+
+
+def _largest(shapes: Sequence[_Shape | None]) -> _Shape | None:
+    """Of the micro-batches of a step, if all are known."""
+    known = [shape for shape in shapes if shape is not None]
+    return max(known, key=lambda shape: shape.tokens) if len(known) == len(shapes) else None
+
+
+def _padding(shapes: Sequence[_Shape | None], uses: Sequence[StepUse]) -> int | None:
     """The multiple to which all batches so far were padded; None if one of them was not as its samples' lengths say."""
-    seen = [use for use in uses if use.step <= len(shapes) and use.length is not None]
+    known = [(shapes[use.step - 1], (use.rows, use.length)) for use in uses if use.step <= len(shapes) and use.length]
+    seen = [(shape, used) for shape, used in known if shape is not None]
     if len(seen) < _FEWEST_CHECKED:
         return None
     for pad in _PADS:
-        if all(shapes[use.step - 1].padded(pad) == (use.rows, use.length) for use in seen):
+        if all(shape.padded(pad) == used for shape, used in seen):
             return pad
     return None

@@ -8,6 +8,7 @@ import torch
 from common import Rows, accuracy, limit, make, model, options, padded, peak_of, samples
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
+from transformers import Trainer, TrainingArguments
 
 LONG = samples(1200, 20, 200, longest=2500, at=777)
 
@@ -91,6 +92,72 @@ def accelerated(rows):
     return train
 
 
+TEXTS = [" ".join("w" * len(row["input_ids"])) for row in LONG]
+
+
+class InBuckets(torch.utils.data.Sampler):
+    """Batches of samples that are about as long, in an order of their own."""
+
+    def __init__(self, lengths, size=4):
+        self.lengths, self.size, self.chance = lengths, size, torch.Generator().manual_seed(2)
+
+    def __len__(self):
+        return -(-len(self.lengths) // self.size)
+
+    def __iter__(self):
+        order = sorted(range(len(self.lengths)), key=self.lengths.__getitem__)
+        for place in torch.randperm(len(self), generator=self.chance).tolist():
+            yield order[place * self.size :][: self.size]
+
+
+class MadeOfText(torch.utils.data.Dataset):
+    """Each sample is made when it is asked for; the collator makes tokens of it, and cuts what is too long."""
+
+    def __len__(self):
+        return len(TEXTS)
+
+    def __getitem__(self, index):
+        return {"text": TEXTS[index].upper()}
+
+
+def tokenized(rows):
+    return padded([{"input_ids": [7] * len(row["text"].split()[:3000])} for row in rows])
+
+
+class OwnLoader(Trainer):
+    """As people write it who need batches of their own."""
+
+    def get_train_dataloader(self):
+        batches = InBuckets([len(text.split()) for text in TEXTS])
+        loader = DataLoader(MadeOfText(), batch_sampler=batches, collate_fn=tokenized)
+        return self.accelerator.prepare(loader)
+
+
+class ByLength(torch.utils.data.Sampler):
+    """A curriculum: what is short comes first."""
+
+    def __len__(self):
+        return 1200
+
+    def __iter__(self):
+        left = sorted(range(1200), key=lambda number: -len(TEXTS[number]))
+        while left:
+            yield left.pop()
+
+
+class OwnSampler(Trainer):
+    def _get_train_sampler(self, *given):
+        return ByLength()
+
+
+def of_a_trainer(kind, rows, collate):
+    arguments = {"max_steps": -1, "num_train_epochs": 1, "remove_unused_columns": False}
+    settings = {"output_dir": "out", "save_strategy": "no", "report_to": "none", "use_cpu": True, "disable_tqdm": True}
+    given = TrainingArguments(**settings, **arguments, per_device_train_batch_size=4)
+    trainer = kind(model(1000, 64, 2), given, train_dataset=rows, data_collator=collate)
+    return trainer.train
+
+
 def second_test_set(place):
     """The first is small."""
     trainer = make(model(), Rows(64))
@@ -111,6 +178,8 @@ CASES = {
     "plain_files": (0, writes_files),
     "plain_longest": (110, lambda place: plain(LONG)),
     "accelerated_longest": (110, lambda place: accelerated(LONG)),
+    "own_batch_sampler": (110, lambda place: of_a_trainer(OwnLoader, MadeOfText(), tokenized)),
+    "own_sampler": (110, lambda place: of_a_trainer(OwnSampler, MadeOfText(), tokenized)),
     "second_test_set": (100, second_test_set),
     "best_model_evaluated": (100, best_model_evaluated),
 }
