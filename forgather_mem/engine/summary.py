@@ -6,6 +6,7 @@ bytes however long the run is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -193,7 +194,9 @@ class RunSummary:
             self.least_anon_bytes = anon_bytes
         for peak, ground, key in self._rising:
             if peak in values and ground in values:
-                self.rises[key] = max(self.rises.get(key, 0.0), values[peak] - values[ground])
+                risen = values[peak] - values[ground]
+                if risen > self.rises.get(key, -math.inf):
+                    self.rises[key] = max(0.0, risen)
 
     def collect_sink_problems(self, sink: Sink) -> None:
         """What this sink could not write, and where TensorBoard finds what it wrote."""

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ class LogReader:
         for path in self._paths:
             with open_regular(path) as file:
                 bad_bytes = 0
-                for line in iter(lambda: file.readline(_MAX_LINE_BYTES), b""):
+                for line in iter(partial(file.readline, _MAX_LINE_BYTES), b""):
                     record = _parse(line)
                     if record is not None:
                         yield record
@@ -156,7 +157,7 @@ class LogTail:
                 raise LogReplaced(str(self.path))
             self._inode = status.st_ino
             file.seek(self._read_bytes)
-            for line in iter(lambda: file.readline(_MAX_LINE_BYTES), b""):
+            for line in iter(partial(file.readline, _MAX_LINE_BYTES), b""):
                 if self._bad_bytes > _MAX_BAD_BYTES or (not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES):
                     break
                 self._read_bytes += len(line)
@@ -236,7 +237,8 @@ def _plain(value: object) -> object:
     return number if math.isfinite(number) else None
 
 
-_DECODE = json.JSONDecoder().raw_decode
+_NUMBERS = frozenset((int, float))
+_DECODE = json.JSONDecoder().scan_once
 _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain).encode
 
 
@@ -256,7 +258,7 @@ def _parse(line: bytes) -> Header | Sample | Finding | None:
     """The record of a line; None for anything else, whoever has written it."""
     try:
         text = line.decode().strip()
-        record, end = _DECODE(text)
+        record, end = _DECODE(text, 0)
         if end != len(text):
             return None
         kind = record["type"]
@@ -265,17 +267,16 @@ def _parse(line: bytes) -> Header | Sample | Finding | None:
         if kind == "finding":
             return _finding(record)
         return Header(schema=record["schema"], rank=record["rank"], data=record) if kind == "header" else None
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, StopIteration):
         return None
 
 
 def _sample(record: Mapping[str, Any]) -> Sample | None:
     event, step, epoch, time_s = record["event"], record["step"], record["epoch"], record["time_s"]
     device = record.get("device")
-    given = record["values"]
-    if None in given.values():
-        given = {name: value for name, value in given.items() if value is not None}
-    values = dict(zip(given, map(float, given.values()), strict=True))
+    values = record["values"]
+    if not _NUMBERS.issuperset(map(type, values.values())):
+        values = {name: float(value) for name, value in values.items() if value is not None}
     good = (
         isinstance(event, str)
         and is_number(step)

@@ -25,6 +25,7 @@ from forgather_mem.telemetry.report import ADDED, Action, KilledReport, LedgerRo
 from forgather_mem.telemetry.report_schema import MOST, checked_report, from_dict, to_dict
 
 _KNOWN = frozenset(row.name for row in every_metric())
+_MAX_SHAPES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,30 @@ class _Process(ReportPart):
     limit_kind: str = field(default="", metadata=ADDED)
     step: int = field(default=0, metadata=ADDED)
     kills: _Kills | None = field(default=None, metadata=ADDED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What the names of a record tell: most records of a log have the same ones.
+
+    Attributes:
+        is_known: Whether a report knows all of them; others are a user's own.
+        shares: Those of devices' shares.
+        booked: The actions that they tell of.
+    """
+
+    is_known: bool
+    shares: tuple[str, ...]
+    booked: tuple[Action, ...]
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> _Shape:
+        shares = [name for name in names if name.endswith("/reserved_frac")]
+        return cls(
+            is_known=all(map(_is_known, names)),
+            shares=tuple(name for name in shares if name_on_current(name) == "device/reserved_frac"),
+            booked=tuple(what for what, (time_name, _) in BOOKED.items() if time_name in names),
+        )
 
 
 def report_of_log(files: Iterable[Path], ring: Ring | None = None) -> RunReport:
@@ -118,8 +143,7 @@ class LogReplay:
         self._ring: Ring | None = None
         self._last_s, self._last_step, self._spacing = 0.0, -1, 0
         self._limit_bytes = 0
-        self._names: set[str] = set()  # met so far
-        self._reserved: list[str] = []  # of these, the shares of devices
+        self._shapes: dict[tuple[str, ...], _Shape] = {}
         self._devices: dict[int, tuple[str, int]] = {}
 
     def take(self, record: Header | Sample | Finding) -> None:
@@ -161,9 +185,8 @@ class LogReplay:
 
     def _take_sample(self, sample: Sample) -> None:
         values = sample.values
-        if not values.keys() <= self._names:
-            self._meet(values)
-        if not (values.keys() <= _KNOWN or all(map(_is_known, values))) or sum(map(abs, values.values())) > MOST:
+        shape = self._shapes.get(names := tuple(values)) or self._meet(names)
+        if not shape.is_known or sum(map(abs, values.values())) > MOST:
             # A user's own, of which a report tells nothing; and what no machine has
             values = {name: value for name, value in values.items() if _is_known(name) and abs(value) <= MOST}
             sample = sample._replace(values=values)
@@ -178,27 +201,23 @@ class LogReplay:
         self._summary.self_s += own_s
         self._summary.add_step_cost(own_s, max(0.0, sample.time_s - self._last_s), steps)
         self._last_s = sample.time_s
-        self._book(sample)
+        for what in shape.booked:
+            self._ledger[what] = booked(self._ledger.get(what) or LedgerRow(what=what), values)
         used_frac, available = values.get("host/limit_used_frac"), values.get("host/available_bytes")
         if used_frac is not None and available is not None and used_frac < 1:
             self._limit_bytes = round(available / (1 - used_frac))
-        for name in self._reserved:
+        for name in shape.shares:
             frac = values.get(name)
             if frac:
                 other, family = other_device(name), name.partition("/")[0]
                 index = (sample.device or 0) if other is None else other[0]
                 self._devices[index] = "", round(values.get(f"{family}/reserved_bytes", 0.0) / frac)
 
-    def _meet(self, values: Mapping[str, float]) -> None:
-        """Find among names that are new those of a device's share."""
-        self._names |= values.keys()
-        shares = (name for name in self._names if name.endswith("/reserved_frac"))
-        self._reserved = [name for name in shares if name_on_current(name) == "device/reserved_frac"]
-
-    def _book(self, sample: Sample) -> None:
-        for what, (time_name, _) in BOOKED.items():
-            if time_name in sample.values:
-                self._ledger[what] = booked(self._ledger.get(what) or LedgerRow(what=what), sample.values)
+    def _meet(self, names: tuple[str, ...]) -> _Shape:
+        if len(self._shapes) >= _MAX_SHAPES:  # they are made up
+            self._shapes.clear()
+        shape = self._shapes[names] = _Shape.of(names)
+        return shape
 
     def _facts(self) -> RunFacts:
         process, ring = self.process, self._ring
