@@ -131,7 +131,7 @@ def settings_of_forward(outputs: object) -> dict[str, str]:
     """The types in which a forward pass has computed, whoever has cast to them, and its kernels of attention.
 
     They stand in the graph for the backward pass, which is walked once and not kept; a pass without one tells nothing.
-    What is compiled, or computed again by reentrant checkpointing, hides its inside. 1 us for each node.
+    What is compiled, or computed again by reentrant checkpointing, hides its inside. 5 us for each node.
 
     Args:
         outputs: What the model or the loss returned.

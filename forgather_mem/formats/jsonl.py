@@ -6,6 +6,7 @@ Each line is an object with a "type": "header" (one at the start of each process
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -13,10 +14,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from forgather_mem.files import open_regular, remove_real, rename_real
+from forgather_mem.formats.like_lines import MOST_ROWS, LikeLines, Rows, rows_of
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report_schema import is_number
 
@@ -94,22 +97,52 @@ class LogReader:
         Raises:
             OSError: a file can't be read, or is no regular file.
         """
+        for record in self.runs():
+            if isinstance(record, Rows):
+                yield from record.samples()
+            else:
+                yield record
+
+    def runs(self) -> Iterator[Header | Sample | Finding | Rows]:
+        """The same, with samples of one shape that follow each other in one piece, which takes half the time.
+
+        Raises:
+            OSError: a file can't be read, or is no regular file.
+        """
+        like = LikeLines()
         for path in self._paths:
             with open_regular(path) as file:
-                bad_bytes = 0
-                for line in iter(partial(file.readline, _MAX_LINE_BYTES), b""):
+                yield from self._runs(iter(partial(file.readline, _MAX_LINE_BYTES), b""), like)
+
+    def _runs(self, lines: Iterator[bytes], like: LikeLines) -> Iterator[Header | Sample | Finding | Rows]:
+        bad_bytes = 0
+        for shape, alike in itertools.groupby(map(like.match, lines), key=itemgetter(0)):
+            while found := list(itertools.islice(alike, MOST_ROWS if shape is not None else 1)):
+                matches = [match for _, match in found if not isinstance(match, bytes)]
+                rows = None if shape is None else rows_of(shape, matches)
+                if rows is not None:
+                    yield rows
+                    continue
+                for _, match in found:
+                    line = match if isinstance(match, bytes) else match.string.encode()
                     record = _parse(line)
                     if record is not None:
+                        if isinstance(record, Sample):
+                            like.learn(record)
                         yield record
                         continue
-                    if not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES:
-                        self.torn = True
-                    elif line.strip():
-                        self.bad_lines += 1
-                    bad_bytes += max(len(line), _LEAST_BAD_BYTES)
+                    bad_bytes += self._pass_over(line)
                     if bad_bytes > _MAX_BAD_BYTES:
                         self.given_up = True
-                        break
+                        return
+
+    def _pass_over(self, line: bytes) -> int:
+        """What a line that is no record counts as."""
+        if not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES:
+            self.torn = True
+        elif line.strip():
+            self.bad_lines += 1
+        return max(len(line), _LEAST_BAD_BYTES)
 
 
 def some_samples(path: str | Path, most: int) -> Iterator[Sample]:
@@ -238,7 +271,7 @@ def _plain(value: object) -> object:
 
 
 _NUMBERS = frozenset((int, float))
-_DECODE = json.JSONDecoder().scan_once
+_DECODE = json.JSONDecoder().raw_decode
 _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain).encode
 
 
@@ -258,7 +291,7 @@ def _parse(line: bytes) -> Header | Sample | Finding | None:
     """The record of a line; None for anything else, whoever has written it."""
     try:
         text = line.decode().strip()
-        record, end = _DECODE(text, 0)
+        record, end = _DECODE(text)
         if end != len(text):
             return None
         kind = record["type"]
@@ -267,7 +300,7 @@ def _parse(line: bytes) -> Header | Sample | Finding | None:
         if kind == "finding":
             return _finding(record)
         return Header(schema=record["schema"], rank=record["rank"], data=record) if kind == "header" else None
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, StopIteration):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
 
 

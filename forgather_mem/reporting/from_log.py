@@ -13,6 +13,7 @@ from pathlib import Path
 from forgather_mem.engine.ledger import BOOKED, booked
 from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.formats.jsonl import Header, LogReader, last_record
+from forgather_mem.formats.like_lines import Rows
 from forgather_mem.formats.ring import Ring
 from forgather_mem.reporting.build import build_report
 from forgather_mem.reporting.growth import Growth
@@ -26,6 +27,7 @@ from forgather_mem.telemetry.report_schema import MOST, checked_report, from_dic
 
 _KNOWN = frozenset(row.name for row in every_metric())
 _MAX_SHAPES = 1000
+_FEW_ROWS = 4  # to take them one by one costs less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,7 @@ def report_of_log(files: Iterable[Path], ring: Ring | None = None) -> RunReport:
     if closing is not None:
         return closing
     log = LogReader(*paths)
-    for record in log:
+    for record in log.runs():
         told.take(record)
     wrong = ["most of it is no record"] if log.given_up else []
     return finished_report(told, ring, paths[-1].name if paths else "black box", wrong)
@@ -146,9 +148,11 @@ class LogReplay:
         self._shapes: dict[tuple[str, ...], _Shape] = {}
         self._devices: dict[int, tuple[str, int]] = {}
 
-    def take(self, record: Header | Sample | Finding) -> None:
-        """Take one record of the log; another process's header starts over."""
-        if isinstance(record, Sample):
+    def take(self, record: Header | Sample | Finding | Rows) -> None:
+        """Take one record of the log, or samples of one shape; another process's header starts over."""
+        if isinstance(record, Rows):
+            self._take_rows(record)
+        elif isinstance(record, Sample):
             self._take_sample(record)
         elif isinstance(record, Finding):
             self._take_finding(record)
@@ -212,6 +216,25 @@ class LogReplay:
                 other, family = other_device(name), name.partition("/")[0]
                 index = (sample.device or 0) if other is None else other[0]
                 self._devices[index] = "", round(values.get(f"{family}/reserved_bytes", 0.0) / frac)
+
+    def _take_rows(self, rows: Rows) -> None:
+        """The same as to take them one by one."""
+        shape = self._shapes.get(rows.shape.names) or self._meet(rows.shape.names)
+        is_plain = shape.is_known and not (shape.shares or shape.booked or "host/limit_used_frac" in rows.shape.names)
+        has_begun = self._spacing and self._summary.latest.keys() >= set(rows.shape.names)
+        if not is_plain or not has_begun or len(rows.steps) < _FEW_ROWS:
+            for sample in rows.samples():
+                self._take_sample(sample)
+            return
+        summary, last_s, last_step = self._summary, self._last_s, self._summary.last_step
+        summary.add_rows(rows)
+        self._growth.add_rows(rows)
+        own_times_s = rows.column("step/self_s") or [0.0] * len(rows.steps)
+        for own_s, time_s, step in zip(own_times_s, rows.times_s, rows.steps, strict=True):
+            summary.self_s += own_s
+            summary.add_step_cost(own_s, max(0.0, time_s - last_s), max(0, step - last_step))
+            last_s, last_step = time_s, max(last_step, step)
+        self._last_s = last_s
 
     def _meet(self, names: tuple[str, ...]) -> _Shape:
         if len(self._shapes) >= _MAX_SHAPES:  # they are made up
