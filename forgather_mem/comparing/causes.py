@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from forgather_mem.comparing.side import JOINED, LEAK, OTHERS, WORKERS, Side
-from forgather_mem.engine.settings import LOADER
 from forgather_mem.telemetry.report import RunReport
 
 _ABOUT_BATCHES = ("arguments.per_device_train_batch_size", "batch.", "arguments.max_length", "arguments.max_seq_length")
@@ -53,6 +52,7 @@ _KINDS = (
     "arguments", "model", "optimizer", "forward", "loader", "trainer", "callback", "collector", "other_models",
 )  # fmt: skip
 _SWITCH = "gradient_checkpointing"
+_LOADER = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
 # What comes of others, or is another name of the same: no cause beside them
 _FOLLOWS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "arguments.activation_checkpointing": (f"arguments.{_SWITCH}",),
@@ -60,7 +60,7 @@ _FOLLOWS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "forward.attention": ("model.attn_implementation",),
     "forward.dtypes": ("model.dtype", "arguments.bf16", "arguments.fp16"),
     "other_models.bytes": ("other_models",),
-    **{f"loader.{name}": (f"arguments.dataloader_{name}",) for name in LOADER},
+    **{f"loader.{name}": (f"arguments.dataloader_{name}",) for name in _LOADER},
 })  # fmt: skip
 
 

@@ -39,7 +39,7 @@ ENVIRONMENT = (
     "OMP_NUM_THREADS", "MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_CONF",
     "PYTHONMALLOC", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING",
 )  # fmt: skip
-LOADER = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
+_LOADER = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
 _MOST_TEXT = 200
 _MOST_NODES = 20_000  # of a graph
 _ATTENTION = "Attention"  # in the names of all kernels of scaled dot products
@@ -84,7 +84,7 @@ def settings_of_loaders(loaders: Iterable[object]) -> dict[str, str]:
     """
     found: dict[str, set[str]] = {}
     for loader in loaders:
-        for name in LOADER:
+        for name in _LOADER:
             value = getattr(loader, name, None)
             value = getattr(loader, f"_{name}", None) if value is None else value  # an iterator's
             if isinstance(value, int):
