@@ -142,6 +142,11 @@ def causes_of(part: str, settings: Sequence[Changed]) -> list[Changed]:
         found += [one for one in settings if one.name.startswith(wanted) and one not in found]
     if not found and len(settings) <= _FEW and part != LEAK:
         found = [one for one in settings if part not in _NOT_OF_BATCHES or not one.name.startswith("batch.")]
+    return leading(found)
+
+
+def leading(found: Sequence[Changed]) -> list[Changed]:
+    """Without those that come of others among them, or are other names of the same."""
     names = {one.name for one in found}
     return [one for one in found if names.isdisjoint(_FOLLOWS.get(one.name, ()))]
 
