@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from forgather_mem.reporting.problems import killed_lines, leak_lines, oom_lines
 from forgather_mem.reporting.table import format_place, places
-from forgather_mem.telemetry.report import LeakReport, LeakSuspect, RunReport
+from forgather_mem.telemetry.report import LeakReport, LeakSuspect, Planned, RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
 
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
