@@ -113,7 +113,7 @@ CASES = (
         before=(("checkpointing", True),),
     ),
     Case("leak", {"leak": True}, "leak", before=(("steps", 120),)),
-    Case("second model", {"teacher": True}, "held"),
+    Case("second model", {"teacher": True}, "other models", "other_models"),
     Case("workers", {"workers": 2}, "data workers", "arguments.dataloader_num_workers"),
     Case(
         "evaluation gathers",

@@ -122,6 +122,7 @@ class LightningCallbacks(Callback):
         self._training.forward_begins((batch,), {})
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
+        self._training.see_output(loss)
         self._phase("backward")
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -51,10 +51,10 @@ def compare(
     if len(runs) < 2:
         complain("compare: give two runs or more", "forgather-mem compare BEFORE AFTER")
         raise typer.Exit(USAGE)
-    first, *others = [_side(run, name) for run, name in zip(runs, _names(runs), strict=True)]
+    first, *others = sides = [_side(run, name) for run, name in zip(runs, _names(runs), strict=True)]
     found = [comparison_of(first, other) for other in others]
     if html is not None:
-        _write_page(runs, html)
+        _write_page(runs, sides, html)
     if as_json:
         print(json.dumps([to_json(one) for one in found], indent=1, allow_nan=False))
     else:
@@ -83,14 +83,12 @@ def _complain(message: str, hint: str | None = None) -> None:
     complain(told.lstrip(), hint)
 
 
-def _write_page(runs: list[str], file: Path) -> None:
+def _write_page(runs: list[str], sides: list[Side], file: Path) -> None:
     from forgather_mem.page.data import run_data
-    from forgather_mem.reporting.run_dir import find_run
 
     paths = [path for run in runs for path in _paths(run)]
-    places = [find_run(Path(path).parent if Path(path).is_file() else path) for path in paths]
-    runs_on_it = zip(paths, places, _names(paths), strict=True)
-    write_page([run_data(_report(path), place, name) for path, place, name in runs_on_it], file)
+    shown = zip(_names(paths), paths, (report for side in sides for report in side.reports), strict=True)
+    write_page([run_data(report, _folder(path), name) for name, path, report in shown], file)
 
 
 def _names(runs: list[str]) -> list[str]:

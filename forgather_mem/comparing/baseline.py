@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from forgather_mem.comparing.causes import changed
+from forgather_mem.comparing.causes import changed, leading
 from forgather_mem.comparing.side import HELD, held_sizes
 from forgather_mem.errors import ForgatherMemError
 from forgather_mem.files import read_regular, write_chosen_file
@@ -105,7 +105,7 @@ class Baseline:
             which = f" of training {number}" if len(self.trainings) > 1 else ""
             found = [*self._over(before, after, self.counted_frac), *self._over_resident(before, after)]
             yield from (f"{sentence.replace(':', which + ':', 1)}" for sentence in found)
-            causes = changed(before.settings, after.settings) if found else []
+            causes = leading(changed(before.settings, after.settings)) if found else []
             for cause in causes[:_MOST_CAUSES]:
                 yield f"since then {cause.name} is {cause.after or 'not set'} instead of {cause.before or 'not set'}"
 

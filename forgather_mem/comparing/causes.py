@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from forgather_mem.comparing.side import JOINED, WORKERS, Side
+from forgather_mem.comparing.side import JOINED, LEAK, OTHERS, WORKERS, Side
 from forgather_mem.telemetry.report import RunReport
 
 _ABOUT_BATCHES = ("arguments.per_device_train_batch_size", "batch.", "arguments.max_length", "arguments.max_seq_length")
-_ABOUT_EVALUATIONS = ("arguments.per_device_eval", "arguments.eval_", "arguments.prediction_", "arguments.batch_eval")
+_ABOUT_EVALUATIONS = (
+    "trainer.compute_metrics", "arguments.prediction_", "trainer.preprocess_logits", "arguments.eval_",
+    "arguments.per_device_eval", "arguments.batch_eval",
+)  # fmt: skip
+_ABOUT_ATTENTION = ("model.attn_implementation", "forward.attention")
+_ABOUT_WORKERS = ("arguments.dataloader_", "loader.")
+_ABOUT_GARBAGE = ("calls.gc.collect", "actions.collect", "collector")
 # Settings that decide how large a part is, most likely first
 _CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "parameters": ("model.dtype", "model.parameters", "model."),
     "gradients": ("model.trained_parameters", "model.dtype", "model.parameters", "arguments.fsdp"),
     "optimizer": ("optimizer", "arguments.optim", "model.trained_parameters", "model.dtype"),
     "activations": (
-        "model.attn_implementation", "arguments.gradient_checkpointing", "arguments.activation_checkpointing",
+        *_ABOUT_ATTENTION, "arguments.gradient_checkpointing", "arguments.activation_checkpointing",
         "model.gradient_checkpointing", *_ABOUT_BATCHES, "model.dtype", "arguments.bf16", "arguments.fp16",
-        "arguments.torch_compile", "arguments.gradient_accumulation_steps",
-        "arguments.accumulate_grad_batches", "model.",
+        "forward.dtypes", "arguments.torch_compile", "arguments.gradient_accumulation_steps",
+        "arguments.accumulate_grad_batches", "trainer.compute_loss", "model.",
     ),
-    WORKERS: ("arguments.dataloader_",),
+    OTHERS: ("other_models",),
+    WORKERS: _ABOUT_WORKERS,
+    LEAK: (*_ABOUT_GARBAGE, "callback."),
     "batch": _ABOUT_BATCHES,
-    "temporaries": ("model.attn_implementation", *_ABOUT_BATCHES, "optimizer", "arguments.optim", "model."),
+    "temporaries": (*_ABOUT_ATTENTION, *_ABOUT_BATCHES, "optimizer", "arguments.optim", "model."),
     "results": _ABOUT_EVALUATIONS,
     "evaluate": _ABOUT_EVALUATIONS,
     "save": ("arguments.save_", "arguments.load_best"),
-    "other": ("actions.", "arguments.dataloader_"),
-    JOINED: ("model.attn_implementation", *_ABOUT_BATCHES, "model."),
-    "cached": ("actions.clear", "environment.PYTORCH", "arguments.torch_empty_cache_steps"),
+    "other": (*_ABOUT_GARBAGE, "other_models", "actions.", "calls.", "callback.", *_ABOUT_WORKERS),
+    JOINED: (*_ABOUT_ATTENTION, *_ABOUT_BATCHES, "model.", "forward."),
+    "cached": ("actions.clear", "calls.", "environment.PYTORCH", "arguments.torch_empty_cache_steps"),
 })  # fmt: skip
 # What else may change any part
 _ANY = ("environment.", "threads")
@@ -39,8 +48,20 @@ _OFF = (None, "False", "no", "0", "0.0")
 _FEW = 3
 _NOT_OF_BATCHES = ("parameters", "gradients", "optimizer")
 # Who has none of a kind has no such thing, as a plain loop has no arguments; of others None is their default
-_KINDS = ("arguments", "model", "optimizer")
+_KINDS = (
+    "arguments", "model", "optimizer", "forward", "loader", "trainer", "callback", "collector", "other_models",
+)  # fmt: skip
 _SWITCH = "gradient_checkpointing"
+_LOADER = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
+# What comes of others, or is another name of the same: no cause beside them
+_FOLLOWS: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "arguments.activation_checkpointing": (f"arguments.{_SWITCH}",),
+    f"model.{_SWITCH}": (f"arguments.{_SWITCH}", "arguments.activation_checkpointing"),
+    "forward.attention": ("model.attn_implementation",),
+    "forward.dtypes": ("model.dtype", "arguments.bf16", "arguments.fp16"),
+    "other_models.bytes": ("other_models",),
+    **{f"loader.{name}": (f"arguments.dataloader_{name}",) for name in _LOADER},
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +89,23 @@ def settings_of_sides(*sides: Side) -> Iterator[dict[str, str]]:
 
 
 def _settings_of(report: RunReport) -> dict[str, str]:
-    """Those of a run, and which of our own actions ran in it."""
-    return {**report.run.settings, **{f"actions.{row.what}": "on" for row in report.ledger if row.calls}}
+    """Those of a run, which of our own actions ran in it, and how often others cleaned up."""
+    calls = Counter({row.what: row.calls for row in report.cleanup_calls if row.whose != "us"})
+    return {
+        **report.run.settings,
+        **{f"actions.{row.what}": "on" for row in report.ledger if row.calls},
+        **{f"calls.{what}": _how_often(number, report.steps) for what, number in calls.items() if number > 1},
+    }
+
+
+def _how_often(calls: int, steps: int) -> str:
+    """
+    >>> _how_often(30, 301), _how_often(600, 301), _how_often(7, 0)
+    ('every 10 steps', '2 a step', '7')
+    """
+    if not steps:
+        return str(calls)
+    return f"every {float(f'{steps / calls:.1g}'):.0f} steps" if calls <= steps else f"{calls / steps:.1g} a step"
 
 
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[Changed]:
@@ -104,10 +140,15 @@ def causes_of(part: str, settings: Sequence[Changed]) -> list[Changed]:
     found: list[Changed] = []
     for wanted in (*_CAUSES.get(part, ()), *_ANY):
         found += [one for one in settings if one.name.startswith(wanted) and one not in found]
-    if not found and len(settings) <= _FEW:
+    if not found and len(settings) <= _FEW and part != LEAK:
         found = [one for one in settings if part not in _NOT_OF_BATCHES or not one.name.startswith("batch.")]
-    again = [one for one in found if one.name.endswith("_checkpointing")][1:]  # one switch has up to three names
-    return [one for one in found if one not in again]
+    return leading(found)
+
+
+def leading(found: Sequence[Changed]) -> list[Changed]:
+    """Without those that come of others among them, or are other names of the same."""
+    names = {one.name for one in found}
+    return [one for one in found if names.isdisjoint(_FOLLOWS.get(one.name, ()))]
 
 
 def decides(part: str, setting: Changed) -> bool:

@@ -15,8 +15,10 @@ PLANNED = "planned"  # all tensors of a plan
 # What the training leaves allocated beside model and optimizer, and what of it there was when it began
 HELD, HELD_AT_START = "held", "held at the start"
 JOINED = "activations, other"  # as one size, where they are not known apart
-# Parts that are counted tensor by tensor, by the fraction and the bytes within which they are equal
-_COUNTED = 0.002, 2**14
+OTHERS = "other models"  # the parameters of models beside the one that is trained
+# Within which fraction and how many bytes sizes are equal. What is counted tensor by tensor is exact, but for
+# TensorBoard, which keeps 24 bits of a number
+_COUNTED = 2**-23, 0
 _ALLOCATED = 0.01, 2**20  # counted by the C library's allocator
 _ON_DEVICE = 0.01, 2**21  # the allocator's own numbers
 # Resident memory: what the C library keeps, and threads and imports that come and go, differ from run to run
@@ -160,6 +162,9 @@ def _sizes(report: RunReport, place: str, counted: bool) -> Iterator[tuple[str, 
         unknown = () if parts["activations"] else ("activations", "other")
         yield from ((name, size) for name, size in parts.items() if name not in unknown)
         yield JOINED, parts["activations"] + parts["other"]
+    others = report.run.settings.get("other_models.bytes", "")
+    if others.isdecimal():
+        yield OTHERS, int(others)
     if place == "host":
         yield WORKERS, report.host.workers_peak_bytes
     # Peaks of other phases are those by which the run's peak rose: of two runs not the same
@@ -189,12 +194,12 @@ def _difference(name: str, before: Sequence[int], after: Sequence[int], place: s
         spread = math.sqrt(statistics.variance(before) / len(before) + statistics.variance(after) / len(after))
         # A few runs tell little of their own spread
         unsure = max(_quantile(len(before) + len(after) - 2) * spread, unsure / 4)
-    is_counted = is_allocated or name in _EXACT_PARTS
+    is_counted = is_allocated or name in (*_EXACT_PARTS, OTHERS)
     return Difference(name, old, new, new - old - unsure, new - old + unsure, counted=is_counted)
 
 
 def _tolerance(name: str, place: str) -> tuple[float, int]:
-    if name in _EXACT_PARTS:
+    if name in (*_EXACT_PARTS, OTHERS):
         return _COUNTED
     if place == "device":
         return _ON_DEVICE

@@ -6,7 +6,18 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from forgather_mem.comparing.causes import Changed
-from forgather_mem.comparing.side import HELD, HELD_AT_START, JOINED, LEAK, PLANNED, STARTUP, WORKERS, Difference, Side
+from forgather_mem.comparing.side import (
+    HELD,
+    HELD_AT_START,
+    JOINED,
+    LEAK,
+    OTHERS,
+    PLANNED,
+    STARTUP,
+    WORKERS,
+    Difference,
+    Side,
+)  # fmt: skip
 from forgather_mem.comparing.verdict import Comparison, Grown
 from forgather_mem.telemetry.report import LeakReport, RunReport
 from forgather_mem.units import format_bytes, format_duration
@@ -24,6 +35,7 @@ _WORDS = {
     LEAK: "a leak",
     "other": "memory outside of model, optimizer and activations",
     HELD: "held memory",
+    OTHERS: "other models' parameters",
     JOINED: "memory outside of model and optimizer",
     "results": "what evaluations gather",
     "batch": "the batch",
@@ -181,7 +193,7 @@ def _tables(comparison: Comparison) -> Iterator[Table]:
     shown = [
         one
         for one in comparison.differences
-        if max(one.before, one.after) >= _LEAST_SHOWN and one.name != HELD_AT_START
+        if one.name != HELD_AT_START and (max(one.before, one.after) >= _LEAST_SHOWN or (one.counted and one.is_sure))
     ]
     rows = list(map(_size_row, shown))
     if comparison.joined is not None:

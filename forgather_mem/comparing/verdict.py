@@ -14,6 +14,7 @@ from forgather_mem.comparing.side import (
     JOINED,
     LEAK,
     MODEL_PARTS,
+    OTHERS,
     PEAK,
     STARTUP,
     WORKERS,
@@ -193,12 +194,12 @@ def _beside_plan(
         for one, phase in planned_growth(planned)
     ]
     by_name = {one.name: one for one in found}
-    beside = [one for one in measured if one.part in (WORKERS, LEAK)]
+    beside = [one for one in measured if one.part in (WORKERS, LEAK, OTHERS)]
     leaked = sum(one.bytes for one in beside if one.part == LEAK)
     beside += (held := list(_held(by_name, leaked, settings)))
     peak = by_name.get(PEAK)
     if peak is not None:
-        rest = peak.bytes - planned[0].bytes - leaked - sum(one.bytes for one in held)
+        rest = peak.bytes - planned[0].bytes - leaked - _of_others(by_name) - sum(one.bytes for one in held)
         # What has been freed may stay resident or not
         unsure = peak.high - peak.bytes + sum(abs(one.bytes) for one in parts) / 2
         if abs(rest) > unsure:
@@ -211,11 +212,16 @@ def _beside_plan(
 
 def _held(by_name: Mapping[str, Difference], leaked: float, settings: Sequence[Changed]) -> Iterator[Grown]:
     """What stays allocated beside model and optimizer, and is no leak: a second model, copies, caches."""
-    one = by_name.get(HELD)
-    if one is not None and abs(one.bytes - leaked) > one.high - one.bytes + abs(leaked) / 4:
-        rest, at_start = one.bytes - leaked, by_name[HELD_AT_START]
-        is_old = at_start.is_sure and at_start.bytes / rest > _NEARLY_ALL
+    one, others = by_name.get(HELD), _of_others(by_name)
+    if one is not None and abs(one.bytes - leaked - others) > one.high - one.bytes + abs(leaked) / 4:
+        rest, at_start = one.bytes - leaked - others, by_name[HELD_AT_START]
+        is_old = at_start.is_sure and (at_start.bytes - others) / rest > _NEARLY_ALL
         yield Grown(part=HELD, phase="startup" if is_old else "", bytes=rest, causes=causes_of("other", settings))
+
+
+def _of_others(by_name: Mapping[str, Difference]) -> float:
+    """By how much the parameters of other models differ, which are in what is held and in the rest."""
+    return by_name[OTHERS].bytes if OTHERS in by_name else 0.0
 
 
 def _grown_frac(rows: Sequence[Difference]) -> float:
@@ -244,13 +250,14 @@ def _grown(
         phase = _since_startup(by_name, size) if part == "other" else _phase_of(part, peak_phase)
         yield Grown(part=part, phase=phase, bytes=size, causes=causes_of(part, settings))
     if leaked:
-        yield Grown(part=LEAK, phase="", bytes=leaked, causes=())
+        yield Grown(part=LEAK, phase="", bytes=leaked, causes=causes_of(LEAK, settings))
     yield from (held := list(_held(by_name, leaked, settings)))
     name = next((name for name in ("other", JOINED) if name in by_name), PEAK)
     other = by_name[name]
-    rest = other.bytes - leaked - sum(one.bytes for one in held)
+    others = _of_others(by_name)
+    rest = other.bytes - leaked - others - sum(one.bytes for one in held)
     is_more = other.is_sure and by_name[PEAK].is_sure and abs(other.bytes) > abs(leaked)
-    if is_more and joined is None and (not held or abs(rest) > other.high - other.bytes):
+    if is_more and joined is None and (not (held or others) or abs(rest) > other.high - other.bytes):
         phase = peak_phase if is_outside else _since_startup(by_name, rest)
         part = peak_phase if is_outside else name if name == JOINED and not phase else "other"
         if phase or name != PEAK:  # else nothing is known of what the peak consists of
@@ -315,7 +322,8 @@ def _phase_of(part: str, peak_phase: str) -> str:
     """The phase in which a part is largest."""
     if part == "activations":
         return "forward" if peak_phase == "forward" else "backward"
-    return {"gradients": "backward", "optimizer": "optimizer", peak_phase: peak_phase}.get(part, "")
+    known = {"gradients": "backward", "optimizer": "optimizer", OTHERS: "startup", peak_phase: peak_phase}
+    return known.get(part, "")
 
 
 def _since_startup(by_name: Mapping[str, Difference], wanted: float) -> str:

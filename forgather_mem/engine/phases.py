@@ -21,6 +21,7 @@ class PhaseStack:
         failed: The phase that an exception has left last, until another phase begins.
         in_step: Whether a step was begun that has not ended; None where nobody tells of a step's phases.
         on_batch: Called with the arguments and keywords of what trains on a micro-batch, before it begins.
+        on_output: Called with what a forward pass has returned, after it; None as soon as nobody wants that.
         on_failure: Called with the error that ends the run, while its frames are alive; nothing of it is kept.
         own: Takes the seconds that the watchers take.
 
@@ -31,7 +32,7 @@ class PhaseStack:
 
     __slots__ = (
         "_beside", "_fence", "_stack", "_step_ended", "_told", "_watchers", "failed", "in_step", "on_batch",
-        "on_failure", "own",
+        "on_failure", "on_output", "own",
     )  # fmt: skip
 
     def __init__(self, fence: FailureGuard | None = None) -> None:
@@ -39,6 +40,7 @@ class PhaseStack:
         self.in_step: bool | None = None
         self.own = OwnTime()
         self.on_batch: list[SeesBatch] = []
+        self.on_output: Callable[[object], object] | None = None
         self.on_failure: list[Callable[[BaseException], object]] = []
         self._fence = fence or FailureGuard()
         self._beside: Any = None  # takes the number of each phase; see `PhaseWatcher`
@@ -151,7 +153,7 @@ class PhaseStack:
         for told in self._told:
             told.clear()
         self._watchers.clear()
-        self._beside = self._step_ended = None
+        self._beside = self._step_ended = self.on_output = None
         self.on_batch.clear()
         self.on_failure.clear()
 

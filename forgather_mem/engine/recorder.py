@@ -119,6 +119,7 @@ class Recorder:
         crossing = rule.crossing
         if crossing is not None and not crossing.crosses(self._value(crossing.limit.name, moment, sample)):
             return
+        rule.has_run = True
         done, values = self._done, record.values
         for work in rule.works:
             if work.off:

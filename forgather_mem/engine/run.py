@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,9 +17,15 @@ from forgather_mem.engine.ledger import Ledger
 from forgather_mem.engine.phases import PhaseStack
 from forgather_mem.engine.recorder import Recorder
 from forgather_mem.engine.schedule import ArmedRule, EventSchedule, OverheadMeter, assign_writer, schedules_of
-from forgather_mem.engine.settings import settings_of_training
+from forgather_mem.engine.settings import (
+    settings_of_forward,
+    settings_of_loaders,
+    settings_of_others,
+    settings_of_training,
+)
 from forgather_mem.engine.sink_set import SinkSet
 from forgather_mem.engine.summary import RunFacts, RunSummary
+from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.own_time import OwnTime
 from forgather_mem.system.process_end import PROCESS_END
@@ -28,6 +36,7 @@ from forgather_mem.telemetry.records import Finding, Moment, Objects, Outcome
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.rule import Rule
 
+_PASSES_TO_SEE = 8  # of which one has a graph, or none will have
 Verdict = Callable[[RunSummary], tuple[str, dict[str, Any]]]  # text and data of the finding that closes a run
 
 
@@ -64,6 +73,7 @@ class Run:
         self.ledger = Ledger()
         self.fence = FailureGuard(strict)
         self.phases = PhaseStack(self.fence)
+        self.phases.on_output = self._see_forward
         self.closed = False
         self._verdict = verdict
         self._folder: Path | None = None
@@ -74,6 +84,7 @@ class Run:
         self._record, self._works, self._members = self._recorder.record, self._recorder.works, self._recorder.members
         self._at_close: list[Callable[[], object]] = []
         self._settings_are_read = False
+        self._passes_to_see = _PASSES_TO_SEE
         self._paced: list[ArmedRule] = []  # rules that keep to a budget
         self._end: tuple[str, int | None] | None = None  # how it ended, and the exit code
         self._closes_since = 0.0, 0.0  # the clocks of our own time
@@ -244,7 +255,23 @@ class Run:
             own.add(began, reading=reads)
 
     def _read_settings(self, args: object, objects: Objects) -> None:
-        settings = settings_of_training(args, objects.get("model"), objects.get("optimizer"))
+        model, optimizer, loader = map(objects.get, ("model", "optimizer", "train_dataloader"))
+        settings = settings_of_training(args, model, optimizer) | settings_of_loaders([loader])
+        if model is not None and not (self.facts.is_observed or gc.get_freeze_count()):  # a walk would take too long
+            settings |= settings_of_others(model, optimizer, live_objects(sys.modules["torch"].nn.Module))
+        self._tell_settings(self.facts.settings | settings)  # who has begun the run may have told some
+
+    def _see_forward(self, outputs: object) -> None:
+        self.phases.on_output = None
+        settings = settings_of_forward(outputs)
+        self._passes_to_see -= 1
+        if not settings and self._passes_to_see:
+            self.phases.on_output = self._see_forward
+        elif settings and self._settings_are_read:
+            self._tell_settings(settings)
+        self.facts.settings.update(settings)  # else told with the others
+
+    def _tell_settings(self, settings: dict[str, str]) -> None:
         self.emit(Finding(kind="settings", step=self.step, text="settings", data=settings))
 
     def handle_late(self, plan: EventSchedule, *event: Any) -> None:

@@ -53,6 +53,7 @@ class ArmedRule:
         "crossing",
         "every_epochs",
         "every_steps",
+        "has_run",
         "longest_stretch",
         "name",
         "off",
@@ -66,6 +67,7 @@ class ArmedRule:
         self.every_steps = rule.when.every_steps
         self.every_epochs = rule.when.every_epochs
         self.budget_frac = rule.budget_frac
+        self.has_run = False
         self.stretch = 1  # only every `stretch`-th of its steps
         self.longest_stretch = 1
         limit = rule.when.limit
@@ -79,11 +81,15 @@ class ArmedRule:
     def keep_to_budget(self, fixed_share: float, reading_share: float) -> None:
         """Look as rarely as the budget demands, but at every `MAX_STRETCH`-th of its steps.
 
+        What has not run yet does so once when it is due: a short run has its sizes, too.
+
         Args:
             fixed_share: The fraction of the time that all of ours takes apart from such readings.
             reading_share: The fraction that they take as rarely as they are taken now.
         """
         assert self.budget_frac is not None
+        if not self.has_run:
+            return
         each_share, stretch = reading_share * self.stretch, 1
         while stretch < MAX_STRETCH:
             budget_frac = self.budget_frac * (1.0 if stretch >= self.stretch else _COMES_BACK_FRAC)

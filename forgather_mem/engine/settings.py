@@ -1,14 +1,20 @@
 """The settings of a training that decide what memory it takes, as texts: what `compare` can name as a cause.
 
 Nothing else is read: of arguments, configuration and environment only the names below, so no token or path is kept.
+Where a setting can be made in many ways, what came of it is read: the types that a forward pass has computed with, the
+loader that feeds it.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
+
+from forgather_mem.probes.tensors import StorageKey, storages_in
 
 # Trainer's arguments; advice after an out-of-memory error reads the same.
 ARGUMENTS = (
@@ -33,7 +39,10 @@ ENVIRONMENT = (
     "OMP_NUM_THREADS", "MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_CONF",
     "PYTHONMALLOC", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING",
 )  # fmt: skip
+_LOADER = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
 _MOST_TEXT = 200
+_MOST_NODES = 20_000  # of a graph
+_ATTENTION = "Attention"  # in the names of all kernels of scaled dot products
 
 
 class SupportsNumel(Protocol):
@@ -63,7 +72,98 @@ def settings_of_training(args: object, model: object, optimizer: object) -> dict
     torch = sys.modules.get("torch")
     if torch is not None:
         told["threads"] = torch.get_num_threads()
-    return {name: str(value)[:_MOST_TEXT] for name, value in told.items() if value is not None}
+    told["collector"] = ", ".join(map(str, gc.get_threshold())) if gc.isenabled() else "off"
+    return _texts(told)
+
+
+def settings_of_loaders(loaders: Iterable[object]) -> dict[str, str]:
+    """Those of torch's data loaders, or of their iterators; of several loaders all values.
+
+    >>> settings_of_loaders([])
+    {}
+    """
+    found: dict[str, set[str]] = {}
+    for loader in loaders:
+        for name in _LOADER:
+            value = getattr(loader, name, None)
+            value = getattr(loader, f"_{name}", None) if value is None else value  # an iterator's
+            if isinstance(value, int):
+                found.setdefault(f"loader.{name}", set()).add(str(value))
+    return _texts({name: ", ".join(sorted(values)) for name, values in found.items()})
+
+
+def settings_of_others(model: object, optimizer: object, modules: Sequence[object]) -> dict[str, str]:
+    """The models beside the one that is trained, by their classes, and the bytes of their parameters.
+
+    Args:
+        model, optimizer: What they train is none of these.
+        modules: All that are alive.
+    """
+    inner = {id(child) for one in modules for child in (vars(one).get("_modules") or {}).values()}
+    groups = getattr(optimizer, "param_groups", None) or []
+    trained = storages_in([model, [group.get("params") for group in groups]])
+    found: dict[StorageKey, int] = {}
+    names: Counter[str] = Counter()
+    for module in modules:
+        own = storages_in(list((vars(module).get("_parameters") or {}).values()))
+        found |= {key: size for key, size in own.items() if key not in trained}
+    for root in (one for one in modules if id(one) not in inner and isinstance(vars(one).get("_modules"), dict)):
+        names[type(root).__name__] += not storages_in(root).keys().isdisjoint(found)
+    models = [f"{number} {name}" for name, number in sorted(names.items()) if number]
+    return _texts({"other_models": ", ".join(models), "other_models.bytes": sum(found.values())})
+
+
+def settings_of_trainer(trainer: object, callbacks: Iterable[object]) -> dict[str, str]:
+    """What a trainer has been given beside its arguments: functions that make it gather predictions, and callbacks.
+
+    Args:
+        trainer: A `transformers.Trainer`, or one like it.
+        callbacks: Those of them that are told, by their classes' names.
+    """
+    given = ("compute_metrics", "preprocess_logits_for_metrics", "compute_loss_func")
+    told: dict[str, object] = {
+        f"trainer.{name}": getattr(trainer, name) is not None for name in given if hasattr(trainer, name)
+    }
+    return _texts({**told, **{f"callback.{type(callback).__name__}": True for callback in callbacks}})
+
+
+def settings_of_forward(outputs: object) -> dict[str, str]:
+    """The types in which a forward pass has computed, whoever has cast to them, and its kernels of attention.
+
+    They stand in the graph for the backward pass, which is walked once and not kept; a pass without one tells nothing.
+    What is compiled, or computed again by reentrant checkpointing, hides its inside. 5 us for each node.
+
+    Args:
+        outputs: What the model or the loss returned.
+    """
+    todo = [node for tensor in _tensors_in(outputs) if (node := getattr(tensor, "grad_fn", None)) is not None]
+    seen = set(todo)
+    dtypes: set[str] = set()
+    kernels: set[str] = set()
+    while todo and len(seen) < _MOST_NODES:
+        node = todo.pop()
+        name = node.name()
+        if _ATTENTION in name:
+            kernels.add(name.partition("Backward")[0])
+        dtypes.update(str(one.dtype).removeprefix("torch.") for one in getattr(node, "_input_metadata", ()))
+        after = [one for one, _ in node.next_functions if one is not None and one not in seen]
+        seen.update(after)
+        todo += after
+    return _texts({"forward.dtypes": ", ".join(sorted(dtypes)), "forward.attention": ", ".join(sorted(kernels))})
+
+
+def _tensors_in(outputs: object) -> Iterator[object]:
+    if isinstance(outputs, Mapping):
+        outputs = tuple(outputs.values())
+    if isinstance(outputs, list | tuple):
+        for one in outputs:
+            yield from _tensors_in(one)
+    elif hasattr(outputs, "grad_fn"):
+        yield outputs
+
+
+def _texts(told: Mapping[str, object]) -> dict[str, str]:
+    return {name: str(value)[:_MOST_TEXT] for name, value in told.items() if value is not None and value != ""}
 
 
 def _of_model(model: object) -> Iterator[tuple[str, object]]:

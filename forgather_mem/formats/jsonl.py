@@ -6,16 +6,20 @@ Each line is an object with a "type": "header" (one at the start of each process
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from forgather_mem.files import open_regular, remove_real, rename_real
+from forgather_mem.formats.like_lines import MOST_ROWS, LikeLines, Rows, rows_of
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report_schema import is_number
 
@@ -93,22 +97,52 @@ class LogReader:
         Raises:
             OSError: a file can't be read, or is no regular file.
         """
+        for record in self.runs():
+            if isinstance(record, Rows):
+                yield from record.samples()
+            else:
+                yield record
+
+    def runs(self) -> Iterator[Header | Sample | Finding | Rows]:
+        """The same, with samples of one shape that follow each other in one piece, which takes half the time.
+
+        Raises:
+            OSError: a file can't be read, or is no regular file.
+        """
+        like = LikeLines()
         for path in self._paths:
             with open_regular(path) as file:
-                bad_bytes = 0
-                for line in iter(lambda: file.readline(_MAX_LINE_BYTES), b""):
+                yield from self._runs(iter(partial(file.readline, _MAX_LINE_BYTES), b""), like)
+
+    def _runs(self, lines: Iterator[bytes], like: LikeLines) -> Iterator[Header | Sample | Finding | Rows]:
+        bad_bytes = 0
+        for shape, alike in itertools.groupby(map(like.match, lines), key=itemgetter(0)):
+            while found := list(itertools.islice(alike, MOST_ROWS if shape is not None else 1)):
+                matches = [match for _, match in found if not isinstance(match, bytes)]
+                rows = None if shape is None else rows_of(shape, matches)
+                if rows is not None:
+                    yield rows
+                    continue
+                for _, match in found:
+                    line = match if isinstance(match, bytes) else match.string.encode()
                     record = _parse(line)
                     if record is not None:
+                        if isinstance(record, Sample):
+                            like.learn(record)
                         yield record
                         continue
-                    if not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES:
-                        self.torn = True
-                    elif line.strip():
-                        self.bad_lines += 1
-                    bad_bytes += max(len(line), _LEAST_BAD_BYTES)
+                    bad_bytes += self._pass_over(line)
                     if bad_bytes > _MAX_BAD_BYTES:
                         self.given_up = True
-                        break
+                        return
+
+    def _pass_over(self, line: bytes) -> int:
+        """What a line that is no record counts as."""
+        if not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES:
+            self.torn = True
+        elif line.strip():
+            self.bad_lines += 1
+        return max(len(line), _LEAST_BAD_BYTES)
 
 
 def some_samples(path: str | Path, most: int) -> Iterator[Sample]:
@@ -156,7 +190,7 @@ class LogTail:
                 raise LogReplaced(str(self.path))
             self._inode = status.st_ino
             file.seek(self._read_bytes)
-            for line in iter(lambda: file.readline(_MAX_LINE_BYTES), b""):
+            for line in iter(partial(file.readline, _MAX_LINE_BYTES), b""):
                 if self._bad_bytes > _MAX_BAD_BYTES or (not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES):
                     break
                 self._read_bytes += len(line)
@@ -236,6 +270,7 @@ def _plain(value: object) -> object:
     return number if math.isfinite(number) else None
 
 
+_NUMBERS = frozenset((int, float))
 _DECODE = json.JSONDecoder().raw_decode
 _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain).encode
 
@@ -272,10 +307,9 @@ def _parse(line: bytes) -> Header | Sample | Finding | None:
 def _sample(record: Mapping[str, Any]) -> Sample | None:
     event, step, epoch, time_s = record["event"], record["step"], record["epoch"], record["time_s"]
     device = record.get("device")
-    given = record["values"]
-    if None in given.values():
-        given = {name: value for name, value in given.items() if value is not None}
-    values = dict(zip(given, map(float, given.values()), strict=True))
+    values = record["values"]
+    if not _NUMBERS.issuperset(map(type, values.values())):
+        values = {name: float(value) for name, value in values.items() if value is not None}
     good = (
         isinstance(event, str)
         and is_number(step)

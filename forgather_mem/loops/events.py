@@ -172,6 +172,13 @@ class LoopEvents:
             run.fence.call("phases", run.phases.fail)
         elif run is not None:
             run.fence.call("phases", run.phases.turn_from, "forward", "backward")
+            self.see_output(outputs)
+
+    def see_output(self, outputs: object) -> None:
+        """A forward pass has returned this."""
+        run = self.run()
+        if run is not None and run.phases.on_output is not None:
+            run.fence.call("settings", run.phases.on_output, outputs)
 
     def optimizer_begins(self) -> None:
         """The gradients are there, and the optimizer is called."""

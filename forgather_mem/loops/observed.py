@@ -13,9 +13,12 @@ from typing import Any
 
 import torch
 from torch.optim import optimizer as of_torch
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 from transformers import TrainerCallback
 
 from forgather_mem.engine.run_of import RUNS
+from forgather_mem.engine.settings import settings_of_loaders, settings_of_others
 from forgather_mem.loops.events import LoopEvents
 from forgather_mem.loops.outermost import Arguments, Keywords, Outermost
 from forgather_mem.loops.rounds import OptimizerRounds
@@ -25,6 +28,7 @@ from forgather_mem.telemetry.guard import FailureGuard
 
 # Looked up once
 _thread, _is_compiling, _trains = threading.get_ident, torch.compiler.is_compiling, torch.is_grad_enabled
+_LOADERS = (DataLoader, _BaseDataLoaderIter)  # while a loop asks for batches, its loader has an iterator
 _BEFORE_FORWARD = ("backward", "data")  # or before the optimizer
 MakeCallbacks = Callable[[], Sequence[TrainerCallback]]
 
@@ -170,6 +174,8 @@ class ObservedLoop:
             if events is not None and _thread() == self._thread:
                 if events.quiet is not None and outputs is not None:
                     events.quiet.turn_from("forward", "backward")
+                    if events.quiet.on_output is not None:
+                        events.see_output(outputs)
                 else:
                     events.forward_ends(outputs)
         except Exception as error:
@@ -256,7 +262,7 @@ class ObservedLoop:
 
     def _begin_here(self, first: torch.optim.Optimizer | None) -> None:
         self._thread = _thread()
-        found = live_objects((torch.nn.Module, torch.optim.Optimizer))
+        found = live_objects((torch.nn.Module, torch.optim.Optimizer, *_LOADERS))
         optimizers = [one for one in found if isinstance(one, torch.optim.Optimizer)]
         if first is not None and not first.state:  # nothing is resumed: what has a state was of an earlier training
             optimizers = [one for one in optimizers if not one.state]
@@ -271,6 +277,10 @@ class ObservedLoop:
         run = events.run()
         if run is not None:
             run.facts.is_observed = True
+            loaders, feeding = ([one for one in found if isinstance(one, kind)] for kind in _LOADERS)
+            run.facts.settings.update(settings_of_loaders(feeding or loaders))
+            modules = [one for one in found if isinstance(one, torch.nn.Module)]
+            run.facts.settings.update(settings_of_others(*self._objects(), modules))
         PROCESS_END.ask(self._process_ends, self._forget)
 
     def _step_begins(self, events: LoopEvents) -> None:

@@ -33,14 +33,16 @@ Rows = NDArray[np.int64]
 T = TypeVar("T")
 
 
-def run_data(report: RunReport, folder: str | Path, name: str = "") -> Json:
+def run_data(report: RunReport, folder: str | Path | None, name: str = "") -> Json:
     """The data of the run in a folder, with its ranks side by side if they left logs.
 
     Args:
         report: Its report, see `run_report`.
-        folder: The run's folder or a TensorBoard folder.
+        folder: The run's folder or a TensorBoard folder; None of a plan, which has no curves.
         name: What to call it where several runs are shown.
     """
+    if folder is None:
+        return page_data(report, Readings(), name=name)
     rank, logs = shown_rank(report), log_files(folder)
     wanted = [other for other in (logs if len(logs) <= _MAX_RANKS_READ else [0]) if other in logs and other != rank]
     others = {other: read_readings(folder, other) for other in wanted}

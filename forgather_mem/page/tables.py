@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from forgather_mem.reporting.problems import killed_lines, leak_lines, oom_lines
 from forgather_mem.reporting.table import format_place, places
-from forgather_mem.telemetry.report import LeakReport, LeakSuspect, RunReport
+from forgather_mem.telemetry.report import LeakReport, LeakSuspect, Planned, RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
 
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
@@ -18,6 +18,10 @@ _WIDE = 10_000  # no line is folded
 def headline(report: RunReport) -> tuple[str, str, str]:
     """The kind of verdict, the verdict in a sentence, and what belongs to it."""
     leak, peaks = report.leak, _peaks(report)
+    if _is_plan(report) and report.planned is not None:
+        planned = report.planned
+        said = f"{format_bytes(planned.planned_bytes)} of tensors at the planned peak, in {planned.phase}."
+        return "unknown", said, "A plan has no curves, and nothing has been measured."
     if report.oom is not None:
         first, *rest = oom_lines(report, report.oom, _WIDE)
         where = _after_label(first)
@@ -112,13 +116,30 @@ def _tables(report: RunReport) -> Iterator[Table]:
         for row in report.ranks or ()
     ]  # fmt: skip
     planned = report.planned
+    yield _planned_phases(planned)
     yield "Planned and measured", ("part", "planned", "measured"), [
         (row.name, format_bytes(row.planned_bytes), format_bytes(row.measured_bytes))
         for row in (planned.parts if planned else ())
     ]  # fmt: skip
     yield "Read more rarely, to stay within budget", ("what",), [(row.text,) for row in report.overhead.backed_off]
     yield "Switched off", ("what",), [(sentence,) for sentence in report.switched_off]
-    yield "The run", ("", ""), [(name, text) for name, text in _facts(report) if text]
+    facts = [] if _is_plan(report) else _facts(report)
+    yield "The run", ("", ""), [(name, text) for name, text in facts if text]
+
+
+def _planned_phases(planned: Planned | None) -> Table:
+    """What each part takes in each phase."""
+    phases = planned.phases if planned else ()
+    parts = dict.fromkeys(part for row in phases for part in row.parts)
+    rows = [(part, *(format_bytes(row.parts.get(part, 0)) for row in phases)) for part in parts]
+    if phases:
+        rows.append(("all", *(format_bytes(row.bytes) for row in phases)))
+    return "Planned, in each phase", ("part", *(row.phase for row in phases)), rows
+
+
+def _is_plan(report: RunReport) -> bool:
+    """Whether nothing has been run."""
+    return report.planned is not None and not (report.steps or report.host.rss_peak_bytes)
 
 
 def _holder(holder: LeakSuspect) -> Sequence[str]:

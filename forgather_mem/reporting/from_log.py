@@ -13,6 +13,7 @@ from pathlib import Path
 from forgather_mem.engine.ledger import BOOKED, booked
 from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.formats.jsonl import Header, LogReader, last_record
+from forgather_mem.formats.like_lines import Rows
 from forgather_mem.formats.ring import Ring
 from forgather_mem.reporting.build import build_report
 from forgather_mem.reporting.growth import Growth
@@ -25,6 +26,8 @@ from forgather_mem.telemetry.report import ADDED, Action, KilledReport, LedgerRo
 from forgather_mem.telemetry.report_schema import MOST, checked_report, from_dict, to_dict
 
 _KNOWN = frozenset(row.name for row in every_metric())
+_MAX_SHAPES = 1000
+_FEW_ROWS = 4  # to take them one by one costs less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,30 @@ class _Process(ReportPart):
     kills: _Kills | None = field(default=None, metadata=ADDED)
 
 
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What the names of a record tell: most records of a log have the same ones.
+
+    Attributes:
+        is_known: Whether a report knows all of them; others are a user's own.
+        shares: Those of devices' shares.
+        booked: The actions that they tell of.
+    """
+
+    is_known: bool
+    shares: tuple[str, ...]
+    booked: tuple[Action, ...]
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> _Shape:
+        shares = [name for name in names if name.endswith("/reserved_frac")]
+        return cls(
+            is_known=all(map(_is_known, names)),
+            shares=tuple(name for name in shares if name_on_current(name) == "device/reserved_frac"),
+            booked=tuple(what for what, (time_name, _) in BOOKED.items() if time_name in names),
+        )
+
+
 def report_of_log(files: Iterable[Path], ring: Ring | None = None) -> RunReport:
     """The report of one process from its log (which may have no file) and its black box.
 
@@ -72,7 +99,7 @@ def report_of_log(files: Iterable[Path], ring: Ring | None = None) -> RunReport:
     if closing is not None:
         return closing
     log = LogReader(*paths)
-    for record in log:
+    for record in log.runs():
         told.take(record)
     wrong = ["most of it is no record"] if log.given_up else []
     return finished_report(told, ring, paths[-1].name if paths else "black box", wrong)
@@ -118,13 +145,14 @@ class LogReplay:
         self._ring: Ring | None = None
         self._last_s, self._last_step, self._spacing = 0.0, -1, 0
         self._limit_bytes = 0
-        self._names: set[str] = set()  # met so far
-        self._reserved: list[str] = []  # of these, the shares of devices
+        self._shapes: dict[tuple[str, ...], _Shape] = {}
         self._devices: dict[int, tuple[str, int]] = {}
 
-    def take(self, record: Header | Sample | Finding) -> None:
-        """Take one record of the log; another process's header starts over."""
-        if isinstance(record, Sample):
+    def take(self, record: Header | Sample | Finding | Rows) -> None:
+        """Take one record of the log, or samples of one shape; another process's header starts over."""
+        if isinstance(record, Rows):
+            self._take_rows(record)
+        elif isinstance(record, Sample):
             self._take_sample(record)
         elif isinstance(record, Finding):
             self._take_finding(record)
@@ -161,9 +189,8 @@ class LogReplay:
 
     def _take_sample(self, sample: Sample) -> None:
         values = sample.values
-        if not values.keys() <= self._names:
-            self._meet(values)
-        if not (values.keys() <= _KNOWN or all(map(_is_known, values))) or sum(map(abs, values.values())) > MOST:
+        shape = self._shapes.get(names := tuple(values)) or self._meet(names)
+        if not shape.is_known or sum(map(abs, values.values())) > MOST:
             # A user's own, of which a report tells nothing; and what no machine has
             values = {name: value for name, value in values.items() if _is_known(name) and abs(value) <= MOST}
             sample = sample._replace(values=values)
@@ -178,27 +205,42 @@ class LogReplay:
         self._summary.self_s += own_s
         self._summary.add_step_cost(own_s, max(0.0, sample.time_s - self._last_s), steps)
         self._last_s = sample.time_s
-        self._book(sample)
+        for what in shape.booked:
+            self._ledger[what] = booked(self._ledger.get(what) or LedgerRow(what=what), values)
         used_frac, available = values.get("host/limit_used_frac"), values.get("host/available_bytes")
         if used_frac is not None and available is not None and used_frac < 1:
             self._limit_bytes = round(available / (1 - used_frac))
-        for name in self._reserved:
+        for name in shape.shares:
             frac = values.get(name)
             if frac:
                 other, family = other_device(name), name.partition("/")[0]
                 index = (sample.device or 0) if other is None else other[0]
                 self._devices[index] = "", round(values.get(f"{family}/reserved_bytes", 0.0) / frac)
 
-    def _meet(self, values: Mapping[str, float]) -> None:
-        """Find among names that are new those of a device's share."""
-        self._names |= values.keys()
-        shares = (name for name in self._names if name.endswith("/reserved_frac"))
-        self._reserved = [name for name in shares if name_on_current(name) == "device/reserved_frac"]
+    def _take_rows(self, rows: Rows) -> None:
+        """The same as to take them one by one."""
+        shape = self._shapes.get(rows.shape.names) or self._meet(rows.shape.names)
+        is_plain = shape.is_known and not (shape.shares or shape.booked or "host/limit_used_frac" in rows.shape.names)
+        has_begun = self._spacing and self._summary.latest.keys() >= set(rows.shape.names)
+        if not is_plain or not has_begun or len(rows.steps) < _FEW_ROWS:
+            for sample in rows.samples():
+                self._take_sample(sample)
+            return
+        summary, last_s, last_step = self._summary, self._last_s, self._summary.last_step
+        summary.add_rows(rows)
+        self._growth.add_rows(rows)
+        own_times_s = rows.column("step/self_s") or [0.0] * len(rows.steps)
+        for own_s, time_s, step in zip(own_times_s, rows.times_s, rows.steps, strict=True):
+            summary.self_s += own_s
+            summary.add_step_cost(own_s, max(0.0, time_s - last_s), max(0, step - last_step))
+            last_s, last_step = time_s, max(last_step, step)
+        self._last_s = last_s
 
-    def _book(self, sample: Sample) -> None:
-        for what, (time_name, _) in BOOKED.items():
-            if time_name in sample.values:
-                self._ledger[what] = booked(self._ledger.get(what) or LedgerRow(what=what), sample.values)
+    def _meet(self, names: tuple[str, ...]) -> _Shape:
+        if len(self._shapes) >= _MAX_SHAPES:  # they are made up
+            self._shapes.clear()
+        shape = self._shapes[names] = _Shape.of(names)
+        return shape
 
     def _facts(self) -> RunFacts:
         process, ring = self.process, self._ring

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from forgather_mem.formats.like_lines import Rows
 from forgather_mem.growth.trend import Series
 from forgather_mem.telemetry.records import Sample
 
@@ -43,6 +44,16 @@ class Growth:
                 value = values.get(second)
             if value is not None:
                 self._series[who].add(sample.step, value)
+
+    def add_rows(self, rows: Rows) -> None:
+        """Add records that follow each other and have the same names."""
+        if rows.shape.event != "step_end":
+            return
+        if self.since_step is None:
+            self.since_step = rows.steps[0]
+        for who, (first, second) in _NAMES.items():
+            for step, value in zip(rows.steps, rows.column(first) or rows.column(second) or (), strict=False):
+                self._series[who].add(step, value)
 
     def of(self, who: Literal["process", "workers"]) -> float | None:
         """Bytes per step, 0.0 if flat and None if it was not read often enough.

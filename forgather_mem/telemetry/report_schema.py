@@ -22,6 +22,7 @@ from forgather_mem.telemetry.report import ReportPart, RunReport
 MAX_REPORT_BYTES = 4 * 2**20
 # A size, a count or a time in seconds beyond this is none.
 MOST = 10**18
+_NUMBERS = (int, float)
 _MAX_TEXT, _MAX_DEPTH, _MAX_NAMED = 10_000, 20, 3
 _MAX_ROWS = 100_000
 _EMPTY: dict[object, object] = {str: "", int: 0, float: 0.0, bool: False}
@@ -139,7 +140,8 @@ def is_number(value: object) -> bool:
     >>> is_number(1.5), is_number(True), is_number(float("nan")), is_number(10**400)
     (True, False, False, False)
     """
-    return isinstance(value, int | float) and not isinstance(value, bool) and -MOST <= value <= MOST
+    # Not `int | float`, which would be made anew at each of a log's many numbers
+    return isinstance(value, _NUMBERS) and not isinstance(value, bool) and -MOST <= value <= MOST
 
 
 def without_none(kind: object) -> tuple[object, bool]:

@@ -65,6 +65,22 @@ def test_all_runs_are_on_one_page(folder: Path) -> None:
     assert [one["name"] for one in json.loads(runs)] == ["old", "same", "new"]
 
 
+def test_a_plan_is_on_the_page_with_its_phases(folder: Path) -> None:
+    phases = {"forward": {"activations": 30, "parameters": 12}, "backward": {"activations": 50, "parameters": 12}}
+    (folder / "plan.json").write_text(json.dumps({"plans": [plan(phases)], "settings": {}}))
+    done = compare(folder, "plan.json", "plan.json", "--html", "page.html")
+    assert (done.returncode, done.stderr) == (0, "forgather-mem: the page is in page.html\n")
+    (runs,) = re.findall(
+        r'<script type="application/json" id="runs">(.*?)</script>', (folder / "page.html").read_text()
+    )
+    one = json.loads(runs)[0]
+    assert one["verdict"] == "62.0 MiB of tensors at the planned peak, in backward."
+    (table,) = one["tables"]
+    assert (table["header"], table["rows"][0]) == (
+        ["part", "forward", "backward"], ["activations", "30.0 MiB", "50.0 MiB"]
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("after", "limit", "code"),
     [("new", "growth:2%", 3), ("new", "growth:70%", 0), ("same", "growth:0%", 0), ("new2", "growth:0.05", 3)],

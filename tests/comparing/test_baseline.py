@@ -106,3 +106,15 @@ def test_a_share_that_would_let_everything_pass_is_refused(tmp_path: Path, share
     file.write_text(json.dumps(told))
     with pytest.raises(NoBaseline, match=r"must be from 0 to below 1\n  0.05 allows 5 %"):
         Baseline.read(file)
+
+
+def test_what_comes_of_a_setting_is_not_told_beside_it() -> None:
+    old = {
+        "model.attn_implementation": "sdpa",
+        "forward.attention": "ScaledDotProductFlashAttention",
+        "forward.dtypes": "a",
+    }
+    told = grown(
+        planned(100, settings=old), planned(105, settings={"model.attn_implementation": "eager", "forward.dtypes": "a"})
+    )
+    assert told[1:] == ["since then model.attn_implementation is eager instead of sdpa"]

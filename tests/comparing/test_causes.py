@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
 from forgather_mem.comparing.verdict import Comparison, comparison_of
-from forgather_mem.telemetry.report import RunReport
-from tests.comparing.runs import run, side
+from forgather_mem.telemetry.report import CleanupCall, RunReport
+from tests.comparing.runs import leaking, run, side
 
 
 def compared(before: RunReport, after: RunReport) -> Comparison:
@@ -74,3 +79,50 @@ def test_a_setting_that_differs_within_a_side_is_no_cause() -> None:
     new = [run(settings={"threads": "2", "arguments.optim": "adamw_torch"}, optimizer=60) for _ in range(2)]
     found = comparison_of(side("a", *old), side("b", *new))
     assert [one.name for one in found.settings] == ["arguments.optim"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "values", "sizes", "part"),
+    [
+        ("forward.dtypes", ("float32", "bfloat16, float32"), {"activations_peak": 40}, "activations"),
+        ("forward.attention", ("", "ScaledDotProductFlashAttention"), {"activations_peak": 40}, "activations"),
+        ("loader.prefetch_factor", ("2", "16"), {"workers": 90}, "data workers"),
+        (
+            "trainer.compute_metrics",
+            ("False", "True"),
+            {"phases": {"evaluate": 580, "backward": 500, "optimizer": 490}},
+            "evaluate",
+        ),
+        ("calls.gc.collect", ("every 10 steps", ""), {}, "other"),
+        ("callback.Average", ("", "True"), {"held": 90}, "held"),
+        ("other_models", ("", "1 Linear"), {"held": 90}, "held"),
+        ("collector", ("700, 10, 10", "off"), {"leak": leaking()}, "leak"),
+    ],
+)
+def test_what_a_run_has_seen_is_a_cause(
+    setting: str, values: tuple[str, str], sizes: dict[str, Any], part: str
+) -> None:
+    kind = setting.partition(".")[0]
+    known = {"model.dtype": "float32", "threads": "2", f"{kind}.known": "1"}
+    old, new = (
+        {**known, **({setting: value} if value else {}), "threads": str(place)} for place, value in enumerate(values)
+    )
+    held = {"held": 40} if "held" in sizes else {}
+    found = compared(run(settings=old, **held), run(580, settings=new, **sizes))
+    causes = {one.part: [cause.name for cause in one.causes] for one in found.grown}
+    assert causes[part][0] == setting
+
+
+def test_what_comes_of_another_setting_is_no_cause_beside_it() -> None:
+    old = {"model.dtype": "float32", "forward.dtypes": "float32"}
+    new = {"model.dtype": "bfloat16", "forward.dtypes": "bfloat16"}
+    assert causes(old, new, activations_peak=40)["activations"] == ["model.dtype"]
+
+
+def test_clean_up_calls_of_others_are_told_with_how_often_they_come() -> None:
+    row = CleanupCall(what="gc.collect", file="train.py", line=3, calls=10, seconds=0.1, freed_bytes=0, whose="user")
+    ours = replace(row, what="torch.cuda.empty_cache", whose="us")
+    found = compared(replace(run(), cleanup_calls=(row, ours)), run(580))
+    assert [(one.name, one.before, one.after) for one in found.settings] == [
+        ("calls.gc.collect", "every 10 steps", None)
+    ]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from forgather_mem.comparing.side import differences
+from forgather_mem.telemetry.report import RunReport
 from tests.comparing.runs import MIB, on_device, run, side
 
 
@@ -34,11 +35,20 @@ def test_a_difference_is_sure_beyond_what_equal_runs_differ_by(
     assert sure(before, after) is expected
 
 
-def test_parts_that_are_counted_tensor_by_tensor_are_told_to_a_fraction_of_a_percent() -> None:
-    found = differences(side("a", run()), side("b", run(optimizer=24.1, gradients=12.001)), "host")
-    told = {one.name: one for one in found}
-    assert (told["optimizer"].is_sure, told["gradients"].is_sure, told["parameters"].bytes) == (True, False, 0)
-    assert told["optimizer"].bytes == pytest.approx(0.1 * MIB, abs=2)
+def sure_parts(before: RunReport, after: RunReport) -> dict[str, float]:
+    found = differences(side("a", before), side("b", after), "host")
+    return {one.name: one.bytes for one in found if one.counted and one.is_sure}
+
+
+def test_parts_that_are_counted_tensor_by_tensor_are_exact() -> None:
+    assert sure_parts(run(), run(optimizer=24.1, gradients=12 + 4 / MIB)) == {"optimizer": 104857, "gradients": 4}
+
+
+def test_a_second_model_of_one_mib_beside_a_large_one_is_sure() -> None:
+    large = {"parameters": 4000, "gradients": 4000, "optimizer": 8000}
+    assert sure_parts(run(17000, **large), run(17001, **{**large, "parameters": 4001})) == {"parameters": MIB}
+    settings = [{"model.dtype": "float32", "other_models.bytes": text} for text in ("0", str(MIB))]
+    assert sure_parts(*(run(17000, settings=told, **large) for told in settings)) == {"other models": MIB}
 
 
 def test_what_the_parts_leave_of_the_peak_is_no_surer_than_the_peak() -> None:

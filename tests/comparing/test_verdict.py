@@ -181,3 +181,13 @@ def test_what_is_held_is_not_compared_where_only_one_run_was_long_enough_to_read
     short = run(held=112, parameters=0, gradients=0, optimizer=0, steps=6)
     assert [one.name for one in compared(short, run(held=100)).differences if one.name == "held"] == []
     assert compared(short, run(held=100)).grown == []
+
+
+def test_other_models_are_told_exactly_and_not_once_more_as_held_or_as_the_rest() -> None:
+    known = {"model.dtype": "float32", "other_models.bytes": "0"}
+    more = {**known, "other_models": "1 Teacher", "other_models.bytes": str(42 * MIB)}
+    for held in ({}, {"held": 100, "held_at_start": 60}):
+        after = {name: size + 42 for name, size in held.items()}
+        (one,) = compared(run(settings=known, **held), run(542, settings=more, **after)).grown
+        assert (one.part, one.phase, one.bytes) == ("other models", "startup", 42 * MIB)
+        assert [cause.name for cause in one.causes] == ["other_models"]

@@ -36,7 +36,10 @@ def slowly(moment: Any, sample: Any) -> dict[str, float]:
 
 
 def plan_of(*rules: Rule) -> EventSchedule:
-    return schedules_of(rules, None, lambda work: work)["step_end"]
+    plan = schedules_of(rules, None, lambda work: work)["step_end"]
+    for rule in plan.rules:
+        rule.has_run = True
+    return plan
 
 
 def share_after(share: float, plan: EventSchedule, fixed_share: float = 0.0) -> None:
@@ -61,6 +64,16 @@ def test_what_is_done_once_at_the_beginning_stretches_nothing() -> None:
     for _ in range(SHARE_RECORDS):
         own.took(0.001, 0.001, 1.0, [{"step_end": plan}])
     assert plan.periods == (1,)
+
+
+def test_a_rule_that_has_not_run_yet_runs_once_at_its_own_step() -> None:
+    plan = plan_of(Rule(when=Every(steps=10), do=[nothing], budget_frac=0.005))
+    plan.rules[0].has_run = False
+    share_after(0.9, plan)
+    assert plan.periods == (10,)
+    plan.rules[0].has_run = True
+    share_after(0.9, plan)
+    assert plan.periods == (640,)
 
 
 def test_its_own_period_is_multiplied_and_comes_back_when_the_share_falls() -> None:

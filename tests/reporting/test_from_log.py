@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forgather_mem.formats.jsonl import LogReader, finding_line, header_line, sample_line
+from forgather_mem.formats.like_lines import Rows
+from forgather_mem.reporting.from_log import LogReplay, finished_report
 from forgather_mem.reporting.run_dir import read_run
+from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.units import GIB, MIB
 from tests.reporting.logs import log_of
 from tests.reporting.report_fixtures import text_of
@@ -100,3 +106,33 @@ def test_records_of_every_tenth_step_count_all_steps(tmp_path: Path) -> None:
     lines = path.read_bytes().splitlines(True)
     path.write_bytes(lines[0] + b"".join(lines[10::10]))
     assert read_run(tmp_path)["steps"] == 100
+
+
+def lines_of_all_kinds(seed: int) -> Iterator[bytes]:
+    """A log with stretches of like samples, between them other names, events, gaps, actions and no records."""
+    chance, step, time_s = random.Random(seed), 0, 1000.0
+    yield header_line(0, {"pid": 2**22 + 5, "time_s": time_s})
+    for _ in range(60):
+        more = chance.sample(["host/limit_used_frac", "collect/time_s", "phase/host/forward_peak_bytes", "my/own"], 1)
+        names = ["host/rss_bytes", "host/anon_bytes", "step/self_s", *more * chance.randrange(2)]
+        gap, epoch = chance.choice((1, 1, 3)), chance.choice((None, 0.5))
+        event = chance.choice(("step_end", "step_end", "evaluate"))
+        for _ in range(chance.choice((1, 3, 40))):
+            step, time_s = step + gap, time_s + chance.random()
+            values = {name: chance.choice((1, 10, 2**30)) * chance.random() for name in names}
+            yield sample_line(Sample(event, step, epoch, time_s, values))
+        yield chance.choice((b"no record\n", finding_line(Finding(kind="alert", step=step, text="full")), b""))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_samples_in_one_piece_give_the_same_report_as_one_by_one(tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "memory.rank0.jsonl"
+    path.write_bytes(b"".join(lines_of_all_kinds(seed)))
+    pieces, single = LogReplay(), LogReplay()
+    in_pieces = list(LogReader(path).runs())
+    for piece in in_pieces:
+        pieces.take(piece)
+    for record in LogReader(path):
+        single.take(record)
+    assert max(len(one.steps) for one in in_pieces if isinstance(one, Rows)) >= 40
+    assert finished_report(pieces, None, "log") == finished_report(single, None, "log")

@@ -22,6 +22,8 @@ from forgather_mem.callbacks.trainer.method_patches import Arguments, Around, Ca
 from forgather_mem.callbacks.trainer.phases import wrap_phases
 from forgather_mem.diagnose.oom.failing import close_failed
 from forgather_mem.engine.run import Run
+from forgather_mem.engine.settings import settings_of_trainer
+from forgather_mem.heap.source_lines import is_our_class
 from forgather_mem.telemetry.guard import FailureGuard
 
 # The whole training, in transformers' and in Forgather's trainer.
@@ -107,6 +109,8 @@ class Link:
             self._wrapped.fence = run.fence
             run.at_close(self.end)
             _keep_plan(run, trainer)
+            users = [one for one in self.callbacks() if not is_our_class(type(one))]
+            run.facts.settings.update(settings_of_trainer(trainer, users))
             if not self._inside:
                 self._wrap_parts(trainer)
             self._wrapped.wrap(trainer, "log", functools.partial(_log, run))

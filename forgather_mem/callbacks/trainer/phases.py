@@ -84,8 +84,9 @@ class PhaseWrapper(MethodPatch):
         try:
             owner = self._owner() if self._owner is not None else None
             if owner is not None:
-                return self._function(owner, *arguments, **keywords)
-            return self._function(*arguments, **keywords)
+                result = self._function(owner, *arguments, **keywords)
+            else:
+                result = self._function(*arguments, **keywords)
         except BaseException as error:
             error.__traceback__ = without_ours(error.__traceback__)
             run.fence.call(self.name, phases.fail)
@@ -97,6 +98,9 @@ class PhaseWrapper(MethodPatch):
                 except Exception as error:
                     if not run.fence.keeps(self.name, error):
                         raise
+        if entered and phase == "forward" and phases.on_output is not None:
+            run.fence.call("settings", phases.on_output, result)
+        return result
 
 
 class _EngineStep(PhaseWrapper):

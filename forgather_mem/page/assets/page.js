@@ -186,7 +186,7 @@ class Page {
     if (run.band) makers.push(() => new BandPlot(this, run));
     if (this.runs.length > 1) this.comparison();
     if (!run.steps.length) {
-      this.figures.append(make('p', {}, 'This run left no log of its steps, so there are no curves.'));
+      this.figures.append(make('p', {}, 'Without a log of its steps there are no curves.'));
       return;
     }
     const drawRest = () => {
