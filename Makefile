@@ -77,7 +77,7 @@ $(RECIPES)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 recipes: $(RECIPES)/.ready  ## the recipes of TRL, PEFT, Ray and Slurm, with the real packages
-	HF_HUB_OFFLINE=1 $(RECIPES)/bin/python -m pytest -q tests/test_docs.py tests/test_slurm.py -k "recipes or slurm"
+	HF_HUB_OFFLINE=1 DO_NOT_TRACK=1 RAY_USAGE_STATS_ENABLED=0 $(RECIPES)/bin/python -m pytest -q tests/test_docs.py tests/test_slurm.py -k "recipes or slurm"
 
 SITE := .venv-docs
 
