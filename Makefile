@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # More than there are cores: many tests wait.
 JOBS ?= 3
 
-.PHONY: demo test test-oldest trackers lint types contracts pytest soak bench device format clean
+.PHONY: demo test test-oldest trackers recipes docs package lint types contracts pytest soak bench device format clean
 
 # Nothing is compiled before it is imported: it would take longer than installing, and is five times what tests import.
 $(READY): pyproject.toml constraints.txt
@@ -68,6 +68,32 @@ $(TRACKERS)/.ready: pyproject.toml constraints.txt
 trackers: $(TRACKERS)/.ready  ## W&B, MLflow, Comet and trackio, with their real packages, offline
 	$(TRACKERS)/bin/python -m pytest -q tests/with_trackers
 
+RECIPES := .venv-recipes
+
+$(RECIPES)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(RECIPES)
+	$(RECIPES)/bin/python -m pip install --quiet --upgrade pip -c constraints.txt
+	$(RECIPES)/bin/python -m pip install --quiet --no-compile --editable '.[dev]' -c constraints.txt --group recipes
+	touch $@
+
+recipes: $(RECIPES)/.ready  ## the recipes of TRL, PEFT, Ray and Slurm, with the real packages
+	HF_HUB_OFFLINE=1 DO_NOT_TRACK=1 RAY_USAGE_STATS_ENABLED=0 $(RECIPES)/bin/python -m pytest -q tests/test_docs.py tests/test_slurm.py -k "recipes or slurm"
+
+SITE := .venv-docs
+
+# The site needs what reads docstrings, not what the docstrings are about
+$(SITE)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --no-compile --upgrade pip -c constraints.txt
+	$(SITE)/bin/python -m pip install --quiet --no-compile --group docs -c constraints.txt
+	touch $@
+
+docs: $(SITE)/.ready  ## the documentation in site/, every link checked; to look at it: python -m http.server -d site
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs --quiet build --strict
+
+package: $(READY)  ## the wheel and the source archive in dist/
+	$(BIN)/python -m build --no-isolation
+
 soak: $(READY) trackers  ## long: faults at random moments, millions of samples; needs chromium and chromedriver
 	$(BIN)/python -m pytest -q -m soak
 	NEEDS_BROWSER=1 $(BIN)/python -m pytest -q tests/page/test_assets.py
@@ -88,5 +114,5 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(TRACKERS) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) $(TRACKERS) $(RECIPES) $(SITE) build dist site out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,12 +2,11 @@
 
     python examples/when_to_clean_up.py [WORD...]     only the scenarios with one of these words
 
-One model is 16 MiB. Figures are MiB of resident memory more than before. The notebook's row needs IPython.
+One model is 16 MiB. Figures are MiB of resident memory more than before.
 """
 
 import contextlib
 import io
-import subprocess
 import sys
 import tempfile
 
@@ -21,11 +20,6 @@ KEPT = []
 
 def build():
     return torch.nn.Linear(2048, 2048, bias=False)
-
-
-def script_that_ends(clean):
-    code = "import torch; model = torch.nn.Linear(2048, 2048)" + "; import gc; gc.collect()" * clean
-    subprocess.run([sys.executable, "-c", code], check=True)  # what it had is the system's again
 
 
 def models_one_after_the_other(clean):
@@ -61,17 +55,17 @@ def small_pieces(clean):
         release_memory()
 
 
-def failed_jobs(clean):
-    def job():
-        model = build()
-        raise RuntimeError(f"diverged: {model}")
+def diverge(model):
+    raise RuntimeError(f"diverged: {model}")
 
+
+def failed_jobs(clean):
     for _ in range(4):
         try:
             with cleaning(clean):
-                job()
+                diverge(build())
         except RuntimeError as error:
-            KEPT.append(error)  # for a summary at the end; it keeps the variables of job
+            KEPT.append(error)  # for a summary at the end; it keeps the variables of diverge
 
 
 def trainings(clean):
@@ -88,34 +82,20 @@ def trainings(clean):
             del model
 
 
-def notebook(clean):
-    from IPython.core.interactiveshell import InteractiveShell
-
-    shell = InteractiveShell.instance()
-    release = "%load_ext forgather_mem.notebook\n%forgather_mem release Out"
-    for cell in ("import torch; big = torch.ones(4096, 8192)", "big", "del big", release if clean else "0"):
-        shell.run_cell(cell, store_history=True)
-    KEPT.append(shell.reset)
-
-
 def cleaning(clean):
     return cleanup(report=False) if clean else contextlib.nullcontext()
 
 
 SCENARIOS = {
-    "a script that ends": script_that_ends,
     "4 models, one after the other": models_one_after_the_other,
     "4 services rebuilt, with cycles": services_rebuilt,
     "200 MB of small pieces, 1 % kept": small_pieces,
     "4 failed jobs, their errors kept": failed_jobs,
     "2 trainings with transformers.Trainer": trainings,
-    "a notebook: big; then del big": notebook,
 }
 
 
 def left_by(scenario, clean):
-    for undo in filter(callable, KEPT):
-        undo()
     KEPT.clear()
     release_memory()
     before = psutil.Process().memory_info().rss
@@ -126,14 +106,8 @@ def left_by(scenario, clean):
 
 def main(words):
     print(f"{'':38}{'without':>9}{'with':>9}   clean up?")
-    for name, scenario in SCENARIOS.items():
-        if words and not any(word in name for word in words):
-            continue
-        try:
-            without, with_it = (left_by(scenario, clean) for clean in (False, True))
-        except ImportError as error:
-            print(f"{name:<38}{error}")
-            continue
+    for name in (name for name in SCENARIOS if not words or any(word in name for word in words)):
+        without, with_it = (left_by(SCENARIOS[name], clean) for clean in (False, True))
         print(f"{name:<38}{round(without):>+9d}{round(with_it):>+9d}   {'yes' if without - with_it > 40 else 'no'}")
 
 

@@ -7,7 +7,8 @@ In reading order, each file in a fresh folder and process:
 - a `console` block's `$ command` lines are executed and their output compared with the lines that follow; commands of
   ours that start no other are forks, but for those of one page;
 - with `FORGATHER_MEM=0` the `python` blocks end no script either, but for those under `<!-- switched on: REASON -->`;
-- a `text` block under `<!-- output -->` is what the python block before it printed.
+- a `text` block under `<!-- output -->` is what the python block before it printed;
+- a page under `<!-- needs: MODULE -->` is skipped where that is not installed: `make recipes` installs it.
 
 In an expected output `...` stands for anything; numbers match any number, since they are measured ones, milliseconds
 match seconds, and MiB any unit of size. A page that shows figures which differ between machines in more than their
@@ -26,20 +27,26 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import accelerate
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.forked import SCRIPTS, Forked
+from tests.launch.forked_run import run_forked
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
-PYTHON = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 _BLOCK = re.compile(r"(?:<!-- (?P<note>[^>]*?) -->\n+)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.M | re.S)
+_NEEDS = re.compile(r"<!-- needs: ([\w.]+) -->")
 _FORKED = re.compile(r"forgather-mem (?!run )[\w ./-]+")  # of which the shell makes no more than words
-REAL = ("report.md",)  # whose commands are processes of their own even where a fork would do
+_RUN_FORKED = re.compile(r"forgather-mem (run [\w./-]+\.py[\w ./-]*)")
+REAL = ("docs/report.md",)  # whose commands are processes of their own even where a fork would do
+FORKED = ("docs/index.md", "docs/recipes/")  # whose trainings are forks, too
 _VARIES = re.compile(r'"([^"]+)"')
+_LINK = re.compile(r"\]\((?!https?:)([^)\s]+)")
 _NUMBER = r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?"
 
 
@@ -56,6 +63,25 @@ def blocks(page: Path) -> Iterator[Block]:
     for match in _BLOCK.finditer(text):
         line = text.count("\n", 0, match.start("body"))
         yield Block(match["kind"], " ".join((match["note"] or "").split()), match["body"], line)
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def is_run(block: Block) -> bool:
+    return block.kind == "python" and not block.note.startswith(("file: ", "not run"))
+
+
+def with_what_it_needs(page: Path) -> ParameterSet:
+    """The page as a parameter; skipped where a package is not installed."""
+    lacks = [name for name in _NEEDS.findall(page.read_text(encoding="utf-8")) if find_spec(name) is None]
+    marks = [pytest.mark.skip(reason=f"{name} is not installed: make recipes") for name in lacks]
+    return pytest.param(page, marks=marks, id=name_of(page).removeprefix("docs/"))
+
+
+PYTHON = [page for page in PAGES if any(map(is_run, blocks(page)))]
+RUN = [page for page in PAGES if any(is_run(block) or block.kind == "console" for block in blocks(page))]
 
 
 def write_file(block: Block, folder: Path) -> None:
@@ -88,7 +114,12 @@ def run_console(body: str, folder: Path, where: str) -> None:
     environment = {**os.environ, "COLUMNS": "80", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for part in re.split(r"^\$ ", body, flags=re.M)[1:]:
         command, _, expected = part.partition("\n")
-        if _FORKED.fullmatch(command) and not where.startswith(REAL):
+        recipe = _RUN_FORKED.fullmatch(command) if where.startswith(FORKED) else None
+        if recipe:
+            done = run_forked([sys.executable, "-m", "forgather_mem", *recipe[1].split()], folder)
+            begin, _, rest = done.err.partition("\n")
+            code, out, err = done.code, f"{begin}\n{done.out}", rest  # in the order of a terminal
+        elif _FORKED.fullmatch(command) and not where.startswith(REAL):
             program, *words = command.split()
             code, out, err = Forked(SCRIPTS / program, words, folder, environment).wait()
         else:
@@ -104,7 +135,7 @@ def run_console(body: str, folder: Path, where: str) -> None:
 
 @pytest.mark.fresh
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*map(with_what_it_needs, RUN)])
 def test_a_page_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A full collection when each training begins, which has nothing to do with ours
     monkeypatch.setattr(accelerate.utils.memory, "clear_device_cache", lambda garbage_collection=False: None)
@@ -117,7 +148,7 @@ def test_a_page_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytes
         if block.note.startswith("file: "):
             write_file(block, tmp_path)  # of two with one name the first is there at the beginning
     for block in blocks(page):
-        where = f"{page.name}:{block.line}"
+        where = f"{name_of(page)}:{block.line}"
         if block.note.startswith("not run"):
             assert block.note.removeprefix("not run").strip(": "), f"{where}: say why it is not run"
         elif block.note.startswith("file: "):
@@ -135,7 +166,7 @@ def test_a_page_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.alone(forked=True)
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("page", PYTHON, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*map(with_what_it_needs, PYTHON)])
 def test_switched_off_a_page_runs_to_its_end(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -149,8 +180,21 @@ def test_switched_off_a_page_runs_to_its_end(page: Path, tmp_path: Path, monkeyp
             exec(compile("\n" * block.line + block.body, str(page), "exec"), names)
 
 
-def test_every_link_to_a_file_of_the_project_leads_somewhere() -> None:
+def test_every_link_within_the_project_leads_somewhere() -> None:
+    """To a file, and to a heading of it; `make docs` says the same of the site."""
     for page in PAGES:
-        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+        for target in _LINK.findall(without_code(page)):
+            path, _, heading = target.partition("#")
+            file = page.parent / path if path else page
+            assert file.exists(), f"{name_of(page)} links to {target}"
+            assert not heading or file.suffix != ".md" or heading in headings(file), f"{name_of(page)}: {target}"
+
+
+def without_code(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def headings(page: Path) -> set[str]:
+    """As GitHub and mkdocs name them in addresses."""
+    found = re.findall(r"^#+ (.*)$", without_code(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in found}

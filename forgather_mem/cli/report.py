@@ -1,4 +1,4 @@
-"""`forgather-mem report`: shows the report of a run as text, as JSON, or as a page."""
+"""`forgather-mem report`: shows the report of a run as text, as JSON, as Markdown, or as a page."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ def report(
         "Default: the current folder.",
     ),
     as_json: bool = typer.Option(False, "--json", help="All numbers, as JSON (schema 1)."),
+    markdown: bool = typer.Option(
+        False, "--markdown", help="As Markdown, for an issue: with versions and settings, without folders."
+    ),
     html: Path | None = typer.Option(None, "--html", metavar="FILE", help="Write a page with plots to this file."),
     serve: bool = typer.Option(False, "--serve", help="Serve the page on this machine; it follows running trainings."),
     port: int = typer.Option(
@@ -53,6 +56,10 @@ def report(
         write_page([run_data(found, place)], html)
     if as_json:
         print(json.dumps(to_dict(found), indent=1, allow_nan=False))
+    elif markdown:
+        from forgather_mem.reporting.markdown import report_markdown
+
+        print(report_markdown(found))
     elif html is None or sys.stdout.isatty():
         width = min(80, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
         color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")

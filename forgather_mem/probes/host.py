@@ -39,7 +39,8 @@ class HostProbe:
         limits: Read how much of the limit is used, and what is left.
         pss: Read the proportional set size, unless that would take over 50 ms.
         budget_frac: The fraction of the time that each of the less frequent readings may take.
-        proc_root, cgroup_root: Locations of the kernel's files; for tests.
+        proc_root: Location of the kernel's files; for tests.
+        cgroup_root: The same.
 
     Raises:
         ValueError: for a period or budget that is not positive.

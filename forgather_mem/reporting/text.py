@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import TypeVar
 
@@ -59,7 +59,7 @@ def report_text(report: RunReport, width: int = 80, color: bool = False, *, ever
         color: Highlight the section names with terminal codes.
         every_suspect: Show all suspects of a leak in full, however many lines that takes.
     """
-    report = _printable(report)
+    report = with_texts(report, _printable)  # here once, for every line below
     most = MAX_LINES - 2
     if every_suspect and report.leak.verdict == "leak":
         most += len(leak_lines(report, width, every_suspect=True)) - len(leak_lines(report, width))
@@ -68,18 +68,23 @@ def report_text(report: RunReport, width: int = 80, color: bool = False, *, ever
     return "\n".join(_bold(line) for line in lines) if color else "\n".join(lines)
 
 
-def _printable(value: T) -> T:
-    """All names and texts so that they move no cursor, whoever wrote them; here once, for every line below."""
+def with_texts(value: T, change: Callable[[str], str]) -> T:
+    """The report, or a part of it, with each name and text in it replaced by what `change` makes of it."""
     made: object = value
     if isinstance(value, str):
-        made = value if value.isprintable() else escape_controls(value)
+        made = change(value)
     elif isinstance(value, ReportPart):
-        made = type(value)(**{one.name: _printable(getattr(value, one.name)) for one in fields(value)})
+        made = type(value)(**{one.name: with_texts(getattr(value, one.name), change) for one in fields(value)})
     elif isinstance(value, Mapping):
-        made = {_printable(key): _printable(part) for key, part in value.items()}
+        made = {with_texts(key, change): with_texts(part, change) for key, part in value.items()}
     elif isinstance(value, list | tuple):
-        made = tuple(_printable(part) for part in value)
+        made = tuple(with_texts(part, change) for part in value)
     return made  # type: ignore[return-value]  # a part of the same type
+
+
+def _printable(text: str) -> str:
+    """A text that moves no cursor, whoever wrote it."""
+    return text if text.isprintable() else escape_controls(text)
 
 
 def tensorboard_command(event_folder: str) -> str:

@@ -185,7 +185,6 @@ class _Crossing:
         return 0
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class Above(_Crossing):
     """Due when a sample's value has just risen above a limit.
 
@@ -202,10 +201,10 @@ class Above(_Crossing):
         ValueError: for a misspelt name, an unknown event, a limit that is not a number, or a fraction above 1.
     """
 
+    __slots__ = ()
     side = "above"
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class Below(_Crossing):
     """Due when a sample's value has just fallen below a limit, as `Above` is when it has risen above one.
 
@@ -215,6 +214,7 @@ class Below(_Crossing):
     1.05
     """
 
+    __slots__ = ()
     side = "below"
 
 

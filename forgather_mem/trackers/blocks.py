@@ -177,7 +177,8 @@ def monitor_memory(
         label: Prefix of the lines; default: the function's qualified name. May be omitted together with the
             parentheses: `@monitor_memory`.
         enabled: False returns the function unchanged.
-        reset_peaks, say: As for `track_memory`.
+        reset_peaks: As for `track_memory`.
+        say: As for `track_memory`.
 
     Raises:
         ValueError: for anything that is not a function, for example a class.

@@ -87,3 +87,10 @@ def test_mistakes_get_one_message_and_no_traceback(folder: Path, arguments: list
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert max(map(len, done.stderr.splitlines())) <= 100
+
+
+def test_markdown_is_what_an_issue_asks_for(folder: Path) -> None:
+    done = report(folder, "--markdown")
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr, lines[0], lines[-1]) == (0, "", "```text", "```")
+    assert lines[1].startswith("== forgather-mem ==")
