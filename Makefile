@@ -62,11 +62,11 @@ $(TRACKERS)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(TRACKERS)
 	grep -v -i -E '^pillow==' constraints.txt > $(TRACKERS)/constraints.txt
 	$(TRACKERS)/bin/python -m pip install --quiet --no-compile --editable '.[dev]' -c $(TRACKERS)/constraints.txt \
-		wandb mlflow-skinny sqlalchemy alembic comet_ml trackio
+		wandb mlflow-skinny sqlalchemy alembic comet_ml trackio mcp
 	touch $@
 
-trackers: $(TRACKERS)/.ready  ## W&B, MLflow, Comet and trackio, with their real packages, offline
-	$(TRACKERS)/bin/python -m pytest -q tests/with_trackers
+trackers: $(TRACKERS)/.ready  ## W&B, MLflow, Comet, trackio and the MCP client, with their real packages, offline
+	$(TRACKERS)/bin/python -m pytest -q tests/with_trackers tests/cli/test_mcp.py
 
 RECIPES := .venv-recipes
 

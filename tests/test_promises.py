@@ -55,7 +55,22 @@ PROMISED = {
     "forgather_mem.notebook": ("load_ipython_extension",),
     "forgather_mem.testing": ("check_sink", "check_work"),
 }  # fmt: skip
-COMMANDS = ("", "run", "plan", "report", "live", "demo", "ls", "pp", "graph", "targets", "trefs", "check", "allow")
+COMMANDS = (
+    "",
+    "run",
+    "plan",
+    "report",
+    "live",
+    "mcp",
+    "demo",
+    "ls",
+    "pp",
+    "graph",
+    "targets",
+    "trefs",
+    "check",
+    "allow",
+)
 
 
 def compare(name: str, text: str) -> None:

@@ -24,6 +24,7 @@ COMMANDS = {
     "report": "where memory peaked, what grew, what was cleared",
     "live": "follow a running training in the terminal",
     "compare": "which part of memory differs between runs",
+    "mcp": "answer an assistant's questions about runs",
     "demo": "train a tiny model, and show where memory went",
     "ls": "list templates",
     "pp": "the text that a template renders to (also: render)",

@@ -1,0 +1,107 @@
+"""`forgather-mem mcp`: an assistant reads the runs of a folder, by the Model Context Protocol on stdin and stdout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from forgather_mem.cli.app import FAILURE, complain
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+
+    from forgather_mem.telemetry.report import RunReport
+
+_MOST_RUNS = 100
+_ABOUT = (
+    "Where the memory of PyTorch trainings went: peaks by phase, leaks with the line that keeps them, out-of-memory "
+    "errors with what would have fitted. Names of runs are those that `runs` gives."
+)
+
+
+def mcp(
+    folder: Path = typer.Argument(
+        Path("."), metavar="DIR", show_default=False, help="Runs below it can be read. Default: the current folder."
+    ),
+) -> None:
+    """Answer an assistant's questions about runs, by the Model Context Protocol."""
+    try:
+        server = server_of(folder)
+    except ModuleNotFoundError as error:
+        complain(f"mcp: {error.msg or error}", "pip install 'forgather_mem[mcp]'")
+        raise typer.Exit(FAILURE) from error
+    server.run("stdio")
+
+
+def server_of(top: Path) -> MCPServer:
+    """A server with three tools, `runs`, `report` and `compare`, which read below this folder and write nothing.
+
+    Raises:
+        ModuleNotFoundError: without the package mcp, version 2 or newer.
+    """
+    from mcp.server.mcpserver import MCPServer
+
+    tools = _Tools(top.expanduser().absolute())
+    server = MCPServer("forgather-mem", instructions=_ABOUT)
+    for tool in (tools.runs, tools.report, tools.compare):
+        server.add_tool(tool)
+    return server
+
+
+class _Tools:
+    def __init__(self, top: Path) -> None:
+        self._top = top
+
+    def runs(self) -> list[str]:
+        """The names of the runs, the newest first."""
+        return list(self._runs())[:_MOST_RUNS]
+
+    def report(self, run: str = "", as_json: bool = False) -> str:
+        """The report of a run, by default of the newest: as text, or with all numbers as JSON (schema 1)."""
+        import json
+
+        from forgather_mem.reporting.text import report_text
+        from forgather_mem.telemetry.report_schema import to_dict
+
+        found, _ = self._read(run)
+        return json.dumps(to_dict(found), allow_nan=False) if as_json else report_text(found, 80, every_suspect=True)
+
+    def compare(self, before: str, after: str) -> str:
+        """Which part of memory differs between two runs, in which phase, and which setting explains it."""
+        from forgather_mem.comparing.side import Side
+        from forgather_mem.comparing.text import comparison_text
+        from forgather_mem.comparing.verdict import comparison_of
+
+        sides = []
+        for name in (before, after):
+            found, place = self._read(name)
+            sides.append(Side(name=name, reports=[found], folder=place))
+        return comparison_text(comparison_of(*sides))
+
+    def _runs(self) -> dict[str, Path]:
+        """The runs by their paths below the folder, the newest first."""
+        from mcp.server.mcpserver.exceptions import ToolError
+
+        from forgather_mem.reporting.run_dir import NoRun, find_runs
+
+        try:
+            return {str(place.relative_to(self._top)): place for place in find_runs(self._top)}
+        except NoRun as error:
+            raise ToolError(str(error)) from error
+
+    def _read(self, name: str) -> tuple[RunReport, Path]:
+        """A run by its name, "" for the newest; no other folder is read."""
+        from mcp.server.mcpserver.exceptions import ToolError
+
+        from forgather_mem.reporting.run_dir import NoRun, run_report
+
+        found = self._runs()
+        if name and name not in found:
+            raise ToolError(f"there is no run {name!r}; there are {', '.join(list(found)[:5])}")
+        place = found[name] if name else next(iter(found.values()))
+        try:
+            return run_report(place), place
+        except NoRun as error:
+            raise ToolError(str(error)) from error
