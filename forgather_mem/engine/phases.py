@@ -131,6 +131,12 @@ class PhaseStack:
                 if not self._fence.strike(watching, error):
                     raise
 
+    def no_step(self) -> None:
+        """The phase that was entered last, of a step, has begun none."""
+        self.in_step = False
+        if self._beside is not None:
+            self._beside.phase = 0
+
     def step_ended(self, step: int) -> None:
         """So many steps are done."""
         self.in_step = False if self.in_step else self.in_step

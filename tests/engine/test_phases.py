@@ -57,6 +57,16 @@ def test_the_first_phase_of_a_step_ends_the_startup() -> None:
     assert watcher.heard == ["+startup", "-startup", "+data"]
 
 
+def test_a_data_phase_without_a_batch_is_in_no_step() -> None:
+    phases = PhaseStack()
+    phases.enter("data")
+    phases.leave("data")
+    phases.no_step()
+    assert phases.in_step is False
+    phases.enter("data")
+    assert phases.in_step
+
+
 def test_what_was_left_open_inside_ends_with_the_outer_phase() -> None:
     phases, watcher = PhaseStack(), Watcher()
     phases.watch(watcher)

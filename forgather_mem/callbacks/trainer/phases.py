@@ -33,7 +33,8 @@ def wrap_phases(wrapped: MethodPatches, trainer: object, run: Run) -> None:
     """Report this trainer's phases to the run, as long as the methods stay wrapped."""
     run.phases.enter("startup")
     for name, phase in (PHASE_OF_METHOD | PHASE_OF_FORGATHERS).items():
-        wrapped.wrap(trainer, name, (run, phase), PhaseWrapper)
+        kind = _BatchesOfStep if name == "get_batch_samples" and not hasattr(trainer, "_run_epoch") else PhaseWrapper
+        wrapped.wrap(trainer, name, (run, phase), kind)
     handler = getattr(trainer, "callback_handler", None)
     if handler is None:
         _wrap_forgathers(wrapped, trainer, run)
@@ -100,6 +101,17 @@ class PhaseWrapper(MethodPatch):
                         raise
         if entered and phase == "forward" and phases.on_output is not None:
             run.fence.call("settings", phases.on_output, result)
+        return result
+
+
+class _BatchesOfStep(PhaseWrapper):
+    """The batches of a step in transformers 4, of which early versions ask once more when an epoch has no further."""
+
+    def __call__(self, *arguments: object, **keywords: object) -> object:
+        result = super().__call__(*arguments, **keywords)
+        if isinstance(result, tuple) and isinstance(result[0], list) and not result[0]:
+            run, _ = self.around
+            run.fence.call(self.name, run.phases.no_step)
         return result
 
 
