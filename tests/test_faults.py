@@ -91,7 +91,7 @@ def trainer_expected(tmp_path_factory: pytest.TempPathFactory) -> Any:
     "key",
     [
         "link:Link.begin",
-        "link:_last",
+        "link:_last" if hasattr(Trainer, "_run_epoch") else "link:_training",
         "link:_whole",
         "phases:wrap_phases",
         "phases:PhaseStack.enter",

@@ -13,6 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArgumen
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 VOCABULARY = 64
+# Of us between trainings: transformers 4 has its loop in one method, so that a wrapper has to be there before it begins
+STAYS = () if hasattr(Trainer, "_run_epoch") else ("_inner_training_loop", "__getstate__")
 
 
 class Tokens(torch.utils.data.Dataset):

@@ -103,7 +103,7 @@ def test_the_trainers_own_clears_are_warned_of_once(tmp_path: Path, caplog: pyte
     assert "unset it" in warnings[0]
     caplog.clear()
     make_trainer(tmp_path, [ClearCacheCallback("step", 2)], max_steps=1).train()
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.name.startswith("forgather_mem")]
 
 
 @needs_glibc

@@ -21,7 +21,7 @@ from forgather_mem.engine.run import Run
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.records import Moment
 from tests.callbacks.common import RunsOutOfMemoryOnce
-from tests.training import fingerprint, make_trainer
+from tests.training import STAYS, fingerprint, make_trainer
 
 pytestmark = pytest.mark.alone(forked=True)
 
@@ -132,13 +132,14 @@ def test_what_is_frozen_and_dropped_is_freed_at_the_next_boundary_and_one_bounda
     ours = [MemoryCallback([], [capture]), ScheduledGarbageCollector(every_steps=2)]
     make_trainer(tmp_path, [*ours, drops], max_steps=6, rows=64, **settings).train()
     assert drops.alive == {0: True, 1: True, 2: True, 3: True, 4: True, 5: False, 6: False}
+    last = "save" if STAYS else "evaluate"  # transformers 4 does not evaluate at the end
     assert collections_in(capture) == [
         ("train_begin", 0),
         ("step_end", 2),
         ("step_end", 4),
         ("evaluate", 5),  # and not at the checkpoint of the same step
         ("step_end", 6),
-        ("evaluate", 6),
+        (last, 6),
         ("train_end", 6),  # of what came since only
     ]
 

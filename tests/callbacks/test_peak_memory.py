@@ -52,11 +52,11 @@ class LogsMore(Trainer):
         self.metrics["rewards"].append(float(self.state.global_step))
         return super().training_step(*args, **kwargs)
 
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+    def log(self, logs: dict[str, float], *start_time: float | None) -> None:
         metrics = {key: sum(values) / len(values) for key, values in self.metrics.items() if values}
         if next(iter(logs)).startswith("eval_"):
             metrics = {f"eval_{key}": value for key, value in metrics.items()}
-        super().log({**logs, **metrics}, start_time)
+        super().log({**logs, **metrics}, *start_time)
         self.metrics.clear()
 
 

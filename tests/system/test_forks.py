@@ -24,7 +24,7 @@ from forgather_mem.sinks import BlackBoxSink, ConsoleSink, JsonlSink
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.engine.test_closing import open_files
-from tests.training import make_trainer
+from tests.training import STAYS, make_trainer
 from tests.ways_to_train import by_loop, by_trainer
 
 
@@ -177,7 +177,7 @@ def wrapped(trainer: Any) -> list[str]:
     return [name for owner in owners for name, value in vars(owner).items() if type(value).__name__ == "MethodPatch"]
 
 
-FRESH = "3 finished 1 []"
+FRESH = f"3 finished 1 {list(STAYS)}"
 
 
 @pytest.mark.parametrize("how", ["fork", "multiprocessing"])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import transformers
 from transformers import AutoModelForCausalLM, HfArgumentParser, LlamaConfig, Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
@@ -40,6 +41,8 @@ def arguments(own=(), **defaults):
     }
     parser = HfArgumentParser((Script, TrainingArguments))
     parser.set_defaults(**{**settings, **dict(own), **defaults})
+    for option in parser._actions:
+        option.required = False  # transformers 4 asks for a folder
     return parser.parse_args_into_dataclasses()
 
 
@@ -56,7 +59,8 @@ def model(hidden=64, layers=2, vocabulary=256, dtype="float32", intermediate=Non
         max_position_embeddings=100_000,
         **more,
     )
-    return AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+    name = "dtype" if transformers.__version__ >= "5" else "torch_dtype"
+    return AutoModelForCausalLM.from_config(config, **{name: getattr(torch, dtype)})
 
 
 class Rows(torch.utils.data.Dataset):
