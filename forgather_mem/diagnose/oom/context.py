@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +18,8 @@ from forgather_mem.heap.failed_callback import CallbackFailure
 from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.heap.failed_variables import HeldVariable
 from forgather_mem.probes.tensors import shard_of
+
+_CALLS_IT_DTYPE = 4, 56  # of transformers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +217,19 @@ def settings_of(args: object, model: object = None, trainer: object = None, opti
         optimizer_bytes=states.get(family_of_class(optimizer) or ""),
         allocator_conf=next(filter(None, map(os.environ.get, ALLOCATOR_VARIABLES)), ""),
     )
+
+
+def dtype_argument() -> str:
+    """What `from_pretrained` calls the type of the weights in the transformers that is loaded."""
+    version = getattr(sys.modules.get("transformers"), "__version__", "")
+    numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
+    return "torch_dtype" if numbers and numbers < _CALLS_IT_DTYPE else "dtype"
+
+
+def takes_optimizer(name: str) -> bool:
+    """Whether the `TrainingArguments` that are loaded take it; True without transformers."""
+    names = getattr(sys.modules.get("transformers.training_args"), "OptimizerNames", None)
+    return names is None or any(name == known for known in names)
 
 
 def _trained(model: object) -> Iterator[Trained]:

@@ -14,7 +14,7 @@ from forgather_mem.diagnose.oom.changes import (
     jump,
     set_to,
 )  # fmt: skip
-from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
+from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, dtype_argument, takes_optimizer
 from forgather_mem.diagnose.oom.own_lines import NOT_MEASURED, less_at_once
 from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
 from forgather_mem.diagnose.oom.shapes.optimizer_sizes import family_of, passing_bytes
@@ -45,7 +45,7 @@ _FEW_ROWS, _MOST_OF_MODEL_FRAC = 10, 1.0  # of embeddings: rows for each one loo
 _TOLD_APART = "lists, copies of weights, caches (a leak report names them)"
 # What a training computes with, instead of what numpy makes by itself.
 _NARROW = {"float64": "float32", "complex128": "complex64", "int64": "int32"}
-_8_BIT, _PAGED = "adamw_bnb_8bit", "paged_adamw_32bit"
+_8_BIT, _PAGED, _TORCHAO = "adamw_bnb_8bit", "paged_adamw_32bit", "adamw_torch_8bit"
 
 
 def callback_changes(failure: FailureContext, callback: CallbackFailure, batches: Batches) -> list[Change]:
@@ -83,7 +83,7 @@ def optimizer_changes(failure: FailureContext, settings: RunSettings, batches: B
     changes += [*_sparse(failure, settings)]
     changes += sorted(_other_optimizers(failure, settings), key=lambda change: not is_enough(change, failure))
     half = Change(
-        text="the weights in bfloat16: from_pretrained(..., dtype=torch.bfloat16)",
+        text=f"the weights in bfloat16: from_pretrained(..., {dtype_argument()}=torch.bfloat16)",
         in_script={"dtype": "bfloat16"},
         note=f"{CHANGES_TRAINING} (less exact); halves weights, gradients and the optimizer's state; {NOT_MEASURED}",
     )
@@ -136,9 +136,10 @@ def _other_optimizers(failure: FailureContext, settings: RunSettings) -> Iterato
     """Those with a smaller state than the configured one."""
     now = settings.state_of(settings.optim)
     has_8_bit = failure.where == "device" and importlib.util.find_spec("bitsandbytes") is not None
+    has_torchao = importlib.util.find_spec("torchao") is not None and takes_optimizer(_TORCHAO)
     kinds = (
         (_8_BIT, has_8_bit, "8-bit states; embeddings and small tensors in float32"),
-        ("adamw_torch_8bit", importlib.util.find_spec("torchao") is not None, "8-bit states, of torchao"),
+        (_TORCHAO, has_torchao, "8-bit states, of torchao"),
         ("adafactor", True, "rows and columns instead of states"),
         ("sgd", True, "no optimizer state; needs another learning rate"),
     )
@@ -292,7 +293,7 @@ def startup_changes(failure: FailureContext, settings: RunSettings, batches: Bat
     model = Change(
         text="make the model in bfloat16: torch.set_default_dtype(torch.bfloat16) before it"
         if from_config
-        else "load the model in bfloat16: from_pretrained(..., dtype=torch.bfloat16)",
+        else f"load the model in bfloat16: from_pretrained(..., {dtype_argument()}=torch.bfloat16)",
         in_script={"dtype": "bfloat16"},
         note=f"{CHANGES_TRAINING} (less exact); half the bytes of the weights; {NOT_MEASURED}",
     )

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 import weakref
 from dataclasses import asdict
 from enum import Enum
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from transformers.training_args import OptimizerNames
 
-from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, settings_of
+from forgather_mem.diagnose.oom.advice import advise
+from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, dtype_argument, settings_of, takes_optimizer
 from forgather_mem.engine.settings import ALLOCATOR_VARIABLES
+from tests.diagnose.oom.test_advice import failed, settings, texts
 
 
 class Optim(Enum):
@@ -89,3 +93,27 @@ def test_settings_are_plain_and_know_the_models_tensors() -> None:
     assert (found.trained_numbers, found.trained_bytes, found.largest_trained) == (5060, 4 * 5060, 5000)
     assert found.adafactor_bytes == 4 * (100 + 50) + 4 * 50 + 4 * 10
     assert (found.has_metrics, found.filters_logits, found.can_checkpoint) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [("4.46.3", "torch_dtype"), ("4.55.4", "torch_dtype"), ("4.56.0", "dtype"), ("5.23.0", "dtype")],
+)
+def test_weights_get_their_type_by_the_argument_that_there_is(
+    monkeypatch: pytest.MonkeyPatch, version: str, name: str
+) -> None:
+    transformers = ModuleType("transformers")
+    transformers.__version__ = version  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "transformers", transformers)
+    text = f"from_pretrained(..., {name}=torch.bfloat16)"
+    assert texts(advise(failed("startup", frames=("from_pretrained",)), settings()))[0].endswith(text)
+    assert any(told.endswith(text) for told in texts(advise(failed("optimizer"), settings())))
+    monkeypatch.delitem(sys.modules, "transformers")
+    assert dtype_argument() == "dtype"
+
+
+def test_an_optimizer_is_one_of_those_that_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(takes_optimizer(known.value) for known in OptimizerNames)
+    assert not takes_optimizer("adamw_of_tomorrow")
+    monkeypatch.delitem(sys.modules, "transformers.training_args")
+    assert takes_optimizer("adamw_of_tomorrow")
