@@ -75,6 +75,8 @@ class Pretending(TorchDispatchMode):
         if func.namespace == "prim" or not all(map(self._is_own, given)):  # the former asks a tensor for its device
             return func(*args, **keywords)
         if str(func) == _GATHERING:  # views, which its schema does not say
+            if not isinstance(args[1], torch.Tensor):
+                raise PlanError("torch.distributed.fsdp.fully_shard is planned with torch 2.9 or newer")
             output, count, rank = cast(tuple[torch.Tensor, int, int], (args[1], *args[3:5]))
             return output.narrow(0, count * rank, count), output
         if str(func) == _SCATTERING and not self._on_device:

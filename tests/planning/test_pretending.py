@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 
+from forgather_mem.errors import PlanError
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.storage_log import StorageLog
 
@@ -110,3 +111,12 @@ def test_a_loss_over_alignments_has_a_size(mode: Pretending) -> None:
     assert weight.grad is not None
     sizes = [50 * 2 * (2 * 6 + 1) * 4, 50 * 2 * 8 * 4]
     assert set(sizes) < set(mode.log.sizes)
+
+
+def test_what_gathers_layers_in_an_older_torch_is_refused(mode: Pretending) -> None:
+    import torch.distributed.fsdp  # defines the operation
+
+    gather = torch.ops.fsdp.all_gather_copy_in.default
+    as_before_2_9 = [mode.unknown(torch.empty(4))], [4], 4, 2, 0, torch.float32, torch.device("cpu")
+    with pytest.raises(PlanError, match=r"torch 2\.9 or newer"):
+        mode.__torch_dispatch__(gather, (), as_before_2_9)
