@@ -94,7 +94,7 @@ def test_a_checkpoint_for_which_the_disk_is_too_small_is_told_after_the_first_st
 
     num_bytes = 2 * (free_disk_bytes(tmp_path) or 0)  # of a weight that nothing has touched
     trainer.model.state_dict = lambda: {"weight": torch.empty(num_bytes, dtype=torch.uint8, device="meta")}
-    trainer._save_checkpoint = lambda *arguments: None
+    trainer._save_checkpoint = lambda *arguments, **keywords: None
     trainer.train()
     (alert,) = alerts
     assert (alert.name, alert.step, alert.full_at_step) == ("checkpoint", 1, 2)
@@ -124,7 +124,7 @@ def test_a_checkpoint_that_a_callback_may_take_away_needs_only_its_own_room(
     # A file without content: neither the disk nor the host's memory is used
     weight = torch.from_file(str(tmp_path / "weight"), shared=True, size=num_bytes, dtype=torch.uint8)
     trainer.model.state_dict = lambda: {"weight": weight}
-    trainer._save_checkpoint = lambda *arguments: None
+    trainer._save_checkpoint = lambda *arguments, **keywords: None
     trainer.train()
     assert [alert.name for alert in alerts] == ["checkpoint"] * told
 
