@@ -41,10 +41,10 @@ def test_a_terminal_gets_bars_for_training_and_evaluation_with_the_metrics(tmp_p
     assert "0/6" in train[0]
     assert "6/6" in train[-1]
     assert any("loss " in bar and "learning_rate" in bar for bar in train)
-    assert any("eval_loss 4." in bar for bar in train)
+    assert any(re.search(r"eval_loss [34]\.", bar) for bar in train)
     assert any("/1 " in bar for bar in bars_in(screen.getvalue(), "eval"))
     assert len(re.findall(STAMP + r"step \d/6  epoch 0\.\d\d  loss [34]\.", screen.getvalue())) == 3
-    assert len(re.findall(STAMP + r"step \d/6  epoch 0\.\d\d  eval_loss 4\.", screen.getvalue())) == 2
+    assert len(re.findall(STAMP + r"step \d/6  epoch 0\.\d\d  eval_loss [34]\.", screen.getvalue())) == 2
 
 
 def test_without_a_terminal_lines_with_the_time_say_the_same(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_an_evaluation_outside_a_training_is_shown_unless_the_trainer_shows_it(
     trainer = make_trainer(tmp_path, [ProgressCallback(output_stream=screen)], per_device_eval_batch_size=2)
     trainer.evaluate()
     assert "0/4" in bars_in(screen.getvalue(), "eval")[0]
-    assert "eval_loss 4." in screen.getvalue()
+    assert re.search(r"eval_loss [34]\.", screen.getvalue())
     trainer.predict(trainer.eval_dataset)
     before = screen.getvalue()
     trainer.add_callback(TransformersBar())

@@ -53,6 +53,7 @@ def test_the_plan_has_as_many_checkpoints_as_are_written(
     assert [looks.plan.when(number, trainer.state.max_steps)[0] for number in range(1, len(steps) + 1)] == steps
 
 
+@pytest.mark.filterwarnings("ignore:mtime may not be reliable")  # of transformers 4.57
 def test_a_limit_keeps_one_more_while_it_writes_and_counts_those_that_are_there(tmp_path: Path) -> None:
     arguments = {"save_strategy": "steps", "save_steps": 1, "max_steps": 5, "save_total_limit": 2}
     looks = Looks()
