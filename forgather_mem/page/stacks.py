@@ -18,6 +18,8 @@ from forgather_mem.units import format_bytes
 OOM = "oom"  # the event of the row that stands for the failure itself
 _MAX_HOLDERS = 3
 _NEAR_FRAC = 0.15
+# A rise of more than this many times the one before, after so many rows without any
+_SPIKE, _SETTLED_ROWS = 2.0, 16
 _HIGHER = 1.02
 _LEAST_FRAC = 0.001  # smaller parts of other processes, and of shared memory, are left out
 _MINOR = ("shared", "workers", "children")
@@ -207,12 +209,30 @@ def _passing(readings: Readings, family: str, held: Column, high: Column | None)
     for column in phases.values():
         known = np.fmax(known, column)
     rises, inside = np.maximum(0.0, known - held), readings.inside_steps()
-    of_steps = np.where(inside, rises, np.nan)
+    of_steps = _without_spikes(np.where(inside, rises, np.nan))
     between = np.zeros(len(held))
     if not np.isnan(of_steps).all():
         highest = np.fmax.accumulate(known) if high is None else high
         between = np.minimum(filled(of_steps), np.fmax(0.0, highest - held))
     return _Passing(np.where(np.isnan(rises), between, rises), inside | np.isnan(rises), phases)
+
+
+def _without_spikes(rises: Column) -> Column:
+    """A level that has stood for long and is exceeded once, which is how a maximum shows a spike, goes on.
+
+    >>> _without_spikes(np.array([2.0] * 16 + [50.0, np.nan]))[-2:].tolist()
+    [2.0, nan]
+    """
+    known = np.flatnonzero(~np.isnan(rises))
+    levels = rises[known]
+    for number in np.flatnonzero(levels[1:] > _SPIKE * levels[:-1]) + 1:
+        before = levels[max(0, number - _SETTLED_ROWS) : number]
+        stood = len(before) == _SETTLED_ROWS or known[number] - known[number - 1] >= _SETTLED_ROWS
+        if stood and levels[number] > _SPIKE * before.max():
+            levels[number] = np.median(before)
+    found = rises.copy()
+    found[known] = levels
+    return found
 
 
 def _passes(readings: Readings, passing: _Passing, has_model: bool) -> Iterator[Part]:

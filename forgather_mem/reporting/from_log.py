@@ -22,7 +22,16 @@ from forgather_mem.system.process_start import is_process_running
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.metrics import every_metric, name_on_current, other_device
 from forgather_mem.telemetry.records import Finding, Sample
-from forgather_mem.telemetry.report import ADDED, Action, KilledReport, LedgerRow, Rank, ReportPart, RunReport
+from forgather_mem.telemetry.report import (
+    ADDED,
+    Action,
+    KilledReport,
+    LeakReport,
+    LedgerRow,
+    Rank,
+    ReportPart,
+    RunReport,
+)
 from forgather_mem.telemetry.report_schema import MOST, checked_report, from_dict, to_dict
 
 _KNOWN = frozenset(row.name for row in every_metric())
@@ -124,6 +133,20 @@ def finished_report(told: LogReplay, ring: Ring | None, name: str, wrong: Sequen
     return replace(report, left_out=tuple(f"{name}: {sentence}" for sentence in (*left_out, *wrong)))
 
 
+def _grown_on(leak: LeakReport, steps: int) -> LeakReport:
+    """A leak that was told so many steps ago: what its holders have, if they have grown on as they did."""
+    if leak.verdict != "leak" or steps <= 0:
+        return leak
+    return replace(leak, suspects=tuple(
+        replace(
+            one,
+            count=None if one.count is None else round(one.count + one.count_per_step * steps),
+            bytes=None if one.bytes is None else round(one.bytes + one.bytes_per_step * steps),
+        )
+        for one in leak.suspects
+    ))  # fmt: skip
+
+
 class LogReplay:
     """The state built from the records of one process so far.
 
@@ -144,6 +167,7 @@ class LogReplay:
         self._ledger: dict[Action, LedgerRow] = {}
         self._ring: Ring | None = None
         self._last_s, self._last_step, self._spacing = 0.0, -1, 0
+        self._leak_step = 0  # at which it was told
         self._limit_bytes = 0
         self._shapes: dict[tuple[str, ...], _Shape] = {}
         self._devices: dict[int, tuple[str, int]] = {}
@@ -181,10 +205,12 @@ class LogReplay:
         summary.facts = self._facts()
         summary.told = replace(summary.told, ledger=tuple(self._ledger.values()))
         report = build_report(summary)
+        report = replace(report, leak=_grown_on(report.leak, summary.last_step - self._leak_step))
         return replace(report, killed=self._killed()) if report.run.end == "killed" else report
 
     def _take_finding(self, finding: Finding) -> None:
         self.report = _report_in(finding)
+        self._leak_step = finding.step if finding.kind == "leak" else self._leak_step
         self._summary.tell(finding)
 
     def _take_sample(self, sample: Sample) -> None:

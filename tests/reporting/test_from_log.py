@@ -15,6 +15,8 @@ from forgather_mem.formats.like_lines import Rows
 from forgather_mem.reporting.from_log import LogReplay, finished_report
 from forgather_mem.reporting.run_dir import read_run
 from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.telemetry.report import LeakReport, LeakSuspect
+from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import GIB, MIB
 from tests.reporting.logs import log_of
 from tests.reporting.report_fixtures import text_of
@@ -27,6 +29,16 @@ def test_a_log_whose_process_is_gone_was_killed_and_says_what_grew(tmp_path: Pat
     assert report["killed"]["process_bytes_per_step"] == pytest.approx(MIB)
     assert report["killed"]["workers_bytes_per_step"] is None
     assert "Growth: this process 1.0 MiB a step since step 1." in text_of(report)
+
+
+def test_the_holder_of_a_killed_run_has_what_it_has_at_the_end_not_when_it_was_named(tmp_path: Path) -> None:
+    log_of(tmp_path, steps=100)
+    holder = LeakSuspect(type="list", held_by="kept", bytes_per_step=MIB, count_per_step=2.0, count=50, bytes=25 * MIB)
+    told = LeakReport(verdict="leak", where="tensors", bytes_per_step=MIB, suspects=(holder,))
+    with next(tmp_path.glob("memory.rank*")).open("ab") as log:
+        log.write(finding_line(Finding(kind="leak", step=25, text="", data=to_dict(told))))
+    (found,) = read_run(tmp_path)["leak"]["suspects"]
+    assert (found["count"], found["bytes"]) == (50 + 75 * 2, (25 + 75) * MIB)
 
 
 def test_growth_is_told_of_a_run_that_was_killed_too_early_for_a_verdict(tmp_path: Path) -> None:
