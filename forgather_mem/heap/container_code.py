@@ -102,11 +102,11 @@ class _Code:
     def additions(self, assigned: bool = False) -> Iterator[tuple[int, ast.AST]]:
         """Rank (the clearest first) and place of what adds to the container, or, `assigned`, of any assignment."""
         for node in ast.walk(self.region.node):
-            rank = self._adds(node)
+            rank = self._adds(node, assigned)
             if rank is not None and rank < (_ASSIGNS + 1 if assigned else _ASSIGNS):
                 yield rank, node
 
-    def _adds(self, node: ast.AST) -> int | None:
+    def _adds(self, node: ast.AST, assigned: bool) -> int | None:
         if isinstance(node, ast.Call):
             if _method(node) in _ADDS and self.is_subject(node.func.value):  # type: ignore[attr-defined]
                 return 0
@@ -115,14 +115,16 @@ class _Code:
             return 3 if self.is_subject(node.target) else None
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            return next((rank for target in targets if (rank := self._assigns(target, node.value)) is not None), None)
+            ranks = (self._assigns(target, node.value, assigned) for target in targets)
+            return next((rank for rank in ranks if rank is not None), None)
         return None
 
-    def _assigns(self, target: ast.expr, value: ast.expr) -> int | None:
+    def _assigns(self, target: ast.expr, value: ast.expr, assigned: bool) -> int | None:
+        """`assigned`: what is made shorter counts, too: its graph does not become shorter."""
         if isinstance(target, ast.Subscript) and self.is_subject(target.value):
             by_key = isinstance(target.slice, ast.Slice) if self.is_list else True
             return 1 if by_key and not self.shortens(target, value) else None
-        if not self.is_subject(target) or self.shortens(target, value):
+        if not self.is_subject(target) or (not assigned and self.shortens(target, value)):
             return None
         if any(self.is_subject(part) for part in ast.walk(value) if isinstance(part, ast.expr)):
             return 4
