@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 
+from forgather_mem.page.data import page_data
 from forgather_mem.page.html import page_html
+from forgather_mem.page.readings import Readings
+from forgather_mem.units import GIB
 from tests.browser import Browser, why_no_browser
 from tests.page.runs import gpu_data, hostile_data
+from tests.reporting.report_fixtures import all_well, parsed
 
 # `make soak` sets NEEDS_BROWSER, so that it does not pass without
 NOT_HERE = "" if os.environ.get("NEEDS_BROWSER") else why_no_browser()
@@ -211,6 +215,23 @@ def test_the_parts_that_touch_can_be_told_apart(shown: Any) -> None:
     for colour in expected:
         wanted = tuple(int(colour[place : place + 2], 16) for place in (1, 3, 5))
         assert column.count(wanted) > 5, colour
+
+
+def test_what_lasted_one_step_of_very_many_is_seen_at_its_full_height(shown: Any) -> None:
+    image = pytest.importorskip("PIL.Image")
+    num, spikes = 100_000, (20_000, 51_000, 80_000)
+    readings = Readings()
+    for row in range(num):
+        size = GIB if row in spikes else 0.7 * GIB
+        readings.add("step_end", row, 1000.0 + row, [("host/rss_bytes", size), ("host/anon_bytes", size)])
+    browser = shown(page_data(parsed(all_well()), readings))
+    box = over(browser)
+    picture = image.open(io.BytesIO(browser.picture())).convert("L")
+    high = browser.run(PLOT + "return u.valToPos(0.85 * 2 ** 30 / plot.factor, 'y')")
+    for spike in spikes:
+        x = browser.run(PLOT + "return u.valToPos(arguments[0], 'x')", spike)
+        seen = [picture.getpixel((round(box["x"] + x + near), round(box["y"] + high))) for near in (-2, -1, 0, 1, 2)]
+        assert min(seen) < 128, f"step {spike}: {seen}"
 
 
 def test_the_axis_of_time_begins_with_the_process(shown: Any) -> None:

@@ -287,6 +287,7 @@ def test_a_browser_shows_a_run_follows_it_and_asks_nobody_else(folder: Path, mon
                 "one.dispatchEvent(new Event('change'))"
             )
             assert browser.wait(SHOWN.format(steps=40)) == [40, 4]
+            assert browser.run("return window.forgatherMem.page.zoom") is None
             asked = [address for address in browser.requests() if not address.startswith(("chrome:", "data:"))]
             assert [address for address in asked if not address.startswith(server.address)] == []
             assert [entry["message"] for entry in browser.log()] == []

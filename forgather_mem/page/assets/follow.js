@@ -16,7 +16,7 @@ const loaded = made => new Promise((done, failed) => {  // a script or style she
 
 class Follower {
   constructor(root) {
-    Object.assign(this, {root, page: null, waiting: null, source: null, list: '', last: '', pressed: false});
+    Object.assign(this, {root, page: null, waiting: null, source: null, list: '', last: '', pressed: false, others: false});
     this.select = element('select', {ariaLabel: 'run to show'});
     this.select.addEventListener('change', () => this.open());
     this.said = element('span', {className: 'name', role: 'status'});
@@ -47,7 +47,7 @@ class Follower {
 
   open() {
     this.source?.close();
-    this.last = '';
+    Object.assign(this, {last: '', waiting: null, others: true});
     this.said.textContent = 'loading';
     if (!this.live) { this.ask(); return; }
     this.source = new EventSource(`events?run=${this.select.value}`);
@@ -75,8 +75,9 @@ class Follower {
     const data = this.waiting;
     if (!data || this.pressed || document.hidden || (this.page && !getSelection().isCollapsed)) return;
     this.waiting = null;
-    if (this.page) this.page.update([data]);
+    if (this.page) this.page.update([data], this.others);
     else this.page = window.forgatherMem.page = window.forgatherMem.show(this.root, [data]);
+    this.others = false;
     this.said.textContent = !this.live ? '' : data.ended ? `ended: ${data.ended}` : 'running';
   }
 }

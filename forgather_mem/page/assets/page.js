@@ -119,7 +119,8 @@ class Page {
     return this.colours[key] = style.getPropertyValue(`--${key}`).trim() || style.getPropertyValue('--other').trim();
   }
 
-  update(runs) {  // with the data of all runs; zoom, axis and hidden parts stay
+  update(runs, others = false) {  // with the data of all runs; zoom, axis and hidden parts stay
+    if (others) this.zoom = null;  // it was of another run's steps
     this.runs = runs.map(decoded);
     this.shown = Math.min(this.shown, this.runs.length - 1);
     this.render();
@@ -280,7 +281,7 @@ class Plot {
     const width = page.figures.clientWidth;
     page.width = width;
     this.u = new uPlot({
-      width, height: this.height, series: [{}, ...series], padding: [options.top || 8, 14, 0, 0],
+      width, height: this.height, series: [{}, ...series], padding: [options.top || 8, 30, 0, 0],  // to the right half of a label of the axis
       scales: {x: {time: false, range: (u, low, high) => low === null || low === high ? [(low ?? 0) - 1, (low ?? 0) + 1]
         : [low, high]}, ...scales},
       axes: [{...axis, show: !options.bare, size: 26, space: 70, values: (u, ticks) => ticks.map(tick => this.xLabel(tick))},
@@ -459,12 +460,41 @@ class StackPlot extends Plot {
     ctx.save();
     ctx.font = `${12 * ratio}px system-ui, sans-serif`;
     ctx.textBaseline = 'middle';
+    this.maxima(tools);
     this.bandLabels(tools);
     if (stack.limit) this.across(tools, stack.limit.bytes, `${stack.limit.label} ${size(stack.limit.bytes)}`, 'ink');
     if (stack.planned) this.across(tools, stack.planned.bytes, `${stack.planned.label} ${size(stack.planned.bytes)}`, 'soft');
     this.marks(tools);
     if (stack.peak) this.pin(tools);
     ctx.restore();
+  }
+
+  maxima({u, ctx, ratio, left, right, top, bottom}) {  // of each column of pixels the highest row, however narrow it is
+    const first = u.data.length - this.shown.length, [x, whole] = [u.data[0], u.data[first]], columns = new Map();
+    if (!this.shown.length) return;
+    const wide = Math.max(1, Math.round(ratio)), begin = u.valToIdx(u.scales.x.min), end = u.valToIdx(u.scales.x.max);
+    for (let row = begin; row <= end; row++) {
+      const at = Math.round(u.valToPos(x[row], 'x', true));
+      if (whole[row] === null || at < left || at > right) continue;
+      const found = columns.get(at);
+      if (!found) columns.set(at, {row, least: whole[row]});
+      else if (whole[row] > whole[found.row]) found.row = row;
+      else if (whole[row] < found.least) found.least = whole[row];
+    }
+    const yOf = value => Math.max(top, Math.min(bottom, u.valToPos(value, 'y', true)));
+    ctx.lineWidth = wide;
+    ctx.strokeStyle = this.page.colour('ink');
+    ctx.beginPath();
+    for (const [at, {row, least}] of columns) {
+      const highest = yOf(whole[row]);
+      if (yOf(least) - highest > ratio) this.shown.forEach((part, index) => {
+        const upper = yOf(u.data[first + index][row]);
+        ctx.fillStyle = this.page.colour(part.key);
+        ctx.fillRect(at - (wide >> 1), upper, wide, (index + 1 < this.shown.length ? yOf(u.data[first + index + 1][row]) : bottom) - upper);
+      });
+      ctx.lineTo(at + wide % 2 / 2, highest);
+    }
+    ctx.stroke();
   }
 
   across({u, ctx, ratio, left, top, right}, bytes, text, key) {
