@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
+from forgather_mem.errors import escape_controls
 from forgather_mem.telemetry.metrics import metric_of
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Sample
@@ -19,6 +20,8 @@ _SHOWN = (
     ("device/reserved_bytes", "reserved"),
     ("device/step_peak_bytes", "peak"),
 )
+# Characters that aren't printable, but do no harm: the ends of lines, tabs, spaces that don't break, joined letters.
+_KEPT = "\n\t\xa0\u202f\u200c\u200d"
 # These are in the run's report, which is printed separately; an alert has already printed its line.
 _NOT_PRINTED = ("verdict", "backed_off", "cleanup_calls", "advice", "alert", "settings")
 # A failing rank also prints, with its number.
@@ -73,7 +76,7 @@ class ConsoleSink:
             self.say(_hanging(head, finding.text))
 
     def say(self, text: str) -> None:
-        """Print a line unchanged, on rank 0."""
+        """Print a line, on rank 0, with control characters written out."""
         if not self._rank:
             self._print(text)
 
@@ -90,6 +93,7 @@ def print_line(text: str, stream: TextIO | None = None) -> None:
 def _write(text: str, stream: TextIO | None) -> None:
     if stream is None:  # a process without a console
         return
+    text = escape_controls(text, keep=_KEPT)  # a name in it may be anybody's
     tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)  # not loaded: there is no bar
     try:
         if tqdm is not None:

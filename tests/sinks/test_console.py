@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from forgather_mem.sinks import ConsoleSink
+from forgather_mem.sinks.console import print_line
 from forgather_mem.telemetry.records import Finding, Sample
 from tests.sinks.plain_run import PlainRun
 
@@ -48,6 +49,21 @@ def test_findings_are_printed_on_stderr_and_stdout_is_left_alone(capsys: pytest.
         "forgather-mem: step 140: GPU 0 grows 3.1 MiB a step,",
         "               full near step 14,600.",
         "as it is",
+    ]
+
+
+def test_a_name_in_a_line_neither_moves_the_cursor_nor_turns_text_around() -> None:
+    stream = io.StringIO()
+    sink = ConsoleSink(stream=stream)
+    sink.say("forgather-mem: step 3: kept in 'a\r\x1b[2J\u202e'\n\t1\xa0GiB")
+    sink.tell(Finding(kind="oom", step=3, text="in '\x07\x9b'\nmore"))
+    print_line("\x1b]0;title\x07", stream)
+    assert stream.getvalue().splitlines() == [
+        r"forgather-mem: step 3: kept in 'a\r\x1b[2J\u202e'",
+        "\t1\xa0GiB",
+        r"forgather-mem: step 3: in '\x07\x9b'",
+        "               more",
+        r"\x1b]0;title\x07",
     ]
 
 

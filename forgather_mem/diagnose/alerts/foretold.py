@@ -8,6 +8,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import Literal
 
+from forgather_mem.errors import escape_controls
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding
 from forgather_mem.telemetry.report import FORETOLD
@@ -51,7 +52,8 @@ def tell(run: RunInfo, step: int, found: Foretold) -> None:
     }
     run.emit(Finding(kind="alert", step=step, text=found.text, data=data))
     if run.rank:
-        logger.warning("rank %d, step %d: %s", run.rank, step, found.text)  # rank 0 alone has a console
+        shown = escape_controls(found.text)
+        logger.warning("rank %d, step %d: %s", run.rank, step, shown)  # rank 0 alone has a console
         return
     head = f"forgather-mem: step {step:,}: " if step else "forgather-mem: "
     indent = " " * len("forgather-mem: ")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.alerts.capacity import Wall, wall_text
+from forgather_mem.errors import escape_controls
 from forgather_mem.system.allocator import used_allocators
 from forgather_mem.system.rank_store import RankAgreement, get, put
 from forgather_mem.system.time_budget import TimeBudget
@@ -166,7 +167,8 @@ class AlertWatch:
         indent = " " * len("forgather-mem: ")
         head = f"forgather-mem: step {alert.step:,}: "
         if alert.rank:
-            logger.warning("rank %d, step %d: %s", alert.rank, alert.step, alert.text)  # rank 0 alone has a console
+            shown = escape_controls(alert.text)
+            logger.warning("rank %d, step %d: %s", alert.rank, alert.step, shown)  # rank 0 alone has a console
         else:
             run.print_line(textwrap.fill(head + alert.text, 80, subsequent_indent=indent, break_on_hyphens=False))
 

@@ -13,6 +13,7 @@ from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.records import Moment, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent
+from tests.sinks.plain_run import PlainRun
 from tests.training import make_trainer
 
 
@@ -31,6 +32,12 @@ def test_it_is_printed_and_in_the_records_and_in_the_report(tmp_path: Path, capf
     report = next(finding for finding in capture.findings if finding.kind == "verdict")
     assert report.data["report"]["foretold"] == ["step 6: it will not fit"]
     assert "Foretold at step 6: it will not fit." in report.text
+
+
+def test_another_rank_logs_it_with_control_characters_written_out(caplog: pytest.LogCaptureFixture) -> None:
+    found = Foretold(name="checkpoint", text="it will not fit in '\x1b[2J\u202e'", needed_bytes=5, left_bytes=3)
+    tell(PlainRun(rank=1, world_size=2), 6, found)
+    assert caplog.messages == [r"rank 1, step 6: it will not fit in '\x1b[2J\u202e'"]
 
 
 def test_the_space_is_that_of_the_nearest_folder_that_exists(tmp_path: Path) -> None:
