@@ -234,6 +234,30 @@ def test_what_lasted_one_step_of_very_many_is_seen_at_its_full_height(shown: Any
         assert min(seen) < 128, f"step {spike}: {seen}"
 
 
+def test_each_thing_has_a_colour_of_its_own(shown: Any) -> None:
+    data = gpu_data(50, "oom")
+    data["startup"] = [[500, 1024], [9000, 5_000_000]]
+    browser = shown(data)
+    colour = "return arguments[0].map(key => window.forgatherMem.page.colour(key))"
+    assert len(set(browser.run(colour, ["startup", "mapped", "other", "more1", "more2", "more3", "cached"]))) == 7
+    parts = browser.run("return window.forgatherMem.page.run.stacks[0].parts.map(part => [part.label, part.key])")
+    assert ["CUDA and libraries", "more1"] in parts
+    assert len({key for _, key in parts}) == len(parts)
+
+
+def test_a_checkpoint_covers_no_evaluation_of_the_same_step(shown: Any) -> None:
+    image = pytest.importorskip("PIL.Image")
+    data = gpu_data(100)
+    data["marks"] = [{"kind": kind, "step": 50, "text": kind} for kind in ("evaluation", "checkpoint")]
+    browser = shown(data)
+    box = over(browser)
+    picture = image.open(io.BytesIO(browser.picture())).convert("L")
+    x = box["x"] + browser.run(PLOT + "return u.valToPos(50, 'x')")
+    for above in (12, 28):  # the middles of both rows
+        seen = [picture.getpixel((round(x) + near, round(box["y"]) - above)) for near in (-1, 0, 1)]
+        assert max(seen) < 160, f"{above} pixels above the plot: {seen}"
+
+
 def test_the_axis_of_time_begins_with_the_process(shown: Any) -> None:
     data = gpu_data(100)
     data["startup"] = [[500, 1024], [1500, 400_000], [9000, 5_000_000]]

@@ -62,8 +62,12 @@ function decoded(run) {
   if (run.marks.some(mark => mark.kind === 'oom') && steps.length > 2)  // the failure takes no time, but some room
     for (const x of [overSteps, times]) x[x.length - 1] = x[x.length - 2] + Math.max(0.15 * (x[x.length - 2] - x[0]), 1e-3);
   const series = (one, factor) => ({...one, values: unpacked(one.values, factor)});
+  const ownKey = (part, row, parts) => {  // what is only known when memory ran out: further parts with the key of the rest
+    const before = parts.slice(0, row).filter(({key}) => key === part.key).length;
+    return before ? {...part, key: `more${(before - 1) % 3 + 1}`} : part;
+  };
   const stacks = run.stacks.map(stack => ({...stack,
-    parts: stack.parts.map(part => series(part, KIB)), phases: stack.phases.map(phase => series(phase, KIB))}));
+    parts: stack.parts.map(ownKey).map(part => series(part, KIB)), phases: stack.phases.map(phase => series(phase, KIB))}));
   const band = run.band && Object.fromEntries(
     Object.entries(run.band).map(([key, values]) => [key, unpacked(values, key === 'most' ? 1 : KIB)]));
   return {...run, steps, times, overSteps, stacks, band, pauses: run.pauses.map(one => series(one, 1e-6))};
@@ -429,8 +433,10 @@ class StackPlot extends Plot {
       data.splice(1, 0, [...sizes, last(sizes), ...new Array(rows - 1).fill(null)]);  // up to the first row
       series.unshift({scale: 'y', stroke: () => page.colour('startup'), fill: () => page.colour('startup'), points: {show: false}});
     }
-    this.hasActions = run.marks.some(mark => ACTIONS.has(mark.kind));
-    this.start(data, series, {y: {range: () => this.yRange()}}, {top: ROW * (1 + this.hasActions) + 10});
+    const rowOf = kind => ACTIONS.has(kind) ? 2 : kind === 'checkpoint' ? 1 : 0;  // what happens at one step covers nothing else
+    const used = [...new Set(run.marks.map(mark => rowOf(mark.kind)))].sort().reverse();  // the lowest first
+    this.rowOf = kind => used.indexOf(rowOf(kind));
+    this.start(data, series, {y: {range: () => this.yRange()}}, {top: ROW * Math.max(1, used.length) + 10});
   }
 
   yRange() {  // from 0 to above what is shown
@@ -552,7 +558,7 @@ class StackPlot extends Plot {
       }
       if (seen[mark.kind] !== undefined && x - seen[mark.kind] < 5 * ratio) continue;
       seen[mark.kind] = x;
-      ctx.fillText(MARKS[mark.kind][0], x, top - (12 + (ACTIONS.has(mark.kind) || !this.hasActions ? 0 : ROW)) * ratio);
+      ctx.fillText(MARKS[mark.kind][0], x, top - (12 + ROW * this.rowOf(mark.kind)) * ratio);
       if (mark.kind === 'leak') {
         const toRight = x + ctx.measureText(mark.text).width + 20 * ratio < right;
         ctx.textAlign = toRight ? 'left' : 'right';
