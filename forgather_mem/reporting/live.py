@@ -20,6 +20,7 @@ BLOCKS = "".join(map(chr, range(0x2581, 0x2589)))
 """From the lowest to the highest, for a curve; a terminal without them takes `ASCII_BLOCKS`."""
 ASCII_BLOCKS = "_.-=+*%#"
 _MAX_RANKS, _MAX_FINDINGS, _LABEL = 8, 3, 10
+_HELD_BY = "held by "
 # Of each place: label, what it has now, its peak, what is left
 _PLACES = (
     ("host", "host/rss_bytes", "host/rss_peak_bytes", "host/available_bytes"),
@@ -59,7 +60,7 @@ def live_text(rings: Mapping[int, Ring], now_s: float, width: int = 80, blocks: 
     if len(rings) > 1:
         lines += [_rank_line(number, one) for number, one in sorted(rings.items())[:_MAX_RANKS]]
     for finding in [finding for finding in ring.findings if finding.kind != "settings"][-_MAX_FINDINGS:]:
-        lines.append(f"{f'step {finding.step:,}':<{_LABEL}} {finding.text.partition(chr(10))[0]}")
+        lines.append(f"{f'step {finding.step:,}':<{_LABEL}} {_in_one_line(finding.text)}")
     return "\n".join(escape_controls(line)[:width] for line in lines)
 
 
@@ -77,6 +78,19 @@ def _memory(ring: Ring, width: int, blocks: str) -> Iterator[str]:
         if rooms:
             text += f", {format_bytes(rooms[-1])} left"
         yield f"{text:<50}  {_curve(sizes, max(10, width - 52), blocks)}".rstrip()
+
+
+def _in_one_line(text: str) -> str:
+    """The first line, with the first holder of a leak and where what it keeps is made.
+
+    >>> _in_one_line("leak: 3.1 MiB a step\\nheld by Trainer.kept, made at train.py:41\\nheld by a list, made at None")
+    'leak: 3.1 MiB a step in Trainer.kept, train.py:41'
+    """
+    first, _, rest = text.partition("\n")
+    holder, _, made = rest.partition("\n")[0].partition(", made at ")
+    if not holder.startswith(_HELD_BY):
+        return first
+    return f"{first} in {holder.removeprefix(_HELD_BY)}{f', {made}' if made and made != 'None' else ''}"
 
 
 def _rank_line(rank: int, ring: Ring) -> str:

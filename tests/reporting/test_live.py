@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
+from forgather_mem.diagnose.leaks import watch
 from forgather_mem.formats.ring_writer import RingWriter, ring_name
 from forgather_mem.reporting.live import ASCII_BLOCKS, live_text, running
 from forgather_mem.system.process_start import process_start
-from forgather_mem.units import GIB, MIB
+from forgather_mem.telemetry.report import LeakReport, LeakSuspect
+from forgather_mem.units import GIB, KIB, MIB
 from tests.reporting.left_by_ranks import no_end
+
+HOLDER = LeakSuspect(
+    type="list", bytes_per_step=1.0, count_per_step=1.0, held_by="Trainer.kept_logits", allocated_at="train.py:41"
+)
 
 
 def here(folder: Path, rank: int = 0, *, growing: bool = True) -> RingWriter:
@@ -38,6 +45,19 @@ def test_step_phase_memory_with_its_curve_and_what_was_found(tmp_path: Path) -> 
         "speed     500.0 ms a step",
         "step 12    host memory grows",
         r"step 14    a title \x1b[2J",
+    ]
+    ring.close()
+
+
+def test_a_leak_is_told_with_its_holder_and_the_line(tmp_path: Path) -> None:
+    ring = here(tmp_path)
+    leak = LeakReport(verdict="leak", bytes_per_step=495.7 * KIB, suspects=(HOLDER, replace(HOLDER, held_by="another")))
+    ring.note("leak", 12, watch._sentence(leak))
+    ring.note("leak", 15, watch._sentence(replace(leak, suspects=())))
+    lines = live_text(running(tmp_path), 0.0, 80, ASCII_BLOCKS).splitlines()
+    assert lines[-2:] == [
+        "step 12    leak: 495.7 KiB a step in Trainer.kept_logits, train.py:41",
+        "step 15    leak: 495.7 KiB a step",
     ]
     ring.close()
 
