@@ -234,6 +234,20 @@ def test_what_lasted_one_step_of_very_many_is_seen_at_its_full_height(shown: Any
         assert min(seen) < 128, f"step {spike}: {seen}"
 
 
+def test_the_line_of_the_whole_keeps_to_its_steps_where_nothing_was_read(shown: Any) -> None:
+    image = pytest.importorskip("PIL.Image")
+    readings = Readings()
+    for step in (1, 2, 3, 1999, 2000):
+        size = 8 * GIB if step > 1998 else GIB
+        readings.add("step_end" if step < 1999 else "save", step, 1000.0 + step, [("host/rss_bytes", size)])
+    browser = shown(page_data(parsed(all_well()), readings))
+    box = over(browser)
+    picture = image.open(io.BytesIO(browser.picture())).convert("L")
+    x, high = browser.run(PLOT + "return [u.valToPos(1000, 'x'), u.valToPos(2, 'y')]")
+    column = [picture.getpixel((round(box["x"] + x), round(box["y"] + y))) for y in range(int(high))]
+    assert min(column) > 180  # the grid's lines, but nothing of the stack
+
+
 def test_each_thing_has_a_colour_of_its_own(shown: Any) -> None:
     data = gpu_data(50, "oom")
     data["startup"] = [[500, 1024], [9000, 5_000_000]]

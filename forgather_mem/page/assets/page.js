@@ -478,12 +478,13 @@ class StackPlot extends Plot {
   maxima({u, ctx, ratio, left, right, top, bottom}) {  // of each column of pixels the highest row, however narrow it is
     const first = u.data.length - this.shown.length, [x, whole] = [u.data[0], u.data[first]], columns = new Map();
     if (!this.shown.length) return;
-    const wide = Math.max(1, Math.round(ratio)), begin = u.valToIdx(u.scales.x.min), end = u.valToIdx(u.scales.x.max);
-    for (let row = begin; row <= end; row++) {
+    const wide = Math.max(1, Math.round(ratio)), final = u.valToIdx(u.scales.x.max);
+    for (let row = u.valToIdx(u.scales.x.min); row <= final; row++) {
       const at = Math.round(u.valToPos(x[row], 'x', true));
       if (whole[row] === null || at < left || at > right) continue;
       const found = columns.get(at);
-      if (!found) columns.set(at, {row, least: whole[row]});
+      if (found) found.end = row;
+      if (!found) columns.set(at, {row, least: whole[row], begin: row, end: row});
       else if (whole[row] > whole[found.row]) found.row = row;
       else if (whole[row] < found.least) found.least = whole[row];
     }
@@ -491,14 +492,21 @@ class StackPlot extends Plot {
     ctx.lineWidth = wide;
     ctx.strokeStyle = this.page.colour('ink');
     ctx.beginPath();
-    for (const [at, {row, least}] of columns) {
+    let before = null;
+    for (const [at, {row, least, begin, end}] of columns) {
       const highest = yOf(whole[row]);
       if (yOf(least) - highest > ratio) this.shown.forEach((part, index) => {
         const upper = yOf(u.data[first + index][row]);
         ctx.fillStyle = this.page.colour(part.key);
         ctx.fillRect(at - (wide >> 1), upper, wide, (index + 1 < this.shown.length ? yOf(u.data[first + index + 1][row]) : bottom) - upper);
       });
-      ctx.lineTo(at + wide % 2 / 2, highest);
+      const x = at + wide % 2 / 2;
+      if (before && x - before.x > wide) {  // between columns that are apart it is as straight as the parts are
+        ctx.lineTo(before.x, yOf(whole[before.end]));
+        ctx.lineTo(x, yOf(whole[begin]));
+      }
+      ctx.lineTo(x, highest);
+      before = {x, end};
     }
     ctx.stroke();
   }
