@@ -179,13 +179,18 @@ def test_a_wrong_argument_is_named_at_construction(arguments: dict[str, Any], me
 
 
 class FillsDevice(TrainerCallback):
-    """Keeps 40 MiB more at each step on one device."""
+    """Keeps 40 MiB more at each of 140 steps on one device; then goes on until both alerts came.
 
-    def __init__(self, device: SimulatedDevice) -> None:
+    A slow reading of what is left puts the next one off, so it is not known in which step it comes.
+    """
+
+    def __init__(self, device: SimulatedDevice, alerts: list[Alert]) -> None:
         self.device = device
+        self.alerts = alerts
 
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        self.device.hold(2000 + 40 * state.global_step)
+        self.device.hold(2000 + 40 * min(state.global_step, 140))
+        control.should_training_stop = state.global_step >= 140 and len(self.alerts) == 2
 
 
 def test_the_second_device_of_a_process_is_watched_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +200,7 @@ def test_the_second_device_of_a_process_is_watched_for_itself(tmp_path: Path, mo
         devices[1].hold(2000)
         alert = MemoryAlert(full_within_steps=30, call=alerts.append, strict=True)
         monkeypatch.setattr("forgather_mem.probes.device.HEADROOM_EVERY_S", 0.0)
-        trainer = make_trainer(tmp_path, [FillsDevice(devices[1]), alert], max_steps=140, rows=64)
+        trainer = make_trainer(tmp_path, [FillsDevice(devices[1], alerts), alert], max_steps=2000, rows=64)
         trainer.train()
         assert not devices[2].woken
     assert [alert.name for alert in alerts] == ["device1", "device1/headroom_bytes"]
