@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ from forgather_mem.engine.settings import (
 )
 from forgather_mem.engine.sink_set import SinkSet
 from forgather_mem.engine.summary import RunFacts, RunSummary
-from forgather_mem.probes.live_objects import live_objects
+from forgather_mem.probes.live_objects import live_unless_frozen
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.own_time import OwnTime
 from forgather_mem.system.process_end import PROCESS_END
@@ -257,8 +256,9 @@ class Run:
     def _read_settings(self, args: object, objects: Objects) -> None:
         model, optimizer, loader = map(objects.get, ("model", "optimizer", "train_dataloader"))
         settings = settings_of_training(args, model, optimizer) | settings_of_loaders([loader])
-        if model is not None and not (self.facts.is_observed or gc.get_freeze_count()):  # a walk would take too long
-            settings |= settings_of_others(model, optimizer, live_objects(sys.modules["torch"].nn.Module))
+        if model is not None and not self.facts.is_observed:
+            modules = live_unless_frozen(sys.modules["torch"].nn.Module)
+            settings |= {} if modules is None else settings_of_others(model, optimizer, modules)
         self._tell_settings(self.facts.settings | settings)  # who has begun the run may have told some
 
     def _see_forward(self, outputs: object) -> None:

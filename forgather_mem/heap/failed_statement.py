@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from types import FrameType
 
-from forgather_mem.heap.syntax import Function, tree_of, without_inner
+from forgather_mem.heap.syntax import calls_in, functions_in, tree_of, without_inner
 
 _BACKWARD = ("backward", "grad")  # how the names of what goes back end
 _NO_PASS = frozenset({"zero_grad", "no_grad", "before_zero_grad"})
@@ -20,7 +19,7 @@ def scope_of(frame: FrameType, number: int) -> ast.AST | None:
     tree = tree_of(frame.f_code.co_filename)
     if tree is None:
         return None
-    around = (node for node in ast.walk(tree) if isinstance(node, Function) and holds(node, number))
+    around = (node for node in functions_in(tree) if holds(node, number))
     return max(around, key=lambda node: node.lineno, default=tree)
 
 
@@ -51,7 +50,7 @@ def goes_back(frame: FrameType, number: int) -> bool:
     if scope is None or others is None:
         return True
     named = (part for part in without_inner(scope) if _name(part) in others)  # also as an optimizer's closure
-    return any(_called_back(call) and call.lineno >= number for call in _calls(scope)) or any(
+    return any(_called_back(call) and call.lineno >= number for call in calls_in(scope)) or any(
         int(getattr(part, "lineno", 0)) > number for part in named
     )
 
@@ -155,12 +154,12 @@ def _functions_that_go_back(frame: FrameType) -> set[str] | None:
     tree = tree_of(frame.f_code.co_filename)
     if tree is None:
         return None
-    functions = (part for part in ast.walk(tree) if isinstance(part, ast.FunctionDef))
-    return {part.name for part in functions if any(map(_called_back, _calls(part)))}
+    functions = (part for part in functions_in(tree) if isinstance(part, ast.FunctionDef))
+    return {part.name for part in functions if any(map(_called_back, calls_in(part)))}
 
 
 def _goes_back_in(scope: ast.AST, others: set[str]) -> bool:
-    return any(map(_called_back, _calls(scope))) or any(_name(part) in others for part in without_inner(scope))
+    return any(map(_called_back, calls_in(scope))) or any(_name(part) in others for part in without_inner(scope))
 
 
 def _called_back(call: ast.Call) -> bool:
@@ -169,10 +168,6 @@ def _called_back(call: ast.Call) -> bool:
 
 def _name(part: ast.AST) -> str | None:
     return getattr(part, "id", None) if isinstance(part, ast.Name) else getattr(part, "attr", None)
-
-
-def _calls(scope: ast.AST) -> Iterator[ast.Call]:
-    return (part for part in without_inner(scope) if isinstance(part, ast.Call))
 
 
 def _stored(statement: ast.stmt) -> set[str]:

@@ -69,8 +69,8 @@ def _parsed(text: str) -> ast.Module | None:
 
 def forget_trees() -> None:
     """Release the trees: a file of a thousand lines takes some MiB."""
-    _parsed.cache_clear()
-    local_names.cache_clear()
+    for made in (_parsed, functions_in, calls_in, local_names):
+        made.cache_clear()
 
 
 def class_regions(classes: Sequence[type]) -> list[Region]:
@@ -92,10 +92,9 @@ def function_regions(code: CodeType, variable: str) -> list[Region]:
     tree = tree_of(code.co_filename)
     if tree is None:
         return []
-    around: list[Function] = [
-        node for node in ast.walk(tree) if isinstance(node, Function) and _holds(node, code.co_firstlineno)
-    ]
-    around.sort(key=lambda node: node.lineno)
+    around = sorted(
+        (node for node in functions_in(tree) if _holds(node, code.co_firstlineno)), key=lambda node: node.lineno
+    )
     around = [node for node in around if variable in local_names(node)] or around[-1:]
     return [Region(node=node, file=code.co_filename) for node in around[-1:]]
 
@@ -110,6 +109,18 @@ def module_regions(tree: ast.Module, file: str) -> Iterator[Region]:
     for node in tree.body:
         if isinstance(node, Function):
             yield Region(node=node, file=file)
+
+
+@functools.lru_cache(maxsize=16)
+def functions_in(tree: ast.Module) -> tuple[Function, ...]:
+    """All functions of a file, also those in classes and in functions."""
+    return tuple(node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+@functools.lru_cache(maxsize=512)
+def calls_in(node: ast.AST) -> tuple[ast.Call, ...]:
+    """The calls of a function, class or module, without those of the functions and classes in it."""
+    return tuple(part for part in without_inner(node) if isinstance(part, ast.Call))
 
 
 @functools.lru_cache(maxsize=512)

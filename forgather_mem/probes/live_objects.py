@@ -32,8 +32,7 @@ def live_objects(wanted: Classes[T]) -> list[T]:
     """
     global _mark
     classes = wanted if isinstance(wanted, tuple) else (wanted,)
-    # type(), not isinstance(): a proxy's __class__ runs code of its own
-    found = [one for one in gc.get_objects() if issubclass(type(one), (*classes, _Mark))]
+    found = _of_classes(gc.get_objects(), (*classes, _Mark))
     if not any(one is _mark for one in found):
         _frozen.clear()
         _mark = _Mark()
@@ -42,6 +41,32 @@ def live_objects(wanted: Classes[T]) -> list[T]:
         _frozen[wanted] = [weakref.ref(one) for one in _reachable_if_frozen(classes) if id(one) not in unfrozen]
     hidden = (reference() for reference in _frozen[wanted])
     return list(unfrozen.values()) + [one for one in hidden if one is not None and id(one) not in unfrozen]
+
+
+def live_unless_frozen(wanted: Classes[T]) -> list[T] | None:
+    """As `live_objects`, but None where the heap has been frozen: that walk is not taken."""
+    objects = gc.get_objects()
+    if not any(one is sys.modules for one in objects):  # `gc.get_freeze_count()` would count them all
+        return None
+    return _of_classes(objects, wanted if isinstance(wanted, tuple) else (wanted,))
+
+
+def _of_classes(objects: list[T], wanted: tuple[type, ...]) -> list[T]:
+    ids = _ids_of_classes(wanted)
+    # type(), not isinstance(): a proxy's __class__ runs code of its own
+    return list(itertools.compress(objects, map(ids.__contains__, map(id, map(type, objects)))))
+
+
+def _ids_of_classes(wanted: tuple[type, ...]) -> set[int]:
+    """Of these classes and of all below them: five times as fast as a question to each object's class."""
+    ids: set[int] = set()
+    todo = list(wanted)
+    while todo:
+        one = todo.pop()
+        if id(one) not in ids:
+            ids.add(id(one))
+            todo += type.__subclasses__(one)
+    return ids
 
 
 def _reachable_if_frozen(wanted: tuple[type[T], ...]) -> list[T]:
@@ -55,13 +80,14 @@ def _reachable(wanted: tuple[type[T], ...], *roots: Iterable[object]) -> list[T]
     found: list[T] = []
     todo: list[object] = []
     seen: set[int] = set()
+    classes = _ids_of_classes(wanted)
     batch: Iterable[Any] = itertools.chain(*roots)
     while True:
         for reached in batch:
             if id(reached) not in seen and gc.is_tracked(reached):
                 seen.add(id(reached))
                 todo.append(reached)
-                if issubclass(type(reached), wanted):
+                if id(type(reached)) in classes:
                     found.append(reached)
         if not todo:
             return found

@@ -441,11 +441,11 @@ class StackPlot extends Plot {
 
   yRange() {  // from 0 to above what is shown
     const {page} = this;
-    if (!page.zoom) return [0, this.top * (this.withLimit ? 1.06 : 1.16) || 1];
+    if (!page.zoom) return [0, this.top * (this.withLimit ? 1.06 : 1.24) || 1];
     const [low, high] = page.zoom, x = this.x(), sums = this.u?.data[1] || [];
     let most = 0;
     for (let row = 0; row < x.length; row++) if (x[row] >= low && x[row] <= high && sums[row] > most) most = sums[row];
-    return [0, most * 1.16 || this.top || 1];
+    return [0, most * 1.24 || this.top || 1];
   }
 
   yLabel(value) { return `${number(value)} ${this.unit}`; }
