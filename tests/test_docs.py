@@ -44,6 +44,7 @@ _NEEDS = re.compile(r"<!-- needs: ([\w.]+) -->")
 _FORKED = re.compile(r"forgather-mem (?!run )[\w ./-]+")  # of which the shell makes no more than words
 _RUN_FORKED = re.compile(r"forgather-mem (run [\w./-]+\.py[\w ./-]*)")
 REAL = ("docs/report.md",)  # whose commands are processes of their own even where a fork would do
+SWITCHED_OFF = ("README.md", "docs/callbacks.md", "docs/run.md", "docs/trackers.md")  # the others by `make soak`
 FORKED = ("docs/index.md", "docs/recipes/")  # whose trainings are forks, too
 _OF_TRANSFORMERS_4 = "max_steps is given, it will override any value given in num_train_epochs\n"
 _VARIES = re.compile(r'"([^"]+)"')
@@ -74,11 +75,11 @@ def is_run(block: Block) -> bool:
     return block.kind == "python" and not block.note.startswith(("file: ", "not run"))
 
 
-def with_what_it_needs(page: Path) -> ParameterSet:
+def with_what_it_needs(page: Path, *marks_of_all: pytest.MarkDecorator) -> ParameterSet:
     """The page as a parameter; skipped where a package is not installed."""
     lacks = [name for name in _NEEDS.findall(page.read_text(encoding="utf-8")) if find_spec(name) is None]
     marks = [pytest.mark.skip(reason=f"{name} is not installed: make recipes") for name in lacks]
-    return pytest.param(page, marks=marks, id=name_of(page).removeprefix("docs/"))
+    return pytest.param(page, marks=[*marks, *marks_of_all], id=name_of(page).removeprefix("docs/"))
 
 
 PYTHON = [page for page in PAGES if any(map(is_run, blocks(page)))]
@@ -167,7 +168,10 @@ def test_a_page_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.alone(forked=True)
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("page", [*map(with_what_it_needs, PYTHON)])
+@pytest.mark.parametrize(
+    "page",
+    [with_what_it_needs(page, *([] if name_of(page) in SWITCHED_OFF else [pytest.mark.soak])) for page in PYTHON],
+)
 def test_switched_off_a_page_runs_to_its_end(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

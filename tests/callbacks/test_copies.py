@@ -133,8 +133,14 @@ def ours_in(trainer: Any) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("way", ["deepcopy", "copy"])
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    ("moment", "way"),
+    [
+        ("before", "copy"), ("inside", "deepcopy"), ("after", "deepcopy"),
+        *(pytest.param(*case, marks=pytest.mark.soak)
+          for case in (("before", "deepcopy"), ("inside", "copy"), ("after", "copy"))),
+    ],
+)  # fmt: skip
 def test_a_copy_trains_by_itself_and_the_original_stays_watched(tmp_path: Path, moment: str, way: str) -> None:
     fingerprints = {}
     for watched in ("alone", *WATCHED):

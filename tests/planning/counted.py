@@ -13,37 +13,46 @@ from transformers import Trainer
 
 
 class Counted(TorchDispatchMode):
-    """The most bytes of tensors alive, counted anew after each operation from all storages that were seen.
+    """The most bytes of tensors alive, counted anew from all storages that were seen when there is one more or larger.
 
-    Where `tracemalloc` runs, arrays of numpy that are no tensor's count as well.
+    Where `tracemalloc` runs, arrays of numpy that are no tensor's count as well, and it is counted at each operation.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.seen = {storage_of(tensor)._weak_ref() for tensor in (*model.parameters(), *model.buffers())}
+        self.sizes: dict[int, int] = {}
         self.peak_bytes = self.alive_bytes = 0
+        self.count()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # what they are made of comes here
         result = func(*args, **(kwargs or {}))
+        more = tracemalloc.is_tracing()
         for tensor in result if isinstance(result, list | tuple) else [result]:
             if isinstance(tensor, torch.Tensor) and not tensor.is_meta and not isinstance(tensor, FakeTensor):
-                self.seen.add(tensor.untyped_storage()._weak_ref())
-        alive = {}
+                storage = tensor.untyped_storage()
+                self.seen.add(storage._weak_ref())
+                more |= self.sizes.get(storage._cdata) != storage.nbytes()
+        if more:
+            self.count()
+        return result
+
+    def count(self) -> None:
+        self.sizes = {}
         for reference in list(self.seen):
             storage = torch.UntypedStorage._new_with_weak_ptr(reference)
             if storage is None:
                 self.seen.discard(reference)
                 torch.UntypedStorage._free_weak_ref(reference)
             else:
-                alive[storage._cdata] = storage.nbytes()
+                self.sizes[storage._cdata] = storage.nbytes()
         arrays = tracemalloc.get_traced_memory()[1] if tracemalloc.is_tracing() else 0  # since the last operation
         if arrays:
             tracemalloc.reset_peak()
-        before, self.alive_bytes = self.alive_bytes, sum(alive.values())
+        before, self.alive_bytes = self.alive_bytes, sum(self.sizes.values())
         self.peak_bytes = max(self.peak_bytes, self.alive_bytes, before + arrays)
-        return result
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:

@@ -53,9 +53,9 @@ def generating(folder: Path, model: PreTrainedModel, **how: Any) -> Seq2SeqTrain
 WAYS = (
     (llama, {"max_new_tokens": 70}),
     (t5, {"max_new_tokens": 3}),
-    (t5, {"max_new_tokens": 20, "num_beams": 3}),
-    (llama, {"max_new_tokens": 20, "do_sample": True, "num_return_sequences": 2}),
-    (llama, {"max_new_tokens": 20, "cache_implementation": "static"}),
+    (t5, {"max_new_tokens": 8, "num_beams": 3}),
+    (llama, {"max_new_tokens": 8, "do_sample": True, "num_return_sequences": 2}),
+    (llama, {"max_new_tokens": 8, "cache_implementation": "static"}),
 )
 
 
