@@ -113,6 +113,18 @@ def test_a_run_that_ran_out_of_memory_ends_in_a_block_of_what_was_in_use_and_wan
     assert stack["peak"]["reason"] == "3.9 GiB more wanted, 1.2 GiB free"
 
 
+def test_where_the_host_ran_out_what_imports_took_is_still_there() -> None:
+    report = out_of_memory()
+    report["oom"] |= {
+        "where": "host",
+        "in_use": {"other": 600 * MIB, "activations": 50 * MIB},
+        "requested_bytes": 4 * MIB,
+    }
+    report["device"] = []
+    parts = parts_of(page_data(parsed(report), on_the_host()), "host")
+    assert [(parts[key][-1] or 0) / MIB for key in ("python", "other", "wanted")] == [350, 250, 4]
+
+
 def test_a_plan_is_a_line_above_what_was_there_before_it() -> None:
     report = leak_on_the_host()
     report["planned"] = {"planned_bytes": 130 * MIB, "measured_bytes": None, "phase": "backward", "parts": []}
