@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from forgather_mem.formats.append import AppendFile
+from forgather_mem.formats.summaries import file_version_payload
 
 # TensorBoard accepts every name with "tfevents" in it. Its slow loader follows only the last name of a folder during a
 # run: ours sorts before "events.out...", so that a trainer's own curves stay live.
@@ -83,11 +84,8 @@ class EventFile:
         return self.file.problem()
 
     def _next_file(self) -> tuple[Path, bytes]:
-        from tensorboard.compat.proto.event_pb2 import Event
-
         self._begun()
-        first = Event(wall_time=time.time(), file_version="brain.Event:2")
-        return _new_path(self._folder), frame(first.SerializeToString(), self._checksum)
+        return _new_path(self._folder), frame(file_version_payload(time.time()), self._checksum)
 
 
 def frame(payload: bytes, checksum: Callable[[bytes], int]) -> bytes:
