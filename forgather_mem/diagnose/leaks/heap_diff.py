@@ -25,7 +25,6 @@ from forgather_mem.heap.object_size import LRU_CACHE, has_graph, keeps_frames, r
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.heap.syntax import forget_trees
 
-LOOK_STEPS = 10
 _FRAMES = 12
 # Fraction of the growth that nearby things must explain; otherwise recently created objects are searched.
 _EXPLAINED_FRAC = 0.5
@@ -37,6 +36,8 @@ _HELD_FRAC = 0.15  # of the growth: what a container must explain to be preferre
 
 class CloserLook:
     """The first of two looks; `finish` is the second. In between only numbers are kept, no objects of the user."""
+
+    STEPS = 10  # between the two
 
     def __init__(self, step: int, far: bool = False, owners_s: float = OWNERS_S) -> None:
         """Take the first look.

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from forgather_mem.diagnose.leaks.gains import MOST_PER_STEP, Gain, beyond_sentence, kept_sentence, sentence_of
-from forgather_mem.diagnose.leaks.suspects import Suspect, native_suspect
 from forgather_mem.growth.trend import FLOOR_BYTES, Trend
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.system.headroom import device_room, host_rooms
 from forgather_mem.telemetry.report import LeakReport, Sure
 from forgather_mem.units import format_bytes
+
+if TYPE_CHECKING:
+    from forgather_mem.diagnose.leaks.suspects import Suspect
 
 # Growth per step that is not reported. Arenas and maps grow by a MiB at a time.
 _FLOORS = {"mapped": 4 * FLOOR_BYTES, "shared": 4 * FLOOR_BYTES, "workers": 2 * FLOOR_BYTES}
@@ -61,6 +64,8 @@ def verdict_of(
     if not suspects and where == "native" and not searched:
         where = "host"
     elif not suspects and where == "native":
+        from forgather_mem.diagnose.leaks.suspects import native_suspect
+
         suspects = [native_suspect(None, 0, trend.per_step)]
     beyond = None if "device" in growing else next((one for one in gains if one.name == "process"), None)
     whole = max(trend.per_step, beyond.per_step if beyond is not None else 0.0)

@@ -7,23 +7,24 @@ import time
 import weakref
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from forgather_mem.diagnose.leaks.alarms import Alarm, taken_back
 from forgather_mem.diagnose.leaks.gains import unexplained
-from forgather_mem.diagnose.leaks.heap_diff import LOOK_STEPS, CloserLook
 from forgather_mem.diagnose.leaks.live import LiveAlarm
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, native_bytes, objects_bytes
-from forgather_mem.diagnose.leaks.snapshot import length_of
-from forgather_mem.diagnose.leaks.suspects import Suspect
 from forgather_mem.diagnose.leaks.verdict import floor_of, full_at, label_of, verdict_of, whole_of, with_copied
-from forgather_mem.diagnose.leaks.worker_code import copied_suspect, loader_of, worker_suspects
 from forgather_mem.growth.trend import Series, Trend
-from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Moment, Sample
 from forgather_mem.telemetry.report import LeakReport
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    # What looks for a holder is loaded when something grows: most trainings never need it, and it takes a MiB.
+    from forgather_mem.diagnose.leaks.heap_diff import CloserLook
+    from forgather_mem.diagnose.leaks.suspects import Suspect
 
 NOTHING: Mapping[str, float] = {}
 _SHRUNK_FRAC = 0.9  # of its length when it was looked at
@@ -52,6 +53,7 @@ class LeakWatch:
         self._began_s = time.perf_counter()
         self._look = None
         self._at_look: dict[str, float] = {}
+        self._code = (0.0, 0.0)  # native and Python's bytes of the code that was loaded to look
         self._suspects: list[Suspect] = []
         self._counted = False
         self._window_step: int | None = None
@@ -97,6 +99,8 @@ class LeakWatch:
         leak = self._verdict(run)
         copied = sizes.copied.found()
         if copied is not None:
+            from forgather_mem.diagnose.leaks.worker_code import copied_suspect, loader_of
+
             leak = with_copied(leak, copied_suspect(loader_of(self._known_loader()), copied), copied.since_step)
         alarm = self._live.alarm
         if alarm is not None and (said := taken_back(alarm, leak, self._trends(), self._series)):
@@ -170,9 +174,13 @@ class LeakWatch:
         self._live.printed(alarm, growing, self._series)
 
     def _look_closely(self, step: int) -> None:
-        """Take the first look; the numbers that it keeps are excluded from the sizes."""
+        """Take the first look; the numbers that it keeps, and its code, are excluded from the sizes."""
         assert self._sizes is not None
         native, objects = native_bytes(), objects_bytes()
+        from forgather_mem.diagnose.leaks.heap_diff import CloserLook
+
+        if self._looks == 1:
+            self._code = native_bytes() - native, objects_bytes() - objects
         elapsed_s = time.perf_counter() - self._began_s
         self._look = CloserLook(step, far=self._looks >= 2, owners_s=max(0.0, OWNERS_FRAC * elapsed_s))
         self._finished = False
@@ -181,11 +189,11 @@ class LeakWatch:
     def _look_again(self, moment: Moment, values: Mapping[str, float]) -> None:
         assert self._look is not None
         if self._window_step is not None:
-            if moment.step - self._window_step >= LOOK_STEPS or self._look.window_told():
+            if moment.step - self._window_step >= self._look.STEPS or self._look.window_told():
                 self._end_look(moment.run)
             return
         grown = sum(max(0.0, value - self._at_look.get(name, value)) for name, value in values.items())
-        if moment.step - self._look.step < LOOK_STEPS or grown < 0.6 * self._rate * LOOK_STEPS:
+        if moment.step - self._look.step < self._look.STEPS or grown < 0.6 * self._rate * self._look.STEPS:
             return
         self._suspects = self._look.finish(moment.step, self._rate) or self._suspects
         self._finished = True
@@ -206,7 +214,7 @@ class LeakWatch:
             self._look = None
             look.drop()
         if self._sizes is not None:
-            self._sizes.leave_out(0.0, 0.0)
+            self._sizes.leave_out(*self._code)
         self._window_step = None
         if not self._suspects:
             return
@@ -229,6 +237,8 @@ class LeakWatch:
         trends = self._trends()
         workers = trends.get("workers")
         if workers is not None and workers.kind == "leak":
+            from forgather_mem.diagnose.leaks.worker_code import loader_of, worker_suspects
+
             loader = loader_of(self._known_loader())
             found = worker_suspects(loader, workers.per_step)
             if found:  # at the end of a script its loader may be gone
@@ -275,6 +285,9 @@ def _count_again(suspects: list[Suspect]) -> None:
     counted = [one for one in suspects if one.count and one.bytes is not None]
     if not counted:
         return
+    from forgather_mem.diagnose.leaks.snapshot import length_of
+    from forgather_mem.heap.reachable import ReachableGraph
+
     walk = ReachableGraph.walk()
     for one in counted:
         position = walk.position(one.key)

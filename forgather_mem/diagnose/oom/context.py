@@ -9,15 +9,17 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from forgather_mem.diagnose.oom.shapes.batch_shapes import GRAPH
 from forgather_mem.diagnose.oom.shapes.optimizer_sizes import Trained, family_of, family_of_class, states_of
 from forgather_mem.engine.settings import ALLOCATOR_VARIABLES, ARGUMENTS
-from forgather_mem.heap.failed_callback import CallbackFailure
-from forgather_mem.heap.failed_lines import FailedOperation
-from forgather_mem.heap.failed_variables import HeldVariable
 from forgather_mem.probes.tensors import shard_of
+
+if TYPE_CHECKING:
+    from forgather_mem.heap.failed_callback import CallbackFailure
+    from forgather_mem.heap.failed_lines import FailedOperation
+    from forgather_mem.heap.failed_variables import HeldVariable
 
 _CALLS_IT_DTYPE = 4, 56  # of transformers
 

@@ -6,21 +6,13 @@ import mmap
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
-from forgather_mem.diagnose.oom.batch_headroom import room_left
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
-from forgather_mem.diagnose.oom.explanation import explained
-from forgather_mem.diagnose.oom.memory_in_use import memory_then
-from forgather_mem.diagnose.oom.place import Place, batch_on_the_way, failure_place, rows_outside_a_step
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.shapes.batch_shapes import BatchFinder
-from forgather_mem.diagnose.oom.shapes.layers import part_done
-from forgather_mem.diagnose.oom.shapes.samples_ahead import times_ahead
-from forgather_mem.diagnose.oom.story import Story, sentence
-from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.heap.source_lines import calling_line, is_our_class
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
@@ -29,6 +21,12 @@ from forgather_mem.telemetry.records import Finding, Moment, Sample
 from forgather_mem.telemetry.report import Change
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import MIB
+
+if TYPE_CHECKING:
+    # What explains a failure is loaded when one happens, once the reserve is released: it takes more than a MiB.
+    from forgather_mem.diagnose.oom.place import Place
+    from forgather_mem.diagnose.oom.story import Story
+    from forgather_mem.heap.failed_lines import FailedOperation
 
 NOTHING: Mapping[str, float] = {}
 # Address space without memory behind it, released when memory has run out so that the failure can be reported.
@@ -146,6 +144,12 @@ class OutOfMemoryWatch:
         run, uses, found = self._run, self._uses, recognise(error)
         if run is None or uses is None or found is None:
             return
+        from forgather_mem.diagnose.oom.memory_in_use import memory_then
+        from forgather_mem.diagnose.oom.place import batch_on_the_way, failure_place, rows_outside_a_step
+        from forgather_mem.diagnose.oom.shapes.layers import part_done
+        from forgather_mem.diagnose.oom.shapes.samples_ahead import times_ahead
+        from forgather_mem.diagnose.oom.story import Story
+
         live_bytes = uses.live_bytes()
         model = self._model()
         place = failure_place(error, model, self._optimizer(), self._users())
@@ -232,6 +236,9 @@ class OutOfMemoryWatch:
                 settings = {name: str(size) for name, size in shape.items() if size is not None}
                 run.emit(Finding(kind="settings", step=run.step, text="settings", data=settings))
             if story is not None:
+                from forgather_mem.diagnose.oom.explanation import explained
+                from forgather_mem.diagnose.oom.story import sentence
+
                 run.reach(self._first_step + story.steps_done)
                 oom, advice = explained(story, run.told.leak, self._settings, uses.uses)
                 # One of two reporters, a template's and the user's, may have written it already
@@ -240,6 +247,8 @@ class OutOfMemoryWatch:
                 run.emit(Finding(kind="oom", step=story.step, text=sentence(story), data=to_dict(oom)))
                 run.emit(_advice(story.step, advice))
             elif self._settings is not None and run.told.leak.verdict != "leak":
+                from forgather_mem.diagnose.oom.batch_headroom import room_left
+
                 rss_peak = _whole(run.latest("host/rss_peak_bytes"))
                 model, optimizer = self._model(), self._optimizer()
                 left = room_left(uses, self._settings, self._began_bytes, model, optimizer, rss_peak)
