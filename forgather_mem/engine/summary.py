@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -236,6 +236,14 @@ class RunSummary:
             self.steady_self_s += own_s
             self.steady_s += all_s
             self.steady_steps += steps
+
+    def add_step_costs(self, own_times_s: Sequence[float], all_times_s: Sequence[float], steps: Sequence[int]) -> None:
+        """The same for records that follow each other."""
+        once = max(0, 2 - self._num_costs)
+        self._num_costs += len(steps)
+        self.steady_self_s = sum(own_times_s[once:], self.steady_self_s)
+        self.steady_s = sum(all_times_s[once:], self.steady_s)
+        self.steady_steps += sum(steps[once:])
 
     def _look_for_new(self, sample: Sample, phase: str | None) -> None:
         for name, value in sample.values.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -36,6 +37,12 @@ class Rows(NamedTuple):
     def column(self, name: str) -> Sequence[float] | None:
         """The numbers of a name; None if these samples don't have it."""
         return self.columns[self.shape.names.index(name)] if name in self.shape.names else None
+
+    def of(self, wanted: Callable[[str], bool]) -> Rows:
+        """The same with these names alone."""
+        kept = list(map(wanted, self.shape.names))
+        shape = LineShape(self.shape.event, tuple(itertools.compress(self.shape.names, kept)))
+        return self._replace(shape=shape, columns=list(itertools.compress(self.columns, kept)))
 
     def samples(self) -> Iterator[Sample]:
         """The same one by one."""

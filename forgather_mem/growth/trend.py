@@ -98,6 +98,21 @@ class Series:
             points.append((step, value))
         self._seen += 1
 
+    def extend(self, steps: Sequence[int], values: Sequence[float]) -> None:
+        """Add readings that follow each other."""
+        added = 0
+        while added < len(steps):
+            if not self._seen % self._every:
+                self.add(steps[added], values[added])
+                added += 1
+            rest = slice(added, added + -self._seen % self._every)
+            if rest.start < min(rest.stop, len(steps)):
+                lowest = min(values[rest])
+                if lowest < self.points[-1][1]:
+                    self.points[-1] = (steps[added + values[rest].index(lowest)], lowest)
+                self._seen += len(steps[rest])
+            added = rest.stop
+
     def clear(self) -> None:
         """Start again: a different thing is measured now."""
         self.__init__()  # type: ignore[misc]

@@ -6,6 +6,8 @@ rebuilt from its records one at a time, in constant memory.
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -246,7 +248,9 @@ class LogReplay:
     def _take_rows(self, rows: Rows) -> None:
         """The same as to take them one by one."""
         shape = self._shapes.get(rows.shape.names) or self._meet(rows.shape.names)
-        is_plain = shape.is_known and not (shape.shares or shape.booked or "host/limit_used_frac" in rows.shape.names)
+        if not shape.is_known:
+            rows = rows.of(_is_known)
+        is_plain = not (shape.shares or shape.booked or "host/limit_used_frac" in rows.shape.names)
         has_begun = self._spacing and self._summary.latest.keys() >= set(rows.shape.names)
         if not is_plain or not has_begun or len(rows.steps) < _FEW_ROWS:
             for sample in rows.samples():
@@ -256,11 +260,13 @@ class LogReplay:
         summary.add_rows(rows)
         self._growth.add_rows(rows)
         own_times_s = rows.column("step/self_s") or [0.0] * len(rows.steps)
-        for own_s, time_s, step in zip(own_times_s, rows.times_s, rows.steps, strict=True):
-            summary.self_s += own_s
-            summary.add_step_cost(own_s, max(0.0, time_s - last_s), max(0, step - last_step))
-            last_s, last_step = time_s, max(last_step, step)
-        self._last_s = last_s
+        gaps_s = map(operator.sub, rows.times_s, (last_s, *rows.times_s))
+        gaps = map(operator.sub, rows.steps, itertools.accumulate((last_step, *rows.steps), max))
+        # Of a clock that was set back, and of a step that is told again, nothing counts
+        all_times_s = [gap_s if gap_s > 0 else 0.0 for gap_s in gaps_s]
+        summary.add_step_costs(own_times_s, all_times_s, [gap if gap > 0 else 0 for gap in gaps])
+        summary.self_s = sum(own_times_s, summary.self_s)
+        self._last_s = rows.times_s[-1]
 
     def _meet(self, names: tuple[str, ...]) -> _Shape:
         if len(self._shapes) >= _MAX_SHAPES:  # they are made up

@@ -52,8 +52,9 @@ class Growth:
         if self.since_step is None:
             self.since_step = rows.steps[0]
         for who, (first, second) in _NAMES.items():
-            for step, value in zip(rows.steps, rows.column(first) or rows.column(second) or (), strict=False):
-                self._series[who].add(step, value)
+            values = rows.column(first) or rows.column(second)
+            if values:
+                self._series[who].extend(rows.steps, values)
 
     def of(self, who: Literal["process", "workers"]) -> float | None:
         """Bytes per step, 0.0 if flat and None if it was not read often enough.

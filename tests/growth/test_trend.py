@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -156,3 +157,20 @@ def test_the_verdict_depends_on_neither_unit_nor_origin(found: list[int], unit: 
     points = [(step * 4, float(size)) for step, size in enumerate(found)]
     moved = [(step, size * unit + origin) for step, size in points]
     assert judge(moved, floor=4096 * unit).kind == judge(points, floor=4096).kind
+
+
+def test_readings_in_pieces_are_kept_as_those_one_by_one() -> None:
+    chance = random.Random(2)
+    values = [chance.random() for _ in range(5000)]
+    single, pieces = Series(), Series()
+    for step, value in enumerate(values):
+        single.add(step, value)
+    begin = 0
+    while begin < len(values):
+        end = begin + chance.choice((1, 3, 40, 1000))
+        pieces.extend(range(begin, min(end, len(values))), values[begin:end])
+        begin = end
+    assert pieces.points == single.points
+    pieces.add(5000, 0.0)
+    single.add(5000, 0.0)
+    assert pieces.points == single.points

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from forgather_mem.diagnose.oom.advice import room
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC
 from forgather_mem.diagnose.oom.context import RunSettings
+from forgather_mem.diagnose.oom.shapes.larger_batch import room
 from forgather_mem.probes.tensors import tensor_bytes
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.headroom import Room, device_room, device_rooms, host_rooms

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from forgather_mem.diagnose.oom.advice import Advice, advise, room
+from forgather_mem.diagnose.oom.advice import Advice, advise
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
+from forgather_mem.diagnose.oom.shapes.larger_batch import room
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import GIB, MIB
 
