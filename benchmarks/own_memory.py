@@ -2,9 +2,11 @@
 
     python benchmarks/own_memory.py [--runs 3] [--only NAME ...]
     python benchmarks/own_memory.py --long 100000     what it gains over so many steps of a plain loop
+    python benchmarks/own_memory.py --below 8         whether trainings that have so many MiB left bear being watched
 
 Each row is the median over the runs of what the process has at its last step beyond the training alone: private memory
-(what nobody else's pages are), resident memory, reserved addresses, and the high-water mark of resident memory.
+(what it has written: whether a library's pages are its own depends on what else runs), resident memory, reserved
+addresses, and the high-water mark of resident memory.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import gc
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -23,6 +26,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = 200
+BYTECODE = Path(tempfile.gettempdir(), "own_memory_bytecode")
+LIMIT = "OWN_MEMORY_LIMIT_MIB"  # of a child's private writable addresses, from its first line on
 WAYS = ("private", "resident", "addresses", "peak")
 RUN = [sys.executable, "-m", "forgather_mem", "run"]
 
@@ -33,10 +38,11 @@ def memory_of(pid: int | str = "self") -> dict[str, float]:
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     kib = {name: int(text.split()[0]) for name, text in {**rollup, **status}.items() if text.strip().endswith("kB")}
     return {
-        "private": (kib["Private_Clean"] + kib["Private_Dirty"]) / 1024,
+        "private": kib["Private_Dirty"] / 1024,
         "resident": kib["VmRSS"] / 1024,
         "addresses": kib["VmSize"] / 1024,
         "peak": kib["VmHWM"] / 1024,
+        "data": kib["VmData"] / 1024,
     }
 
 
@@ -70,6 +76,8 @@ def trained(way: str) -> None:
         output_dir="out", max_steps=STEPS, per_device_train_batch_size=8, report_to=[], use_cpu=True,
         save_strategy="no", logging_steps=50, disable_tqdm=True,
     )  # fmt: skip
+    if limit_mib := os.environ.get(LIMIT):
+        resource.setrlimit(resource.RLIMIT_DATA, (int(float(limit_mib) * 2**20),) * 2)
     callbacks, watch = callbacks_of(way)
     trainer = Trainer(model=tiny_model(64), args=arguments, train_dataset=Rows(), callbacks=callbacks)
     watch(trainer)
@@ -84,6 +92,12 @@ def callbacks_of(way: str) -> tuple[list[Any], Callable[[Any], object]]:
     watch: Callable[[Any], object] = lambda trainer: None  # noqa: E731
     if way == "import forgather_mem":
         import forgather_mem
+    elif way == "floor: an empty callback":
+        from transformers import TrainerCallback
+
+        callbacks = [TrainerCallback()]
+    elif way == "floor: a SummaryWriter's messages":
+        import tensorboard.compat.proto.event_pb2  # noqa: F401
     elif "attach" in way:
         from forgather_mem import attach
 
@@ -126,8 +140,9 @@ def psutil_and_writer() -> Any:
 
 
 WATCHED = (
-    "import forgather_mem", "OOMReporter", "LeakDetector", "callbacks/memory.yaml", "attach", "run",
-    "psutil and SummaryWriter", "Lightning's DeviceStatsMonitor", "Composer's SystemMetricsMonitor",
+    "floor: an empty callback", "floor: a SummaryWriter's messages", "import forgather_mem", "OOMReporter",
+    "LeakDetector", "callbacks/memory.yaml", "attach", "run", "psutil and SummaryWriter",
+    "Lightning's DeviceStatsMonitor", "Composer's SystemMetricsMonitor",
 )  # fmt: skip
 LEAKING = ("leak, attach", "leak, run")
 
@@ -138,6 +153,9 @@ def one(way: str) -> dict[str, dict[str, float]] | None:
     words = [*RUN, *words] if "run" in way else [sys.executable, *words]
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "CUDA_VISIBLE_DEVICES": ""}
+        # Bytecode is cached, as after an installation: compiling it would take memory, too
+        environment["PYTHONPYCACHEPREFIX"] = str(BYTECODE)
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
     if "ModuleNotFoundError" in done.stderr or "'NoneType'" in done.stderr:
         return None
@@ -149,6 +167,8 @@ def one(way: str) -> dict[str, dict[str, float]] | None:
 
 def compare(ways: list[str], runs: int) -> None:
     found: dict[str, dict[str, list[float]]] = {}
+    for way in ways:
+        one(way)  # writes the bytecode
     for _ in range(runs):  # taking turns
         for way in ways:
             for whose, sizes in (one(way) or {}).items():
@@ -164,6 +184,20 @@ def compare(ways: list[str], runs: int) -> None:
         spread = max(row["private"]) - min(row["private"])
         texts = [f"{size:.1f}" if of_its_own else f"{size:+.1f}" for size in sizes]
         print(f"| {way} | {texts[0]} (of {spread:.1f}) | {' | '.join(texts[1:])} |", flush=True)
+
+
+def below(left_mib: float, runs: int) -> None:
+    """How many trainings end as they should whose limit is so much above what they take alone."""
+    taken = max(memory["itself"]["data"] for memory in (one("alone"), one("alone"), one("alone")) if memory)
+    os.environ[LIMIT] = str(taken + left_mib)
+    for way in ("alone", "attach"):
+        ended = 0
+        for _ in range(runs):
+            try:
+                ended += one(way) is not None
+            except SystemExit as error:
+                print(str(error)[-300:], file=sys.stderr)
+        print(f"{way}: {ended} of {runs} with {left_mib:g} MiB left of RLIMIT_DATA")
 
 
 def long(steps: int) -> None:
@@ -193,11 +227,14 @@ if __name__ == "__main__":
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", nargs="+", metavar="NAME")
     parser.add_argument("--long", type=int, metavar="STEPS")
+    parser.add_argument("--below", type=float, metavar="MIB")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         trained(arguments.child)
     elif arguments.long:
         long(arguments.long)
+    elif arguments.below:
+        below(arguments.below, arguments.runs)
     else:
         compare(["alone", *(arguments.only or [*WATCHED, "leak, alone", *LEAKING])], arguments.runs)
