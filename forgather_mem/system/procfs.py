@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-
 from forgather_mem.system.descriptors import out_of_the_way
 from forgather_mem.system.forks import FORKS
 
@@ -112,6 +110,8 @@ def own_memory() -> OwnMemory:
     try:
         addresses, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
     except OSError:
+        import psutil
+
         memory = psutil.Process().memory_info()
         return OwnMemory(int(memory.rss), int(memory.rss), int(memory.vms))
     pages = (int(resident), int(resident) - int(shared), int(addresses))
