@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forgather_mem.formats.jsonl import Header, LogReader, log_files
+from forgather_mem.formats.like_lines import Rows
 from forgather_mem.formats.scalars import ScalarSeries
 from forgather_mem.reporting.from_events import event_series
 from forgather_mem.telemetry.events import PHASES
@@ -64,9 +65,11 @@ class Readings:
         self._columns: dict[str, array[float]] = {}
         self._wanted: dict[str, bool] = {}
 
-    def take(self, record: Header | Sample | Finding) -> None:
-        """Add one record of a log; the header of another process starts over, as in the report."""
-        if isinstance(record, Sample):
+    def take(self, record: Header | Sample | Finding | Rows) -> None:
+        """Add one record of a log, or samples of one shape; another process's header starts over, as in the report."""
+        if isinstance(record, Rows):
+            self.add_rows(record)
+        elif isinstance(record, Sample):
             self.add(record.event, record.step, record.time_s, record.values.items())
         elif isinstance(record, Finding):
             if record.kind == "alert" and len(self.findings) < _MAX_FINDINGS:
@@ -109,6 +112,22 @@ class Readings:
             if abs(value) <= MOST:
                 column.extend(repeat(math.nan, row - len(column)))
                 column.append(value)
+
+    def add_rows(self, rows: Rows) -> None:
+        """The same as to add them one by one."""
+        if rows.shape.event != "step_end":
+            for sample in rows.samples():
+                self.take(sample)
+            return
+        before = len(self.steps)
+        self.steps.extend(rows.steps)
+        self.times_s.extend(rows.times_s)
+        self.events += repeat("step_end", len(rows.steps))
+        for name, values in zip(rows.shape.names, rows.columns, strict=True):
+            if name in self._columns or self._wants(name):
+                column = self._columns.setdefault(name, array("d"))
+                column.extend(repeat(math.nan, before - len(column)))
+                column.extend(values)
 
     def column(self, name: str) -> Column | None:
         """The values of a name, NaN where it was not read; None if it never was."""
@@ -162,7 +181,7 @@ def read_readings(folder: str | Path, rank: int = 0) -> Readings:
         return readings_of_series(event_series(folder))
     readings = Readings()
     with contextlib.suppress(OSError):  # `run_report` has said of a file that it can't be read
-        for record in LogReader(*(logs.get(rank) or next(iter(logs.values())))):
+        for record in LogReader(*(logs.get(rank) or next(iter(logs.values())))).runs():
             readings.take(record)
     return readings
 
