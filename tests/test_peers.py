@@ -97,6 +97,8 @@ def test_after_an_oom_the_traceback_alone_counts_for_nothing(judge: ModuleType) 
     assert judge.after_oom(alone, alone, "") == judge.AfterAnOom(True, False, False, False)
     assert judge.after_oom(alone, (1, TRACEBACK + OUR_OOM), "") == judge.AfterAnOom(True, True, True, True)
     assert judge.after_oom(alone, (1, TRACEBACK), "peak: adam_state.py:83 175 MiB").memory
+    again = TRACEBACK + "  traceback : " + TRACEBACK.partition("\n")[2].replace("\n", "\n  ")
+    assert judge.after_oom(alone, (1, again + "\nChildFailedError"), "") == judge.after_oom(alone, alone, "")
     assert not judge.after_oom(alone, (-6, "memory allocation of 2416 bytes failed\n"), "").ends_alike
 
 
@@ -112,11 +114,20 @@ def test_the_tables_say_what_was_not_run_and_where_others_are_better(judge: Modu
     assert rows[2].startswith("| forgather-mem | not run | silent, does not name it |")
     assert rows[3].endswith("| no verdict, names it | not run | not run | not run | no verdict |")
     costs = {
-        "alone": [ran("", 300, median_ms=10, mean_ms=10)],
-        "forgather-mem": [ran("", 320, median_ms=12, mean_ms=11)],
-        "memray": [ran("", 310, median_ms=20, mean_ms=30)],
+        "alone": [ran("", 300, wall_median_ms=10, cpu_median_ms=10, cpu_mean_ms=10)],
+        "forgather-mem": [ran("", 320, wall_median_ms=12, cpu_median_ms=12, cpu_mean_ms=11)],
+        "memray": [ran("", 310, wall_median_ms=20, cpu_median_ms=20, cpu_mean_ms=30)],
     }
     assert page.where_others_are_better(leaks, costs) == (
         "Where others are better: memray names `flight_log`, which we don't; memray takes less memory."
     )
-    assert page.costs(costs)[3] == "| forgather-mem | 1 | 12.0 | 1.20 | 1.10 | +20 |"
+    assert page.costs(costs)[3] == "| forgather-mem | 1 | 12.0 | 1.20 | 1.20 | 1.10 | +20 |"
+
+
+def test_the_page_shows_figures_of_the_result() -> None:
+    page = (PEERS.parent.parent / "docs" / "peers.md").read_text(encoding="utf-8")
+    result = (PEERS.parent / "results" / "peers.md").read_text(encoding="utf-8").splitlines()
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    assert len(rows) > 5
+    assert [row for row in rows if row not in result] == []
+    assert page.count("\n") <= 25

@@ -21,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import page
+from inside import LOOK_EVERY
 from judge import ROOT, TASKS
 from running import KEPT, Ran, ran
 from tools import ALONE, COST_TOOLS, LEAK_TOOLS, OOM_TOOLS
@@ -80,6 +81,8 @@ def tables(turns: int) -> list[str]:
     return [
         page.where_others_are_better(leaks, costs),
         "",
+        *page.summary({name: runs for name, runs in leaks.items() if runs}, ooms, costs),
+        "",
         *["## A leak", "", LEAK_TEXT, "", *page.leaks({name: runs for name, runs in leaks.items() if runs}), ""],
         *(["## Out of memory", "", OOM_TEXT, "", *page.ooms(ooms), ""] if ALONE.name in ooms else []),
         *(["## What watching costs", "", COST_TEXT, "", *page.costs(costs), ""] if costs[ALONE.name] else []),
@@ -98,7 +101,9 @@ first step. What a user has then, besides the traceback that Python writes alone
 monitor were not tried."""
 COST_TEXT = f"""\
 {STEPS} steps of a Trainer on the CPU, the first 50 not counted; each run beside the one alone of its turn, medians over
-the turns. "Most memory": of the process and those started beside it. objgraph looks every 50 steps: see the mean."""
+the turns. Of steps the median, by the clock and by the processor's time of the training process; then the mean of the
+latter, which has what is done at few steps (objgraph looks every {LOOK_EVERY}). "Most memory": of the process and those
+started beside it."""
 PLAN_TEXT = """\
 The most bytes of tensors alive in three steps, counted on the host (benchmarks/plan.py), and what was foretold from the
 configuration. accelerate's figure is for a batch of one and has no activations, as its page says."""
@@ -121,7 +126,7 @@ def main() -> None:
     RESULT.write_text("\n".join([
         "# Beside other tools", "",
         f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, {os.cpu_count()} shared CPUs, load "
-        f"{os.getloadavg()[0]:.1f}; {', '.join(f'{name} {version(name)}' for name in sorted(packages))}. "
+        f"{os.getloadavg()[0]:.1f} at the end; {', '.join(f'{name} {version(name)}' for name in sorted(packages))}. "
         "Made by `make peers`; judged by the regular expressions of benchmarks/peers/judge.py.", "",
         *tables(options.turns), LEFT_OUT, "",
     ]))  # fmt: skip

@@ -16,7 +16,11 @@ SAYS = re.compile(r"^LEAK\b|memory creep|^grew at each of the last", re.IGNORECA
 WITH_A_VERDICT = ("forgather-mem", "TraceML", "objgraph")
 # In our report the holders and lines of the suspects; the output of the others is searched as a whole
 OUR_SUSPECTS = re.compile(r"^ +(?:held by|made at) +(.*)", re.MULTILINE)
-TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*\S.*$", re.MULTILINE)
+# Also those that a launcher writes again, indented
+TRACEBACK = re.compile(
+    r"^(?P<by>[ \t]*)(?:traceback : )?Traceback \(most recent call last\):\n(?:(?P=by)[ \t]+.*\n|\n)*(?P=by)\S.*$",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -77,14 +81,14 @@ def after_oom(alone: tuple[int | None, str], watched: tuple[int | None, str], fi
     """Judge (exit code, output) and the findings; the traceback, which Python writes alone too, counts for nothing."""
     text = TRACEBACK.sub("", watched[1]) + findings
     return AfterAnOom(
-        ends_alike=watched[0] == alone[0] and error_of(watched[1]) == error_of(alone[1]) != "",
+        # A launcher may add a traceback of its own
+        ends_alike=watched[0] == alone[0] and errors_of(alone[1])[-1] in errors_of(watched[1]),
         phase=bool(re.search(r"\bin the optimizer\b|\boptimizer(?:'s)? step\b", text)),
         memory=bool(re.search(r"\bexp_avg|optimizer state|\badam_state\.py:\d+", text)),
         cure=bool(re.search(r"\bsgd\b|\badafactor\b|\bbf16\b|\bbfloat16\b", text, re.IGNORECASE)),
     )
 
 
-def error_of(output: str) -> str:
-    """The class of the error in the last line of the last traceback, or nothing."""
-    found = TRACEBACK.findall(output)
-    return found[-1].rsplit("\n", 1)[-1].partition(":")[0] if found else ""
+def errors_of(output: str) -> list[str]:
+    """The class of each error, from the last lines of tracebacks."""
+    return [match[0].rsplit("\n", 1)[-1].partition(":")[0].strip() for match in TRACEBACK.finditer(output)]

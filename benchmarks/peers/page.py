@@ -9,7 +9,43 @@ from judge import TASKS, WITH_A_VERDICT, Task, after_oom, names_it, says_leak
 from running import LIMIT_S, Ran
 
 Rows = list[str]
+RATIOS = ("wall_median_ms", "cpu_median_ms", "cpu_mean_ms")
 YES = {True: "yes", False: "no"}
+
+
+def summary(
+    leaks: Mapping[str, Mapping[str, Ran]], ooms: Mapping[str, Ran], costs: Mapping[str, Sequence[Ran]]
+) -> Rows:
+    """All parts in a row for each tool."""
+    rows = [
+        "| | says that it leaks | names what leaks | false alarms | out of memory: names phase, memory, cure "
+        "| a step, processor's time | memory, MiB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for tool, runs in leaks.items():
+        done = [(task, run) for task in TASKS if (run := runs.get(task.script)) and run.exit_code == 0]
+        leaking = [(task, run) for task, run in done if task.kind != "innocent"]
+        innocent = [run for task, run in done if task.kind == "innocent"]
+        said, alarms = "no verdict", "no verdict"
+        if tool in WITH_A_VERDICT:
+            said = f"{sum(says_leak(run.findings) for _, run in leaking)} of {len(leaking)}"
+            alarms = f"{sum(says_leak(run.findings) for run in innocent)} of {len(innocent)}"
+        named = f"{sum(_named(task, run) for task, run in leaking)} of {len(leaking)}"
+        oom = next((name for name in (tool, f"{tool} run") if name in ooms), None)
+        told = ", ".join(_told(ooms["alone"], ooms[oom])) if oom else "not run"
+        cost = next((name for name in (tool, f"{tool} run") if any(run.steps for run in costs.get(name, ()))), None)
+        took = f"{_more('cpu_median_ms', costs[cost], costs['alone']):.2f}" if cost else "not run"
+        more = f"{_more('peak_bytes', costs[cost], costs['alone']) / 2**20:+.0f}" if cost else "not run"
+        rows.append(f"| {tool} | {said} | {named} | {alarms} | {told} | {took} | {more} |")
+    return rows
+
+
+def _told(alone: Ran, run: Ran) -> list[str]:
+    """What a user has after the error, in words."""
+    judged = after_oom((alone.exit_code, alone.output), (run.exit_code, run.output), run.findings)
+    if not judged.ends_alike:
+        return ["ends otherwise"]
+    return [name for name in ("phase", "memory", "cure") if getattr(judged, name)] or ["nothing"]
 
 
 def where_others_are_better(leaks: Mapping[str, Mapping[str, Ran]], costs: Mapping[str, Sequence[Ran]]) -> str:
@@ -24,7 +60,7 @@ def where_others_are_better(leaks: Mapping[str, Mapping[str, Ran]], costs: Mappi
         for tool, scripts in named.items()
         if scripts - named[ours]
     ]
-    for key, what in (("median_ms", "a step of the median"), ("peak_bytes", "memory")):
+    for key, what in (("cpu_median_ms", "of the processor's time in a median step"), ("peak_bytes", "memory")):
         sizes = {tool: _more(key, runs, costs["alone"]) for tool, runs in costs.items() if any(r.steps for r in runs)}
         less = [tool for tool, size in sizes.items() if tool not in ("alone", ours) and size < sizes[ours]]
         if less:
@@ -58,7 +94,7 @@ def leak_cell(tool: str, task: Task, run: Ran | None) -> str:
     if run is None:
         return "not run"
     if run.exit_code != 0:
-        return "did not end" if run.exit_code is None else f"exit code {run.exit_code}"
+        return f"no end in {LIMIT_S} s" if run.exit_code is None else f"exit code {run.exit_code}"
     says = ("says so" if says_leak(run.findings) else "silent") if tool in WITH_A_VERDICT else "no verdict"
     if task.kind == "innocent":
         return says.replace("says so", "FALSE ALARM")
@@ -82,16 +118,16 @@ def ooms(found: Mapping[str, Ran]) -> Rows:
 def costs(found: Mapping[str, Sequence[Ran]]) -> Rows:
     """A row for each tool: medians over the turns, each beside the one alone of its turn."""
     rows = [
-        "| | turns | a step, median, ms | ratio | a step, mean, ratio | most memory, MiB |",
-        "|---|---|---|---|---|---|",
+        "| | turns | a step, ms | ratio | processor's time, ratio | of the mean | most memory, MiB |",
+        "|---|---|---|---|---|---|---|",
     ]
     for tool, runs in found.items():
         pairs = [(run, alone) for run, alone in zip(runs, found["alone"], strict=False) if run.steps]
         if not pairs:
-            rows.append(f"| {tool} | 0 | did not train to its end | | | |")
+            rows.append(f"| {tool} | 0 | did not train to its end | | | | |")
             continue
-        median_ms = statistics.median(run.steps["median_ms"] for run, _ in pairs)
-        ratios = " | ".join(f"{_more(key, runs, found['alone']):.2f}" for key in ("median_ms", "mean_ms"))
+        median_ms = statistics.median(run.steps["wall_median_ms"] for run, _ in pairs)
+        ratios = " | ".join(f"{_more(key, runs, found['alone']):.2f}" for key in RATIOS)
         more = _more("peak_bytes", runs, found["alone"]) / 2**20
         rows.append(f"| {tool} | {len(pairs)} | {median_ms:.1f} | {ratios} | {more:+.0f} |")
     return rows
