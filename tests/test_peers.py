@@ -32,6 +32,14 @@ TRACEML = """\
 |  Verdict: INSUFFICIENT STEP-TIME DATA                                                                   |
 |                                                               ||  STEP MEMORY: NO DATA                  |
 """
+FIL = """\
+flight_log.py:99 (<module>);flight_log.py:49 (training_step);functional.py:20 (relu) 20971520
+flight_log.py:99 (<module>);flight_log.py:49 (training_step) 7340032
+flight_log.py:7 (<module>);<frozen importlib._bootstrap>:1176 (_find_and_load) 3145728
+flight_log.py:59 (emit) 2097152
+flight_log.py:73 (main) 1048576
+threading.py:1002 (_bootstrap) 99999999
+"""
 ERROR = "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"
 TRACEBACK = f"""\
 batch 1: 1.796
@@ -56,7 +64,7 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """benchmarks/peers/judge.py as a module."""
     monkeypatch.syspath_prepend(str(PEERS))
     yield importlib.import_module("judge")
-    for name in ("judge", "page", "running", "tools"):
+    for name in ("inside", "judge", "page", "running", "tools"):
         sys.modules.pop(name, None)
 
 
@@ -122,6 +130,22 @@ def test_the_tables_say_what_was_not_run_and_where_others_are_better(judge: Modu
         "Where others are better: memray names `flight_log`, which we don't; memray takes less memory."
     )
     assert page.costs(costs)[3] == "| forgather-mem | 1 | 12.0 | 1.20 | 1.20 | 1.10 | +20 |"
+
+
+def test_of_a_profile_the_largest_lines_of_the_script_count(
+    judge: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    importlib.import_module("inside").read_fil("none.py")  # nothing is written there
+    assert capsys.readouterr().out == ""
+    (tmp_path / "fil").mkdir()
+    (tmp_path / "fil" / "peak-memory.prof").write_text(FIL)
+    monkeypatch.chdir(tmp_path)
+    importlib.import_module("inside").read_fil("flight_log.py")
+    assert capsys.readouterr().out.splitlines() == [
+        "peak-memory: flight_log.py:49 27.00 MiB",
+        "peak-memory: flight_log.py:7 3.00 MiB",
+        "peak-memory: flight_log.py:59 2.00 MiB",
+    ]
 
 
 def test_the_page_shows_figures_of_the_result() -> None:

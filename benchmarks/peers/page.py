@@ -19,7 +19,7 @@ def summary(
     """All parts in a row for each tool."""
     rows = [
         "| | says that it leaks | names what leaks | false alarms | out of memory: names phase, memory, cure "
-        "| a step, processor's time | memory, MiB |",
+        "| processor's time of a step: median, mean | memory, MiB |",
         "|---|---|---|---|---|---|---|",
     ]
     for tool, runs in leaks.items():
@@ -34,7 +34,8 @@ def summary(
         oom = next((name for name in (tool, f"{tool} run") if name in ooms), None)
         told = ", ".join(_told(ooms["alone"], ooms[oom])) if oom else "not run"
         cost = next((name for name in (tool, f"{tool} run") if any(run.steps for run in costs.get(name, ()))), None)
-        took = f"{_more('cpu_median_ms', costs[cost], costs['alone']):.2f}" if cost else "not run"
+        keys = ("cpu_median_ms", "cpu_mean_ms") if cost else ()
+        took = ", ".join(f"{_more(key, costs[cost], costs['alone']):.2f}" for key in keys) or "not run"
         more = f"{_more('peak_bytes', costs[cost], costs['alone']) / 2**20:+.0f}" if cost else "not run"
         rows.append(f"| {tool} | {said} | {named} | {alarms} | {told} | {took} | {more} |")
     return rows

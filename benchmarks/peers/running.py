@@ -19,7 +19,7 @@ from tools import Tool
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KEPT = ROOT / "out" / "peers"  # what was printed, to be judged again without running again
-LIMIT_S = 150
+LIMIT_S = 300
 # TraceML gives its second process 15 s, which on a busy machine are not always enough: it is started again
 NOT_STARTED, STARTS = "training was not started", 3
 

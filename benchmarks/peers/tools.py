@@ -71,5 +71,5 @@ WANDB = Tool("W&B system metrics", "wandb", _inside("wandb"), environment={"WAND
 LIGHTNING = Tool("Lightning DeviceStatsMonitor", "lightning", _inside("lightning"))
 
 LEAK_TOOLS = (OURS, MEMRAY, FIL, OBJGRAPH, TRACEML, WANDB, LIGHTNING)
-OOM_TOOLS = (ALONE, OURS, MEMRAY_RUN, FIL, TRACEML)
+OOM_TOOLS = (ALONE, OURS, MEMRAY_RUN, FIL, OBJGRAPH, TRACEML, WANDB, LIGHTNING)
 COST_TOOLS = (ALONE, OURS, MEMRAY_RUN, FIL, OBJGRAPH, TRACEML, WANDB, LIGHTNING)
