@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # More than there are cores: many tests wait.
 JOBS ?= 3
 
-.PHONY: demo test test-oldest trackers recipes docs package lint types contracts pytest soak bench device format clean
+.PHONY: demo test test-oldest trackers recipes peers docs package lint types contracts pytest soak bench device format clean
 
 # Nothing is compiled before it is imported: it would take longer than installing, and is five times what tests import.
 $(READY): pyproject.toml constraints.txt
@@ -79,6 +79,18 @@ $(RECIPES)/.ready: pyproject.toml constraints.txt
 recipes: $(RECIPES)/.ready  ## the recipes of TRL, PEFT, Ray and Slurm, with the real packages
 	HF_HUB_OFFLINE=1 DO_NOT_TRACK=1 RAY_USAGE_STATS_ENABLED=0 $(RECIPES)/bin/python -m pytest -q tests/test_docs.py tests/test_slurm.py -k "recipes or slurm"
 
+PEERS := .venv-peers
+
+# Composer has no release for this torch; what peers ask for beside it may differ from what was tested
+$(PEERS)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --upgrade pip -c constraints.txt
+	$(PEERS)/bin/python -m pip install --quiet --editable '.[lightning]' -c constraints.txt --group peers
+	touch $@
+
+peers: $(PEERS)/.ready  ## the same tasks with other tools: about an hour on two cores; writes benchmarks/results/peers.md
+	$(PEERS)/bin/python benchmarks/peers $(ARGS)
+
 SITE := .venv-docs
 
 # The site needs what reads docstrings, not what the docstrings are about
@@ -114,5 +126,5 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(TRACKERS) $(RECIPES) $(SITE) build dist site out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) $(TRACKERS) $(RECIPES) $(PEERS) $(SITE) build dist site out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,157 @@
+"""How benchmarks/peers judges what tools say, by outputs that were captured."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+PEERS = Path(__file__).parent.parent / "benchmarks" / "peers"
+
+OURS = """\
+== forgather-mem == flight_log.py == 400 steps, 11.6 s, exit 0 =================
+LEAK   tensors on the host grow 55.8 KiB a step (54.2 to 56.6), since step 1,
+       full near step 364,710. Confidence: high.
+
+  held by   Recorder.buffer           list, +3 items a step, 1,200 items, 20.5
+            MiB
+  made at   flight_log.py:58
+            log.debug("step %d starts", self.state.global_step)
+"""
+OBJGRAPH = """\
+growth at step 250: {'LogRecord': 150, 'Tensor': 100, 'tuple': 50}
+grew at each of the last 3 looks: LogRecord, Tensor, tuple
+chain __main__ -> dict[log] -> Logger[handlers] -> list -> Recorder[buffer] -> list -> LogRecord
+"""
+MEMRAY = "leaks of the script: flight_log.py:49 18.82 MiB\nleaks of the script: flight_log.py:73 1.04 MiB\n"
+TRACEML = """\
+|  Verdict: INSUFFICIENT STEP-TIME DATA                                                                   |
+|                                                               ||  STEP MEMORY: NO DATA                  |
+"""
+FIL = """\
+flight_log.py:99 (<module>);flight_log.py:49 (training_step);functional.py:20 (relu) 20971520
+flight_log.py:99 (<module>);flight_log.py:49 (training_step) 7340032
+flight_log.py:7 (<module>);<frozen importlib._bootstrap>:1176 (_find_and_load) 3145728
+flight_log.py:59 (emit) 2097152
+flight_log.py:73 (main) 1048576
+threading.py:1002 (_bootstrap) 99999999
+"""
+ERROR = "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"
+TRACEBACK = f"""\
+batch 1: 1.796
+Traceback (most recent call last):
+  File "adam_state.py", line 83, in main
+    optimizer.step()
+  File "adam.py", line 182, in _init_group
+    state["exp_avg_sq"] = torch.zeros_like(
+                          ^^^^^^^^^^^^^^^^^
+{ERROR}
+"""
+OUR_OOM = """\
+OUT OF MEMORY   host, step 1, optimizer
+  Why now: the first optimizer step, which creates the optimizer state, beside
+           176.0 MiB of parameters.
+  1  the optimizer sgd   about 667 MiB; changes the training (another
+"""
+
+
+@pytest.fixture
+def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """benchmarks/peers/judge.py as a module."""
+    monkeypatch.syspath_prepend(str(PEERS))
+    yield importlib.import_module("judge")
+    for name in ("inside", "judge", "page", "running", "tools"):
+        sys.modules.pop(name, None)
+
+
+def test_a_leak_is_told_by_a_sentence_and_not_by_a_list(judge: ModuleType) -> None:
+    told = {text: judge.says_leak(text) for text in (OURS, OBJGRAPH, MEMRAY, TRACEML)}
+    assert told == {OURS: True, OBJGRAPH: True, MEMRAY: False, TRACEML: False}
+    assert judge.says_leak("|  STEP MEMORY: MEMORY CREEP CONFIRMED")
+    assert not judge.says_leak("No leak in 300 steps.\n  a leak would have to grow")
+
+
+def test_a_leak_is_named_by_its_holder_or_a_line_that_makes_it(judge: ModuleType) -> None:
+    task = next(task for task in judge.TASKS if task.script == "flight_log")
+    named = {text: judge.names_it(task, text) for text in (OURS, OBJGRAPH, MEMRAY, TRACEML)}
+    assert named == {OURS: True, OBJGRAPH: True, MEMRAY: True, TRACEML: False}
+    assert not judge.names_it(task, "leaks of the script: flight_log.py:73 1.04 MiB")
+
+
+def test_in_our_report_only_the_suspects_count(judge: ModuleType) -> None:
+    task = next(task for task in judge.TASKS if task.script == "flight_log")
+    other = OURS.replace("Recorder.buffer ", "Other.things ").replace("flight_log.py:58", "flight_log.py:90")
+    assert not judge.names_it(task, other + "  try       give the handler MemoryHandler a limit\n")
+
+
+def test_words_that_stand_in_any_report_name_no_leak(judge: ModuleType) -> None:
+    tasks = {task.script: task for task in judge.TASKS}
+    assert not judge.names_it(tasks["decoded_audio"], "leaks of a worker: decoded_audio.py:60 1.00 MiB")
+    assert not judge.names_it(tasks["accelerate_native_buffers"], "native memory grows")
+    assert judge.names_it(tasks["accelerate_native_buffers"], "peak: accelerate_native_buffers.py:44 25.00 MiB")
+
+
+def test_each_task_is_a_script_with_facts(judge: ModuleType) -> None:
+    assert all(task.path.is_file() for task in judge.TASKS)
+    assert all(task.script in judge.FACTS for task in judge.TASKS if task.kind != "innocent")
+
+
+def test_after_an_oom_the_traceback_alone_counts_for_nothing(judge: ModuleType) -> None:
+    alone = (1, TRACEBACK)
+    assert judge.after_oom(alone, alone, "") == judge.AfterAnOom(True, False, False, False)
+    assert judge.after_oom(alone, (1, TRACEBACK + OUR_OOM), "") == judge.AfterAnOom(True, True, True, True)
+    assert judge.after_oom(alone, (1, TRACEBACK), "peak: adam_state.py:83 175 MiB").memory
+    again = TRACEBACK + "  traceback : " + TRACEBACK.partition("\n")[2].replace("\n", "\n  ")
+    assert judge.after_oom(alone, (1, again + "\nChildFailedError"), "") == judge.after_oom(alone, alone, "")
+    assert not judge.after_oom(alone, (-6, "memory allocation of 2416 bytes failed\n"), "").ends_alike
+
+
+def test_the_tables_say_what_was_not_run_and_where_others_are_better(judge: ModuleType) -> None:
+    page = importlib.import_module("page")
+    run = importlib.import_module("running").Ran
+
+    def ran(findings: str, mib: int = 0, **steps: float) -> object:
+        return run(exit_code=0, wall_s=1.0, peak_bytes=mib * 2**20, output="", findings=findings, steps=steps)
+
+    leaks = {"forgather-mem": {"flight_log": ran("")}, "memray": {"flight_log": ran(MEMRAY), "bank": ran("")}}
+    rows = page.leaks(leaks)
+    assert rows[2].startswith("| forgather-mem | not run | silent, does not name it |")
+    assert rows[3].endswith("| no verdict, names it | not run | not run | not run | no verdict |")
+    costs = {
+        "alone": [ran("", 300, wall_median_ms=10, cpu_median_ms=10, cpu_mean_ms=10)],
+        "forgather-mem": [ran("", 320, wall_median_ms=12, cpu_median_ms=12, cpu_mean_ms=11)],
+        "memray": [ran("", 310, wall_median_ms=20, cpu_median_ms=20, cpu_mean_ms=30)],
+    }
+    assert page.where_others_are_better(leaks, costs) == (
+        "Where others are better: memray names `flight_log`, which we don't; memray takes less memory."
+    )
+    assert page.costs(costs)[3] == "| forgather-mem | 1 | 12.0 | 1.20 | 1.20 | 1.10 | +20 |"
+
+
+def test_of_a_profile_the_largest_lines_of_the_script_count(
+    judge: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    importlib.import_module("inside").read_fil("none.py")  # nothing is written there
+    assert capsys.readouterr().out == ""
+    (tmp_path / "fil").mkdir()
+    (tmp_path / "fil" / "peak-memory.prof").write_text(FIL)
+    monkeypatch.chdir(tmp_path)
+    importlib.import_module("inside").read_fil("flight_log.py")
+    assert capsys.readouterr().out.splitlines() == [
+        "peak-memory: flight_log.py:49 27.00 MiB",
+        "peak-memory: flight_log.py:7 3.00 MiB",
+        "peak-memory: flight_log.py:59 2.00 MiB",
+    ]
+
+
+def test_the_page_shows_figures_of_the_result() -> None:
+    page = (PEERS.parent.parent / "docs" / "peers.md").read_text(encoding="utf-8")
+    result = (PEERS.parent / "results" / "peers.md").read_text(encoding="utf-8").splitlines()
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    assert len(rows) > 5
+    assert [row for row in rows if row not in result] == []
+    assert page.count("\n") <= 25
