@@ -53,7 +53,8 @@ def batches_ahead(iterator: Pass, lengths: Sequence[int] | None, most_s: float) 
         lengths: Of the samples, if a batch is as long as its longest sample: then none is made.
         most_s: After this time the child begins no other batch.
     """
-    if not hasattr(iterator._dataset, "__getitem__"):
+    streams = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", ())
+    if isinstance(iterator._dataset, streams) or not hasattr(iterator._dataset, "__getitem__"):
         return None  # a stream, of which nothing can be made twice
     taken = getattr(iterator, "_send_idx", iterator._num_yielded)  # workers are sent batches ahead
     try:

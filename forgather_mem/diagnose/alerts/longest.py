@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from forgather_mem.diagnose.alerts.batches_ahead import Pass, batches_ahead
 from forgather_mem.diagnose.alerts.foretold import Foretold, left_text, tell
@@ -254,8 +254,10 @@ def _micro_batches(iterator: Pass, moment: Moment, batch_s: float) -> Sequence[_
     batches = batches_of(iterator) if lengths is not None else None
     if lengths is not None and batches is not None:
         return [_Shape(len(batch), max(lengths[index] for index in batch)) for batch in batches]
-    sampler = iterator._index_sampler
-    count = len(sampler) if isinstance(sampler, Sized) else 0
+    try:
+        count = len(cast(Sized, iterator._index_sampler))
+    except TypeError:  # of an IterableDataset, or of a sampler of the user's own
+        count = 0
     if not batch_s or moment.run.world_size > 1 or 0 < count <= _FIRST_STEP:
         return []
     most_s = min(_MOST_WAITED_S, max(_LEAST_WAITED_S, _WAITED_FRAC * count * batch_s))

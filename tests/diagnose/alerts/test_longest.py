@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import pickle
 import random
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 from forgather_mem.callbacks import MemoryAlert, OOMReporter
@@ -92,6 +95,19 @@ def test_reading_the_order_changes_nothing(tmp_path: Path) -> None:
         trainer.train()
         found.append(fingerprint(trainer))
     assert found[0] == found[1]
+
+
+class Stream(IterableDataset[dict[str, list[int]]]):
+    def __iter__(self) -> Iterator[dict[str, list[int]]]:
+        yield from ({"input_ids": [1] * (20 + number % 7)} for number in itertools.count())
+
+
+def test_a_stream_has_no_batches_ahead_and_that_is_no_failure(tmp_path: Path) -> None:
+    reporter, watched = OOMReporter(strict=True), trainer_of(tmp_path, [])
+    arguments = dataclasses.replace(watched.args, max_steps=STEPS_SEEN)
+    Trainer(watched.model, arguments, data_collator=padded, train_dataset=Stream(), callbacks=[reporter]).train()
+    assert reporter.summary.steps == STEPS_SEEN
+    assert reporter.summary.switched_off == []
 
 
 def test_a_copy_is_as_new() -> None:
