@@ -1,15 +1,14 @@
 """`generate()` of transformers in a plan: its first tokens and its last ones, for those between take less than these.
 
-No token ends it, since none has a value: a plan is of the greatest length. Where a cache is of a kind that is not known,
-or there is none, each token is planned, up to a limit. All of it is set for good: it is called in a process that plans
-and then ends.
+No token ends it, since none has a value: a plan is of the greatest length. Without a cache of a known kind
+each token is planned, up to a limit. All of it is set for good: it is called in a process that plans and then ends.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -103,26 +102,26 @@ def generate_first_and_last_tokens(mode: Pretending, notes: list[str]) -> None:
     models._get_stopping_criteria = lambda *_, **__: criteria()
 
 
-def _longer_cache(cache: Any, more: int) -> object | None:
+def _longer_cache(cache: object, more: int) -> object | None:
     """A decoder's cache as it is so many tokens later; None if it is of a kind that is not known."""
     own = getattr(cache, "self_attention_cache", cache)  # an encoder's does not grow
     layers = getattr(own, "layers", ())
     if layers and {type(layer).__name__ for layer in layers} <= _GROWING | _FIXED:
         for layer in layers:
             _lengthen(layer, more)
-        return cast(object, cache)
+        return cache
     return None if layers else _longer_old_cache(cache, own, more)
 
 
-def _longer_old_cache(cache: object, own: Any, more: int) -> object | None:
+def _longer_old_cache(cache: object, own: object, more: int) -> object | None:
     """The same of transformers before 4.54, where a cache has no layers."""
     if isinstance(own, tuple):  # keys and values of each layer, and those of an encoder
         if not all(isinstance(layer, tuple) and [one.dim() for one in layer[:2]] == [4, 4] for layer in own):
             return None
         return tuple((*(_longer(one, more) for one in layer[:2]), *layer[2:]) for layer in own)
     if type(own).__name__ == "DynamicCache":
-        own.key_cache = [_longer(keys, more) for keys in own.key_cache]
-        own.value_cache = [_longer(values, more) for values in own.value_cache]
+        for name in ("key_cache", "value_cache"):
+            setattr(own, name, [_longer(one, more) for one in getattr(own, name)])
     return cache if type(own).__name__ in ("DynamicCache", "StaticCache") else None
 
 
