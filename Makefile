@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # More than there are cores: many tests wait.
 JOBS ?= 3
 
-.PHONY: demo test test-oldest trackers recipes peers docs package lint types contracts pytest soak bench device format clean
+.PHONY: demo test test-oldest matrix trackers recipes peers docs package lint types contracts pytest soak bench device format clean
 
 # Nothing is compiled before it is imported: it would take longer than installing, and is five times what tests import.
 $(READY): pyproject.toml constraints.txt
@@ -54,6 +54,9 @@ $(OLDEST)/.ready: pyproject.toml constraints.txt
 
 test-oldest: $(OLDEST)/.ready  ## the suite with the oldest transformers that is supported
 	$(OLDEST)/bin/python -m pytest -q -n $(JOBS) --dist worksteal -m "not soak"
+
+matrix:  ## the suite on each Python, with newest and oldest transformers and torch; PYTHONS="3.11 3.12", ARGS=tests/test_load.py
+	JOBS=$(JOBS) PYTHONS="$(PYTHONS)" .ci/matrix $(ARGS)
 
 TRACKERS := .venv-trackers
 
@@ -126,5 +129,5 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(TRACKERS) $(RECIPES) $(PEERS) $(SITE) build dist site out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) .venv-matrix $(TRACKERS) $(RECIPES) $(PEERS) $(SITE) build dist site out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

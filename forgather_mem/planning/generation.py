@@ -1,7 +1,7 @@
 """`generate()` of transformers in a plan: its first tokens and its last ones, for those between take less than these.
 
-No token ends it, since none has a value: a plan is of the greatest length. All of it is set for good: it is called in a
-process that plans and then ends.
+No token ends it, since none has a value: a plan is of the greatest length. Without a cache of a known kind
+each token is planned, up to a limit. All of it is set for good: it is called in a process that plans and then ends.
 """
 
 from __future__ import annotations
@@ -12,9 +12,14 @@ from typing import Any
 
 import torch
 
+from forgather_mem.errors import PlanError
 from forgather_mem.planning.pretending import Pretending
 
 _STEPS = 4  # the prompt, and three more: of the last the cache is as large as it gets, and what the one before it left
+_MOST_TOKENS = 256  # planned one by one: a large model takes about 0.2 s for each
+# Layers of a cache: those to which each token is added, and those that are as large from the first one on
+_GROWING = {"DynamicLayer", "DynamicSlidingWindowLayer", "LinearAttentionAndFullAttentionLayer"}
+_FIXED = {"StaticLayer", "StaticSlidingWindowLayer", "LinearAttentionLayer", "DummyLayer"}
 
 
 class _Ended(BaseException):
@@ -35,12 +40,17 @@ class _Generation:
     def leave_out(self, keywords: dict[str, Any]) -> None:
         """After the prompt: go on where only the last tokens are left, if the cache is one that can be made longer."""
         more = self.tokens - _STEPS
-        layers = _growing_layers(keywords.get("past_key_values"))
-        if self.steps > 1 or more <= 0 or not layers:
+        if self.steps > 1 or more <= 0:
+            return
+        cache = keywords.get("past_key_values")
+        longer = _longer_cache(cache, more)
+        if longer is None:
+            if self.tokens > _MOST_TOKENS:
+                kind = "without a cache" if cache is None else f"with {type(cache).__name__} as its cache"
+                raise PlanError(f"generation {kind} is planned up to {_MOST_TOKENS} tokens, not {self.tokens:,}")
             return
         self.tokens -= more
-        for layer in layers:
-            layer.keys, layer.values = _longer(layer.keys, more), _longer(layer.values, more)
+        keywords["past_key_values"] = longer
         of = "decoder_" if keywords.get("encoder_outputs") is not None else ""
         for name in (f"{of}attention_mask", f"{of}position_ids"):
             row = keywords.get(name)
@@ -71,7 +81,7 @@ def generate_first_and_last_tokens(mode: Pretending, notes: list[str]) -> None:
         configuration = prepare(model, *args, **keywords)
         now[-1].begin(configuration, keywords["input_ids_length"], keywords["inputs_tensor"].size(0))
         note = f"Generation is planned to its greatest length, {now[-1].tokens:,} tokens."
-        notes.extend([note] if note not in notes else [])
+        notes.extend([note] if note not in notes and now[-1].tokens > 0 else [])  # else generate() refuses
         return configuration
 
     def updated(model: object, *args: object, **keywords: object) -> object:
@@ -80,7 +90,7 @@ def generate_first_and_last_tokens(mode: Pretending, notes: list[str]) -> None:
         return result
 
     def goes_on(*_: object, **__: object) -> bool:
-        if now[-1].steps == now[-1].tokens:
+        if now[-1].steps >= now[-1].tokens:
             raise _Ended
         now[-1].steps += 1
         return True
@@ -92,10 +102,38 @@ def generate_first_and_last_tokens(mode: Pretending, notes: list[str]) -> None:
     models._get_stopping_criteria = lambda *_, **__: criteria()
 
 
-def _growing_layers(cache: object) -> list[Any]:
-    """Those of a decoder's cache, to which each token is added."""
-    layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
-    return list(layers) if all(type(layer).__name__ == "DynamicLayer" for layer in layers) else []
+def _longer_cache(cache: object, more: int) -> object | None:
+    """A decoder's cache as it is so many tokens later; None if it is of a kind that is not known."""
+    own = getattr(cache, "self_attention_cache", cache)  # an encoder's does not grow
+    layers = getattr(own, "layers", ())
+    if layers and {type(layer).__name__ for layer in layers} <= _GROWING | _FIXED:
+        for layer in layers:
+            _lengthen(layer, more)
+        return cache
+    return None if layers else _longer_old_cache(cache, own, more)
+
+
+def _longer_old_cache(cache: object, own: object, more: int) -> object | None:
+    """The same of transformers before 4.54, where a cache has no layers."""
+    if isinstance(own, tuple):  # keys and values of each layer, and those of an encoder
+        if not all(isinstance(layer, tuple) and [one.dim() for one in layer[:2]] == [4, 4] for layer in own):
+            return None
+        return tuple((*(_longer(one, more) for one in layer[:2]), *layer[2:]) for layer in own)
+    if type(own).__name__ == "DynamicCache":
+        for name in ("key_cache", "value_cache"):
+            setattr(own, name, [_longer(one, more) for one in getattr(own, name)])
+    return cache if type(own).__name__ in ("DynamicCache", "StaticCache") else None
+
+
+def _lengthen(layer: Any, more: int) -> None:
+    if type(layer).__name__ in _GROWING:
+        window = getattr(layer, "sliding_window", None)
+        room = more if window is None else max(0, min(more, window - 1 - layer.keys.size(-2)))
+        layer.keys, layer.values = _longer(layer.keys, room), _longer(layer.values, room)
+    for name in ("cumulative_length", "cumulative_length_int"):  # of those with a window, which no longer tell it
+        seen = getattr(layer, name, None)
+        if isinstance(seen, int):
+            setattr(layer, name, seen + more)
 
 
 def _longer(tensor: torch.Tensor, more: int) -> torch.Tensor:

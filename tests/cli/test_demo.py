@@ -51,7 +51,7 @@ def test_the_demo_trains_and_shows_where_the_memory_went(tmp_path: Path) -> None
     parameters = 4 * (2 * 256 * 32 + 4 * 32 * 32 + 3 * 32 * 96 + 3 * 32)
     assert cell(output, "parameters") == cell(output, "gradients") == f"{parameters / 1024:.1f} KiB"
     assert float(cell(output, "optimizer").split()[0]) == pytest.approx(2 * parameters / 1024, abs=0.2)
-    assert float(cell(output, "activations").split()[0]) > 0
+    assert float(cell(output, "activations").split()[0]) >= 0  # 0 where free memory of the heap was enough for them
     assert cell(output, "our collections").startswith("3 in ")  # one at the end of each epoch
     assert re.search(r"^our own cost +[\d,]+ ms \(\d+\.\d % of the run\)", output, re.MULTILINE)
     assert "tensorboard --logdir 'my events'" in output

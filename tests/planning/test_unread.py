@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+import transformers
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
@@ -12,6 +13,7 @@ from forgather_mem.planning.changes import leave_weights_unread
 from forgather_mem.planning.child import in_a_child
 
 SMALL = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+DTYPE = "torch_dtype" if transformers.__version__.startswith("4.") else "dtype"
 
 
 def test_a_checkpoint_is_not_read(tmp_path: Path) -> None:
@@ -19,7 +21,7 @@ def test_a_checkpoint_is_not_read(tmp_path: Path) -> None:
 
     def load() -> list[tuple[str, str, torch.dtype, str]]:
         leave_weights_unread(PreTrainedModel)
-        model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16, attn_implementation="eager")
+        model = AutoModelForCausalLM.from_pretrained(tmp_path, **{DTYPE: torch.bfloat16}, attn_implementation="eager")
         weight = model.lm_head.weight
         return [(type(model).__name__, weight.device.type, weight.dtype, model.config._attn_implementation)]
 

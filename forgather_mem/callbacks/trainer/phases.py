@@ -108,7 +108,11 @@ class _BatchesOfStep(PhaseWrapper):
     """The batches of a step in transformers 4, of which early versions ask once more when an epoch has no further."""
 
     def __call__(self, *arguments: object, **keywords: object) -> object:
-        result = super().__call__(*arguments, **keywords)
+        try:
+            result = super().__call__(*arguments, **keywords)
+        except BaseException as error:
+            error.__traceback__ = without_ours(error.__traceback__)
+            raise
         if isinstance(result, tuple) and isinstance(result[0], list) and not result[0]:
             run, _ = self.around
             run.fence.call(self.name, run.phases.no_step)
@@ -121,7 +125,11 @@ class _EngineStep(PhaseWrapper):
     def __call__(self, *arguments: object, **keywords: object) -> object:
         run, _ = self.around
         run.fence.call(self.name, run.phases.leave, "backward")  # the pass itself is over
-        return super().__call__(*arguments, **keywords)
+        try:
+            return super().__call__(*arguments, **keywords)
+        except BaseException as error:
+            error.__traceback__ = without_ours(error.__traceback__)
+            raise
 
 
 def _tell_of_batch(run: Run, arguments: Arguments, keywords: Keywords) -> None:
