@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import forgather_mem
+from forgather_mem.cli.app import COMMANDS
 from forgather_mem.cli.run_arguments import Arguments
 from tests.test_docs import ROOT, blocks, headings
 
@@ -110,6 +111,13 @@ def test_the_kubernetes_job_names_its_volumes_and_a_command_that_can_be_run() ->
     assert container["command"][:2] == ["forgather-mem", "run"]
     assert Arguments(container["command"][2:]).words == ["train.py"]
     assert container["env"][0]["value"] in [mount["mountPath"] for mount in container["volumeMounts"]]
+
+
+def test_what_an_assistant_is_configured_with_is_a_command_of_ours() -> None:
+    (line,) = re.findall(r"```json\n(.*?)```", (DOCS / "report.md").read_text(encoding="utf-8"), re.DOTALL)
+    (server,) = json.loads(line)["mcpServers"].values()
+    assert server["command"] == "forgather-mem"
+    assert server["args"][0] in COMMANDS
 
 
 def test_the_schema_of_the_report_is_a_file_of_the_site() -> None:

@@ -13,7 +13,7 @@ from forgather_mem.telemetry.records import Moment, Sample
 from forgather_mem.telemetry.report import Action
 from forgather_mem.telemetry.rule import Rule, name_of
 from forgather_mem.telemetry.triggers import Crossing
-from forgather_mem.units import format_share
+from forgather_mem.units import format_ordinal, format_share
 
 MAX_STRETCH = 64
 SHARE_RECORDS = 8
@@ -102,7 +102,7 @@ class ArmedRule:
     def told_rarely(self) -> tuple[str, str]:
         """What was read less often, in a few words; and the sentence about it."""
         assert self.budget_frac is not None
-        what = f"{self.name} (every {self.longest_stretch}{'nd' if self.longest_stretch == 2 else 'th'} step)"
+        what = f"{self.name} (every {format_ordinal(self.longest_stretch)} step)"
         often = self.every_steps // self.stretch
         usual = "every step" if often == 1 else f"every {often:,} steps"
         if often != 1:

@@ -85,7 +85,8 @@ class _Code:
     def _is_variable(self, name: str) -> bool:
         if name != self.named.name:
             return False
-        return not self.named.of_module or name not in local_names(self.region.node)
+        hides = self.named.of_module and not isinstance(self.region.node, ast.Module)
+        return not hides or name not in local_names(self.region.node)
 
     def _is_attribute(self, node: ast.Attribute) -> bool:
         if not self.named.attribute or node.attr != self.named.name:

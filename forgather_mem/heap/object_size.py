@@ -27,6 +27,8 @@ _MOST_INSIDE = 3_000
 _MOST_HELD = 1_000  # by one object
 OTHER, NOT_ASKED, TUPLE, CONTAINER, TEXT, ARRAY, TENSOR = range(7)
 LRU_CACHE = type(lru_cache(len))
+# Python gives the place of one that is freed to the next: its id says nothing, what is in it does
+_REUSED = (dict, list, tuple)
 _SHARED = (type, ModuleType, CodeType, str, int, float, bool, type(None))
 
 
@@ -72,7 +74,7 @@ def deep_bytes(thing: object, known: set[int], counted: set[tuple[object, int]])
         part, times = todo.pop()
         place, kind = id(part), type(part)
         account = accounts[kind]
-        if place in known or account is None:
+        if account is None or (place in known and not (part is thing and kind in _REUSED)):
             continue
         if (kind is int and -6 < part < 257) or (kind is FrameType and is_frame_running(part)):
             continue

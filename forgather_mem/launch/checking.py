@@ -18,13 +18,15 @@ from forgather_mem.load import WATCH
 from forgather_mem.units import parse_bytes
 
 _TARGET = "trainer_callbacks"
+_LEAST_PEAK_BYTES = 2**20  # less is a number whose unit was forgotten
 
 
 def check_arguments(arguments: Arguments) -> int:
     """Print what is wrong with the template, its variables or the sizes; returns the exit code, 0 for no error."""
     try:
-        for _, size in arguments.max_peaks:
-            parse_bytes(size)
+        for where, size in arguments.max_peaks:
+            if parse_bytes(size) < _LEAST_PEAK_BYTES:
+                raise ValueError(f"{where}={size}: is that GiB? Write a unit, for example {where}=24GiB")
     except ValueError as error:
         complain(f"run: --max-peak: {error}")
         return USAGE

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from forgather_mem.reporting.table import place_of_parts
 from forgather_mem.telemetry.records import OWN_BUDGET_FRAC
 from forgather_mem.telemetry.report import CleanupCall, Collector, LedgerRow, RunReport
-from forgather_mem.units import format_bytes, format_duration, format_share
+from forgather_mem.units import format_bytes, format_duration, format_ordinal, format_share
 
 # With fewer steps, a single expensive reading weighs too much to represent the others.
 _STEADY_STEPS = 100
@@ -101,7 +101,8 @@ def own_sentences(report: RunReport, *, brief: bool = False) -> Iterator[str]:
     reading_frac = ours.share_of_step if report.steps >= _STEADY_STEPS else 0.0
     rarer = rarer_readings(report)
     if reading_frac > OWN_BUDGET_FRAC and not any(what.endswith(_A_RHYTHM) for what in rarer):
-        text += f"; below {format_share(OWN_BUDGET_FRAC)} when read every {_ordinal(reading_frac)} step"
+        every = format_ordinal(math.ceil(reading_frac / OWN_BUDGET_FRAC))
+        text += f"; below {format_share(OWN_BUDGET_FRAC)} when read every {every} step"
     yield text
     if rarer and not brief:
         yield f"sampled less often to stay within budget: {', '.join(rarer)}"
@@ -181,9 +182,3 @@ def _given_back(row: LedgerRow, wall_s: float) -> str:
     calls = f"{row.calls:,} {_ACTIONS[row.what]}s" if row.calls != 1 else _ACTIONS[row.what]
     advice = ": remove them" if useless else ""
     return f"our {calls} {', '.join(told[:-1])} and {told[-1]}{advice}."
-
-
-def _ordinal(reading_frac: float) -> str:
-    """The steps to read at so that readings with this overhead stay within the budget."""
-    every = math.ceil(reading_frac / OWN_BUDGET_FRAC)
-    return {2: "2nd", 3: "3rd"}.get(every, f"{every}th")

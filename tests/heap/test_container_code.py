@@ -176,3 +176,26 @@ def test_of_a_graph_the_line_that_goes_on_with_it_comes_before_the_one_that_begi
     (kept,) = named(keeps.kept)
     begun = HEAD.count("\n") + 1
     assert [line for _, line in adding_lines(kept, is_list=True, assigned=True)] == [begun + 2, begun]
+
+
+def test_a_variable_of_a_script_is_found_where_the_script_itself_loops(module: Any) -> None:
+    text = """kept, recent, total = [], [], []
+def other():
+    kept = []
+    kept.append(1)
+for x in range(50):
+    kept.append([x])
+    recent.append([x])
+    total = total + [x]
+    if len(recent) > 40:
+        recent.pop(0)
+"""
+    made = module(text)
+    lines = {name: adding_lines(named(vars(made)[name])[0], is_list=True) for name in ("kept", "recent", "total")}
+    assert {name: [line for _, line in found] for name, found in lines.items()} == {
+        "kept": [6],
+        "recent": [7],
+        "total": [8],
+    }
+    assert bound(made.recent) == 9
+    assert bound(made.kept) is None

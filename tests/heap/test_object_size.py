@@ -60,6 +60,15 @@ def test_what_was_there_before_and_what_everybody_shares_does_not_count() -> Non
     assert size(cycle) == pytest.approx(MIB, abs=1000)
 
 
+def test_a_dictionary_at_the_place_of_one_that_was_there_before_is_looked_into() -> None:
+    tensor, old = torch.zeros(MIB // 4), [1.5]
+    for thing in ({"a": tensor}, [tensor], (tensor,)):
+        assert size(thing, {id(thing), id(old)}) == pytest.approx(MIB, abs=1000)
+        assert size(thing, {id(thing), id(tensor)}) < 1000
+    assert size(tensor, {id(tensor)}) == 0.0
+    assert size([[tensor], old], {id(old)}) - size([[tensor]]) < 20, "what is in it may be old"
+
+
 def test_a_storage_counts_once_over_many_pieces() -> None:
     counted: set[tuple[object, int]] = set()
     base = torch.zeros(MIB // 4)

@@ -41,6 +41,7 @@ def test_a_template_of_ours_is_checked_without_torch_and_a_mistake_in_one_is_fou
     wordings += [
         ["--max-peak", "host=8GiB"],
         ["--max-peak", "host=lots"],
+        ["--max-peak", "host=24"],
         ["--template", "mine.yaml"],
         ["--template", "value.yaml"],
     ]
@@ -48,7 +49,10 @@ def test_a_template_of_ours_is_checked_without_torch_and_a_mistake_in_one_is_fou
     assert done.code == 0, done.err
     codes = json.loads(done.out)
     assert len(shipped) > 5
-    assert codes[:-3] == [[0, False]] * (len(shipped) + 1)
-    assert codes[-3:] == [[2, False], [1, True], [1, True]], "only those with a mistake are looked at with torch"
+    assert codes[:-4] == [[0, False]] * (len(shipped) + 1)
+    assert codes[-4:] == [[2, False], [2, False], [1, True], [1, True]], (
+        "only those with a mistake are looked at with torch"
+    )
+    assert "--max-peak: host=24: is that GiB? Write a unit, for example host=24GiB" in done.err
     assert "did you mean 'host/limit_used_frac'?" in done.err
     assert "did you mean 'collect_freq_epoch'?" in done.err
