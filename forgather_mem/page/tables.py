@@ -29,7 +29,8 @@ def headline(report: RunReport) -> tuple[str, str, str]:
     if report.killed is not None:
         first, *rest = killed_lines(report, report.killed, _WIDE)
         held = f" {leak.suspects[0].held_by} keeps the most." if leak.suspects and leak.suspects[0].held_by else ""
-        return "killed", _sentence(first), " ".join(line.strip() for line in rest[:2]) + held
+        first = first.removeprefix("ENDED ")  # the badge says so
+        return "killed", _sentence(first[:1].upper() + first[1:]), " ".join(line.strip() for line in rest[:2]) + held
     if leak.verdict == "leak":
         said = _after_label(leak_lines(report, _WIDE)[0])
         if leak.suspects and leak.suspects[0].held_by:

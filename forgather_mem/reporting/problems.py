@@ -121,7 +121,8 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
     lines += _indented(_growth(killed), width) if _growth(killed) else []
     leak = report.leak
     if leak.verdict == "leak" and leak.suspects:
-        lines += _cause_lines(leak, width)
+        is_cause = was_out_of_memory(killed) or killed.signal in (None, signals.SIGKILL)  # another signal was sent
+        lines += _cause_lines(leak, width, "Cause" if is_cause else "Leak")
     tries = [suspect.cure for suspect in leak.suspects[:1] if suspect.cure]
     if not tries and (killed.workers_bytes_per_step or 0) > max(0, killed.process_bytes_per_step or 0):
         cause = "Cause: the workers keep what they load, or touch Python objects and so copy the pages they are on."
@@ -189,7 +190,7 @@ def _growth(killed: KilledReport) -> str:
     return f"No growth from step to step ({' and '.join(flat)} flat): all the memory was taken at once." if flat else ""
 
 
-def _cause_lines(leak: LeakReport, width: int) -> Iterator[str]:
+def _cause_lines(leak: LeakReport, width: int, label: str) -> Iterator[str]:
     suspect = leak.suspects[0]
     sure = "" if leak.sure == "yes" else f" ({leak.sure})"
     if suspect.kind == "workers":
@@ -200,7 +201,7 @@ def _cause_lines(leak: LeakReport, width: int) -> Iterator[str]:
         cause = f"this grows by {format_bytes(suspect.bytes_per_step)} a step:"
     count = f"{_in_words(suspect.count)} objects" if suspect.count else ""
     details = [detail for detail in (suspect.held_by, count, suspect.allocated_at) if detail]
-    yield from _indented(f"Cause{sure}: {cause}", width, hanging=2)
+    yield from _indented(f"{label}{sure}: {cause}", width, hanging=2)
     yield from textwrap.wrap(", ".join(details) + ".", width, initial_indent="    ", subsequent_indent="    ")
 
 
