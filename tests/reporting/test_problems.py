@@ -54,6 +54,15 @@ def test_growth_is_not_claimed_where_nothing_grew() -> None:
     assert "a step since" not in text
 
 
+def test_what_another_signal_has_ended_has_a_leak_and_no_cause() -> None:
+    report = killed()
+    assert "  Cause (likely): " in text_of(report)
+    report["killed"].update(signal=15, oom_kill_after=report["killed"]["oom_kill_before"])
+    text = text_of(report)
+    assert "  Leak (likely): " in text
+    assert "Cause" not in text
+
+
 def test_workers_that_grow_without_a_leak_get_a_cause_and_a_cure() -> None:
     report = killed()
     report["leak"] = {"verdict": "no leak", "suspects": []}
