@@ -74,6 +74,11 @@ class CopiedPages:
         if self._readings == _EARLY:
             self._pace.budget_frac = BUDGET_FRAC
 
+    def read_last(self, step: int) -> None:
+        """Read once more at the end, whatever it costs: on a busy machine the budget has left out the later part."""
+        if self._points and self._points[-1][0] < step:
+            self._read(step)
+
     def found(self) -> Copied | None:
         """What the workers copy step by step; of workers that have ended, if that is what was seen longest."""
         now, ended = self._judged(), self._ended

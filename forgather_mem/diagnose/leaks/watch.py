@@ -81,7 +81,10 @@ class LeakWatch:
             self._look_again(moment, values)
         else:
             self._judge(moment)
-        if self._suspects and moment.step == getattr(moment.state, "max_steps", None):
+        is_last = moment.step == getattr(moment.state, "max_steps", None)
+        if is_last:
+            self._sizes.copied.read_last(moment.step)
+        if is_last and self._suspects:
             _count_again(self._suspects)  # before what ends with the training empties its own
             self._counted = True
         return NOTHING

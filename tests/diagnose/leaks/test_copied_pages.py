@@ -45,14 +45,20 @@ class AsArray(Listed):
 
 
 def copied_by(data: Dataset[int], num_steps: int = 40) -> Any:
+    """Read in the first half of the steps, as on a busy machine, and at the last one."""
     loader = DataLoader(data, batch_size=32, num_workers=2, multiprocessing_context="fork")
-    pages = CopiedPages(every_s=0.2, early_frac=1.0)
+    pages = CopiedPages(every_s=0.1, early_frac=1.0)
     for step, _ in enumerate(loader):
-        pages.read(step)
+        if step <= num_steps // 2:
+            pages.read(step)
         if step == num_steps:
+            before = pages.found()
+            pages.read_last(step)  # while its workers are alive
             break
         time.sleep(0.05)
-    return pages.found()
+    found = pages.found()
+    assert before is None or found is None or found.bytes > before.bytes
+    return found
 
 
 def test_pages_that_workers_copy_by_reading_python_objects_are_told_with_bound_holder_and_cure() -> None:
