@@ -174,7 +174,9 @@ def _peaks(report: RunReport) -> str:
         for place in places(report)
         if place.at
     ]
-    return f"Peak {'; '.join(peaks)}." if peaks else ""
+    workers = report.host.workers_peak_bytes
+    beside = f", and {format_bytes(workers)} in data workers at their own peak" if workers else ""
+    return f"Peak {'; '.join(peaks)}{beside}." if peaks else ""
 
 
 def _after_label(line: str) -> str:

@@ -25,6 +25,18 @@ def test_the_verdict_is_a_sentence(make: Any, kind: str, said: str) -> None:
     assert found[1].startswith(said)
 
 
+def test_data_workers_stand_beside_the_peak_of_the_host() -> None:
+    report = all_well()
+    report["host"]["workers_peak_bytes"] = 300 * 2**20
+    assert headline(parsed(report))[2].endswith(", and 300.0 MiB in data workers at their own peak.")
+
+
+def test_a_signal_is_not_said_twice() -> None:
+    report = killed()
+    report["killed"].update(signal=15, oom_kill_after=report["killed"]["oom_kill_before"])
+    assert headline(parsed(report))[1].startswith("BY SIGTERM. Last sign of life")
+
+
 def test_a_leak_without_a_holder_says_what_grows() -> None:
     report = leaking()
     report["leak"]["suspects"] = []
