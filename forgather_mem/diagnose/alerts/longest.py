@@ -256,7 +256,7 @@ def _micro_batches(iterator: Pass, moment: Moment, batch_s: float) -> Sequence[_
         return [_Shape(len(batch), max(lengths[index] for index in batch)) for batch in batches]
     try:
         count = len(cast(Sized, iterator._index_sampler))
-    except TypeError:  # of an IterableDataset, or of a sampler of the user's own
+    except (TypeError, NotImplementedError):  # of an IterableDataset, or of a sampler of the user's own
         count = 0
     if not batch_s or moment.run.world_size > 1 or 0 < count <= _FIRST_STEP:
         return []
