@@ -6,7 +6,6 @@ Each line is an object with a "type": "header" (one at the start of each process
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
@@ -14,18 +13,19 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from forgather_mem.files import open_regular, remove_real, rename_real
-from forgather_mem.formats.like_lines import MOST_ROWS, LikeLines, Rows, rows_of
+from forgather_mem.formats.like_lines import LikeLines, Rows
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report_schema import is_number
 
 SCHEMA = 1
 # A longer line is none of ours. The longest holds a whole report.
 _MAX_LINE_BYTES = 2**20
+# So much is read at once, and the rest of its last line
+_BLOCK_BYTES = 2**16
 # A file with so much that is no record is none of ours, or one of which a crash has left nothing more; each line counts
 # as 100 bytes at least.
 _MAX_BAD_BYTES, _LEAST_BAD_BYTES = 2**20, 100
@@ -104,7 +104,7 @@ class LogReader:
                 yield record
 
     def runs(self) -> Iterator[Header | Sample | Finding | Rows]:
-        """The same, with samples of one shape that follow each other in one piece, which takes half the time.
+        """The same, with samples of one shape that follow each other in one piece, which takes a third of the time.
 
         Raises:
             OSError: a file can't be read, or is no regular file.
@@ -112,29 +112,25 @@ class LogReader:
         like = LikeLines()
         for path in self._paths:
             with open_regular(path) as file:
-                yield from self._runs(iter(partial(file.readline, _MAX_LINE_BYTES), b""), like)
+                yield from self._runs(file, like)
 
-    def _runs(self, lines: Iterator[bytes], like: LikeLines) -> Iterator[Header | Sample | Finding | Rows]:
+    def _runs(self, file: BinaryIO, like: LikeLines) -> Iterator[Header | Sample | Finding | Rows]:
         bad_bytes = 0
-        for shape, alike in itertools.groupby(map(like.match, lines), key=itemgetter(0)):
-            while found := list(itertools.islice(alike, MOST_ROWS if shape is not None else 1)):
-                matches = [match for _, match in found if not isinstance(match, bytes)]
-                rows = None if shape is None else rows_of(shape, matches)
-                if rows is not None:
-                    yield rows
+        while block := file.read(_BLOCK_BYTES) + file.readline(_MAX_LINE_BYTES):
+            for piece in like.split(block):
+                if isinstance(piece, Rows):
+                    yield piece
                     continue
-                for _, match in found:
-                    line = match if isinstance(match, bytes) else match.string.encode()
-                    record = _parse(line)
-                    if record is not None:
-                        if isinstance(record, Sample):
-                            like.learn(record)
-                        yield record
-                        continue
-                    bad_bytes += self._pass_over(line)
-                    if bad_bytes > _MAX_BAD_BYTES:
-                        self.given_up = True
-                        return
+                record = _parse(piece) if len(piece) <= _MAX_LINE_BYTES else None
+                if record is not None:
+                    if isinstance(record, Sample):
+                        like.learn(record)
+                    yield record
+                    continue
+                bad_bytes += self._pass_over(piece)
+                if bad_bytes > _MAX_BAD_BYTES:
+                    self.given_up = True
+                    return
 
     def _pass_over(self, line: bytes) -> int:
         """What a line that is no record counts as."""

@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from forgather_mem.telemetry.records import Sample
@@ -14,8 +14,7 @@ from forgather_mem.telemetry.report_schema import MOST
 
 # So many samples with the same names before their pattern is compiled, which takes a millisecond; so many patterns
 _WORTH_IT, _MOST_PATTERNS, _MOST_SHAPES = 64, 16, 1000
-MOST_ROWS = 1000
-_NUMBER = "([-+.0-9eE]+)"
+_NUMBER = "[-+.0-9eE]+"
 
 
 class LineShape(NamedTuple):
@@ -52,23 +51,38 @@ class Rows(NamedTuple):
             yield Sample(event, step, epoch, time_s, dict(zip(names, row, strict=True)))
 
 
+class _Pattern(NamedTuple):
+    """What finds lines of a shape: as many as follow each other, and the numbers of each."""
+
+    shape: LineShape
+    run: re.Pattern[str]
+    line: re.Pattern[str]
+
+    @classmethod
+    def of(cls, shape: LineShape) -> _Pattern:
+        return cls(shape, re.compile(f"(?:{_pattern(shape, '(?:')})+"), re.compile(_pattern(shape)))
+
+
 class LikeLines:
     """The shapes of the samples of a log; each that JSON has read and `learn` has been shown may add one."""
 
     def __init__(self) -> None:
-        self._patterns: list[tuple[Callable[[str], re.Match[str] | None], LineShape]] = []
+        self._patterns: list[_Pattern] = []
         self._seen: Counter[LineShape] = Counter()
 
-    def match(self, line: bytes) -> tuple[LineShape, re.Match[str]] | tuple[None, bytes]:
-        """A line that fits a shape, with its numbers; None and the line itself if it fits none, which JSON may read."""
-        text = line.decode("ascii", "replace")
-        for place, (fits, shape) in enumerate(self._patterns):
-            found = fits(text)
-            if found is not None:
-                if place:  # most often the next line is like this one
-                    self._patterns.insert(0, self._patterns.pop(place))
-                return shape, found
-        return None, line
+    def split(self, block: bytes) -> Iterator[Rows | bytes]:
+        """The lines of a block in order: those of a known shape in one piece, each other one as it is, for JSON."""
+        text, start = block.decode("ascii", "replace"), 0  # a character for each byte
+        while start < len(text):
+            found, end = self._find(text, start)
+            rows = None if found is None else rows_of(found.shape, found.line.findall(text, start, end))
+            if rows is not None:
+                yield rows
+                start = end
+            while start < end:
+                after = block.find(b"\n", start) + 1 or len(block)
+                yield block[start:after]
+                start = after
 
     def learn(self, sample: Sample) -> None:
         """JSON has read this one."""
@@ -79,36 +93,47 @@ class LikeLines:
         shape = LineShape(sample.event, tuple(sample.values))
         self._seen[shape] += 1
         if self._seen[shape] == _WORTH_IT:
-            self._patterns.append((re.compile(_pattern(shape)).fullmatch, shape))
+            self._patterns.append(_Pattern.of(shape))
+
+    def _find(self, text: str, start: int) -> tuple[_Pattern | None, int]:
+        """What finds the next lines, and where they end; None and the end of the next line if nothing does."""
+        for place, pattern in enumerate(self._patterns):
+            found = pattern.run.match(text, start)
+            if found is not None:
+                if place:  # most often the next line is like this one
+                    self._patterns.insert(0, self._patterns.pop(place))
+                return pattern, found.end()
+        return None, text.find("\n", start) + 1 or len(text)
 
 
-def rows_of(shape: LineShape, found: Iterable[re.Match[str]]) -> Rows | None:
-    """The rows of lines that fit a shape; None if one of them holds what is no number, or none of a machine."""
-    texts = [text for one in found for text in one.groups()]
-    width = 3 + len(shape.names)
-    has_epoch = texts[1] != "null"  # a loop has none, or has one at each step
+def rows_of(shape: LineShape, found: Sequence[tuple[str, ...]]) -> Rows | None:
+    """The rows of lines, of each its numbers as text; None if one of them is no number, or none of a machine."""
+    steps, epochs, *columns = zip(*found, strict=True)
+    has_epoch = epochs[0] != "null"  # a loop has none, or has one at each step
+    if not has_epoch and epochs.count("null") < len(epochs):
+        return None
     try:
-        if not has_epoch:
-            texts[1::width] = ["0" if text == "null" else "" for text in texts[1::width]]
-        numbers = list(map(float, texts))
-        if not max(map(abs, numbers)) <= MOST:  # 1e999 is infinite
-            return None
-        steps = list(map(int, texts[::width]))
+        whole_steps = list(map(int, steps))
+        numbers = [list(map(float, column)) for column in (columns if not has_epoch else (epochs, *columns))]
     except ValueError:
         return None
-    epochs = numbers[1::width] if has_epoch else [None] * len(steps)
-    return Rows(shape, steps, epochs, numbers[2::width], [numbers[place::width] for place in range(3, width)])
+    in_range = [-MOST <= min(column) <= max(column) <= MOST for column in numbers]  # 1e999 is infinite
+    if not all(in_range) or max(map(abs, whole_steps)) > MOST:
+        return None
+    times_s, *values = numbers[has_epoch:]
+    return Rows(shape, whole_steps, numbers[0] if has_epoch else [None] * len(steps), times_s, values)
 
 
-def _pattern(shape: LineShape) -> str:
-    """That of a line as `jsonl.sample_line` writes it.
+def _pattern(shape: LineShape, group: str = "(") -> str:
+    """That of a line as `jsonl.sample_line` writes it, its numbers in groups.
 
     >>> line = '{"type":"sample","event":"e","step":1,"epoch":null,"time_s":2,"values":{"a":3e2}}'
     >>> re.fullmatch(_pattern(LineShape("e", ("a",))), line + "\\n").groups()
     ('1', 'null', '2', '3e2')
     """
-    values = ",".join(f"{re.escape(json.dumps(name))}:{_NUMBER}" for name in shape.names)
+    number = f"{group}{_NUMBER})"
+    values = ",".join(f"{re.escape(json.dumps(name))}:{number}" for name in shape.names)
     return (
-        rf'\{{"type":"sample","event":{re.escape(json.dumps(shape.event))},"step":{_NUMBER},"epoch":(null|{_NUMBER[1:]},'
-        rf'"time_s":{_NUMBER},"values":\{{{values}\}}\}}\n'
+        rf'\{{"type":"sample","event":{re.escape(json.dumps(shape.event))},"step":{number},"epoch":{group}null|{_NUMBER}),'
+        rf'"time_s":{number},"values":\{{{values}\}}\}}\n'
     )

@@ -31,7 +31,9 @@ def test_like_lines_come_in_one_piece_and_as_they_were(tmp_path: Path, epoch: fl
     written = [sample(step, epoch) for step in range(2300)]
     (tmp_path / "log").write_bytes(b"".join(map(sample_line, written)))
     pieces = list(LogReader(tmp_path / "log").runs())
-    assert [len(one.steps) for one in pieces if isinstance(one, Rows)] == [1000, 1000, 236]
+    rows = [one for one in pieces if isinstance(one, Rows)]
+    assert len(rows) < 10
+    assert sum(len(one.steps) for one in rows) == 2300 - 64
     assert list(LogReader(tmp_path / "log")) == written
 
 
