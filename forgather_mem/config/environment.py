@@ -18,10 +18,10 @@ from forgather_mem.config.graph.parse import parse
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.policy.policy import NameUse, Policy
 from forgather_mem.config.policy.remote_code import addresses_in
-from forgather_mem.config.rendering.static_yaml import as_plain
 from forgather_mem.config.source.location import STRING, SourceLocation
 from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.config.source.search import Found, Searcher
+from forgather_mem.config.source.static_yaml import as_plain
 from forgather_mem.errors import TemplateError, did_you_mean
 
 if TYPE_CHECKING:

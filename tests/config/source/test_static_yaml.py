@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.rendering.render import Renderer
-from forgather_mem.config.rendering.static_yaml import as_plain
 from forgather_mem.config.source.search import Searcher
+from forgather_mem.config.source.static_yaml import as_plain
 from forgather_mem.errors import TemplateError
 
 RENDERER = Renderer(Searcher())
