@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from forgather_mem.config.limits import Limits
+from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.errors import TemplateError, did_you_mean
 
 SUFFIXES = (".yaml", ".yml", ".jinja")
@@ -82,7 +82,7 @@ class Searcher:
         given = [searchpath] if isinstance(searchpath, str | os.PathLike) else searchpath
         self.folders = tuple(Path(os.fspath(folder)).expanduser() for folder in (*given, library()))
         self._roots = [os.path.realpath(folder) for folder in self.folders]
-        self._budgets = budgets or Limits()
+        self._budgets = budgets or DEFAULT_LIMITS
 
     def find(self, name: str) -> Found | None:
         """The file of a template, or None if no folder has it.
