@@ -8,6 +8,7 @@ of these folders, with links resolved.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -56,6 +57,7 @@ class Found:
     stamp: tuple[int, int, int]
 
 
+@functools.cache  # while the process runs, it stays where it is
 def library() -> Path:
     """The folder of the templates that come with this library.
 
