@@ -12,15 +12,12 @@ from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.config.source.tokens import RESERVED
 
 # Each begins with a literal character, which `re` finds much faster than a line's beginning or one of several patterns.
-_LANGUAGE = (
-    re.compile(r"\{[{%#]"),  # Jinja
-    re.compile(r"##"),  # comments
-    re.compile(
-        r"\n(?:[^\S\n]*+"
-        r"(?:(?:--|<<|>>|==|=>)(?=\s|\Z)"  # line statements
-        r"|\[\w+!*\][^\S\n]*(?=\n|\Z))"  # blocks
-        r"|#[^\S\n]*-{3})"  # sub-templates
-    ),
+_JINJA = re.compile(r"\{[{%#]")
+_LINES = re.compile(
+    r"\n(?:[^\S\n]*+"
+    r"(?:(?:--|<<|>>|==|=>)(?=\s|\Z)"  # line statements
+    r"|\[\w+!*\][^\S\n]*(?=\n|\Z))"  # blocks
+    r"|#[^\S\n]*-{3})"  # sub-templates
 )
 _OTHER = (*"\r\f\v\x1c\x1d\x1e\x85\u2028\u2029\ufeff", *RESERVED)  # other line ends; characters of Jinja or of tokens
 
@@ -31,10 +28,9 @@ def is_plain(text: str) -> bool:
     >>> is_plain("a: 1\\n"), is_plain("a: {{ b }}"), is_plain("<<: *a"), is_plain("-- if b")
     (True, False, True, False)
     """
-    if any(char in text for char in _OTHER):
+    if "##" in text or _JINJA.search(text) or any(char in text for char in _OTHER):
         return False
-    lines = f"\n{text}"
-    return not any(part.search(lines) for part in _LANGUAGE)
+    return not _LINES.search(f"\n{text}")
 
 
 def as_plain(text: str, name: str) -> Rendered | None:
