@@ -203,21 +203,8 @@ _LIMITED: dict[str, Callable[[Values], Callable[..., object]]] = {
 """Those that look at the limit themselves, by name; each is made for one construction."""
 
 _PLAIN: dict[str, Callable[..., object]] = {
-    "abs": abs,
-    "bool": bool,
-    "call": _call,
-    "complex": complex,
-    "enumerate": enumerate,
-    "float": float,
-    "getitem": lambda container, key: container[key],
-    "int": int,
-    "items": lambda mapping: mapping.items(),
-    "keys": lambda mapping: mapping.keys(),
-    "len": len,
-    "reversed": reversed,
-    "round": _round,
-    "slice": slice,
-    "str": str,
-    "values": lambda mapping: mapping.values(),
-    "zip": zip,
-}
+    "abs": abs, "bool": bool, "call": _call, "complex": complex, "enumerate": enumerate, "float": float,
+    "getitem": lambda container, key: container[key], "int": int, "items": lambda mapping: mapping.items(),
+    "keys": lambda mapping: mapping.keys(), "len": len, "reversed": reversed, "round": _round, "slice": slice,
+    "str": str, "values": lambda mapping: mapping.values(), "zip": zip,
+}  # fmt: skip

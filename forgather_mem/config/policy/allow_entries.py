@@ -115,7 +115,7 @@ def add_entries(folder: Path, entries: Sequence[str]) -> Path:
     new = [entry for entry in dict.fromkeys(entries) if entry not in allowed]
     if not new:
         return path
-    changed = pyproject.extended(text, before, allowed, new)
+    changed = pyproject.with_new_entries(text, before, allowed, new)
     if changed is None:
         written = ", ".join(map(pyproject.quoted, [*allowed, *new]))
         raise ValueError(f"{path}: can't be extended; write allow = [{written}] in [tool.{pyproject.TABLE}]")

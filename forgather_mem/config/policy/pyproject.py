@@ -13,7 +13,9 @@ import json
 import re
 import tomllib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
+
+Document: TypeAlias = dict[str, Any]
 
 TABLE = "forgather_mem"
 """Of `[tool]`, that which the list is in."""
@@ -23,7 +25,7 @@ _PARTS, _STRINGS = re.compile(r"\.[ \t]*[\w\"'-]"), re.compile(r"\"[^\"\n]*\"|'[
 _MAX_BRACKETS = 1000  # each is tried as the end of the list
 
 
-def parsed(text: str) -> dict[str, Any]:
+def parsed(text: str) -> Document:
     """The document.
 
     Raises:
@@ -38,7 +40,7 @@ def parsed(text: str) -> dict[str, Any]:
         raise ValueError("lists or tables are nested too deeply") from None
 
 
-def extended(text: str, document: dict[str, Any], allowed: Sequence[str], new: Sequence[str]) -> str | None:
+def with_new_entries(text: str, document: Document, allowed: Sequence[str], new: Sequence[str]) -> str | None:
     """The text with new entries behind the allowed ones; None if it is written in a way that this can't extend.
 
     Args:
@@ -53,7 +55,7 @@ def extended(text: str, document: dict[str, Any], allowed: Sequence[str], new: S
     return changed if changed is not None and _means(changed, wanted) else None
 
 
-def _means(text: str, document: dict[str, Any]) -> bool:
+def _means(text: str, document: Document) -> bool:
     try:
         return parsed(text) == document
     except (ValueError, RecursionError):
@@ -65,7 +67,7 @@ def quoted(entry: str) -> str:
     return json.dumps(entry, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def allowed_in(document: dict[str, Any]) -> list[str]:
+def allowed_in(document: Document) -> list[str]:
     """The allow list of a document.
 
     Raises:
