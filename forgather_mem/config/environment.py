@@ -15,13 +15,13 @@ from forgather_mem.config.construction.findings import misfits
 from forgather_mem.config.construction.resolve import OWN_VARIABLE, Resolver
 from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, Graph, Paths, Value, VarNode, extended
 from forgather_mem.config.graph.parse import parse
-from forgather_mem.config.limits import Limits
+from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.policy.policy import NameUse, Policy
 from forgather_mem.config.policy.remote_code import addresses_in
-from forgather_mem.config.rendering.static_yaml import as_plain
 from forgather_mem.config.source.location import STRING, SourceLocation
 from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.config.source.search import Found, Searcher
+from forgather_mem.config.source.static_yaml import as_plain
 from forgather_mem.errors import TemplateError, did_you_mean
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class ConfigEnvironment:
         if policy is not None and (allow or allow_files):
             raise ValueError("give allow and allow_files, or a policy; not both")
         self.policy = policy or Policy.of_person(allow, allow_files)
-        self._budgets = budgets or Limits()
+        self._budgets = budgets or DEFAULT_LIMITS
         folders = searchpath if isinstance(searchpath, str | os.PathLike) else tuple(searchpath)
         self._searcher = Searcher(folders, self._budgets)
         self._global_vars = global_vars or {}

@@ -6,6 +6,7 @@ The limits stop a hostile or broken template before it hurts; no real template c
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 MIB = 2**20
 
@@ -50,3 +51,7 @@ class Limits:
     made_bytes: int = 64 * MIB
     integer_bits: int = 4_096
     render_cpu_s: float = 0.75
+
+
+DEFAULT_LIMITS: Final = Limits()
+"""The limits where code gives none."""

@@ -14,7 +14,7 @@ from forgather_mem.config.construction.signature_check import Misfit, Parameters
 from forgather_mem.config.graph.nodes import NO_DEFAULT, TEXT, CallNode, Graph, Node, Paths, Value, VarNode, walk_nodes
 from forgather_mem.config.graph.scalars import is_text
 from forgather_mem.config.graph.tags import missing_colon_hint
-from forgather_mem.config.limits import Limits
+from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.policy.policy import NameUse, Policy
 from forgather_mem.config.policy.remote_code import ArgumentCheck, addresses_in, are_plain, is_below
 from forgather_mem.config.source.location import SourceLocation
@@ -79,7 +79,7 @@ class Resolver:
         self.graph = graph
         self.policy = policy
         self.variables = variables
-        self.budgets = budgets or Limits()
+        self.budgets = budgets or DEFAULT_LIMITS
         self._addresses = addresses
         self._num_chars = num_chars
         self._folder_of = folder_of

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from forgather_mem.config.clock import CpuClock
 from forgather_mem.config.graph.hash_flooding import MAX_COLLIDING, too_many
-from forgather_mem.config.limits import Limits
+from forgather_mem.config.limits import DEFAULT_LIMITS
 
 T = TypeVar("T")
 
@@ -39,30 +39,7 @@ class Values:
     def __init__(self, limit: int = LIMIT, clock: CpuClock | None = None) -> None:
         self._limit = limit
         self._left = limit
-        self._clock = clock or CpuClock(Limits().render_cpu_s)
-        self._special: dict[str, Callable[..., object]] = {
-            "collections.OrderedDict": self._ordered,
-            "collections:OrderedDict": self._ordered,
-            "dict": self._dict,
-            "frozenset": self._collect(frozenset),
-            "list": self._collect(list),
-            "named_list": self._collect(list),
-            "named_tuple": self._collect(tuple),
-            "named_dict": self._dict,
-            "range": self._range,
-            "round": _round,
-            "set": self._collect(set),
-            "sorted": self._sorted,
-            "sum": self._sum,
-            "tuple": self._collect(tuple),
-            "max": self._extreme(max),
-            "min": self._extreme(min),
-            "items": lambda mapping: mapping.items(),
-            "keys": lambda mapping: mapping.keys(),
-            "values": lambda mapping: mapping.values(),
-            "getitem": lambda container, key: container[key],
-            "call": _call,
-        }
+        self._clock = clock or CpuClock(DEFAULT_LIMITS.render_cpu_s)
 
     def function(self, name: str) -> Callable[..., object] | None:
         """The function of that name, or None if it is not a value built-in.
@@ -74,7 +51,8 @@ class Values:
         ...
         forgather_mem...value_builtins.LimitExceeded: the built-ins of one construction handle 500,000 items at most
         """
-        function = self._special.get(name) or _PLAIN.get(name)
+        limited = _LIMITED.get(name)
+        function = limited(self) if limited else _PLAIN.get(name)
         if function is None or name == "call":
             return function
         return self._charging(function, name in _SHALLOW)
@@ -205,7 +183,28 @@ _SHALLOW = frozenset(
      "reversed", "zip", "bool", "slice")
 )  # fmt: skip
 
+_LIMITED: dict[str, Callable[[Values], Callable[..., object]]] = {
+    "collections.OrderedDict": lambda values: values._ordered,
+    "collections:OrderedDict": lambda values: values._ordered,
+    "dict": lambda values: values._dict,
+    "frozenset": lambda values: values._collect(frozenset),
+    "list": lambda values: values._collect(list),
+    "max": lambda values: values._extreme(max),
+    "min": lambda values: values._extreme(min),
+    "named_dict": lambda values: values._dict,
+    "named_list": lambda values: values._collect(list),
+    "named_tuple": lambda values: values._collect(tuple),
+    "range": lambda values: values._range,
+    "set": lambda values: values._collect(set),
+    "sorted": lambda values: values._sorted,
+    "sum": lambda values: values._sum,
+    "tuple": lambda values: values._collect(tuple),
+}
+"""Those that look at the limit themselves, by name; each is made for one construction."""
+
 _PLAIN: dict[str, Callable[..., object]] = {
-    "abs": abs, "bool": bool, "complex": complex, "enumerate": enumerate, "float": float, "int": int,
-    "len": len, "reversed": reversed, "slice": slice, "str": str, "zip": zip,
+    "abs": abs, "bool": bool, "call": _call, "complex": complex, "enumerate": enumerate, "float": float,
+    "getitem": lambda container, key: container[key], "int": int, "items": lambda mapping: mapping.items(),
+    "keys": lambda mapping: mapping.keys(), "len": len, "reversed": reversed, "round": _round, "slice": slice,
+    "str": str, "values": lambda mapping: mapping.values(), "zip": zip,
 }  # fmt: skip

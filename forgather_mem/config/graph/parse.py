@@ -16,7 +16,7 @@ from forgather_mem.config.clock import OutOfTime
 from forgather_mem.config.graph.composer import Composer, mark_of
 from forgather_mem.config.graph.nodes import Graph, Node, edges, line_and_column, mark_at
 from forgather_mem.config.graph.tags import TemplateNodeError, missing_colon_hint
-from forgather_mem.config.limits import Limits
+from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.errors import TemplateError
 
@@ -44,7 +44,7 @@ def parse(rendered: Rendered, budgets: Limits | None = None) -> Graph:
     Raises:
         TemplateError: for invalid YAML, meaningless tags and arguments, and anything beyond a limit.
     """
-    composer = Composer(rendered, budgets or Limits())
+    composer = Composer(rendered, budgets or DEFAULT_LIMITS)
     try:
         with rendered.clock:
             _check_directives(rendered.text)

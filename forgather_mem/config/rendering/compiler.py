@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from jinja2 import Template, TemplateNotFound, TemplateSyntaxError, Undefined, nodes
@@ -28,6 +28,7 @@ from forgather_mem.config.rendering.taint_tokens import TaintTokens
 from forgather_mem.config.source.loader import Source, Sources
 from forgather_mem.errors import TemplateError
 
+_SYNTAX = re.compile(r"\{[{%#]")
 _NUMBER = re.compile(r"(?<!\w)[0-9][0-9a-fA-FoxOX_]*")
 _MAX_DIGITS = 20_000
 _LOOK_EVERY = 500  # tokens
@@ -306,10 +307,15 @@ class Compiler(Sandbox):
     def _tokenize(
         self, source: str, name: str | None, filename: str | None = None, state: str | None = None
     ) -> TokenStream:
-        stream = super()._tokenize(source, name, filename, state)
+        stream: Iterable[Token]
+        if _SYNTAX.search(source):
+            stream = super()._tokenize(source, name, filename, state)
+        else:  # one piece of text, in which the lexer would look for syntax at each character
+            text = source.removesuffix("\n")
+            stream = [Token(1, "data", text)] if text else []
         return TokenStream(self._counted(stream), name, filename)
 
-    def _counted(self, stream: TokenStream) -> Iterator[Token]:
+    def _counted(self, stream: Iterable[Token]) -> Iterator[Token]:
         for token in stream:
             self._tokens += 1
             if not self._tokens % _LOOK_EVERY:
@@ -319,7 +325,7 @@ class Compiler(Sandbox):
 
     def _check_numbers(self, text: str) -> None:
         """Jinja's lexer needs a few hundred bytes per digit of a number."""
-        if len(text) > _MAX_DIGITS:
+        if len(text) > _MAX_DIGITS and _SYNTAX.search(text):
             for match in _NUMBER.finditer(text):
                 if match.end() - match.start() > _MAX_DIGITS and "{" in text[: match.start()]:
                     raise BudgetExceeded(f"a number has more than {_MAX_DIGITS:,} digits")

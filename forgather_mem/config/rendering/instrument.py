@@ -23,7 +23,7 @@ from forgather_mem.config.source.tokens import ORIGIN_CLOSE, ORIGIN_OPEN
 _NEWLINE_FIRST = re.compile(f"(?:{ORIGIN_OPEN}[0-9.]+{ORIGIN_CLOSE})?\n")
 _TAG = re.compile(r"\s*\{%(?:(?!%\}).)*%\}\s*")
 _MAX_TAG = 1_000
-_LIGHT = 32  # bodies below this many nodes are not counted each time: their call already counts
+_LIGHT = 32  # a body of so many nodes is not counted each time: its call, or finding its template, already counts
 _SILENT = (nodes.Assign, nodes.AssignBlock, nodes.Macro, nodes.Import, nodes.FromImport, nodes.ExprStmt)
 _USED = {nodes.Extends: "extended", nodes.Import: "imported", nodes.FromImport: "imported", nodes.Include: "included"}
 AnyNode = TypeVar("AnyNode", bound=nodes.Node)
@@ -108,9 +108,7 @@ class Instrument(NodeTransformer):
         return len(text) <= _MAX_TAG and bool(_TAG.fullmatch(text))
 
     def visit_Template(self, node: nodes.Template) -> nodes.Node:
-        self.generic_visit(node)
-        node.body.insert(0, _work(self._count, 1))
-        return node
+        return self._counted(node)
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         before = self._count

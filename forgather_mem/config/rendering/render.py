@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from forgather_mem.config.clock import CpuClock
-from forgather_mem.config.limits import Limits
+from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.rendering.block_check import unknown_blocks
 from forgather_mem.config.rendering.budget import BudgetExceeded
 from forgather_mem.config.rendering.compiler import Compiler, Job
@@ -50,7 +50,7 @@ class Renderer:
         global_vars: Mapping[str, object] | None = None,
         paste_values: bool = False,
     ) -> None:
-        self._budgets = budgets or Limits()
+        self._budgets = budgets or DEFAULT_LIMITS
         self._sources = Sources(searcher, self._budgets)
         self._paste_values = paste_values
         self._marks = TaintTokens()

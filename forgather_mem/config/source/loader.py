@@ -10,6 +10,7 @@ from pathlib import Path
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.source.location import STRING, SourceLocation
 from forgather_mem.config.source.search import Found, Searcher
+from forgather_mem.config.source.static_yaml import is_plain
 from forgather_mem.config.source.syntax import Part, plain_newlines, split, to_jinja
 from forgather_mem.config.source.tokens import RESERVED
 
@@ -43,7 +44,8 @@ class Source:
 
     def jinja(self, look: Callable[[], None] = lambda: None) -> str:
         """Its text as Jinja reads it; `look` is called now and then, to stop when it takes too long."""
-        return to_jinja("\n".join(self.lines), look)
+        text = "\n".join(self.lines)
+        return text if is_plain(text) else to_jinja(text, look)
 
     def place(self, line: int, column: int | None = None, chain: str | None = None) -> SourceLocation:
         """The location of a line, 1-based; the column defaults to its first visible character."""

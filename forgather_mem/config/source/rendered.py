@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from forgather_mem.config.clock import CpuClock
-from forgather_mem.config.limits import Limits
+from forgather_mem.config.limits import DEFAULT_LIMITS
 from forgather_mem.config.source.location import STRING, SourceLocation
 from forgather_mem.config.source.tokens import TOKEN, TOKEN_OPEN
 from forgather_mem.errors import TemplateError
@@ -30,7 +30,7 @@ class Rendered:
     values: Mapping[str, str] = field(default_factory=dict)
     locate: Callable[[int, int], SourceLocation]
     unknown_blocks: tuple[TemplateError, ...] = ()
-    clock: CpuClock = field(default_factory=lambda: CpuClock(Limits().render_cpu_s))
+    clock: CpuClock = field(default_factory=lambda: CpuClock(DEFAULT_LIMITS.render_cpu_s))
 
     @property
     def shown(self) -> str:

@@ -8,13 +8,14 @@ of these folders, with links resolved.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from forgather_mem.config.limits import Limits
+from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.errors import TemplateError, did_you_mean
 
 SUFFIXES = (".yaml", ".yml", ".jinja")
@@ -56,6 +57,7 @@ class Found:
     stamp: tuple[int, int, int]
 
 
+@functools.cache  # while the process runs, it stays where it is
 def library() -> Path:
     """The folder of the templates that come with this library.
 
@@ -82,7 +84,7 @@ class Searcher:
         given = [searchpath] if isinstance(searchpath, str | os.PathLike) else searchpath
         self.folders = tuple(Path(os.fspath(folder)).expanduser() for folder in (*given, library()))
         self._roots = [os.path.realpath(folder) for folder in self.folders]
-        self._budgets = budgets or Limits()
+        self._budgets = budgets or DEFAULT_LIMITS
 
     def find(self, name: str) -> Found | None:
         """The file of a template, or None if no folder has it.

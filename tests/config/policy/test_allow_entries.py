@@ -157,6 +157,19 @@ def test_a_byte_order_mark_is_read_over_and_stays(tmp_path):
     assert path.read_bytes().startswith(b"\xef\xbb\xbf[tool")
 
 
+def test_a_file_that_changes_is_read_again_and_what_was_read_is_nobodys(tmp_path):
+    path = tmp_path / "pyproject.toml"
+    for entry in ("a", "b", "b"):
+        path.write_text(f"[tool.forgather_mem]\nallow = [{entry!r}]\n")
+        found = entries_of_folder(tmp_path)
+        assert found == [entry]
+        found.append("os")
+    path.write_text("[tool.forgather_mem]\nallow = 'b'\n")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="a list of names"):
+            entries_of_folder(tmp_path)
+
+
 def test_a_long_line_of_numbers_is_no_long_key(tmp_path):
     text = f'[tool.other]\nsizes = [{"0.5, " * 400}]\n[tool.forgather_mem]\nallow = ["a"]\n'
     (tmp_path / "pyproject.toml").write_text(text)

@@ -7,6 +7,7 @@ import pytest
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.rendering.render import Renderer
 from forgather_mem.config.source.search import Searcher
+from forgather_mem.errors import TemplateError
 from tests.config.rendering.folders import error
 
 SMALL = Limits(work=50_000, calls=5_000, loop_items=20_000, made_bytes=4_000_000)
@@ -42,6 +43,14 @@ def test_a_template_that_takes_too_much_ends_soon_in_an_error(template):
 def test_a_small_value_that_would_print_without_end_is_refused(use):
     build = "{% set a = (1, 1) %}{% set b = (1, 1) %}" + "{% set a = (a, a) %}{% set b = (b, b) %}" * 50
     assert "evaluations" in error(f"{build}{{{{ {use} }}}}", SMALL).message
+
+
+def test_a_small_template_that_is_used_often_is_counted_each_time(folder):
+    folder.write(part="a", loop="{% for i in range(1000) %}{% include 'part.yaml' %}{% endfor %}")
+    limits = {"includes": 10_000, "work": 100_000}
+    assert len(Renderer(Searcher(folder.path), Limits(**limits)).render("loop.yaml").text) == 1_000
+    with pytest.raises(TemplateError, match="evaluations"):
+        Renderer(Searcher(folder.path), Limits(**{**limits, "work": 50_000})).render("loop.yaml")
 
 
 def test_code_may_raise_a_budget():

@@ -3,10 +3,18 @@
 import re
 import time
 
+import jinja2
 import pytest
 
 from forgather_mem.config.rendering.render import Renderer
 from forgather_mem.config.source.search import Searcher
+
+
+@pytest.mark.parametrize("text", ["", "\n", "a", "a\n", "a\n\n", "\na", "{ %\n", "}} %}\n#}", "é\u2028\x85\n"])
+def test_a_text_without_jinja_is_what_jinja_reads_too(text):
+    assert Renderer(Searcher(())).render_string(text).text == jinja2.Environment().from_string(text).render()
+    commented = "".join(f"{line} ## {{{{ x }}}}\n" for line in text.splitlines())
+    assert Renderer(Searcher(())).render_string(commented).text.split() == text.split()
 
 
 def test_the_first_template_of_a_list_that_exists_is_included(folder):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 
+import jinja2
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.rendering.render import Renderer
-from forgather_mem.config.rendering.static_yaml import as_plain
 from forgather_mem.config.source.search import Searcher
+from forgather_mem.config.source.static_yaml import as_plain
+from forgather_mem.config.source.syntax import to_jinja
 from forgather_mem.errors import TemplateError
 
 RENDERER = Renderer(Searcher())
@@ -35,7 +37,8 @@ def test_what_the_short_cut_takes_the_renderer_leaves_as_it_is(text):
     if plain is None:
         return
     rendered = RENDERER.render_string(text)
-    assert plain.text == rendered.text
+    assert plain.text == rendered.text == jinja2.Environment().from_string(text).render()
+    assert to_jinja(text) == text
     for line, written in enumerate(plain.text.split("\n"), 1):
         assert not written.strip() or plain.place(line, 1) == rendered.place(line, 1)
 
@@ -73,10 +76,10 @@ def test_a_plain_template_loads_without_jinja(tmp_path):
     script = (
         "import sys\nfrom forgather_mem.config.environment import ConfigEnvironment\n"
         f"made = ConfigEnvironment({str(tmp_path)!r}).load('t.yaml').construct('x')\n"
-        "print(made, 'jinja2' in sys.modules, 'torch' in sys.modules)"
+        "print(made, {'jinja2', 'torch', 'tomllib'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "1 day, 0:00:00 False False\n"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout == "1 day, 0:00:00 set()\n"
 
 
 def test_a_template_that_changes_is_read_again(tmp_path):
