@@ -133,7 +133,7 @@ def escape_controls(text: str, *, keep: str = "") -> str:
     return text.translate({ord(char): char.encode("unicode_escape").decode() for char in bad})
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """A hint with the closest known name; None if none is close. Of very many names it looks at some.
 
     >>> did_you_mean("collect_freq_epochs", ["verbose", "collect_freq_epoch"])
@@ -141,7 +141,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     >>> did_you_mean("zzz", ["verbose"]) is None
     True
     """
-    near = nearest(name, known)
+    near = nearest(name, known, cutoff)
     return f"did you mean {near!r}?" if near is not None else None
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
-from forgather_mem.cli.run import OF_PYTHON, OTHERS_OPTIONS
+from forgather_mem.cli.run import LIKE_AN_OPTION, OF_PYTHON, OTHERS_OPTIONS
 from forgather_mem.errors import UsageError, did_you_mean
 
 _LEAST_WIDTH, _MOST_WIDTH = 40, 100
@@ -43,12 +42,14 @@ class CommandParser(argparse.ArgumentParser):
         """
         own = self._own_words(words) if self._runs_a_command else list(words)
         self._refuse_unknown(own)
+        # Options between arguments need the other way, which loses `--`
+        has_several = any(action.nargs == "*" for action in self._actions)
         try:
-            values, left = self.parse_known_intermixed_args(own)
+            values, left = self.parse_known_intermixed_args(own) if has_several else self.parse_known_args(own)
         except argparse.ArgumentError as error:
             raise self._explained(error) from None
         if left:
-            raise UsageError(f"there is no argument for {left[0]!r}")
+            raise UsageError(f"unexpected argument {left[0]!r}")
         return vars(values) | ({"command": list(words[len(own) :])} if self._runs_a_command else {})
 
     def error(self, message: str) -> NoReturn:
@@ -62,6 +63,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """The help, as wide as the terminal; 80 columns into a pipe or a file."""
+        import shutil  # and with it, all kinds of archives
+
         width = max(_LEAST_WIDTH, min(shutil.get_terminal_size().columns, _MOST_WIDTH))
         sections = {
             "Arguments": [_row(action) for action in self._actions if not action.option_strings],
@@ -80,10 +83,10 @@ class CommandParser(argparse.ArgumentParser):
         """The words before the command."""
         number = 0
         while number < len(words) and words[number].startswith("-") and words[number] not in OF_PYTHON:
+            if words[number] == "--":
+                return list(words[: number + 1])
             action = self._option_string_actions.get(words[number])
             number += 2 if action is not None and action.nargs is None else 1
-            if words[number - 1] == "--":
-                break
         return list(words[:number])
 
     def _refuse_unknown(self, words: Sequence[str]) -> None:
@@ -94,7 +97,7 @@ class CommandParser(argparse.ArgumentParser):
             name = word.partition("=")[0] if word.startswith("--") else word[:2]
             if not word.startswith("-") or word == "-" or _is_number(word) or name in self._option_string_actions:
                 continue
-            hint = did_you_mean(name, self._option_string_actions)
+            hint = did_you_mean(name, self._option_string_actions, LIKE_AN_OPTION)
             if hint is None and self._runs_a_command:
                 hint = OTHERS_OPTIONS.format(self.prog.split()[-1])
             raise UsageError(f"there is no option {name!r}", hint)
@@ -108,7 +111,7 @@ class CommandParser(argparse.ArgumentParser):
             return UsageError(f"{name} {error.message}")
         if action.nargs == 0:
             return UsageError(f"{name} takes no value")
-        return UsageError(f"{name} needs a value: {name} {action.metavar}")
+        return UsageError(f"{name} needs a value: {name} {str(action.metavar).replace('|', ' or ')}")
 
 
 def one_of(*choices: str) -> Callable[[str], str]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 VERDICTS = ("leak",)
 OF_PYTHON = ("-m", "-c", "-")  # these begin a command
 OTHERS_OPTIONS = "options of the command come after it; for ours try `forgather-mem {} -h`"
+LIKE_AN_OPTION = 0.7  # all begin alike
 _HELP = ("-h", "--help")
 
 
@@ -189,7 +190,8 @@ class Arguments:
             option = OPTIONS.get(name)
             if option is None:
                 raise UsageError(
-                    f"there is no option {name!r}", did_you_mean(name, OPTIONS) or OTHERS_OPTIONS.format("run")
+                    f"there is no option {name!r}",
+                    did_you_mean(name, OPTIONS, LIKE_AN_OPTION) or OTHERS_OPTIONS.format("run"),
                 )
             if not option.metavar:
                 if equals:
@@ -238,9 +240,7 @@ def command_of(words: Sequence[str]) -> Command:
         UsageError: if it can't be found.
     """
     if not words:
-        raise UsageError(
-            "no command was given", "give a script such as train.py; or -m module; or torchrun, accelerate launch, ..."
-        )
+        raise UsageError("no command was given", "give a script, -m module, torchrun, accelerate launch, ...")
     first, rest = words[0], list(words[1:])
     python = [sys.executable, *_interpreter_options()]
     if first == "-m":

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from forgather_mem.cli.run import Arguments, UsageError, command_of
+from forgather_mem.cli.run import OPTIONS, Arguments, command_of
+from forgather_mem.errors import UsageError
 from tests.launch.commands import RUN, run
 
 
@@ -82,6 +83,7 @@ def test_options_end_where_the_command_begins(tmp_path: Path, monkeypatch: pytes
         "fail_on": "leak",
         "max_peaks": [("host", "8GiB"), ("gpu0", "1GiB")],
         "plan": True,
+        "help": False,
         "baseline": None,
         "update_baseline": False,
         "words": ["train.py", "--set", "x"],
@@ -110,3 +112,26 @@ def test_a_command_is_named_after_its_script_whoever_starts_it(tmp_path: Path, m
         begin = [sys.executable] if is_python else ["./launch"]
         assert found.argv[:1] == begin
         assert found.argv[-len(words) :] == words
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["--plan", "--set", "lr=1", "-h"]])
+def test_help_is_there(tmp_path: Path, words: list[str]) -> None:
+    result = run([*RUN, *words], tmp_path)
+    assert result.code == 0
+    assert "--max-peak" in result.out
+
+
+def test_the_help_names_each_option_that_the_parent_reads(cli) -> None:
+    code, out, _ = cli("run", "--help")
+    assert code == 0
+    text = " ".join(out.split())
+    for name, option in OPTIONS.items():
+        assert f" {name} " in text
+        assert option.text in text
+
+
+def test_an_option_of_the_script_before_it_is_told_where_it_belongs(tmp_path: Path) -> None:
+    for option in ("--lr", "-x"):
+        result = run([*RUN, option, "1", "train.py"], tmp_path)
+        assert result.code == 2
+        assert f"there is no option '{option}'\n  options of the command come after it" in result.err
