@@ -51,7 +51,7 @@ def dispatch(argv: Sequence[str]) -> int:
         complain(f"there is no command {name!r}", _meant(name))
         return USAGE
     try:
-        return execute(name, words)
+        return perform(name, words)
     except SystemExit as end:  # after --help and --version
         return end.code if isinstance(end.code, int) else FAILURE
     except UsageError as error:
@@ -68,7 +68,7 @@ def dispatch(argv: Sequence[str]) -> int:
         return INTERRUPTED
 
 
-def execute(name: str | None, words: Sequence[str]) -> int:
+def perform(name: str | None, words: Sequence[str]) -> int:
     """Run a command, or what stands before any, and pass on all that it raises."""
     if name is None:
         parser = CommandParser(_prog(None), _ABOUT, COMMANDS)

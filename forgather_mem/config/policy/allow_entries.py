@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 import re
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -119,6 +118,8 @@ def add_entries(folder: Path, entries: Sequence[str]) -> Path:
 
 
 def _parsed(text: str) -> dict[str, Any]:
+    import tomllib  # compiles expressions for dates: only where there is a file
+
     # tomllib takes time quadratic in the parts of a key: 40 KB of `a.a.a` take it 10 s.
     if sum(len(_PARTS.findall(line)) ** 2 for line in _STRINGS.sub('""', text).splitlines()) > _MAX_PARTS:
         raise ValueError("its keys have too many parts")
@@ -152,6 +153,8 @@ def _allowed(document: dict[str, Any]) -> list[str]:
 
 def _with_entries(text: str, allowed: Sequence[str], new: Sequence[str]) -> str | None:
     """The text with the extended list; None if the list can't be found in it."""
+    import tomllib
+
     newline = "\r\n" if "\r\n" in text else "\n"
     lines = [f"    {_quoted(entry)}," for entry in new]
     header = re.search(rf"(?m)^[ \t]*\[[ \t]*tool[ \t]*\.[ \t]*{TABLE}[ \t]*\][^\n]*(?:\n|\Z)", text)
@@ -179,6 +182,8 @@ def _with_entries(text: str, allowed: Sequence[str], new: Sequence[str]) -> str 
 
 def _inserted(text: str, start: int, end: int, lines: Sequence[str], newline: str) -> str:
     """The text with `lines` inserted before a list's closing bracket at `end`, after a comma."""
+    import tomllib
+
     inside = text[start:end].rstrip()
     needs_comma = bool(tomllib.loads(f"x = [{inside}\n]")["x"])
     if needs_comma:
