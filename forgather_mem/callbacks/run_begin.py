@@ -1,7 +1,7 @@
 """Begins the run of a training, whose report is made when it closes.
 
-The engine and the report are imported with this module: at the first event of a training, since who only looks at our
-classes, as `forgather-mem check` does, needs neither; and no later, since at the end no memory may be left.
+The engine, the report and what recognises a failure are imported with this module, at the first event of a training: who
+only looks at our classes, as `forgather-mem check` does, needs none of them, and at the end no memory may be left.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import os
 from pathlib import Path
 
+import forgather_mem.diagnose.oom.failing  # noqa: F401  # for the trainer's link
 from forgather_mem.engine.run import Run
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.reporting.build import build_report, copy_report, verdict, write_report

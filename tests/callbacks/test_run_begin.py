@@ -13,7 +13,7 @@ from forgather_mem.callbacks import ClearCacheCallback, SimpleGarbageCollector, 
 def loaded():
     return {name.removeprefix("forgather_mem.") for name in sys.modules if name.startswith("forgather_mem.")}
 
-of_trainings = {"engine.run", "engine.summary", "reporting.build", "telemetry.report"}
+of_trainings = {"engine.run", "engine.summary", "reporting.build", "telemetry.report", "diagnose.oom.recognition"}
 callback = SimpleGarbageCollector()
 assert not of_trainings & loaded(), loaded()
 state = SimpleNamespace(global_step=0, epoch=0.0, max_steps=2)
