@@ -1,7 +1,7 @@
 """Begins the run of a training, whose report is made when it closes.
 
-The engine, the report and what recognises a failure are imported with this module, at the first event of a training: who
-only looks at our classes, as `forgather-mem check` does, needs none of them, and at the end no memory may be left.
+The engine, the report and what recognises a failure are imported with this module, at the first event of a training:
+who only looks at our classes, as `forgather-mem check` does, needs none, and at the end no memory may be left.
 """
 
 from __future__ import annotations
