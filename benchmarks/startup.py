@@ -26,11 +26,6 @@ FLOORS = {
     "an interpreter": "",
     "argparse": "import argparse",
     "yaml and jinja2": "import argparse, yaml, jinja2",
-    "typer": "import typer",
-    "typer, one command with an option": (
-        "import sys, typer; sys.argv[1:] = ['--help']; app = typer.Typer(rich_markup_mode=None, add_completion=False)\n"
-        "@app.command()\ndef command(one: str = typer.Option('')): pass\napp()"
-    ),
 }
 # What a command is, its floor, and what is wanted of it in bare interpreters
 COMMANDS: dict[str, tuple[list[str], str, float | None]] = {
@@ -81,7 +76,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--markdown", type=Path, help="write the table to this file too")
     options = parser.parse_args()
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("typer", "PyYAML", "Jinja2"))
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("PyYAML", "Jinja2"))
     lines = [
         "# What our commands take before they do anything", "",
         f"{date.today()}, Python {platform.python_version()}, {versions}, {os.cpu_count()} CPUs, load average "

@@ -12,7 +12,7 @@ def main() -> int:
     still small.
     """
     words = sys.argv[1:]
-    if words[:1] == ["run"] and words[1:2] not in (["-h"], ["--help"]):
+    if words[:1] == ["run"]:
         from forgather_mem.launch.parent import run_command
 
         return run_command(words[1:])

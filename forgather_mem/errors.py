@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MAX_MESSAGE_CHARS = 2_000
 _MAX_COMPARED = 300_000  # characters of one name times those of others: some tens of milliseconds
@@ -11,6 +12,14 @@ _MAX_COMPARED = 300_000  # characters of one name times those of others: some te
 
 class ForgatherMemError(Exception):
     """Base of the errors that this library raises on purpose, except plain `ValueError` for a bad argument."""
+
+
+class UsageError(ForgatherMemError):
+    """A command line can't be understood; the message says why, `hint` what to do."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 class PlanError(ForgatherMemError):
@@ -124,7 +133,7 @@ def escape_controls(text: str, *, keep: str = "") -> str:
     return text.translate({ord(char): char.encode("unicode_escape").decode() for char in bad})
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """A hint with the closest known name; None if none is close. Of very many names it looks at some.
 
     >>> did_you_mean("collect_freq_epochs", ["verbose", "collect_freq_epoch"])
@@ -132,12 +141,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     >>> did_you_mean("zzz", ["verbose"]) is None
     True
     """
-    near = nearest(name, known)
+    near = nearest(name, known, cutoff)
     return f"did you mean {near!r}?" if near is not None else None
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known name that is most like another one, None when none is."""
+    import difflib  # only after a mistake: the parent of `forgather-mem run` stays small
+
     name = name[:200]
     candidates = []
     left = _MAX_COMPARED  # a stranger may have chosen the names

@@ -15,7 +15,7 @@ import yaml
 
 import forgather_mem
 from forgather_mem.cli.app import COMMANDS
-from forgather_mem.cli.run_arguments import Arguments
+from forgather_mem.cli.run import Arguments
 from tests.test_docs import ROOT, blocks, headings
 
 DOCS = ROOT / "docs"

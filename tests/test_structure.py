@@ -55,7 +55,7 @@ def imported_by(path: Path) -> list[str]:
     [
         ("dictionaries of anything", r"\b(dict|Mapping)\[str, Any\]", 34),
         ("Any", r"\bAny\b", 367),
-        ("lines", r"\n", 58_627),
+        ("lines", r"\n", 58_872),
     ],
 )
 def test_what_hides_the_meaning_gets_no_more(what: str, pattern: str, most: int) -> None:
@@ -69,6 +69,7 @@ def test_a_public_class_or_function_has_a_name_of_its_own() -> None:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
                 places[node.name].add(name)  # overloads are one function
+    del places["add_arguments"]  # looked up by that name in each command's module, as a method is
     assert [name for name, modules in sorted(places.items()) if len(modules) > 1] == []
 
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
-import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformers import TrainerCallback
 
 from forgather_mem.callbacks.trainer.link import Link
-from forgather_mem.engine.run import Run
 from forgather_mem.engine.run_of import RUNS, run_of
 from forgather_mem.engine.schedule import EventSchedule, events_of, lasting
-from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import check_flags
-from forgather_mem.reporting.build import build_report, copy_report, verdict, write_report
-from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.events import EVENTS_THAT_BEGIN_A_RUN
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.protocols import Sink
@@ -31,6 +24,9 @@ if TYPE_CHECKING:
     from transformers import TrainerControl as Control
     from transformers import TrainerState as State
     from transformers import TrainingArguments as Args
+
+    from forgather_mem.engine.run import Run
+    from forgather_mem.engine.summary import RunSummary
 
 
 def _passing_on(event: str) -> Callable[..., None]:
@@ -257,6 +253,8 @@ class RuleCallback(TrainerCallback):
         self, event: str, args: object, state: object, control: object, objects: Objects, epochs_before: int = 0
     ) -> None:
         """One event outside a training: a run of its own, begun and closed here."""
+        from forgather_mem.engine.run import Run
+
         run = Run.begin(args, state, strict=self.strict)
         try:
             plan = run.add_member(self, self.rules, self.sinks, float(epochs_before)).get(event)
@@ -266,7 +264,9 @@ class RuleCallback(TrainerCallback):
             run.close()
 
     def _begin_run(self, args: object, state: object) -> Run:
-        run = Run.begin(args, state, strict=self.strict, verdict=_close_report)
+        from forgather_mem.callbacks.run_begin import begin_run  # and all that a training needs
+
+        run = begin_run(args, state, strict=self.strict)
         RUNS.give(state, run)
         return run
 
@@ -278,6 +278,8 @@ def _is_of_another_process(state: object) -> bool:
 
 
 def _nothing_watched() -> RunSummary:
+    from forgather_mem.engine.summary import RunSummary
+
     summary = RunSummary()
     summary.switched_off = [f"Nothing was watched: {why_off()}"]
     return summary
@@ -292,24 +294,6 @@ class _Part:
         self.name = name
         self.strikes = 0
         self.off = False
-
-
-def _close_report(summary: RunSummary) -> tuple[str, dict[str, object]]:
-    """The finding that closes a run; its report is also written if there is a folder with our files."""
-    facts = summary.facts
-    for name in ("folder", "event_folder"):  # it may be read from another working directory
-        place = getattr(facts, name)
-        if place and "://" not in place:
-            setattr(facts, name, os.path.abspath(place))
-    report, folder = build_report(summary), facts.folder
-    if folder is not None and Path(folder).is_dir():
-        with contextlib.suppress(OSError):  # the report can be rebuilt from the log
-            write_report(report, folder)
-        session = run_session.folder()
-        if session is not None:
-            with contextlib.suppress(OSError):
-                copy_report(report, session, folder)
-    return verdict(report)
 
 
 def _whole_number(epoch: Any) -> int:

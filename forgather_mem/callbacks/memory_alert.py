@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.trainer.link import Link
 from forgather_mem.diagnose.alerts.late import EVENTS, LateFailures
 from forgather_mem.diagnose.alerts.watch import Alert, AlertWatch, ForetoldRelay
-from forgather_mem.engine.run import Run
 from forgather_mem.errors import check_flags
 from forgather_mem.probes import probe_of
 from forgather_mem.telemetry.metrics import METRICS, name_on_current
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Above, AtEvent, Below, Every, Limit, check_period
+
+if TYPE_CHECKING:
+    from forgather_mem.engine.run import Run
 
 __all__ = ["Alert", "MemoryAlert"]
 

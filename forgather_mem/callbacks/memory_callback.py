@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.memory_loggers import BETWEEN_STEPS
 from forgather_mem.callbacks.step_loss import StepLoss
 from forgather_mem.callbacks.trainer.link import Link
-from forgather_mem.engine.run import Run
 from forgather_mem.probes import (
     CleanupProbe,
     DeviceProbe,
@@ -26,6 +25,9 @@ from forgather_mem.telemetry.protocols import Sink
 from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every
+
+if TYPE_CHECKING:
+    from forgather_mem.engine.run import Run
 
 NOTHING: Mapping[str, float] = {}
 _MONITORED = ("on_epoch_start", "on_batch_end", "on_epoch_end")

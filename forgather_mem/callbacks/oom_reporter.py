@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.trainer.link import Link
@@ -15,7 +16,6 @@ from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
 from forgather_mem.diagnose.oom.failing import close_failed
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.watch import OutOfMemoryWatch
-from forgather_mem.engine.run import Run
 from forgather_mem.errors import check_flags
 from forgather_mem.files import replace_file
 from forgather_mem.reporting.text import report_text
@@ -27,6 +27,9 @@ from forgather_mem.telemetry.report import LastError, RunReport
 from forgather_mem.telemetry.report_schema import from_dict, to_dict
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every
+
+if TYPE_CHECKING:
+    from forgather_mem.engine.run import Run
 
 # Budget of all our readings; above it, only steps whose batch is read are examined.
 _BUDGET_FRAC = 0.005

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-
-import typer
+from typing import TYPE_CHECKING
 
 from forgather_mem.cli.app import FAILURE
-from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, parse_settings, policy_of
+from forgather_mem.cli.options import add_template_arguments, environment_of, parse_settings, policy_of
 from forgather_mem.cli.output import first_names, print_rows
 from forgather_mem.errors import ForgatherMemError
 
+if TYPE_CHECKING:
+    from forgather_mem.cli.parser import CommandParser
 
-def allow(
-    template: Template,
-    settings: Settings = None,
-    searchpath: Searchpath = None,
-    yes: bool = typer.Option(False, "--yes", "-y", help="Don't ask."),
-) -> None:
+
+def add_arguments(parser: CommandParser) -> None:
+    add_template_arguments(parser)
+    parser.add_argument("-y", "--yes", action="store_true", help="Don't ask.")
+
+
+def allow(template: str, settings: list[str], searchpath: list[Path], yes: bool) -> int:
     """Show which names of a template are refused, ask, and allow them in the current folder's pyproject.toml.
 
     Whatever a template names with an allowed name it may run: allow what you wrote or trust.
@@ -31,7 +34,7 @@ def allow(
     found = refused(environment, config)
     if not found:
         print(f"{name}: the policy refuses none of its names")
-        return
+        return 0
     rows = [("name", "used at", "entry")]
     for problem in found:
         error = problem.error
@@ -42,13 +45,26 @@ def allow(
     print_rows(rows, ("bold", "dim", ""))
     entries = list(dict.fromkeys(entry for problem in found for entry in problem.entries))
     if not entries:
-        raise typer.Exit(FAILURE)
+        return FAILURE
     file = Path.cwd() / "pyproject.toml"
-    if not yes and not typer.confirm(f"Allow {first_names(entries)} for everything that is run in {Path.cwd()}?"):
-        print("nothing was written")
-        raise typer.Exit(FAILURE)
+    if not yes and not _confirmed(f"Allow {first_names(entries)} for everything that is run in {Path.cwd()}?"):
+        return FAILURE
     try:
         add_entries(Path.cwd(), entries)
     except (ValueError, OSError) as error:
         raise ForgatherMemError(str(error)) from error
     print(f"written to [tool.forgather_mem] allow in {file}")
+    return 0
+
+
+def _confirmed(question: str) -> bool:
+    """Ask on the terminal; only "y" and "yes" mean yes."""
+    try:
+        answer = input(f"{question} [y/N]: ")
+    except (EOFError, KeyboardInterrupt):
+        print("\nAborted.", file=sys.stderr)
+        return False
+    if answer.strip().lower() in ("y", "yes"):
+        return True
+    print("nothing was written")
+    return False

@@ -1,7 +1,8 @@
 """The commands of `forgather-mem`, and the messages when one of them fails.
 
-A command is a function in a module of this package, both of its name. The module imports typer and nothing heavy; the
-command imports what it needs when it runs, so that `--help` responds immediately.
+A command is a function in a module of this package, both of its name; `add_arguments` of that module declares its
+parameters. The module imports nothing heavy; the command imports what it needs when it runs, so that `--help` responds
+immediately.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-import typer
-
 from forgather_mem import __version__
-from forgather_mem.errors import ForgatherMemError, did_you_mean, escape_controls
+from forgather_mem.cli.parser import CommandParser
+from forgather_mem.errors import ForgatherMemError, UsageError, did_you_mean, escape_controls
 
 COMMANDS = {
     "run": "watch any training command, unchanged, and report",
@@ -37,27 +37,27 @@ COMMANDS = {
 """What each command does, by its name, which is its module's. Runs first, then templates."""
 
 ALIASES = {"render": "pp"}
-# What follows them is for somebody else's command.
-_SETTINGS = {
-    name: {"ignore_unknown_options": name == "run", "allow_interspersed_args": False} for name in ("run", "plan")
-}
 
 USAGE, FAILURE, INTERRUPTED = 2, 1, 130
+_ABOUT = "Where the memory of a training went, when, and how to get it back."
 _PREFIX = "forgather-mem: "
+_WIDTH = 80
 
 
 def dispatch(argv: Sequence[str]) -> int:
     """Run one command and return its exit code: 2 for wrong usage, 1 for a failure, 0 for success."""
-    name = argv[0] if argv and not argv[0].startswith("-") else None
+    name, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (None, argv or ["--help"])
     if name is not None and (name := ALIASES.get(name, name)) not in COMMANDS:
         complain(f"there is no command {name!r}", _meant(name))
         return USAGE
-    app = build([name] if name else list(COMMANDS))
-    words = [name, *argv[1:]] if name else list(argv) or ["--help"]
     try:
-        code = app(args=words, prog_name="forgather-mem", standalone_mode=False)
-    except SystemExit as end:
+        return perform(name, words)
+    except SystemExit as end:  # after --help and --version
         return end.code if isinstance(end.code, int) else FAILURE
+    except UsageError as error:
+        message = f"{name}: {error}" if name else str(error)
+        complain(message, error.hint or f"try `{_prog(name)} -h`", wrap=True)
+        return USAGE
     except ForgatherMemError as error:
         complain(str(error))
         return FAILURE
@@ -66,40 +66,28 @@ def dispatch(argv: Sequence[str]) -> int:
         return FAILURE
     except KeyboardInterrupt:
         return INTERRUPTED
-    except typer.Abort:  # a question that was not answered
-        print("Aborted.", file=sys.stderr)
-        return FAILURE
-    except Exception as error:
-        if not hasattr(error, "format_message"):
-            raise
-        # Of typer: wrong usage, whose class lies in another package from version to version
-        said = textwrap.fill(error.format_message(), 78, initial_indent=" " * len(_PREFIX), subsequent_indent="  ")
-        complain(said.lstrip(), f"try `forgather-mem {f'{name} ' if name else ''}-h`")
-        return USAGE
-    return code if isinstance(code, int) else 0
 
 
-def build(names: Sequence[str]) -> typer.Typer:
-    """The application with these commands."""
-    app = typer.Typer(
-        name="forgather-mem",
-        help="Where the memory of a training went, when, and how to get it back.",
-        add_completion=False,
-        rich_markup_mode=None,  # importing it takes longer than all the rest of --help
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback()(_common)
-    for name in names:
-        command = getattr(importlib.import_module(f"forgather_mem.cli.{name}"), name)
-        app.command(name, short_help=COMMANDS[name], context_settings=_SETTINGS.get(name))(command)
-    return app
+def perform(name: str | None, words: Sequence[str]) -> int:
+    """Run a command, or what stands before any, and pass on all that it raises."""
+    if name is None:
+        parser = CommandParser(_prog(None), _ABOUT, COMMANDS)
+        parser.add_argument("--version", action="version", version=__version__, help="Show the version.")
+        parser.parse(words)
+        raise UsageError("no command was given")
+    module = importlib.import_module(f"forgather_mem.cli.{name}")
+    command = getattr(module, name)
+    parser = CommandParser(_prog(name), command.__doc__ or COMMANDS[name])
+    module.add_arguments(parser)
+    return command(**parser.parse(words)) or 0
 
 
-def complain(message: str, hint: str | None = None) -> None:
-    """Print an error on stderr, the message first, with control characters escaped."""
-    text = message if hint is None else f"{message}\n  {hint}"
-    print(_PREFIX + escape_controls(text, keep="\n"), file=sys.stderr)
+def complain(message: str, hint: str | None = None, *, wrap: bool = False) -> None:
+    """Print an error on stderr, the message first, with control characters escaped; on request in 80 columns."""
+    text = _PREFIX + message
+    if wrap:
+        text = textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    print(escape_controls(text if hint is None else f"{text}\n  {hint}", keep="\n"), file=sys.stderr)
 
 
 def _meant(name: str) -> str:
@@ -108,13 +96,5 @@ def _meant(name: str) -> str:
     return did_you_mean(name, [*COMMANDS, *ALIASES]) or "run `forgather-mem --help` for a list"
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
-        print(__version__)
-        raise typer.Exit
-
-
-def _common(
-    version: bool = typer.Option(False, "--version", is_eager=True, callback=_show_version, help="Show the version."),
-) -> None:
-    pass
+def _prog(name: str | None) -> str:
+    return f"forgather-mem {name}" if name else "forgather-mem"

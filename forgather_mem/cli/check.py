@@ -7,45 +7,52 @@ import json
 import logging
 import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
-
-import typer
 
 from forgather_mem.cli.app import FAILURE
 from forgather_mem.cli.light_check import is_light, is_well_without_torch
-from forgather_mem.cli.options import (
-    Allow,
-    AllowFile,
-    Searchpath,
-    Settings,
-    Template,
-    UnsafeAny,
-    environment_of,
-    parse_settings,
-    policy_of,
-)
+from forgather_mem.cli.options import add_template_arguments, environment_of, parse_settings, policy_of
 from forgather_mem.cli.output import first_names
 from forgather_mem.errors import TemplateError, escape_controls
 
 if TYPE_CHECKING:
+    from forgather_mem.cli.parser import CommandParser
     from forgather_mem.config.check import Problem
     from forgather_mem.config.environment import ConfigEnvironment
 
 
+def add_arguments(parser: CommandParser) -> None:
+    add_template_arguments(parser)
+    parser.add_argument(
+        "--allow", metavar="NAME", action="append", default=[],
+        help="What templates may use: a module, one module:name, an address. Repeatable.",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow-file", dest="allow_files", metavar="FILE", action="append", type=Path, default=[],
+        help="A Python file that templates may use. Repeatable.",
+    )  # fmt: skip
+    parser.add_argument(
+        "--unsafe-any", action="store_true",
+        help="Allow everything: only for templates that you would run as Python.",
+    )  # fmt: skip
+    parser.add_argument("--json", dest="as_json", action="store_true", help="Print the findings as JSON.")
+
+
 def check(
-    template: Template,
-    settings: Settings = None,
-    searchpath: Searchpath = None,
-    allow: Allow = None,
-    allow_file: AllowFile = None,
-    unsafe_any: UnsafeAny = False,
-    as_json: bool = typer.Option(False, "--json", help="Print the findings as JSON."),
-) -> None:
+    template: str,
+    settings: list[str],
+    searchpath: list[Path],
+    allow: list[str],
+    allow_files: list[Path],
+    unsafe_any: bool,
+    as_json: bool,
+) -> int:
     """Check a template: syntax, names, arguments, variables. Exits with 1 when something is wrong.
 
     Imports what the policy allows, to compare arguments and values; builds none of your objects.
     """
-    environment, name = environment_of(template, searchpath, policy_of(allow, allow_file, unsafe_any))
+    environment, name = environment_of(template, searchpath, policy_of(allow, allow_files, unsafe_any))
     with _no_warnings():  # warnings are among the findings
         found = _found(environment, name, parse_settings(settings))
     mistakes = [problem for problem in found if problem.is_mistake]
@@ -56,8 +63,7 @@ def check(
             print(escape_controls(str(problem.error), keep="\n"))
         for line in _summary(name, found):
             print(escape_controls(line))
-    if mistakes:
-        raise typer.Exit(FAILURE)
+    return FAILURE if mistakes else 0
 
 
 def _found(environment: ConfigEnvironment, name: str, variables: dict[str, object]) -> list[Problem]:

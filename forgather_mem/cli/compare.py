@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import textwrap
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from forgather_mem.cli.app import USAGE, complain
+from forgather_mem.cli.app import complain
 from forgather_mem.cli.output import write_page
+from forgather_mem.errors import UsageError
 from forgather_mem.units import parse_share
 
 if TYPE_CHECKING:
+    from forgather_mem.cli.parser import CommandParser
     from forgather_mem.comparing.side import Side
     from forgather_mem.telemetry.report import RunReport
 
@@ -23,34 +22,32 @@ _GROWTH = "growth:"
 _GREW, _UNDECIDED = 3, 4
 
 
-def compare(
-    runs: list[str] = typer.Argument(
-        metavar="A B...",
-        show_default=False,
+def add_arguments(parser: CommandParser) -> None:
+    parser.add_argument(
+        "runs", nargs="*", metavar="A B...",
         help="Folders of runs, their report.json, TensorBoard folders with mem_* tags, or files of plan --json "
         "or of a plan's to_dict(): each is compared with the first. Several runs of one kind, for a sure difference, "
         "are one argument: a1,a2,a3.",
-    ),
-    as_json: bool = typer.Option(False, "--json", help="All numbers, as JSON."),
-    markdown: bool = typer.Option(False, "--markdown", help="As Markdown, for a pull request."),
-    html: Path | None = typer.Option(None, "--html", metavar="FILE", help="Write a page with all runs to this file."),
-    fail_on: str | None = typer.Option(
-        None,
-        "--fail-on",
-        metavar="growth:2%",
+    )  # fmt: skip
+    parser.add_argument("--json", dest="as_json", action="store_true", help="All numbers, as JSON.")
+    parser.add_argument("--markdown", action="store_true", help="As Markdown, for a pull request.")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="Write a page with all runs to this file.")
+    parser.add_argument(
+        "--fail-on", metavar="growth:2%",
         help="Exit with 3 if the peak has surely grown by more, or what is counted of the model's parts (parameters, "
         "gradients, optimizer, activations; with and without held) by more of its own sum; with 4 if a run has not "
         "finished.",
-    ),
-) -> None:
+    )  # fmt: skip
+
+
+def compare(runs: list[str], as_json: bool, markdown: bool, html: Path | None, fail_on: str | None) -> int:
     """Say which part of memory differs between runs, in which phase, and which setting explains it."""
     from forgather_mem.comparing.text import comparison_markdown, comparison_text, unfinished
     from forgather_mem.comparing.verdict import comparison_of, to_json
 
     most = _most_growth(fail_on)
     if len(runs) < 2:
-        complain("compare: give two runs or more", "forgather-mem compare BEFORE AFTER")
-        raise typer.Exit(USAGE)
+        raise UsageError("give two runs or more", "forgather-mem compare BEFORE AFTER")
     first, *others = sides = [_side(run, name) for run, name in zip(runs, _names(runs), strict=True)]
     found = [comparison_of(first, other) for other in others]
     if html is not None:
@@ -62,25 +59,13 @@ def compare(
         print("\n\n".join(map(text, found)))
     if most is not None and any(one.growth > most for one in found):
         what, growth = max(((what, size) for one in found for what, size in one.growths.items()), key=itemgetter(1))
-        _complain(f"--fail-on {fail_on}: memory has grown by at least {growth:.1%} ({what})")
-        raise typer.Exit(_GREW)
+        complain(f"--fail-on {fail_on}: memory has grown by at least {growth:.1%} ({what})", wrap=True)
+        return _GREW
     early = [one.after.name for one in found if any(map(unfinished, one.after.reports))]
     if most is not None and early:
-        _complain(f"--fail-on {fail_on}: {', '.join(early)} has not finished: it may have grown later")
-        raise typer.Exit(_UNDECIDED)
-
-
-def _complain(message: str, hint: str | None = None) -> None:
-    """The same as `complain`, in 80 columns as the comparison."""
-    told = textwrap.fill(
-        message,
-        80,
-        initial_indent=" " * len("forgather-mem: "),
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    complain(told.lstrip(), hint)
+        complain(f"--fail-on {fail_on}: {', '.join(early)} has not finished: it may have grown later", wrap=True)
+        return _UNDECIDED
+    return 0
 
 
 def _write_page(runs: list[str], sides: list[Side], file: Path) -> None:
@@ -147,5 +132,4 @@ def _most_growth(fail_on: str | None) -> float | None:
             raise ValueError
         return share
     except ValueError:
-        complain(f"compare: --fail-on {fail_on!r} is no limit", "give one like growth:2%")
-        raise typer.Exit(USAGE) from None
+        raise UsageError(f"--fail-on {fail_on!r} is no limit", "give one like growth:2%") from None

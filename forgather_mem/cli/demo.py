@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from forgather_mem.cli.app import INTERRUPTED, complain
-from forgather_mem.cli.options import Settings, environment_of, parse_settings, policy_of
+from forgather_mem.cli.options import add_settings, environment_of, parse_settings, policy_of
+from forgather_mem.cli.parser import CommandParser, whole_number
 from forgather_mem.errors import TemplateError
 
 if TYPE_CHECKING:
@@ -20,14 +19,17 @@ if TYPE_CHECKING:
 DEMO = "configs/demo.yaml"
 
 
-def demo(
-    steps: int | None = typer.Option(None, min=1, help="Optimizer steps."),
-    template: str = typer.Option(
-        DEMO, metavar="NAME", help="A configuration with a `trainer`, or callbacks to train the demo with."
-    ),
-    settings: Settings = None,
-    logging_dir: Path | None = typer.Option(None, metavar="DIR", help="The TensorBoard folder."),
-) -> None:
+def add_arguments(parser: CommandParser) -> None:
+    parser.add_argument("--steps", metavar="N", type=whole_number(1), help="Optimizer steps.")
+    parser.add_argument(
+        "--template", metavar="NAME", default=DEMO,
+        help="A configuration with a `trainer`, or callbacks to train the demo with. Default: %(default)s.",
+    )  # fmt: skip
+    add_settings(parser)
+    parser.add_argument("--logging-dir", metavar="DIR", type=Path, help="The TensorBoard folder.")
+
+
+def demo(steps: int | None, template: str, settings: list[str], logging_dir: Path | None) -> int:
     """Train a tiny language model on Python's own source text, and show where the memory went."""
     # On a busy two-core machine, two threads were ten times slower than one; read when torch is loaded.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -38,13 +40,13 @@ def demo(
         variables["logging_dir"] = str(logging_dir)
     print("forgather-mem demo: loading; press Ctrl-C to stop early and see the table so far", file=sys.stderr)
     trainer = _load(template, variables)["trainer"]
-    raise typer.Exit(_train(trainer))
+    return _train(trainer)
 
 
 def _load(template: str, variables: Mapping[str, object]) -> Config:
     from forgather_mem.config.check import unused
 
-    environment, name = environment_of(template, None, policy_of())
+    environment, name = environment_of(template, policy=policy_of())
     config = environment.load(name, **variables)
     if "trainer" not in config.targets:
         if "trainer_callbacks" not in config.targets:

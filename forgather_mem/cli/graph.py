@@ -2,43 +2,41 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from pathlib import Path
 
-import typer
-
-from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, parse_settings
+from forgather_mem.cli.options import add_template_arguments, environment_of, parse_settings
 from forgather_mem.cli.output import print_rows, print_yaml
+from forgather_mem.cli.parser import CommandParser, one_of
 from forgather_mem.errors import TemplateError, did_you_mean
 
 
-class Form(StrEnum):
-    """Output formats of a graph."""
+def add_arguments(parser: CommandParser) -> None:
+    add_template_arguments(parser)
+    parser.add_argument(
+        "--format", dest="form", metavar="tree|yaml", type=one_of("tree", "yaml"), default="tree",
+        help="A tree for people, or YAML that loads again. Default: %(default)s.",
+    )  # fmt: skip
+    parser.add_argument(
+        "-t", "--target", dest="targets", metavar="NAME", action="append", default=[],
+        help="Only this target. Repeatable.",
+    )  # fmt: skip
 
-    tree = "tree"
-    yaml = "yaml"
 
-
-def graph(
-    template: Template,
-    settings: Settings = None,
-    searchpath: Searchpath = None,
-    form: Form = typer.Option(Form.tree, "--format", help="A tree for people, or YAML that loads again."),
-    target: list[str] | None = typer.Option(None, "--target", "-t", help="Only this target. Repeatable."),
-) -> None:
+def graph(template: str, settings: list[str], searchpath: list[Path], form: str, targets: list[str]) -> None:
     """Show what a template means: its calls, values and variables."""
     from forgather_mem.config.graph.encode import encode, tree
 
     environment, name = environment_of(template, searchpath)
     config = environment.load(name, **parse_settings(settings))
-    for wanted in target or ():
+    for wanted in targets:
         if wanted not in config.targets:
             hint = did_you_mean(wanted, config.targets) or f"the targets are {', '.join(config.targets)}"
             raise TemplateError(f"there is no target {wanted!r}", template=name, hint=hint)
-    if form is Form.yaml:
-        print_yaml(encode(config.graph, target or None))
+    if form == "yaml":
+        print_yaml(encode(config.graph, targets or None))
         return
     rows = []
-    for branch in tree(config.graph, target or None):
+    for branch in tree(config.graph, targets or None):
         note = f"   ({branch.note})" if branch.note else ""
         rows.append((f"{'    ' * branch.depth}{branch.label}: {branch.text}{note}",))
     print_rows(rows)

@@ -7,21 +7,23 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import typer
+if TYPE_CHECKING:
+    from forgather_mem.cli.parser import CommandParser
 
 _EVERY_S = 0.5
 
 
-def live(
-    folder: Path = typer.Argument(
-        Path("."),
-        metavar="DIR",
-        show_default=False,
+def add_arguments(parser: CommandParser) -> None:
+    parser.add_argument(
+        "folder", nargs="?", metavar="[DIR]", type=Path, default=Path("."),
         help="A run's folder, or a folder above it (then the newest run). Default: the current folder.",
-    ),
-    once: bool = typer.Option(False, "--once", help="Print how it is now, and end; as into a pipe or a file."),
-) -> None:
+    )  # fmt: skip
+    parser.add_argument("--once", action="store_true", help="Print how it is now, and end; as into a pipe or a file.")
+
+
+def live(folder: Path, once: bool) -> None:
     """Follow a running training: step, phase, memory and warnings; its report when it is over."""
     from forgather_mem.reporting.live import running
     from forgather_mem.reporting.run_dir import find_run, run_report

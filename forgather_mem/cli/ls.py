@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import typer
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from forgather_mem.cli.options import Searchpath
+from forgather_mem.cli.options import add_searchpath, check_folders
 from forgather_mem.cli.output import print_rows
 
+if TYPE_CHECKING:
+    from forgather_mem.cli.parser import CommandParser
 
-def ls(
-    searchpath: Searchpath = None,
-    path: bool = typer.Option(False, "--path", help="Print the library's own folder, for other search paths."),
-) -> None:
+
+def add_arguments(parser: CommandParser) -> None:
+    add_searchpath(parser)
+    parser.add_argument("--path", action="store_true", help="Print the library's own folder, for other search paths.")
+
+
+def ls(searchpath: list[Path], path: bool) -> None:
     """List templates, each with its first comment line."""
     from forgather_mem.config.source.search import Searcher, library
 
     if path:
         print(library())
         return
-    for folder in searchpath or ():
-        if not folder.is_dir():
-            raise typer.BadParameter(f"there is no folder {str(folder)!r}", param_hint="--searchpath")
-    found = Searcher([*(searchpath or ()), "."]).names()
+    check_folders(searchpath)
+    found = Searcher([*searchpath, "."]).names()
     print_rows([(template.name, template.comment) for template in found], ("bold", "dim"))

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from forgather_mem.cli.app import FAILURE, complain
+from forgather_mem.errors import ForgatherMemError
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
+    from forgather_mem.cli.parser import CommandParser
     from forgather_mem.telemetry.report import RunReport
 
 _MOST_RUNS = 100
@@ -21,17 +20,19 @@ _ABOUT = (
 )
 
 
-def mcp(
-    folder: Path = typer.Argument(
-        Path("."), metavar="DIR", show_default=False, help="Runs below it can be read. Default: the current folder."
-    ),
-) -> None:
+def add_arguments(parser: CommandParser) -> None:
+    parser.add_argument(
+        "folder", nargs="?", metavar="[DIR]", type=Path, default=Path("."),
+        help="Runs below it can be read. Default: the current folder.",
+    )  # fmt: skip
+
+
+def mcp(folder: Path) -> None:
     """Answer an assistant's questions about runs, by the Model Context Protocol."""
     try:
         server = server_of(folder)
     except ModuleNotFoundError as error:
-        complain(f"mcp: {error.msg or error}", "pip install 'forgather_mem[mcp]'")
-        raise typer.Exit(FAILURE) from error
+        raise ForgatherMemError(f"mcp: {error.msg or error}\n  pip install 'forgather_mem[mcp]'") from error
     server.run("stdio")
 
 

@@ -6,45 +6,47 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING
 
-import typer
-
-from forgather_mem.errors import TemplateError
+from forgather_mem.errors import TemplateError, UsageError
 
 if TYPE_CHECKING:
+    from forgather_mem.cli.parser import CommandParser
     from forgather_mem.config.environment import ConfigEnvironment
     from forgather_mem.config.graph.nodes import Value
     from forgather_mem.config.policy.policy import Policy
 
-Template: TypeAlias = Annotated[
-    str, typer.Argument(metavar="TEMPLATE", show_default=False, help="A name such as callbacks/memory.yaml, or a file.")
-]
-Settings: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set a variable: a dotted key and one YAML value. Repeatable."),
-]
-Searchpath: TypeAlias = Annotated[
-    list[Path] | None,
-    typer.Option("--searchpath", "-p", metavar="DIR", help="Search this folder first. Repeatable."),
-]
-Allow: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow", metavar="NAME", help="What templates may use: a module, one module:name, an address. Repeatable."
-    ),
-]
-AllowFile: TypeAlias = Annotated[
-    list[Path] | None,
-    typer.Option("--allow-file", metavar="FILE", help="A Python file that templates may use. Repeatable."),
-]
-UnsafeAny: TypeAlias = Annotated[
-    bool, typer.Option("--unsafe-any", help="Allow everything: only for templates that you would run as Python.")
-]
+
+def add_template_arguments(parser: CommandParser) -> None:
+    """TEMPLATE, `--set` and `--searchpath`: for `environment_of` and `parse_settings`."""
+    parser.add_argument("template", metavar="TEMPLATE", help="A name such as callbacks/memory.yaml, or a file.")
+    add_settings(parser)
+    add_searchpath(parser)
+
+
+def add_settings(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--set", dest="settings", metavar="KEY=VALUE", action="append", default=[],
+        help="Set a variable: a dotted key and one YAML value. Repeatable.",
+    )  # fmt: skip
+
+
+def add_searchpath(parser: CommandParser) -> None:
+    parser.add_argument(
+        "-p", "--searchpath", metavar="DIR", action="append", type=Path, default=[],
+        help="Search this folder first. Repeatable.",
+    )  # fmt: skip
+
+
+def check_folders(searchpath: Sequence[Path]) -> None:
+    """Raise UsageError for a folder that does not exist."""
+    for folder in searchpath:
+        if not folder.is_dir():
+            raise UsageError(f"--searchpath: there is no folder {str(folder)!r}")
 
 
 def environment_of(
-    template: str, searchpath: Sequence[Path] | None, policy: Policy | None = None
+    template: str, searchpath: Sequence[Path] = (), policy: Policy | None = None
 ) -> tuple[ConfigEnvironment, str]:
     """The search path of a command, and the name of the requested template.
 
@@ -52,60 +54,56 @@ def environment_of(
     any file: then its folder comes first. Without `policy` the default is used: for commands that import nothing.
 
     Raises:
-        typer.BadParameter: for a folder that does not exist.
+        UsageError: for a folder that does not exist.
     """
     from forgather_mem.config.environment import ConfigEnvironment
     from forgather_mem.config.policy.policy import Policy
 
-    folders = list(searchpath or ())
-    for folder in folders:
-        if not folder.is_dir():
-            raise typer.BadParameter(f"there is no folder {str(folder)!r}", param_hint="--searchpath")
+    folders = list(searchpath)
+    check_folders(folders)
     file = Path(template).expanduser()
     if (file.is_absolute() or ".." in file.parts) and file.is_file():
         folders, template = [file.parent, *folders], file.name
     return ConfigEnvironment([*folders, "."], policy=policy or Policy()), template
 
 
-def policy_of(
-    allow: Sequence[str] | None = None, allow_files: Sequence[Path] | None = None, unsafe_any: bool = False
-) -> Policy:
+def policy_of(allow: Sequence[str] = (), allow_files: Sequence[Path] = (), unsafe_any: bool = False) -> Policy:
     """The policy of a command: its options, `FORGATHER_MEM_ALLOW`, and the current folder's pyproject.toml.
 
     Opened names include modules of the current folder. An installed command does not search it, so it is appended to
     the module search path, but only if the user opened something.
 
     Raises:
-        typer.BadParameter: for an entry that is not a name, and a file that does not exist.
+        UsageError: for an entry that is not a name, and a file that does not exist.
     """
     from forgather_mem.config.policy.policy import Policy
 
-    for file in allow_files or ():
+    for file in allow_files:
         if not file.expanduser().exists():
-            raise typer.BadParameter(f"there is no file {str(file)!r}", param_hint="--allow-file")
+            raise UsageError(f"--allow-file: there is no file {str(file)!r}")
     if unsafe_any:
         policy = Policy.UNSAFE_ANY
     else:
         try:
-            policy = Policy.of_person(allow or (), allow_files or ())
+            policy = Policy.of_person(allow, allow_files)
         except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
+            raise UsageError(str(error)) from error
     if policy.opens_modules and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     return policy
 
 
-def parse_settings(settings: Sequence[str] | None) -> dict[str, object]:
+def parse_settings(settings: Sequence[str]) -> dict[str, object]:
     """Variables from `--set key=value`: keys may be dotted, a value is one YAML scalar, list or mapping.
 
     >>> parse_settings(["lr=1e-4", "run.name=first", "run.tags=[a, b]"])
     {'lr': 0.0001, 'run': {'name': 'first', 'tags': ['a', 'b']}}
 
     Raises:
-        typer.BadParameter: for a setting in any other form.
+        UsageError: for a setting in any other form.
     """
     variables: dict[str, object] = {}
-    for setting in settings or ():
+    for setting in settings:
         key, equals, text = setting.partition("=")
         *outer, last = parts = key.strip().split(".")
         if not equals or not all(part.isidentifier() for part in parts):
@@ -144,5 +142,5 @@ def _plain(value: Value) -> object:
     return value
 
 
-def _bad(setting: str, why: str) -> typer.BadParameter:
-    return typer.BadParameter(f"{setting!r} {why}", param_hint="--set")
+def _bad(setting: str, why: str) -> UsageError:
+    return UsageError(f"--set {setting!r} {why}")

@@ -9,10 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import typer
-
-from forgather_mem.cli.app import FAILURE, complain
-from forgather_mem.errors import escape_controls
+from forgather_mem.errors import ForgatherMemError, escape_controls
 from forgather_mem.files import write_chosen_file
 
 _MAX_WIDTH = 120  # of a column; one long cell would make every line as long
@@ -28,8 +25,8 @@ def write_page(runs: Sequence[dict[str, object]], file: Path) -> None:
     try:
         write_chosen_file(file, page_html(runs).encode())
     except OSError as error:
-        complain(f"can't write {str(file)!r}: {error.strerror}", "give --html a file in a folder that exists")
-        raise typer.Exit(FAILURE) from error
+        hint = "give --html a file in a folder that exists"
+        raise ForgatherMemError(f"can't write {str(file)!r}: {error.strerror}\n  {hint}") from error
     print(f"forgather-mem: the page is in {file}", file=sys.stderr)
 
 

@@ -10,11 +10,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-import typer
-
 import forgather_mem
-from forgather_mem.cli.app import FAILURE, USAGE, complain
-from forgather_mem.cli.run_arguments import UsageError, command_of
+from forgather_mem.cli.app import FAILURE, complain
+from forgather_mem.cli.parser import CommandParser, whole_number
+from forgather_mem.cli.run import command_of
+from forgather_mem.errors import ForgatherMemError, UsageError
 from forgather_mem.telemetry import run_session
 from forgather_mem.units import parse_bytes
 
@@ -23,34 +23,36 @@ _LEAST_CARD_BYTES = 2**20  # less is a number whose unit was forgotten
 _SITE = os.path.join(os.path.dirname(forgather_mem.__file__), "launch", "on_path")
 
 
+def add_arguments(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--card", metavar="SIZE", help="Memory of the device that shall train: what fits, and what would."
+    )
+    parser.add_argument(
+        "--set", dest="settings", metavar="batch=8,16|length=512", action="append", default=[],
+        help="Batches of these sizes instead. Repeatable.",
+    )  # fmt: skip
+    parser.add_argument(
+        "--ranks", metavar="N", type=whole_number(1), default=1,
+        help="So many processes train, each with its batches. Default: %(default)s.",
+    )  # fmt: skip
+    parser.add_argument("--json", dest="as_json", action="store_true", help="All numbers, as JSON.")
+    parser.add_argument(
+        "--meta", action="store_true", help="Leave weights unread: for models larger than this machine."
+    )
+    parser.add_command("A script, or -m module, with its own options.")
+
+
 def plan_script(
-    command: list[str] = typer.Argument(
-        metavar="COMMAND...", show_default=False, help="A script, or -m module, with its own options."
-    ),
-    card: str | None = typer.Option(
-        None, "--card", metavar="SIZE", help="Memory of the device that shall train: what fits, and what would."
-    ),
-    settings: list[str] | None = typer.Option(
-        None, "--set", metavar="batch=8,16|length=512", help="Batches of these sizes instead. Repeatable."
-    ),
-    ranks: int = typer.Option(1, "--ranks", min=1, metavar="N", help="So many processes train, each with its batches."),
-    as_json: bool = typer.Option(False, "--json", help="All numbers, as JSON."),
-    meta: bool = typer.Option(False, "--meta", help="Leave weights unread: for models larger than this machine."),
-) -> None:
+    command: list[str], card: str | None, settings: list[str], ranks: int, as_json: bool, meta: bool
+) -> int:
     """Say what a script's training will take, without training.
 
     The script runs until its Trainer would train, without a device; it is planned there, and ends. Its output goes to
     stderr.
     """
-    try:
-        sizes = _sizes(settings or [])
-        card_bytes = parse_bytes(card) if card is not None else None
-        if card_bytes is not None and card_bytes < _LEAST_CARD_BYTES:
-            raise ValueError(f"plan: --card {card!r}: is that GiB? Write a unit, for example 24GiB")
-        words = command_of(command).argv
-    except (UsageError, ValueError) as error:
-        complain(str(error).replace("run: ", "plan: ", 1), getattr(error, "hint", None))
-        raise typer.Exit(USAGE) from None
+    sizes = _sizes(settings)
+    card_bytes = None if card is None else _card_bytes(card)
+    words = command_of(command).argv
     request = {"sizes": sizes, "card_bytes": card_bytes, "meta": meta, "ranks": ranks}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / run_session.REQUEST).write_text(json.dumps(request), encoding="utf-8")
@@ -61,15 +63,15 @@ def plan_script(
             f"no plan: the command ended with {code} and has not called train() of a transformers Trainer",
             None if code else "for another loop: forgather_mem.plan(step, model, optimizer, batch)",
         )
-        raise typer.Exit(code if code > 0 else FAILURE)
+        return code if code > 0 else FAILURE
     if "problem" in answer:
-        complain(f"this can't be planned: {answer['problem']}")
-        raise typer.Exit(FAILURE)
+        raise ForgatherMemError(f"this can't be planned: {answer['problem']}")
     print(
         json.dumps({key: value for key, value in answer.items() if key != "text"}, indent=1)
         if as_json
         else answer["text"]
     )
+    return 0
 
 
 plan = plan_script  # a command has its module's name, which is that of `forgather_mem.plan` as well
@@ -88,9 +90,19 @@ def _sizes(settings: list[str]) -> list[tuple[int | None, int | None]]:
         name, _, values = setting.partition("=")
         numbers = [int(value) if value.strip().isdecimal() else 0 for value in values.split(",")]
         if name not in _SIZES or not all(numbers):
-            raise ValueError(f"plan: --set {setting!r}: write batch=8,16 or length=512")
+            raise UsageError(f"--set {setting!r}: write batch=8,16 or length=512")
         asked[name] = list(numbers)
     return list(itertools.product(*asked.values()))  # type: ignore[arg-type]
+
+
+def _card_bytes(size: str) -> int:
+    try:
+        found = parse_bytes(size)
+    except ValueError as error:
+        raise UsageError(f"--card: {error}") from None
+    if found < _LEAST_CARD_BYTES:
+        raise UsageError(f"--card {size!r}: is that GiB? Write a unit, for example 24GiB")
+    return found
 
 
 def _environment(folder: str) -> dict[str, str]:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import typer
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, parse_settings
+from forgather_mem.cli.options import add_template_arguments, environment_of, parse_settings
 from forgather_mem.cli.output import print_rows, print_yaml
 from forgather_mem.errors import TemplateError
+
+if TYPE_CHECKING:
+    from forgather_mem.cli.parser import CommandParser
 
 _MAX_TRACED_LINES = 50_000
 
 
-def pp(
-    template: Template,
-    settings: Settings = None,
-    searchpath: Searchpath = None,
-    debug: bool = typer.Option(False, "--debug", help="Show which line of which file each line comes from."),
-) -> None:
+def add_arguments(parser: CommandParser) -> None:
+    add_template_arguments(parser)
+    parser.add_argument("--debug", action="store_true", help="Show which line of which file each line comes from.")
+
+
+def pp(template: str, settings: list[str], searchpath: list[Path], debug: bool) -> None:
     """Show the text that a template renders to (also called `render`)."""
     environment, name = environment_of(template, searchpath)
     rendered = environment.render(name, **parse_settings(settings))

@@ -9,33 +9,37 @@ import shutil
 import sys
 from pathlib import Path
 
-import typer
-
-from forgather_mem.cli.app import FAILURE, complain
+from forgather_mem.cli.app import complain
 from forgather_mem.cli.output import write_page
+from forgather_mem.cli.parser import CommandParser, whole_number
+from forgather_mem.errors import ForgatherMemError
 
 _FILES_OF_A_RUN = ("report.", "memory.rank", "ring.rank", "events.out.", "events.mem.")
 _YIELDING = 10  # the training needs the processor more
 
 
-def report(
-    folder: Path = typer.Argument(
-        Path("."),
-        metavar="DIR",
-        show_default=False,
+def add_arguments(parser: CommandParser) -> None:
+    parser.add_argument(
+        "folder", nargs="?", metavar="[DIR]", type=Path, default=Path("."),
         help="A run's folder, or a folder above it (then the newest run), or a TensorBoard folder with mem_* tags. "
         "Default: the current folder.",
-    ),
-    as_json: bool = typer.Option(False, "--json", help="All numbers, as JSON (schema 1)."),
-    markdown: bool = typer.Option(
-        False, "--markdown", help="As Markdown, for an issue: with versions and settings, without folders."
-    ),
-    html: Path | None = typer.Option(None, "--html", metavar="FILE", help="Write a page with plots to this file."),
-    serve: bool = typer.Option(False, "--serve", help="Serve the page on this machine; it follows running trainings."),
-    port: int = typer.Option(
-        0, "--port", metavar="N", min=0, max=65535, help="For --serve. Default: any that is free."
-    ),
-) -> None:
+    )  # fmt: skip
+    parser.add_argument("--json", dest="as_json", action="store_true", help="All numbers, as JSON (schema 1).")
+    parser.add_argument(
+        "--markdown",
+        action="store_true",
+        help="As Markdown, for an issue: with versions and settings, without folders.",
+    )
+    parser.add_argument("--html", metavar="FILE", type=Path, help="Write a page with plots to this file.")
+    parser.add_argument(
+        "--serve", action="store_true", help="Serve the page on this machine; it follows running trainings."
+    )
+    parser.add_argument(
+        "--port", metavar="N", type=whole_number(0, 65535), default=0, help="For --serve. Default: any that is free."
+    )
+
+
+def report(folder: Path, as_json: bool, markdown: bool, html: Path | None, serve: bool, port: int) -> None:
     """Show the report of a run: where memory peaked, what grew, what was collected and cleared."""
     from forgather_mem.reporting.run_dir import find_run, run_report
     from forgather_mem.reporting.text import report_text
@@ -73,8 +77,8 @@ def _serve(folder: Path, port: int) -> None:
     try:
         server = PageServer(folder, port)
     except OSError as error:
-        complain(f"can't serve on port {port}: {error.strerror}", "leave --port out for any that is free")
-        raise typer.Exit(FAILURE) from error
+        hint = "leave --port out for any that is free"
+        raise ForgatherMemError(f"can't serve on port {port}: {error.strerror}\n  {hint}") from error
     os.nice(_YIELDING)
     print(f"forgather-mem: {server.address}\nWho has this address can read these runs. Ctrl-C ends it.", flush=True)
     with server, contextlib.suppress(KeyboardInterrupt):

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, parse_settings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forgather_mem.cli.options import add_template_arguments, environment_of, parse_settings
 from forgather_mem.cli.output import print_rows
 
+if TYPE_CHECKING:
+    from forgather_mem.cli.parser import CommandParser
 
-def targets(template: Template, settings: Settings = None, searchpath: Searchpath = None) -> None:
+
+def add_arguments(parser: CommandParser) -> None:
+    add_template_arguments(parser)
+
+
+def targets(template: str, settings: list[str], searchpath: list[Path]) -> None:
     """List the targets of a template: name, what it is, where it stands."""
     from forgather_mem.config.graph.encode import tree
 

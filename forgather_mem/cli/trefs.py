@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from forgather_mem.cli.options import Searchpath, Settings, Template, environment_of, parse_settings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forgather_mem.cli.options import add_template_arguments, environment_of, parse_settings
 from forgather_mem.cli.output import print_rows
 
+if TYPE_CHECKING:
+    from forgather_mem.cli.parser import CommandParser
 
-def trefs(template: Template, settings: Settings = None, searchpath: Searchpath = None) -> None:
+
+def add_arguments(parser: CommandParser) -> None:
+    add_template_arguments(parser)
+
+
+def trefs(template: str, settings: list[str], searchpath: list[Path]) -> None:
     """Show the templates that a template extends, includes and imports, as a tree, with their files.
 
     When one is missing or has an error, the tree has what was found so far, and the error follows.

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 
 from forgather_mem.files import open_regular, remove_real, rename_real
 from forgather_mem.formats.like_lines import LikeLines, Rows
+from forgather_mem.telemetry.plain_numbers import is_number
 from forgather_mem.telemetry.records import Finding, Sample
-from forgather_mem.telemetry.report_schema import is_number
 
 SCHEMA = 1
 # A longer line is none of ours. The longest holds a whole report.

@@ -5,15 +5,13 @@ It runs in a process that exits before the command starts.
 
 from __future__ import annotations
 
-import typer
-
 from forgather_mem.cli.app import FAILURE, USAGE, complain
 from forgather_mem.cli.light_check import is_light, is_well_without_torch
 from forgather_mem.cli.options import environment_of, parse_settings, policy_of
-from forgather_mem.cli.run_arguments import Arguments
+from forgather_mem.cli.run import Arguments
 from forgather_mem.config.check import problems
 from forgather_mem.config.environment import ConfigEnvironment
-from forgather_mem.errors import ForgatherMemError
+from forgather_mem.errors import ForgatherMemError, UsageError
 from forgather_mem.load import WATCH
 from forgather_mem.units import parse_bytes
 
@@ -35,7 +33,7 @@ def check_arguments(arguments: Arguments) -> int:
 
 def _check_template(arguments: Arguments) -> int:
     try:
-        environment, name = environment_of(arguments.template or WATCH, None, policy_of(arguments.allow))
+        environment, name = environment_of(arguments.template or WATCH, policy=policy_of(arguments.allow))
         variables = parse_settings(arguments.settings)
         light = is_light(environment.load(name, **variables))
         if light and is_well_without_torch(lambda: _is_well(environment, name, variables)):
@@ -43,8 +41,8 @@ def _check_template(arguments: Arguments) -> int:
         found = problems(environment, name, variables)
         if light and not any(problem.is_mistake for problem in found):
             _construct(environment, name, variables)
-    except typer.BadParameter as error:
-        complain(f"run: {error.message}")
+    except UsageError as error:
+        complain(f"run: {error}", error.hint)
         return USAGE
     except ForgatherMemError as error:
         complain(str(error))

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from forgather_mem.cli.run_arguments import Arguments, Command
+from forgather_mem.cli.run import Arguments, Command
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import ForgatherMemError
 from forgather_mem.files import is_real_folder, write_chosen_file

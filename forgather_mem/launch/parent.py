@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
-from forgather_mem.cli.run_arguments import Arguments, Command, UsageError, command_of
+from forgather_mem.cli.run import Arguments, Command, command_of
+from forgather_mem.errors import UsageError
 from forgather_mem.formats.ring_memory import PLACE as STATES
 from forgather_mem.formats.ring_memory import StateMemory
 from forgather_mem.launch.sampler import Sampler
@@ -31,9 +32,11 @@ def run_command(words: Sequence[str]) -> int:
     """Run `forgather-mem run WORDS...`; returns the exit code of the command, or 3 if it broke one of our limits."""
     try:
         arguments = Arguments(words)
+        if arguments.help:
+            return _show_help()
         command = command_of(arguments.words)
     except UsageError as error:
-        _say(f"forgather-mem: {error}" + (f"\n  {error.hint}" if error.hint else ""))
+        _say(f"forgather-mem: run: {error}\n  {error.hint or 'try `forgather-mem run -h`'}")
         return USAGE
     if run_session.is_off():
         return execute_or_tell(command.argv, os.environ)
@@ -59,6 +62,12 @@ def run_command(words: Sequence[str]) -> int:
     if code and ended.code == 0:
         return code
     return end_like(ended)
+
+
+def _show_help() -> int:
+    from forgather_mem.cli.app import dispatch
+
+    return dispatch(["run", "--help"])
 
 
 def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import os
 import socket
@@ -193,6 +192,8 @@ class _Log:
 
 def _versions() -> dict[str, str]:
     """Versions of the relevant packages, without importing any of them."""
+    import importlib.metadata  # takes longer than the rest of this module; transformers has imported it by now
+
     versions = {"python": ".".join(map(str, sys.version_info[:3]))}
     for name in _PACKAGES:
         loaded = getattr(sys.modules.get(name), "__version__", None)

@@ -16,13 +16,11 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from forgather_mem.files import read_regular
+from forgather_mem.telemetry.plain_numbers import is_number
 from forgather_mem.telemetry.report import ReportPart, RunReport
 
 # The report of 4,000 ranks takes 3 MB.
 MAX_REPORT_BYTES = 4 * 2**20
-# A size, a count or a time in seconds beyond this is none.
-MOST = 10**18
-_NUMBERS = (int, float)
 _MAX_TEXT, _MAX_DEPTH, _MAX_NAMED = 10_000, 20, 3
 _MAX_ROWS = 100_000
 _EMPTY: dict[object, object] = {str: "", int: 0, float: 0.0, bool: False}
@@ -132,16 +130,6 @@ def checked_report(value: object) -> tuple[RunReport, list[str]] | None:
     if report.ranks is None or report.spread is None or report.missing_ranks is None:
         report = replace(report, ranks=None, spread=None, missing_ranks=None)
     return report, _sentence(wrong)
-
-
-def is_number(value: object) -> bool:
-    """Whether this can be a size, a count or a time.
-
-    >>> is_number(1.5), is_number(True), is_number(float("nan")), is_number(10**400)
-    (True, False, False, False)
-    """
-    # Not `int | float`, which would be made anew at each of a log's many numbers
-    return isinstance(value, _NUMBERS) and not isinstance(value, bool) and -MOST <= value <= MOST
 
 
 def without_none(kind: object) -> tuple[object, bool]:

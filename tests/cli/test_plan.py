@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cli.commands import in_a_process
+
 
 @pytest.mark.parametrize(
     ("words", "told"),
@@ -25,6 +27,31 @@ def test_a_mistake_is_told(cli, tmp_path, monkeypatch, words, told) -> None:
 
 def test_a_command_is_needed(cli) -> None:
     assert cli("plan")[0] == 2
+
+
+def test_what_stands_after_the_script_is_its_own(tmp_path) -> None:
+    (tmp_path / "shows.py").write_text("import sys; print(sys.argv[1:])")
+    its = ["--card", "--json", "-h", "--", "-1", "--set=x"]
+    for begin in (["shows.py"], ["--meta", "shows.py"], ["-m", "shows"], ["--ranks=2", "--", "shows.py"]):
+        done = in_a_process("plan", *begin, *its, cwd=tmp_path)
+        assert done.returncode == 1, "it has not trained"
+        assert done.stderr.splitlines()[0] == str(its), begin
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--card"], "plan: --card needs a value: --card SIZE"),
+        (["--crad", "24GiB", "train.py"], "did you mean '--card'?"),
+        (["--lr", "1", "train.py"], "options of the command come after it; for ours try `forgather-mem plan -h`"),
+        (["--ranks", "-1", "train.py"], "plan: --ranks '-1': give a whole number, 1 or more"),
+        (["-m"], "plan: -m needs the name of a module"),
+    ],
+)
+def test_a_mistake_in_our_options_is_told(cli, words, told) -> None:
+    code, out, err = cli("plan", *words)
+    assert (code, out) == (2, "")
+    assert told in err
 
 
 def test_help_names_the_options(cli) -> None:

@@ -75,8 +75,8 @@ def test_the_page_is_served_until_ctrl_c(folder: Path) -> None:
         (["out", "--html", "no/such/page.html"], 1, "can't write 'no/such/page.html': No such file or directory"),
         (["out", "--serve", "--port", "65536"], 2, "--port"),
         (["empty", "--serve"], 1, "no run was found below 'empty'"),
-        (["out", "--htm", "x"], 2, "No such option"),
-        (["out", "other"], 2, "unexpected extra argument"),
+        (["out", "--htm", "x"], 2, "report: there is no option '--htm'\n  did you mean '--html'?"),
+        (["out", "other"], 2, "report: unexpected argument 'other'"),
     ],
 )
 def test_mistakes_get_one_message_and_no_traceback(folder: Path, arguments: list[str], code: int, message: str) -> None:

@@ -1,15 +1,122 @@
-"""The help of `forgather-mem run`."""
+"""The command line of `forgather-mem run`."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-from forgather_mem.cli.run_arguments import OPTIONS
+import pytest
+
+from forgather_mem.cli.run import OPTIONS, Arguments, command_of
+from forgather_mem.errors import UsageError
 from tests.launch.commands import RUN, run
 
 
-def test_help_is_there(tmp_path: Path) -> None:
-    result = run([*RUN, "--help"], tmp_path)
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [(["run", "trian.py"], "did you mean 'train.py'?"), (["run", "--templat", "x"], "did you mean '--template'?"),
+     (["train.py"], "to watch it: forgather-mem run train.py")],
+)  # fmt: skip
+def test_a_mistyped_command_line_names_what_was_meant(tmp_path: Path, words: list[str], hint: str) -> None:
+    (tmp_path / "train.py").touch()
+    result = run([*RUN[:-1], *words], tmp_path)
+    assert result.code == 2
+    assert result.err.endswith(f"\n  {hint}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "run: no command was given"),
+        (["nowhere.py"], "run: there is no file 'nowhere.py'"),
+        (["torchrn"], "run: 'torchrn' is neither a file nor a command"),
+        (["-m"], "run: -m needs the name of a module"),
+        (["--tmplate", "x", "a.py"], "run: there is no option '--tmplate'"),
+        (["--template"], "run: --template needs a value"),
+        (["--set", "lr", "a.py"], "run: --set 'lr' must be KEY=VALUE"),
+        (["--fail-on", "leaks", "a.py"], "run: --fail-on 'leaks': the only value is leak"),
+        (["--max-peak", "8GiB", "a.py"], "run: --max-peak '8GiB': write host=8GiB or gpu0=40GiB"),
+        (["--report", "out.txt", "a.py"], "run: --report 'out.txt': give a file that ends in .json"),
+    ],
+)
+def test_a_wrong_command_line_says_so_and_starts_nothing(tmp_path: Path, words: list[str], said: str) -> None:
+    (tmp_path / "a.py").write_text("print('started')")
+    result = run([*RUN, *words], tmp_path)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"forgather-mem: {said}")
+    assert not (tmp_path / "forgather_mem").exists()
+
+
+@pytest.mark.parametrize("update", [[], ["--update-baseline"]])
+def test_a_file_of_another_kind_is_no_baseline_and_stays_as_it_is(tmp_path: Path, update: list[str]) -> None:
+    other = tmp_path / "config.json"
+    other.write_text('{"lr": 0.1}')
+    with pytest.raises(UsageError, match=r"config.json' is no baseline"):
+        Arguments(["--baseline", str(other), *update, "train.py"])
+    assert other.read_text() == '{"lr": 0.1}'
+    other.write_text("")  # as mktemp makes it
+    assert Arguments(["--baseline", str(other), "--update-baseline", "train.py"]).baseline == str(other)
+
+
+def test_options_end_where_the_command_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").touch()
+    words = ["--template", "mine.yaml", "--set=lr=1", "--set", "run=a=b", "--allow", "mine", "--report", "r.json"]
+    words += [
+        "--plan",
+        "--fail-on",
+        "leak",
+        "--max-peak",
+        "host=8GiB",
+        "--max-peak=gpu0=1GiB",
+        "--",
+        "train.py",
+        "--set",
+        "x",
+    ]
+    found = Arguments(words)
+    assert {name: getattr(found, name) for name in Arguments.__slots__} == {
+        "template": str(tmp_path / "mine.yaml"),  # the command may change its folder
+        "settings": ["lr=1", "run=a=b"],
+        "allow": ["mine"],
+        "report": str(tmp_path / "r.json"),
+        "fail_on": "leak",
+        "max_peaks": [("host", "8GiB"), ("gpu0", "1GiB")],
+        "plan": True,
+        "help": False,
+        "baseline": None,
+        "update_baseline": False,
+        "words": ["train.py", "--set", "x"],
+    }
+    assert not Arguments(["train.py", "--plan"]).plan, "it is the script's"
+    with pytest.raises(UsageError, match="--plan takes no value"):
+        Arguments(["--plan=yes", "train.py"])
+    assert Arguments(["-m", "tool", "--report"]).words == ["-m", "tool", "--report"]
+
+
+def test_a_command_is_named_after_its_script_whoever_starts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "train.py").touch()
+    (tmp_path / "launch").write_text("#!/bin/sh\n")
+    (tmp_path / "launch").chmod(0o755)
+    for words, name, arguments, is_python in (
+        (["runs/train.py", "-x"], "train.py", ["-x"], True),
+        (["-m", "tool.train", "-x"], "tool.train", ["-x"], True),
+        (["-c", "print()", "-x"], "-c", ["print()", "-x"], True),
+        (["./launch", "--ranks", "2", "runs/train.py", "-x"], "train.py", ["-x"], False),
+        (["./launch", "-x"], "launch", ["-x"], False),
+    ):
+        found = command_of(words)
+        assert (found.name, found.arguments, found.is_python) == (name, arguments, is_python)
+        begin = [sys.executable] if is_python else ["./launch"]
+        assert found.argv[:1] == begin
+        assert found.argv[-len(words) :] == words
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["--plan", "--set", "lr=1", "-h"]])
+def test_help_is_there(tmp_path: Path, words: list[str]) -> None:
+    result = run([*RUN, *words], tmp_path)
     assert result.code == 0
     assert "--max-peak" in result.out
 
@@ -17,7 +124,14 @@ def test_help_is_there(tmp_path: Path) -> None:
 def test_the_help_names_each_option_that_the_parent_reads(cli) -> None:
     code, out, _ = cli("run", "--help")
     assert code == 0
-    text = " ".join(out.replace("│", " ").split())
+    text = " ".join(out.split())
     for name, option in OPTIONS.items():
         assert f" {name} " in text
         assert option.text in text
+
+
+def test_an_option_of_the_script_before_it_is_told_where_it_belongs(tmp_path: Path) -> None:
+    for option in ("--lr", "-x"):
+        result = run([*RUN, option, "1", "train.py"], tmp_path)
+        assert result.code == 2
+        assert f"there is no option '{option}'\n  options of the command come after it" in result.err

@@ -157,10 +157,10 @@ def _ended(run: Callable[[], object]) -> tuple[str, str]:
 
 def _command(words: list[str]) -> None:
     """One command as `forgather-mem` runs it, its errors passed on."""
-    from forgather_mem.cli.app import build
+    from forgather_mem.cli.app import perform
 
     with contextlib.suppress(SystemExit):
-        build([words[0]])(args=words, prog_name="forgather-mem")
+        perform(words[0], words[1:])
 
 
 def _construct(name: str, variables: Mapping[str, Any]) -> object:

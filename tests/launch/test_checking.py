@@ -9,7 +9,7 @@ from tests.launch.commands import ROOT, python, run
 
 _CHECK = """
 import json, sys
-from forgather_mem.cli.run_arguments import Arguments
+from forgather_mem.cli.run import Arguments
 from forgather_mem.launch.checking import check_arguments
 codes = []
 for words in json.loads(sys.argv[1]):

@@ -41,7 +41,7 @@ def test_the_waiting_parent_is_hardly_larger_than_a_python_that_does_nothing(fol
 def test_the_parent_imports_little() -> None:
     code = "import sys; import forgather_mem.launch.parent; print(*sorted(sys.modules))"
     loaded = set(run(python("-c", code), ROOT).out.split())
-    assert not {"typing", "pathlib", "dataclasses", "subprocess", "typer", "rich", "yaml", "torch"} & loaded
+    assert not {"typing", "pathlib", "dataclasses", "subprocess", "argparse", "rich", "yaml", "torch"} & loaded
 
 
 def test_files_go_where_the_environment_says(folder: Path) -> None:

@@ -16,15 +16,16 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forgather_mem.callbacks.trainer.method_patches import Arguments, Around, Call, Keywords, MethodPatch, MethodPatches
 from forgather_mem.callbacks.trainer.phases import wrap_phases
-from forgather_mem.diagnose.oom.failing import close_failed
-from forgather_mem.engine.run import Run
 from forgather_mem.engine.settings import settings_of_trainer
 from forgather_mem.heap.source_lines import is_our_class
 from forgather_mem.telemetry.guard import FailureGuard
+
+if TYPE_CHECKING:
+    from forgather_mem.engine.run import Run
 
 # The whole training, in transformers' and in Forgather's trainer.
 _WHOLE = ("_inner_training_loop", "_train_loop")
@@ -177,6 +178,8 @@ class Link:
     def close_run(self, error: BaseException | None = None) -> None:
         """The training that is running has ended, by this error or without. Idempotent."""
         if self._run is not None and error is not None:
+            from forgather_mem.diagnose.oom.failing import close_failed  # loaded since the training began
+
             close_failed(self._run, error)
         elif self._run is not None:
             self._run.close()

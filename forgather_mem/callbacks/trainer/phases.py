@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forgather_mem.callbacks.trainer.method_patches import (
     Arguments,
@@ -15,7 +15,9 @@ from forgather_mem.callbacks.trainer.method_patches import (
     MethodPatches,
     without_ours,
 )
-from forgather_mem.engine.run import Run
+
+if TYPE_CHECKING:
+    from forgather_mem.engine.run import Run
 
 # Methods of a `transformers.Trainer` whose time is a phase; the accelerator's and the optimizer's come in addition.
 PHASE_OF_METHOD = {

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from forgather_mem.diagnose.oom.recognition import recognise
-from forgather_mem.engine.run import Run
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.protocols import RunInfo
+
+if TYPE_CHECKING:
+    from forgather_mem.engine.run import Run
 
 
 def close_failed(run: RunInfo, error: BaseException) -> None:

@@ -1,0 +1,40 @@
+"""Begins the run of a training, whose report is made when it closes.
+
+The engine, the report and what recognises a failure are imported with this module, at the first event of a training:
+who only looks at our classes, as `forgather-mem check` does, needs none, and at the end no memory may be left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import forgather_mem.diagnose.oom.failing  # noqa: F401  # for the trainer's link
+from forgather_mem.engine.run import Run
+from forgather_mem.engine.summary import RunSummary
+from forgather_mem.reporting.build import build_report, copy_report, verdict, write_report
+from forgather_mem.telemetry import run_session
+
+
+def begin_run(args: object, state: object, *, strict: bool) -> Run:
+    """The run of the training that begins now."""
+    return Run.begin(args, state, strict=strict, verdict=_close_report)
+
+
+def _close_report(summary: RunSummary) -> tuple[str, dict[str, object]]:
+    """The finding that closes a run; its report is also written if there is a folder with our files."""
+    facts = summary.facts
+    for name in ("folder", "event_folder"):  # it may be read from another working directory
+        place = getattr(facts, name)
+        if place and "://" not in place:
+            setattr(facts, name, os.path.abspath(place))
+    report, folder = build_report(summary), facts.folder
+    if folder is not None and Path(folder).is_dir():
+        with contextlib.suppress(OSError):  # the report can be rebuilt from the log
+            write_report(report, folder)
+        session = run_session.folder()
+        if session is not None:
+            with contextlib.suppress(OSError):
+                copy_report(report, session, folder)
+    return verdict(report)

@@ -1,0 +1,175 @@
+"""The parser of a command's words: argparse, with our messages and our layout of `--help`."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NoReturn
+
+from forgather_mem.cli.run import LIKE_AN_OPTION, OF_PYTHON, OTHERS_OPTIONS
+from forgather_mem.errors import UsageError, did_you_mean
+
+_LEAST_WIDTH, _MOST_WIDTH = 40, 100
+_MOST_LEFT = 28  # characters of a left column; what is longer has a line of its own
+
+
+class CommandParser(argparse.ArgumentParser):
+    """The arguments of one command.
+
+    Args:
+        prog: The words that the command is called with.
+        text: What it does; paragraphs are separated by empty lines.
+        commands: Commands that are listed at the end of the help, and what each does.
+    """
+
+    def __init__(self, prog: str, text: str, commands: Mapping[str, str] | None = None) -> None:
+        super().__init__(prog, description=text, add_help=False, allow_abbrev=False, exit_on_error=False)
+        self.add_argument("-h", "--help", action="help", help="Show this message and exit.")
+        self._commands = commands or {}
+        self._runs_a_command = False
+
+    def add_command(self, text: str) -> None:
+        """Add the argument `command`: the words of another program, from the first that is no option of ours."""
+        self.add_argument("command", nargs="*", metavar="COMMAND...", help=text)
+        self._runs_a_command = True
+
+    def parse(self, words: Sequence[str]) -> dict[str, object]:
+        """The values of all arguments, by the names of the function's parameters.
+
+        Raises:
+            UsageError: for words that the command does not understand.
+        """
+        own = self._own_words(words) if self._runs_a_command else list(words)
+        self._refuse_unknown(own)
+        # Options between arguments need the other way, which loses `--`
+        has_several = any(action.nargs == "*" for action in self._actions)
+        try:
+            values, left = self.parse_known_intermixed_args(own) if has_several else self.parse_known_args(own)
+        except argparse.ArgumentError as error:
+            raise self._explained(error) from None
+        if left:
+            raise UsageError(f"unexpected argument {left[0]!r}")
+        return vars(values) | ({"command": list(words[len(own) :])} if self._runs_a_command else {})
+
+    def error(self, message: str) -> NoReturn:
+        """What argparse calls for missing arguments."""
+        raise UsageError(message)
+
+    def format_usage(self) -> str:
+        """The first line of the help."""
+        arguments = [_left(action) for action in self._actions if not action.option_strings]
+        return " ".join([f"Usage: {self.prog} [OPTIONS]", *arguments, *(["COMMAND ..."] if self._commands else [])])
+
+    def format_help(self) -> str:
+        """The help, as wide as the terminal; 80 columns into a pipe or a file."""
+        import shutil  # and with it, all kinds of archives
+
+        width = max(_LEAST_WIDTH, min(shutil.get_terminal_size().columns, _MOST_WIDTH))
+        sections = {
+            "Arguments": [_row(action) for action in self._actions if not action.option_strings],
+            "Options": [_row(action) for action in self._actions if action.option_strings],
+            "Commands": list(self._commands.items()),
+        }
+        parts = [self.format_usage()]
+        for paragraph in (self.description or "").split("\n\n"):
+            parts.append(_filled(paragraph, width, "  "))
+        for title, rows in sections.items():
+            if rows:
+                parts.append("\n".join([f"{title}:", *_table(rows, width)]))
+        return "\n\n".join(parts) + "\n"
+
+    def _own_words(self, words: Sequence[str]) -> list[str]:
+        """The words before the command."""
+        number = 0
+        while number < len(words) and words[number].startswith("-") and words[number] not in OF_PYTHON:
+            if words[number] == "--":
+                return list(words[: number + 1])
+            action = self._option_string_actions.get(words[number])
+            number += 2 if action is not None and action.nargs is None else 1
+        return list(words[:number])
+
+    def _refuse_unknown(self, words: Sequence[str]) -> None:
+        """argparse would miss an argument first, and take the value of an unknown option for one."""
+        for word in words:
+            if word == "--":
+                return
+            name = word.partition("=")[0] if word.startswith("--") else word[:2]
+            if not word.startswith("-") or word == "-" or _is_number(word) or name in self._option_string_actions:
+                continue
+            hint = did_you_mean(name, self._option_string_actions, LIKE_AN_OPTION)
+            if hint is None and self._runs_a_command:
+                hint = OTHERS_OPTIONS.format(self.prog.split()[-1])
+            raise UsageError(f"there is no option {name!r}", hint)
+
+    def _explained(self, error: argparse.ArgumentError) -> UsageError:
+        name = (error.argument_name or "").rpartition("/")[2]
+        action = self._option_string_actions.get(name)
+        if action is None:
+            return UsageError(error.message)
+        if isinstance(error.__context__, argparse.ArgumentTypeError):  # from a converter of ours
+            return UsageError(f"{name} {error.message}")
+        if action.nargs == 0:
+            return UsageError(f"{name} takes no value")
+        return UsageError(f"{name} needs a value: {name} {str(action.metavar).replace('|', ' or ')}")
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """A converter that takes these words only."""
+
+    def convert(word: str) -> str:
+        if word in choices:
+            return word
+        meant = did_you_mean(word, choices) or f"there are {', '.join(choices)}"
+        raise argparse.ArgumentTypeError(f"{word!r}: {meant}")
+
+    return convert
+
+
+def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """A converter to a number between these two."""
+    wanted = f"{least} or more" if most is None else f"{least} to {most}"
+
+    def convert(word: str) -> int:
+        number = int(word) if word.removeprefix("-").isdecimal() else None
+        if number is None or number < least or (most is not None and number > most):
+            raise argparse.ArgumentTypeError(f"{word!r}: give a whole number, {wanted}")
+        return number
+
+    return convert
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _row(action: argparse.Action) -> tuple[str, str]:
+    return _left(action), (action.help or "") % vars(action)  # as argparse does: %(default)s
+
+
+def _left(action: argparse.Action) -> str:
+    """How an argument is written."""
+    return " ".join(filter(None, (", ".join(action.option_strings), str(action.metavar or ""))))
+
+
+def _table(rows: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
+    """Lines of two columns, the right one wrapped."""
+    margin = 4 + max((len(left) for left, _ in rows if len(left) <= _MOST_LEFT), default=0)
+    for left, right in rows:
+        text = _filled(right, width, " " * margin)
+        if len(left) > _MOST_LEFT:
+            yield f"  {left}"
+            yield text
+        else:
+            yield f"  {left}".ljust(margin) + text[margin:]
+
+
+def _filled(text: str, width: int, indent: str) -> str:
+    return textwrap.fill(
+        " ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
