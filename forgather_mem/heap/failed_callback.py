@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import linecache
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from types import FrameType
 
 from forgather_mem.heap.source_lines import is_our_class, is_user_file
 from forgather_mem.probes.tensors import StorageKey, storages_in
+from forgather_mem.system.frame_variables import frame_variables
 
 # Where trainers call a callback: end of the file's path, function, and its variables for the callback and the event.
 _CALLS = (
@@ -112,8 +112,5 @@ def _is_mostly_in(whole: Mapping[StorageKey, int], sizes: Mapping[StorageKey, in
 
 
 def _variables(frame: FrameType, *names: str) -> list[object]:
-    variables = frame.f_locals
-    found = [variables.get(name) for name in names]
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(variables, dict):
-        variables.clear()  # before Python 3.13 the frame keeps this copy, and the batch with it
-    return found
+    variables = frame_variables(frame)
+    return [variables.get(name) for name in names]

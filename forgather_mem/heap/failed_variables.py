@@ -15,8 +15,8 @@ from forgather_mem.heap.failed_statement import in_same_loop, replaces, statemen
 from forgather_mem.heap.object_size import array_bytes
 from forgather_mem.heap.source_lines import is_user_class, is_user_file, place
 from forgather_mem.heap.syntax import tree_of
-from forgather_mem.heap.variables import frame_variables
 from forgather_mem.probes.tensors import StorageKey, storages_in
+from forgather_mem.system.frame_variables import frame_variables
 
 _CONTAINERS = (list, tuple, deque, dict, OrderedDict, defaultdict)
 _FETCHES = "torch/utils/data/_utils/fetch.py"
@@ -82,7 +82,7 @@ def held_variables(
                     found += [held for held in _attributes(value, known) if held.collects]
             found += _attributes(variables.get("self"), known)
         elif frame.f_code.co_filename.replace(os.sep, "/").endswith(_FETCHES):  # its caller has no dataset
-            found += _attributes(getattr(frame.f_locals.get("self"), "dataset", None), known)
+            found += _attributes(getattr(frame_variables(frame).get("self"), "dataset", None), known)
         else:
             found += _kept_by_library(frame, known)
             others = [*others, *_callbacks_of_library(frame)]

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import dis
-import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any
 
+from forgather_mem.system.frame_variables import drop_snapshot, is_function
+
 _LOADS = frozenset({"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF"})
 _SKIPPED = frozenset({"CACHE", "PRECALL", "NOP", "EXTENDED_ARG", "NOT_TAKEN"})
 _MISSING = object()
-
-
-def is_function(frame: FrameType) -> bool:
-    """Whether this frame's variables are its own, not those of a module or a class body."""
-    return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
-
-
-def frame_variables(frame: FrameType) -> dict[str, object]:
-    """A copy of the frame's variables."""
-    variables = dict(frame.f_locals)
-    _drop_snapshot(frame)
-    return variables
 
 
 def empty_assigned(frame: FrameType, objects: Sequence[object]) -> int:
@@ -51,7 +40,7 @@ def empty_assigned(frame: FrameType, objects: Sequence[object]) -> int:
         if value is not _MISSING and any(value is thing for thing in objects):
             write(None)
             num_emptied += 1
-    _drop_snapshot(frame)
+    drop_snapshot(frame)
     return num_emptied
 
 
@@ -118,12 +107,3 @@ def _write_name(frame: FrameType, opname: str, name: str, value: object) -> None
         take_over = getattr(ctypes.pythonapi, "PyFrame_LocalsToFast", None)
         if take_over is not None:
             take_over(ctypes.py_object(frame), ctypes.c_int(0))
-
-
-def _drop_snapshot(frame: FrameType) -> None:
-    """Before Python 3.13 reading a frame's variables stores a snapshot in it, which keeps a batch or a model alive as
-    long as the function runs. Code that called `locals()` there has the same snapshot, which is then left alone."""
-    snapshot = frame.f_locals
-    # three references: the frame's, ours, and that of the call itself
-    if type(snapshot) is dict and is_function(frame) and sys.getrefcount(snapshot) <= 3:
-        snapshot.clear()

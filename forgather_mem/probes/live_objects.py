@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import itertools
 import sys
 import weakref
 from collections.abc import Iterable
 from types import FrameType
 from typing import Any, TypeVar
+
+from forgather_mem.system.frame_variables import frame_variables
 
 T = TypeVar("T")
 Classes = type[T] | tuple[type[T], ...]
@@ -105,9 +106,5 @@ def _running_locals() -> list[dict[str, object]]:
             continue
         frames.append(frame.f_back)
         if frame.f_globals is not globals():
-            snapshot = frame.f_locals
-            variables.append(dict(snapshot))
-            # Before Python 3.13 the frame keeps this snapshot, and with it every batch in it.
-            if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(snapshot, dict):
-                snapshot.clear()
+            variables.append(frame_variables(frame))
     return variables

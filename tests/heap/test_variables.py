@@ -1,4 +1,4 @@
-"""The variables of a running function: read without leaving anything behind, and cleared where they are assigned to."""
+"""The variables of a running function are cleared where they are assigned to."""
 
 from __future__ import annotations
 
@@ -8,36 +8,12 @@ import weakref
 from types import FrameType
 from typing import Any
 
-from forgather_mem.heap.variables import empty_assigned, frame_variables, is_function
+from forgather_mem.heap.variables import empty_assigned
 
 
 class Thing:
     def __init__(self, **attributes: object) -> None:
         self.__dict__.update(attributes)
-
-
-def test_only_a_function_has_variables_of_its_own() -> None:
-    class Body:
-        frame = sys._getframe()
-
-    assert is_function(sys._getframe())
-    assert not is_function(Body.frame)
-
-
-def test_reading_keeps_nothing_alive() -> None:
-    thing = Thing()
-    watched = weakref.ref(thing)
-    found = frame_variables(sys._getframe())
-    assert found["thing"] is thing
-    del thing, found
-    assert watched() is None, "no snapshot of the variables is left in this frame"
-
-
-def test_a_snapshot_of_the_user_stays_as_it_was() -> None:
-    thing = Thing()
-    snapshot = locals()
-    assert frame_variables(sys._getframe())["thing"] is thing
-    assert snapshot["thing"] is thing
 
 
 def release(*objects: object) -> list[None]:

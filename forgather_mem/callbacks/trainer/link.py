@@ -22,6 +22,7 @@ from forgather_mem.callbacks.trainer.method_patches import Arguments, Around, Ca
 from forgather_mem.callbacks.trainer.phases import wrap_phases
 from forgather_mem.engine.settings import settings_of_trainer
 from forgather_mem.heap.source_lines import is_our_class
+from forgather_mem.system.frame_variables import frame_variables, is_function
 from forgather_mem.telemetry.guard import FailureGuard
 
 if TYPE_CHECKING:
@@ -344,11 +345,8 @@ def _caller(names: Iterable[str], fits: Callable[[Any], bool]) -> Any | None:
     """The nearest object up the stack that is calling us through a method with one of these names."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name in names and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-            variables = frame.f_locals
-            owner = variables.get("self")
-            if isinstance(variables, dict):  # before Python 3.13 the frame keeps this copy, and the batch with it
-                variables.clear()
+        if frame.f_code.co_name in names and is_function(frame):
+            owner = frame_variables(frame).get("self")
             if owner is not None and fits(owner):
                 return owner
         frame = frame.f_back

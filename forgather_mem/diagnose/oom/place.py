@@ -5,7 +5,6 @@ Everything is read from the traceback: nothing has to run during the training.
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -27,6 +26,7 @@ from forgather_mem.heap.failed_lines import (
 )
 from forgather_mem.heap.failed_variables import HeldVariable, held_variables
 from forgather_mem.heap.source_lines import is_user_file
+from forgather_mem.system.frame_variables import frame_variables, is_function
 
 MAX_FRAMES = 2000
 _MODULE_FILE = "torch/nn/modules/module.py"
@@ -201,14 +201,12 @@ def trained_by(error: BaseException) -> tuple[object, object]:
     for frame in _frames(error) if torch is not None else ():
         if not is_user_file(frame.f_code.co_filename):
             continue
-        own = frame.f_locals
+        own = frame_variables(frame)
         for value in _with_theirs((*frame.f_globals.values(), *own.values())):
             if _is_module(value):
                 models[sum(parameter.numel() for parameter in value.parameters())] = value
             elif _is_optimizer(value):
                 optimizers[sum(len(group["params"]) for group in value.param_groups)] = value
-        if isinstance(own, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-            own.clear()  # as in `_self_of`
     return models[max(models)] if models else None, optimizers[max(optimizers)] if optimizers else None
 
 
@@ -223,11 +221,8 @@ def batch_on_the_way(error: BaseException) -> Batch | None:
     """The shape of the batch that the outermost module was called with; None outside modules."""
     for frame in _frames(error):
         if frame.f_code.co_name in _CALLS and _file(frame).endswith(_MODULE_FILE):
-            variables = frame.f_locals
-            batch = batch_of(variables.get("args", ()), variables.get("kwargs", {}))
-            if isinstance(variables, dict):
-                variables.clear()  # as in `_self_of`
-            return batch
+            variables = frame_variables(frame)
+            return batch_of(variables.get("args", ()), variables.get("kwargs", {}))
     return None
 
 
@@ -359,10 +354,4 @@ def _is_optimizer(value: object) -> bool:
 
 
 def _self_of(frame: FrameType) -> object:
-    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        return None
-    variables = frame.f_locals
-    owner = variables.get("self")
-    if isinstance(variables, dict):  # before Python 3.13 the frame keeps this copy, and the batch with it
-        variables.clear()
-    return owner
+    return frame_variables(frame).get("self") if is_function(frame) else None

@@ -11,6 +11,8 @@ from functools import partial
 from types import CodeType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
+from forgather_mem.system.frame_variables import frame_variables
+
 _MOST_SAMPLES = 1_000_000
 _TOKENS = "input_ids"
 _SLICES = frozenset(("BUILD_SLICE", "BINARY_SLICE"))
@@ -106,10 +108,7 @@ def batches_of(loader_iterator: Any) -> Iterator[Sequence[int]] | None:
     begun = loader_iterator._sampler_iter
     if not isinstance(size, int) or not isinstance(begun, GeneratorType) or begun.gi_frame is None:
         return None
-    variables = begun.gi_frame.f_locals
-    source = variables.get("sampler_iter")
-    variables.clear()  # before Python 3.13 the frame keeps this copy
-    order = _order(source)
+    order = _order(frame_variables(begun.gi_frame).get("sampler_iter"))
     if order is None:
         return None
     end = len(order) - len(order) % size if drops else len(order)

@@ -1,0 +1,49 @@
+"""The variables of a running function, read so that its frame keeps nothing that it did not have."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import sys
+from types import CodeType, FrameType
+from typing import Any
+
+_ARE_COPIED = sys.version_info < (3, 13)
+
+
+def frame_variables(frame: FrameType) -> dict[str, Any]:
+    """A copy of a frame's variables.
+
+    Before Python 3.13 they are read into a dictionary that the frame keeps, and code that has called `locals()` there
+    has the same one: it would find variables in it that it did not ask for. None are read of a function that calls it.
+    """
+    if _ARE_COPIED and is_function(frame) and _calls_locals(frame.f_code):
+        return {}
+    variables = dict(frame.f_locals)
+    drop_snapshot(frame)
+    return variables
+
+
+def is_function(frame: FrameType) -> bool:
+    """Whether this frame's variables are its own, not those of a module or a class body."""
+    return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+
+
+def _calls_locals(code: CodeType) -> bool:
+    if "locals" not in code.co_names:
+        return False
+    loads = (one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL")  # not an attribute
+    return "locals" in loads
+
+
+def drop_snapshot(frame: FrameType) -> None:
+    """Empty the dictionary that reading the variables has left in the frame before Python 3.13.
+
+    It would keep a batch or a model alive as long as the function runs. If anybody else has it, a debugger for example,
+    it is left alone.
+    """
+    if not _ARE_COPIED or not is_function(frame):
+        return
+    snapshot = frame.f_locals
+    if sys.getrefcount(snapshot) <= 3:  # the frame's, ours, and that of the call itself
+        snapshot.clear()
