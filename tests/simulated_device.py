@@ -96,7 +96,7 @@ class SimulatedDevice:
         @functools.wraps(answer)
         def ask(*arguments: Any, **keywords: Any) -> Any:
             if name == self.broken:
-                raise torch.AcceleratorError("CUDA error: unspecified launch failure")
+                raise getattr(torch, "AcceleratorError", RuntimeError)("CUDA error: unspecified launch failure")
             return answer(*arguments, **keywords)
 
         return ask

@@ -23,12 +23,18 @@ _ASKS_FOR = {
     "aten.repeat_interleave": "repeat_interleave()",
 }
 _HINTS = {"aten._local_scalar_dense.default": "; to keep or log a loss, use loss.detach()"}
+_BAD_FORK = "Autograd-and-Fork"  # of torch's message, where autograd has threads: on a machine with a device
 _OF_TORCH = f"{os.sep}torch{os.sep}"
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def problem_of(error: BaseException) -> str:
     """What to say of an error in a planned step, with the innermost line of the user's, else of a library's."""
+    if _BAD_FORK in str(error):
+        return (
+            "this process has computed gradients, and torch can't go on with that in a forked child where there is a "
+            "device: plan before the first backward(), or with `forgather-mem plan SCRIPT`"
+        )
     name = str(getattr(error, "func", ""))
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
         asked, hint = _ASKS_FOR.get(name.rpartition(".")[0], name), _HINTS.get(name, "")

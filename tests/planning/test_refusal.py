@@ -11,6 +11,7 @@ from transformers import MixtralConfig, MixtralForCausalLM
 
 import forgather_mem
 from forgather_mem.errors import PlanError
+from forgather_mem.planning.refusal import problem_of
 
 
 def asks_for_a_value(loss: torch.Tensor) -> None:
@@ -79,3 +80,13 @@ def test_without_a_line_of_the_users_it_is_the_librarys() -> None:
     with pytest.raises(PlanError, match=r"^\w+\.py:\d+ \(.*\): ") as caught:
         forgather_mem.plan(model, model, None, torch.zeros(1, 8, dtype=torch.long))
     assert "pretending.py" not in str(caught.value)
+
+
+def test_a_fork_after_gradients_on_a_machine_with_a_device_is_explained() -> None:
+    of_torch = (
+        "Unable to handle autograd's threading in combination with fork-based multiprocessing. "
+        "See https://github.com/pytorch/pytorch/wiki/Autograd-and-Fork"
+    )
+    told = problem_of(RuntimeError(of_torch))
+    assert "plan before the first backward(), or with `forgather-mem plan SCRIPT`" in told
+    assert "Unable" not in told

@@ -25,7 +25,7 @@ class FailsToPin:
     """A batch whose page-locked copy can't be made: `cudaHostAlloc` returned cudaErrorMemoryAllocation."""
 
     def pin_memory(self) -> Any:
-        raise torch.AcceleratorError(f"CUDA error: out of memory{ASYNCHRONOUS}")
+        raise getattr(torch, "AcceleratorError", RuntimeError)(f"CUDA error: out of memory{ASYNCHRONOUS}")
 
 
 def _in_the_thread_that_pins() -> None:
