@@ -18,7 +18,6 @@ from forgather_mem.engine.run_of import RUNS, run_of
 from forgather_mem.engine.schedule import EventSchedule, events_of, lasting
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import check_flags
-from forgather_mem.reporting.build import build_report, copy_report, verdict, write_report
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.events import EVENTS_THAT_BEGIN_A_RUN
 from forgather_mem.telemetry.guard import FailureGuard
@@ -296,6 +295,9 @@ class _Part:
 
 def _close_report(summary: RunSummary) -> tuple[str, dict[str, object]]:
     """The finding that closes a run; its report is also written if there is a folder with our files."""
+    # Loaded when there is something to report: it takes most of a MiB beside the training
+    from forgather_mem.reporting.build import build_report, copy_report, verdict, write_report
+
     facts = summary.facts
     for name in ("folder", "event_folder"):  # it may be read from another working directory
         place = getattr(facts, name)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from forgather_mem.telemetry.events import EVENTS_INSIDE_A_STEP
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.plain_numbers import plain_numbers
 from forgather_mem.telemetry.protocols import Work
 from forgather_mem.telemetry.records import Moment, Sample
-from forgather_mem.telemetry.report import Action
 from forgather_mem.telemetry.rule import Rule, name_of
 from forgather_mem.telemetry.triggers import Crossing
 from forgather_mem.units import format_ordinal, format_share
+
+if TYPE_CHECKING:
+    from forgather_mem.telemetry.report import Action
 
 MAX_STRETCH = 64
 SHARE_RECORDS = 8

@@ -20,8 +20,8 @@ from typing import Any
 
 from forgather_mem.files import open_regular, remove_real, rename_real
 from forgather_mem.formats.like_lines import MOST_ROWS, LikeLines, Rows, rows_of
+from forgather_mem.telemetry.bounds import is_number
 from forgather_mem.telemetry.records import Finding, Sample
-from forgather_mem.telemetry.report_schema import is_number
 
 SCHEMA = 1
 # A longer line is none of ours. The longest holds a whole report.

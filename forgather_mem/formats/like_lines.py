@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from forgather_mem.telemetry.bounds import MOST
 from forgather_mem.telemetry.records import Sample
-from forgather_mem.telemetry.report_schema import MOST
 
 # So many samples with the same names before their pattern is compiled, which takes a millisecond; so many patterns
 _WORTH_IT, _MOST_PATTERNS, _MOST_SHAPES = 64, 16, 1000

@@ -32,9 +32,9 @@ from typing import NamedTuple
 
 from forgather_mem.files import read_regular
 from forgather_mem.formats import ring_writer as layout
+from forgather_mem.telemetry.bounds import is_number
 from forgather_mem.telemetry.events import EVENT_NUMBERS, PHASE_NUMBERS
 from forgather_mem.telemetry.records import Finding, Sample
-from forgather_mem.telemetry.report_schema import is_number
 
 
 class RingState(NamedTuple):

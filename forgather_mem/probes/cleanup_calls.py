@@ -14,16 +14,17 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from forgather_mem.system.allocator import current_allocator, gauge, modules_with_a_cache
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Moment, Sample
-from forgather_mem.telemetry.report import CleanupCall
-from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import format_duration
+
+if TYPE_CHECKING:
+    from forgather_mem.telemetry.report import CleanupCall
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,6 +81,8 @@ class CleanupProbe:
         return _NOTHING
 
     def _tell(self, run: RunInfo, calls: _Calls) -> None:
+        from forgather_mem.telemetry.report_schema import to_dict
+
         run.emit(
             Finding(
                 kind="cleanup_calls",
@@ -170,6 +173,8 @@ class _Calls:
 
     def rows(self) -> list[CleanupCall]:
         """The rows of the report, most expensive first."""
+        from forgather_mem.telemetry.report import CleanupCall
+
         rows = []
         for (what, file, line), site in self.sites.items():
             shown, whose = file_and_origin(file)

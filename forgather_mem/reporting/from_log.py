@@ -21,6 +21,7 @@ from forgather_mem.reporting.build import build_report
 from forgather_mem.reporting.growth import Growth
 from forgather_mem.system.cgroups import kills_since
 from forgather_mem.system.process_start import is_process_running
+from forgather_mem.telemetry.bounds import MOST
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.metrics import every_metric, name_on_current, other_device
 from forgather_mem.telemetry.records import Finding, Sample
@@ -34,7 +35,7 @@ from forgather_mem.telemetry.report import (
     ReportPart,
     RunReport,
 )
-from forgather_mem.telemetry.report_schema import MOST, checked_report, from_dict, to_dict
+from forgather_mem.telemetry.report_schema import checked_report, from_dict, to_dict
 
 _KNOWN = frozenset(row.name for row in every_metric())
 _MAX_SHAPES = 1000

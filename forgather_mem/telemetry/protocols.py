@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from forgather_mem.telemetry.records import Finding, Moment, Outcome, Sample
-from forgather_mem.telemetry.report import RunReport
+
+if TYPE_CHECKING:
+    from forgather_mem.telemetry.report import RunReport
 
 SeesBatch = Callable[[Sequence[Any], Mapping[str, Any]], object]
 

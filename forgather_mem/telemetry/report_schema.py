@@ -16,14 +16,12 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from forgather_mem.files import read_regular
+from forgather_mem.telemetry.bounds import bounded_text, is_number
 from forgather_mem.telemetry.report import ReportPart, RunReport
 
 # The report of 4,000 ranks takes 3 MB.
 MAX_REPORT_BYTES = 4 * 2**20
-# A size, a count or a time in seconds beyond this is none.
-MOST = 10**18
-_NUMBERS = (int, float)
-_MAX_TEXT, _MAX_DEPTH, _MAX_NAMED = 10_000, 20, 3
+_MAX_DEPTH, _MAX_NAMED = 20, 3
 _MAX_ROWS = 100_000
 _EMPTY: dict[object, object] = {str: "", int: 0, float: 0.0, bool: False}
 
@@ -134,16 +132,6 @@ def checked_report(value: object) -> tuple[RunReport, list[str]] | None:
     return report, _sentence(wrong)
 
 
-def is_number(value: object) -> bool:
-    """Whether this can be a size, a count or a time.
-
-    >>> is_number(1.5), is_number(True), is_number(float("nan")), is_number(10**400)
-    (True, False, False, False)
-    """
-    # Not `int | float`, which would be made anew at each of a log's many numbers
-    return isinstance(value, _NUMBERS) and not isinstance(value, bool) and -MOST <= value <= MOST
-
-
 def without_none(kind: object) -> tuple[object, bool]:
     """The type without None, and whether it may be None."""
     if get_origin(kind) not in (UnionType, Union):
@@ -167,7 +155,7 @@ def _fit(value: object, kind: object, place: str, wrong: list[str]) -> Any:
     if get_origin(kind) is Mapping:
         return _fit_table(value, get_args(kind)[1], place, wrong)
     if kind is str and isinstance(value, str):
-        return value if len(value) <= _MAX_TEXT else f"{value[:_MAX_TEXT]}..."
+        return bounded_text(value)
     if kind in (int, float) and is_number(value):
         return int(value) if kind is int else value  # type: ignore[call-overload]
     fits = (

@@ -18,8 +18,6 @@ from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Moment, Sample
-from forgather_mem.telemetry.report import Change
-from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import MIB
 
 if TYPE_CHECKING:
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from forgather_mem.diagnose.oom.place import Place
     from forgather_mem.diagnose.oom.story import Story
     from forgather_mem.heap.failed_lines import FailedOperation
+    from forgather_mem.telemetry.report import Change
 
 NOTHING: Mapping[str, float] = {}
 # Address space without memory behind it, released when memory has run out so that the failure can be reported.
@@ -238,6 +237,7 @@ class OutOfMemoryWatch:
             if story is not None:
                 from forgather_mem.diagnose.oom.explanation import explained
                 from forgather_mem.diagnose.oom.story import sentence
+                from forgather_mem.telemetry.report_schema import to_dict
 
                 run.reach(self._first_step + story.steps_done)
                 oom, advice = explained(story, run.told.leak, self._settings, uses.uses)
@@ -265,6 +265,8 @@ class OutOfMemoryWatch:
 
 
 def _advice(step: int, changes: Sequence[Change]) -> Finding:
+    from forgather_mem.telemetry.report_schema import to_dict
+
     return Finding(kind="advice", step=step, text="", data={"advice": [to_dict(change) for change in changes]})
 
 
