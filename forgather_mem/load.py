@@ -132,7 +132,11 @@ def attach(trainer: Any, template: str | os.PathLike[str] = WATCH, **options: An
         if options != known.options:
             logger.warning("attach: %s is attached to this trainer already; detach() it to change its options", name)
         return known
-    callbacks = load_callbacks(template, **options)
+    try:
+        callbacks = load_callbacks(template, **options)
+    except MemoryError:  # it is the training's
+        logger.warning("attach: there is no memory left to watch this training")
+        return Attached(trainer, (), options, "no memory was left for it")
     handle = Attached(trainer, callbacks, options)
     for callback in callbacks:
         trainer.add_callback(callback)
