@@ -17,8 +17,7 @@ from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import mmap
-
+    from forgather_mem.system.own_limits import Reserve
     from forgather_mem.telemetry.records import Sample
 
 
@@ -27,21 +26,19 @@ _RESERVE_BYTES = 16 << 20
 
 def watch_process() -> None:
     """At exit of this process, record what has ended it, and write its report unless a better one exists."""
-    import mmap
+    from forgather_mem.system.own_limits import Reserve
 
-    try:  # address space without memory behind it, released for reporting at a memory limit
-        reserve = [mmap.mmap(-1, _RESERVE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)]
-    except OSError:
-        reserve = []
+    reserve = Reserve(_RESERVE_BYTES)
+    reserve.take()
     atexit.register(_ends, os.getpid(), time.time(), reserve)
 
 
-def _ends(pid: int, began_s: float, reserve: list[mmap.mmap]) -> None:
+def _ends(pid: int, began_s: float, reserve: Reserve) -> None:
     folder = run_session.folder()
     if os.getpid() != pid or folder is None:
         return  # the last: there is no place, or the command has ended before us
-    reserve_bytes = _RESERVE_BYTES * len(reserve)
-    reserve.clear()
+    reserve_bytes = reserve.size_bytes
+    reserve.release()
     tell_last_error(folder, reserve_bytes)
     if "torch" not in sys.modules:
         return

@@ -11,13 +11,14 @@ from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.recognition import recognise
-from forgather_mem.diagnose.oom.reserve import Reserve
 from forgather_mem.diagnose.oom.shapes.batch_shapes import BatchFinder
 from forgather_mem.heap.source_lines import calling_line, is_our_class
+from forgather_mem.system.own_limits import Reserve
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Moment, Sample
+from forgather_mem.units import MIB
 
 if TYPE_CHECKING:
     # What explains a failure is loaded when one happens, once the reserve is released: it takes more than a MiB.
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from forgather_mem.telemetry.report import Change
 
 NOTHING: Mapping[str, float] = {}
-_RESERVED_FRAC = 1 / 4
+_RESERVE_BYTES = 8 * MIB
+_RESERVED_FRAC = 1 / 4  # at most, of what the first steps leave below a limit of this process
 _TELLING_STEPS = 2  # in which the lines that call the model are those of the training
 
 
@@ -52,7 +54,7 @@ class OutOfMemoryWatch:
         self._run: RunInfo | None = None
         self._uses: BatchUses | None = None
         self._batch_of = BatchFinder()
-        self._reserve = Reserve()
+        self._reserve = Reserve(_RESERVE_BYTES)
         self._model = self._optimizer = _nothing
         self._settings: RunSettings | None = None
         self._story: Story | None = None
