@@ -144,8 +144,8 @@ def psutil_and_writer() -> Any:
 
 WATCHED = (
     "floor: an empty callback", "floor: a SummaryWriter's messages", "import forgather_mem", "OOMReporter",
-    "LeakDetector", "callbacks/memory.yaml", "callbacks/memory.yaml, every_steps=2", "attach", "run", "psutil and SummaryWriter",
-    "Lightning's DeviceStatsMonitor", "Composer's SystemMetricsMonitor",
+    "LeakDetector", "callbacks/memory.yaml", "callbacks/memory.yaml, every_steps=2", "attach", "run",
+    "psutil and SummaryWriter", "Lightning's DeviceStatsMonitor", "Composer's SystemMetricsMonitor",
 )  # fmt: skip
 LEAKING = ("leak, attach", "leak, run")
 
