@@ -2,7 +2,7 @@
 
     python benchmarks/own_memory.py [--runs 3] [--only NAME ...]
     python benchmarks/own_memory.py --long 100000     what it gains over so many steps of a plain loop
-    python benchmarks/own_memory.py --below 8         whether trainings that have so many MiB left bear being watched
+    python benchmarks/own_memory.py --below 8 [--limit AS]   whether trainings with so many MiB left bear being watched
 
 Each row is the median over the runs of what the process has at its last step beyond the training alone: private memory
 (what it has written: whether a library's pages are its own depends on what else runs), resident memory, reserved
@@ -27,7 +27,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = 200
 BYTECODE = Path(tempfile.gettempdir(), "own_memory_bytecode")
-LIMIT = "OWN_MEMORY_LIMIT_MIB"  # of a child's private writable addresses, from its first line on
+LIMIT = "OWN_MEMORY_LIMIT_MIB"  # of a child's addresses, from its first line on; "DATA 300" for private writable ones
+LIMITED = {"DATA": "data", "AS": "addresses"}  # what each limit counts
 WAYS = ("private", "resident", "addresses", "peak")
 RUN = [sys.executable, "-m", "forgather_mem", "run"]
 
@@ -76,8 +77,9 @@ def trained(way: str) -> None:
         output_dir="out", max_steps=STEPS, per_device_train_batch_size=8, report_to=[], use_cpu=True,
         save_strategy="no", logging_steps=50, disable_tqdm=True,
     )  # fmt: skip
-    if limit_mib := os.environ.get(LIMIT):
-        resource.setrlimit(resource.RLIMIT_DATA, (int(float(limit_mib) * 2**20),) * 2)
+    if limit := os.environ.get(LIMIT):
+        kind, limit_mib = limit.split()
+        resource.setrlimit(getattr(resource, f"RLIMIT_{kind}"), (int(float(limit_mib) * 2**20),) * 2)
     callbacks, watch = callbacks_of(way)
     trainer = Trainer(model=tiny_model(64), args=arguments, train_dataset=Rows(), callbacks=callbacks)
     watch(trainer)
@@ -102,10 +104,11 @@ def callbacks_of(way: str) -> tuple[list[Any], Callable[[Any], object]]:
         from forgather_mem import attach
 
         watch = attach
-    elif way == "callbacks/memory.yaml":
+    elif way.startswith("callbacks/memory.yaml"):
         from forgather_mem import load_callbacks
 
-        callbacks = load_callbacks(way)
+        name, *variables = way.split(", ")
+        callbacks = load_callbacks(name, **{key: int(value) for key, value in (one.split("=") for one in variables)})
     elif way in ("LeakDetector", "OOMReporter"):
         import forgather_mem.callbacks
 
@@ -141,8 +144,8 @@ def psutil_and_writer() -> Any:
 
 WATCHED = (
     "floor: an empty callback", "floor: a SummaryWriter's messages", "import forgather_mem", "OOMReporter",
-    "LeakDetector", "callbacks/memory.yaml", "attach", "run", "psutil and SummaryWriter",
-    "Lightning's DeviceStatsMonitor", "Composer's SystemMetricsMonitor",
+    "LeakDetector", "callbacks/memory.yaml", "callbacks/memory.yaml, every_steps=2", "attach", "run",
+    "psutil and SummaryWriter", "Lightning's DeviceStatsMonitor", "Composer's SystemMetricsMonitor",
 )  # fmt: skip
 LEAKING = ("leak, attach", "leak, run")
 
@@ -186,18 +189,18 @@ def compare(ways: list[str], runs: int) -> None:
         print(f"| {way} | {texts[0]} (of {spread:.1f}) | {' | '.join(texts[1:])} |", flush=True)
 
 
-def below(left_mib: float, runs: int) -> None:
+def below(left_mib: float, runs: int, kind: str) -> None:
     """How many trainings end as they should whose limit is so much above what they take alone."""
-    taken = max(memory["itself"]["data"] for memory in (one("alone"), one("alone"), one("alone")) if memory)
-    os.environ[LIMIT] = str(taken + left_mib)
-    for way in ("alone", "attach"):
+    taken = max(memory["itself"][LIMITED[kind]] for memory in (one("alone"), one("alone"), one("alone")) if memory)
+    os.environ[LIMIT] = f"{kind} {taken + left_mib}"
+    for way in ("alone", "attach", "callbacks/memory.yaml", "psutil and SummaryWriter"):
         ended = 0
         for _ in range(runs):
             try:
                 ended += one(way) is not None
             except SystemExit as error:
                 print(str(error)[-300:], file=sys.stderr)
-        print(f"{way}: {ended} of {runs} with {left_mib:g} MiB left of RLIMIT_DATA")
+        print(f"{way}: {ended} of {runs} with {left_mib:g} MiB left of RLIMIT_{kind}", flush=True)
 
 
 def long(steps: int) -> None:
@@ -228,6 +231,7 @@ if __name__ == "__main__":
     parser.add_argument("--only", nargs="+", metavar="NAME")
     parser.add_argument("--long", type=int, metavar="STEPS")
     parser.add_argument("--below", type=float, metavar="MIB")
+    parser.add_argument("--limit", choices=list(LIMITED), default="DATA")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -235,6 +239,6 @@ if __name__ == "__main__":
     elif arguments.long:
         long(arguments.long)
     elif arguments.below:
-        below(arguments.below, arguments.runs)
+        below(arguments.below, arguments.runs, arguments.limit)
     else:
         compare(["alone", *(arguments.only or [*WATCHED, "leak, alone", *LEAKING])], arguments.runs)

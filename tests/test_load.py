@@ -12,7 +12,8 @@ import pytest
 
 from forgather_mem import TemplateError, attach, load_callbacks, watch
 from forgather_mem.callbacks import ClearCacheCallback, SimpleGarbageCollector, TBMemoryLogger
-from forgather_mem.load import WATCH, chosen_callbacks
+from forgather_mem.config.environment import ConfigEnvironment
+from forgather_mem.load import WATCH
 from tests.training import fingerprint, make_trainer
 
 
@@ -154,15 +155,17 @@ def settings(part: object) -> object:
     return type(part), plain, getattr(part, "reading", None)
 
 
-def test_the_default_is_what_its_template_says() -> None:
-    assert list(map(made_of, chosen_callbacks(WATCH))) == list(map(made_of, load_callbacks(WATCH)))
+@pytest.mark.parametrize("template", [WATCH, "callbacks/memory.yaml"])
+def test_what_is_made_without_reading_a_template_of_ours_is_what_it_says(template: str) -> None:
+    read = ConfigEnvironment().load(template).construct("trainer_callbacks")
+    assert list(map(made_of, load_callbacks(template))) == list(map(made_of, read))
 
 
 def test_a_template_of_that_name_in_the_current_folder_goes_before_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert len(chosen_callbacks(WATCH)) == 3
+    assert len(load_callbacks(WATCH)) == 3
     (tmp_path / "callbacks").mkdir()
     (tmp_path / WATCH).write_text("trainer_callbacks: !list [ !singleton:forgather_mem.callbacks:LeakDetector ]\n")
-    assert [type(one).__name__ for one in chosen_callbacks(WATCH)] == ["LeakDetector"]
+    assert [type(one).__name__ for one in load_callbacks(WATCH)] == ["LeakDetector"]

@@ -18,18 +18,16 @@ from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.watch import OutOfMemoryWatch
 from forgather_mem.errors import check_flags
 from forgather_mem.files import replace_file
-from forgather_mem.reporting.text import report_text
 from forgather_mem.system.process_end import PROCESS_END
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.protocols import RunInfo, Work
 from forgather_mem.telemetry.records import Finding, Sample
-from forgather_mem.telemetry.report import LastError, RunReport
-from forgather_mem.telemetry.report_schema import from_dict, to_dict
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every
 
 if TYPE_CHECKING:
     from forgather_mem.engine.run import Run
+    from forgather_mem.telemetry.report import RunReport
 
 # Budget of all our readings; above it, only steps whose batch is read are examined.
 _BUDGET_FRAC = 0.005
@@ -107,9 +105,12 @@ class LastWords:
         session_folder = run_session.folder()
         if not data or data["oom"] is None or (session_folder and run_session.registered(session_folder)):
             return
+        from forgather_mem.telemetry.report import RunReport
+        from forgather_mem.telemetry.report_schema import from_dict
+
         report = from_dict(RunReport, data)
         if _is_interactive() and not session_folder:
-            _print(report_text(report))
+            _print(report)
         else:
             self._report = report
 
@@ -128,7 +129,7 @@ class LastWords:
             if self._report is not None and session_folder is not None:
                 _hand_over(self._report, session_folder)
             elif self._report is not None:
-                _print(report_text(self._report))
+                _print(self._report)
 
     def __getstate__(self) -> dict[str, object]:
         return {"_report": None, "_run": None}
@@ -136,6 +137,9 @@ class LastWords:
 
 def _hand_over(report: RunReport, folder: str) -> None:
     """Pass the report to the waiting parent, which prints it: this training has no folder that it could read."""
+    from forgather_mem.telemetry.report import LastError
+    from forgather_mem.telemetry.report_schema import to_dict
+
     assert report.oom is not None
     told = LastError(oom=report.oom, advice=report.advice, pid=os.getpid())
     path = os.path.join(folder, run_session.LAST_ERROR.format(rank=report.oom.rank))
@@ -143,9 +147,11 @@ def _hand_over(report: RunReport, folder: str) -> None:
         replace_file(path, json.dumps(to_dict(told)).encode(), through_links=False)
 
 
-def _print(text: str) -> None:
+def _print(report: RunReport) -> None:
+    from forgather_mem.reporting.text import report_text
+
     with contextlib.suppress(OSError, ValueError):  # the stream is closed
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(report_text(report) + "\n")
         sys.stderr.flush()
 
 

@@ -1,7 +1,7 @@
 """Begins the run of a training, whose report is made when it closes.
 
-The engine, the report and what recognises a failure are imported with this module, at the first event of a training:
-who only looks at our classes, as `forgather-mem check` does, needs none, and at the end no memory may be left.
+The engine and what recognises a failure are imported with this module, at the first event of a training: who only
+looks at our classes, as `forgather-mem check` does, needs none.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pathlib import Path
 import forgather_mem.diagnose.oom.failing  # noqa: F401  # for the trainer's link
 from forgather_mem.engine.run import Run
 from forgather_mem.engine.summary import RunSummary
-from forgather_mem.reporting.build import build_report, copy_report, verdict, write_report
 from forgather_mem.telemetry import run_session
 
 
@@ -24,6 +23,9 @@ def begin_run(args: object, state: object, *, strict: bool) -> Run:
 
 def _close_report(summary: RunSummary) -> tuple[str, dict[str, object]]:
     """The finding that closes a run; its report is also written if there is a folder with our files."""
+    # Loaded when there is something to report: it takes most of a MiB beside the training
+    from forgather_mem.reporting.build import build_report, copy_report, verdict, write_report
+
     facts = summary.facts
     for name in ("folder", "event_folder"):  # it may be read from another working directory
         place = getattr(facts, name)

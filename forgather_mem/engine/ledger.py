@@ -10,11 +10,14 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from forgather_mem.system.allocator import reserved_bytes
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.records import Outcome
-from forgather_mem.telemetry.report import Action, LedgerRow
+
+if TYPE_CHECKING:
+    from forgather_mem.telemetry.report import Action, LedgerRow
 
 RETAKEN_WITHIN_STEPS = 3
 _FOLLOWED_STEPS = 5  # the next step, plus some that show the usual duration of a step
@@ -103,7 +106,12 @@ class Ledger:
             step: The optimizer step before it, if the following steps are reported to `follow`.
         """
         time_s, freed_bytes = (values.get(name, 0.0) for name in BOOKED[what])
-        self._rows[what] = booked(self._rows.get(what) or LedgerRow(what=what), values)
+        row = self._rows.get(what)
+        if row is None:
+            from forgather_mem.telemetry.report import LedgerRow
+
+            row = LedgerRow(what=what)
+        self._rows[what] = booked(row, values)
         self._close(what)
         self._open[what] = _Booking(step, time_s, freed_bytes, self._levels[what])
         self.following = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from forgather_mem.engine.ledger import Ledger
 from forgather_mem.engine.phases import PhaseStack
@@ -14,7 +15,9 @@ from forgather_mem.engine.summary import RunSummary
 from forgather_mem.engine.work_set import WorkSet
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import Moment, Sample
-from forgather_mem.telemetry.report import Action
+
+if TYPE_CHECKING:
+    from forgather_mem.telemetry.report import Action
 
 
 class Recorder:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forgather_mem.engine.closing import Closing
 from forgather_mem.engine.facts import current_device, facts_of, finish_facts, run_folder, sizes_now, training_key
@@ -32,8 +32,10 @@ from forgather_mem.system.time_budget import backed_off
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.protocols import PhaseWatcher, SeesBatch, Sink
 from forgather_mem.telemetry.records import Finding, Moment, Objects, Outcome
-from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.rule import Rule
+
+if TYPE_CHECKING:
+    from forgather_mem.telemetry.report import RunReport
 
 _PASSES_TO_SEE = 8  # of which one has a graph, or none will have
 Verdict = Callable[[RunSummary], tuple[str, dict[str, Any]]]  # text and data of the finding that closes a run

@@ -11,14 +11,16 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forgather_mem.formats.like_lines import Rows
+from forgather_mem.telemetry.bounds import bounded_text
 from forgather_mem.telemetry.metrics import name_on_current
 from forgather_mem.telemetry.protocols import Sink
 from forgather_mem.telemetry.records import RISEN, Finding, Sample
-from forgather_mem.telemetry.report import Change, CleanupCall, LeakReport, OomReport, RunReport
-from forgather_mem.telemetry.report_schema import checked, to_dict
+
+if TYPE_CHECKING:
+    from forgather_mem.telemetry.report import RunReport
 
 MAX_FINDINGS = 200
 # Gauges whose first, last and highest value are kept for the report, which asks for no others; on each device.
@@ -39,6 +41,7 @@ REPORTED = frozenset(
 )
 # The baseline of a phase's peak: what is held between the steps.
 _GROUND = {"host": "host/rss_bytes", "device": "device/allocated_bytes"}
+_PARTS = frozenset({"cleanup_calls", "advice", "leak", "oom"})  # kinds of findings that are a part of the report
 _PHASE_HEADS = (("phase/host/", "host"), ("phase/device/", "device"))
 
 
@@ -149,17 +152,34 @@ class RunSummary:
         self.steady_steps = 0
         self._num_costs = 0
         self.findings: list[Finding] = []
-        self.told = RunReport()
+        self._told: RunReport | None = None
         self.switched_off: list[str] = []
+
+    @property
+    def told(self) -> RunReport:
+        if self._told is None:
+            # The report's classes take half a MiB: most trainings need them when they end
+            from forgather_mem.telemetry.report import RunReport
+
+            self._told = RunReport()
+        return self._told
+
+    @told.setter
+    def told(self, told: RunReport) -> None:
+        self._told = told
 
     @property
     def oom(self) -> dict[str, Any] | None:
         """The report's `oom` as users see it."""
+        from forgather_mem.telemetry.report_schema import to_dict
+
         return None if self.told.oom is None else to_dict(self.told.oom)
 
     @property
     def ledger(self) -> list[dict[str, Any]]:
         """The report's `ledger` as users see it."""
+        from forgather_mem.telemetry.report_schema import to_dict
+
         return [to_dict(row) for row in self.told.ledger]
 
     @property
@@ -255,7 +275,21 @@ class RunSummary:
 
     def tell(self, finding: Finding) -> None:
         """Keep a finding for the report."""
-        kind, data, told = finding.kind, dict(finding.data), self.told
+        if finding.kind in _PARTS and self._tell_part(finding.kind, dict(finding.data)):
+            return
+        if finding.kind == "settings" and all(isinstance(value, str) for value in finding.data.values()):
+            self.facts.settings.update((name, bounded_text(text)) for name, text in finding.data.items())
+        elif len(self.findings) < MAX_FINDINGS:
+            # Of its data a report needs this at most
+            what = finding.data.get("what")
+            self.findings.append(replace(finding, data={"what": bounded_text(what) if isinstance(what, str) else ""}))
+
+    def _tell_part(self, kind: str, data: dict[str, object]) -> bool:
+        """Keep what a finding says of a part of the report; False if it is not as the part should be."""
+        from forgather_mem.telemetry.report import Change, CleanupCall, LeakReport, OomReport
+        from forgather_mem.telemetry.report_schema import checked
+
+        told = self.told
         if kind == "cleanup_calls" and (calls := checked(tuple[CleanupCall, ...], data.get("calls"))) is not None:
             self.told = replace(told, cleanup_calls=calls)
         elif kind == "advice" and (advice := checked(tuple[Change, ...], data.get("advice"))) is not None:
@@ -264,11 +298,9 @@ class RunSummary:
             self.told = replace(told, leak=leak)
         elif kind == "oom" and (oom := checked(OomReport, data)) is not None:
             self.told = replace(told, oom=oom)
-        elif kind == "settings" and (settings := checked(Mapping[str, str], data)) is not None:  # type: ignore[type-abstract]
-            self.facts.settings.update(settings)
-        elif len(self.findings) < MAX_FINDINGS:
-            # Of its data a report needs this at most
-            self.findings.append(replace(finding, data={"what": checked(str, data.get("what")) or ""}))
+        else:
+            return False
+        return True
 
     def highest(self, name: str) -> float | None:
         """The highest value of a gauge so far; None if it was never read."""

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from forgather_mem.files import open_regular, remove_real, rename_real
 from forgather_mem.formats.like_lines import LikeLines, Rows
-from forgather_mem.telemetry.plain_numbers import is_number
+from forgather_mem.telemetry.bounds import is_number
 from forgather_mem.telemetry.records import Finding, Sample
 
 SCHEMA = 1

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from forgather_mem.telemetry.plain_numbers import MOST
+from forgather_mem.telemetry.bounds import MOST
 from forgather_mem.telemetry.records import Sample
 
 # So many samples with the same names before their pattern is compiled, which takes a millisecond; so many patterns

@@ -32,8 +32,8 @@ from typing import NamedTuple
 
 from forgather_mem.files import read_regular
 from forgather_mem.formats import ring_writer as layout
+from forgather_mem.telemetry.bounds import is_number
 from forgather_mem.telemetry.events import EVENT_NUMBERS, PHASE_NUMBERS
-from forgather_mem.telemetry.plain_numbers import is_number
 from forgather_mem.telemetry.records import Finding, Sample
 
 

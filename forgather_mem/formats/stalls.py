@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from forgather_mem.system.forks import FORKS
+from forgather_mem.system.own_limits import may_start_a_thread
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class _Stalls:
     """The open files of this process, and the thread that looks at them while there are any."""
 
     def __init__(self) -> None:
+        self._told = False  # that there is no thread
         self._begin()
 
     def _begin(self) -> None:
@@ -52,13 +54,21 @@ class _Stalls:
             self._begin()
         with self._lock:
             self._files.add(file)
-            if self._thread is None:
+            if self._thread is None and self._may_start():
                 self._stop = threading.Event()
                 arguments = self._stop, self._lock, self._files
                 thread = threading.Thread(target=_look, args=arguments, name="forgather-mem: files", daemon=True)
                 with contextlib.suppress(RuntimeError):  # the interpreter ends, or the process may have no more threads
                     thread.start()
                     self._thread = thread
+
+    def _may_start(self) -> bool:
+        """Whether the addresses of a thread can be spared; said once where they can't."""
+        may_start = may_start_a_thread()
+        if not may_start and not self._told:
+            self._told = True
+            logger.warning("too little is left below this process's limits for a thread that names files that stall")
+        return may_start
 
     def forget(self, file: Watched) -> None:
         """This file is closed; with the last of them the thread ends."""

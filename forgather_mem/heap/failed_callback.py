@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from types import FrameType
 
 from forgather_mem.heap.source_lines import is_our_class, is_user_file
+from forgather_mem.probes.frame_variables import frame_variables
 from forgather_mem.probes.tensors import StorageKey, storages_in
-from forgather_mem.system.frame_variables import frame_variables
 
 # Where trainers call a callback: end of the file's path, function, and its variables for the callback and the event.
 _CALLS = (

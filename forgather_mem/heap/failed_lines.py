@@ -30,7 +30,7 @@ from forgather_mem.heap.graphs.failed_graph import VainGraph, file_of, in_module
 from forgather_mem.heap.graphs.failed_teacher import vain_teacher
 from forgather_mem.heap.source_lines import is_user_file, place
 from forgather_mem.heap.syntax import without_inner
-from forgather_mem.system.frame_variables import frame_variables
+from forgather_mem.probes.frame_variables import frame_variables
 
 _TRAINS = ("backward", "train", "fit")
 _LOADS = "get_batch_samples"  # of transformers' Trainer: all batches of a step are made before the first is used

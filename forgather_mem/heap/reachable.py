@@ -31,7 +31,7 @@ from forgather_mem.heap.live_frames import running_frames
 from forgather_mem.heap.object_size import LRU_CACHE
 from forgather_mem.heap.owner_paths import attributes_of, frame_name, write_path
 from forgather_mem.heap.source_lines import is_our_class, is_user_class, is_user_file, user_modules
-from forgather_mem.system.frame_variables import frame_variables
+from forgather_mem.probes.frame_variables import frame_variables
 
 MAX_NODES = 40_000
 # Of longer containers only the first and last few items are visited: new ones are last.

@@ -30,17 +30,29 @@ def watch_process() -> None:
     import mmap
 
     try:  # address space without memory behind it, released for reporting at a memory limit
-        reserve = [mmap.mmap(-1, _RESERVE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)]
-    except OSError:
+        reserve = [mmap.mmap(-1, _reserve_bytes(), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)]
+    except (OSError, ValueError):  # no room, or a limit that leaves too little of it
         reserve = []
     atexit.register(_ends, os.getpid(), time.time(), reserve)
+
+
+def _reserve_bytes() -> int:
+    """What is kept to report; below a limit of this process little of what it leaves."""
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_AS)[0], resource.getrlimit(resource.RLIMIT_DATA)[0]
+    if all(limit == resource.RLIM_INFINITY for limit in limits):
+        return _RESERVE_BYTES  # nothing more is imported: this is any process of the command
+    from forgather_mem.system.own_limits import spare_bytes
+
+    return int(min(_RESERVE_BYTES, spare_bytes()))
 
 
 def _ends(pid: int, began_s: float, reserve: list[mmap.mmap]) -> None:
     folder = run_session.folder()
     if os.getpid() != pid or folder is None:
         return  # the last: there is no place, or the command has ended before us
-    reserve_bytes = _RESERVE_BYTES * len(reserve)
+    reserve_bytes = sum(map(len, reserve))
     reserve.clear()
     tell_last_error(folder, reserve_bytes)
     if "torch" not in sys.modules:

@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.memory_callback import MemoryCallback
 from forgather_mem.callbacks.trainer.link import Link
-from forgather_mem.load import WATCH, attach, chosen_callbacks
+from forgather_mem.load import WATCH, attach, load_callbacks
 from forgather_mem.sinks import BlackBoxSink, JsonlSink
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.guard import FailureGuard
@@ -68,4 +68,4 @@ def template_and_options() -> tuple[str, dict[str, Any]]:
 def callbacks_of_run() -> list[TrainerCallback]:
     """The callbacks of `forgather-mem run` for a training without a Trainer."""
     template, options = template_and_options()
-    return [RuleCallback([], [JsonlSink(), BlackBoxSink()]), *chosen_callbacks(template, **options)]
+    return [RuleCallback([], [JsonlSink(), BlackBoxSink()]), *load_callbacks(template, **options)]

@@ -16,9 +16,9 @@ from forgather_mem.formats.jsonl import Header, LogReader, log_files
 from forgather_mem.formats.like_lines import Rows
 from forgather_mem.formats.scalars import ScalarSeries
 from forgather_mem.reporting.from_events import event_series
+from forgather_mem.telemetry.bounds import MOST, is_number
 from forgather_mem.telemetry.events import PHASES
 from forgather_mem.telemetry.metrics import name_on_current, other_device
-from forgather_mem.telemetry.plain_numbers import MOST, is_number
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report_schema import checked
 

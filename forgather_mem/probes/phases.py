@@ -7,10 +7,10 @@ import time
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
+from forgather_mem.probes.startup import STARTUP
 from forgather_mem.system.native_heap import allocated_natively_bytes
 from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
 from forgather_mem.system.process_start import process_age_s
-from forgather_mem.system.startup import STARTUP
 from forgather_mem.system.time_budget import backed_off
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, Sample

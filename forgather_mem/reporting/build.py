@@ -22,8 +22,8 @@ from forgather_mem.reporting.planned import planned_of
 from forgather_mem.reporting.table import place_of_parts
 from forgather_mem.reporting.text import report_text
 from forgather_mem.telemetry import run_session
+from forgather_mem.telemetry.records import FORETOLD
 from forgather_mem.telemetry.report import (
-    FORETOLD,
     BackedOff,
     Breakdown,
     CacheClears,

@@ -12,8 +12,8 @@ from forgather_mem.engine.summary import GaugeRange, RunFacts, RunSummary
 from forgather_mem.formats.scalars import ScalarSeries, read_scalars
 from forgather_mem.reporting.build import build_report
 from forgather_mem.sinks.tags import tag_of
+from forgather_mem.telemetry.bounds import MOST
 from forgather_mem.telemetry.metrics import Metric, every_metric, name_on_current, other_device
-from forgather_mem.telemetry.plain_numbers import MOST
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_schema import checked_report, to_dict
 from forgather_mem.units import GIB

@@ -21,9 +21,9 @@ from forgather_mem.reporting.build import build_report
 from forgather_mem.reporting.growth import Growth
 from forgather_mem.system.cgroups import kills_since
 from forgather_mem.system.process_start import is_process_running
+from forgather_mem.telemetry.bounds import MOST
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.metrics import every_metric, name_on_current, other_device
-from forgather_mem.telemetry.plain_numbers import MOST
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report import (
     ADDED,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import os
-import resource
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +21,8 @@ from forgather_mem.system.allocator import (
     used_allocators,
 )
 from forgather_mem.system.memory_limit import MemoryLimit
+from forgather_mem.system.own_limits import own_limits
 from forgather_mem.system.peak_windows import peaks_of
-from forgather_mem.system.procfs import PAGE_BYTES, kib_fields
 from forgather_mem.system.time_budget import TimeBudget
 from forgather_mem.units import MIB
 
@@ -83,13 +82,7 @@ class HostRooms:
             _host(bound.name, bound.used_bytes, bound.limit_bytes, ranks_on_this_host())
             for bound in self._memory.bounds()[:1]
         ]
-        for name, number, taken in (
-            ("address space (RLIMIT_AS)", resource.RLIMIT_AS, _address_space_bytes),
-            ("data (RLIMIT_DATA)", resource.RLIMIT_DATA, _data_bytes),
-        ):
-            soft, _ = resource.getrlimit(number)
-            if soft != resource.RLIM_INFINITY:
-                rooms.append(_host(name, taken(self._own), soft))
+        rooms += [_host(limit.name, limit.used_bytes, limit.limit_bytes) for limit in own_limits(self._own)]
         return sorted(rooms, key=lambda room: room.free_bytes)
 
     def close(self) -> None:
@@ -210,11 +203,3 @@ def _private_pools(allocator: Allocator) -> _PrivatePools:
 def _host(limit: str, used_bytes: int, limit_bytes: int, num_ranks: int = 1) -> Room:
     free_bytes = max(0, limit_bytes - used_bytes)
     return Room(where="host", limit=limit, used_bytes=used_bytes, free_bytes=free_bytes, num_ranks=num_ranks)
-
-
-def _address_space_bytes(own: Path) -> int:
-    return int((own / "statm").read_bytes().split()[0]) * PAGE_BYTES
-
-
-def _data_bytes(own: Path) -> int:
-    return kib_fields((own / "status").read_bytes())[b"VmData"]

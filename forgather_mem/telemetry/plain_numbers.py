@@ -5,10 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-# A size, a count or a time in seconds beyond this is none.
-MOST = 10**18
-_NUMBERS = (int, float)
-
 
 def plain_numbers(values: Mapping[str, float] | None) -> dict[str, float]:
     """These values as plain numbers by name. What is not finite is left out.
@@ -27,13 +23,3 @@ def plain_numbers(values: Mapping[str, float] | None) -> dict[str, float]:
         if math.isfinite(number):
             numbers[name] = value if type(value) in (int, float) else number
     return numbers
-
-
-def is_number(value: object) -> bool:
-    """Whether this can be a size, a count or a time.
-
-    >>> is_number(1.5), is_number(True), is_number(float("nan")), is_number(10**400)
-    (True, False, False, False)
-    """
-    # Not `int | float`, which would be made anew at each of a log's many numbers
-    return isinstance(value, _NUMBERS) and not isinstance(value, bool) and -MOST <= value <= MOST

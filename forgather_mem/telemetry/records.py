@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from forgather_mem.telemetry.protocols import RunInfo
 
+FORETOLD = "foretold"  # `what` of the findings that tell early what would fail late
 # A peak deserves its own step's record if it is this many times the last.
 RISEN = 1.01
 # Fraction of a run's time for our readings; above it the expensive ones are taken less often, as the report says.

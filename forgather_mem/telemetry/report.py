@@ -12,7 +12,6 @@ from typing import Annotated, Literal
 
 MAX_RANKS = 2**17
 # A key that came later: a file may lack it. A rare one is written only where it is not its default.
-FORETOLD = "foretold"  # `what` of the findings that tell early what would fail late
 ADDED = {"added": True}
 RARE = {"added": True, "rare": True}
 

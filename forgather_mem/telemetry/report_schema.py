@@ -16,12 +16,12 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from forgather_mem.files import read_regular
-from forgather_mem.telemetry.plain_numbers import is_number
+from forgather_mem.telemetry.bounds import bounded_text, is_number
 from forgather_mem.telemetry.report import ReportPart, RunReport
 
 # The report of 4,000 ranks takes 3 MB.
 MAX_REPORT_BYTES = 4 * 2**20
-_MAX_TEXT, _MAX_DEPTH, _MAX_NAMED = 10_000, 20, 3
+_MAX_DEPTH, _MAX_NAMED = 20, 3
 _MAX_ROWS = 100_000
 _EMPTY: dict[object, object] = {str: "", int: 0, float: 0.0, bool: False}
 
@@ -155,7 +155,7 @@ def _fit(value: object, kind: object, place: str, wrong: list[str]) -> Any:
     if get_origin(kind) is Mapping:
         return _fit_table(value, get_args(kind)[1], place, wrong)
     if kind is str and isinstance(value, str):
-        return value if len(value) <= _MAX_TEXT else f"{value[:_MAX_TEXT]}..."
+        return bounded_text(value)
     if kind in (int, float) and is_number(value):
         return int(value) if kind is int else value  # type: ignore[call-overload]
     fits = (

@@ -1,4 +1,4 @@
-"""What only a training needs is loaded when one begins, and all of it then: at its end no memory may be left."""
+"""What only a training needs is loaded when one begins, what only its report needs when it ends."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from forgather_mem.callbacks import ClearCacheCallback, SimpleGarbageCollector, 
 def loaded():
     return {name.removeprefix("forgather_mem.") for name in sys.modules if name.startswith("forgather_mem.")}
 
-of_trainings = {"engine.run", "engine.summary", "reporting.build", "telemetry.report", "diagnose.oom.recognition"}
+of_trainings = {"engine.run", "engine.summary", "diagnose.oom.recognition"}
+of_reports = {"reporting.build", "telemetry.report"}
 callback = SimpleGarbageCollector()
-assert not of_trainings & loaded(), loaded()
+assert not (of_trainings | of_reports) & loaded(), loaded()
 state = SimpleNamespace(global_step=0, epoch=0.0, max_steps=2)
 callback.on_train_begin(SimpleNamespace(output_dir=None), state, None)
 assert of_trainings <= loaded(), loaded()
-before = loaded()
+assert not of_reports & loaded(), "they take most of a MiB beside the training"
 callback.on_train_end(SimpleNamespace(output_dir=None), state, None)
 assert callback.summary is not None
-print(sorted(loaded() - before))
+assert of_reports <= loaded()
 """
 
 
-def test_the_engine_and_the_report_are_loaded_when_a_training_begins_and_nothing_at_its_end() -> None:
+def test_the_engine_is_loaded_when_a_training_begins_and_the_report_when_it_ends() -> None:
     done = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    assert done.returncode == 0, done.stderr

@@ -22,7 +22,7 @@ from forgather_mem.callbacks.trainer.method_patches import Arguments, Around, Ca
 from forgather_mem.callbacks.trainer.phases import wrap_phases
 from forgather_mem.engine.settings import settings_of_trainer
 from forgather_mem.heap.source_lines import is_our_class
-from forgather_mem.system.frame_variables import frame_variables, is_function
+from forgather_mem.probes.frame_variables import frame_variables, is_function
 from forgather_mem.telemetry.guard import FailureGuard
 
 if TYPE_CHECKING:

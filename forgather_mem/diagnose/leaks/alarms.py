@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from forgather_mem.growth.lower_envelope import Point, edges_of
 from forgather_mem.growth.trend import Series, Trend
-from forgather_mem.telemetry.report import LeakReport
 from forgather_mem.units import format_bytes
+
+if TYPE_CHECKING:
+    from forgather_mem.telemetry.report import LeakReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from forgather_mem.diagnose.leaks.alarms import Alarm, withdrawn
-from forgather_mem.diagnose.leaks.verdict import floor_of, whole_of
+from forgather_mem.diagnose.leaks.growing import floor_of, whole_of
 from forgather_mem.growth.trend import Series, Trend
-from forgather_mem.telemetry.report import LeakReport
+
+if TYPE_CHECKING:
+    from forgather_mem.telemetry.report import LeakReport
 
 # Longer than trainers let pass by default between two logs, evaluations or checkpoints (500 steps), several times over.
 LASTING_STEPS = 2000

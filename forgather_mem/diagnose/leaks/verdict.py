@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from forgather_mem.diagnose.leaks.gains import MOST_PER_STEP, Gain, beyond_sentence, kept_sentence, sentence_of
-from forgather_mem.growth.trend import FLOOR_BYTES, Trend
-from forgather_mem.system.allocator import current_allocator
+from forgather_mem.diagnose.leaks.growing import FLOORS, full_at, label_of, whole_of
+from forgather_mem.growth.trend import Trend
 from forgather_mem.system.headroom import device_room, host_rooms
 from forgather_mem.telemetry.report import LeakReport, Sure
 from forgather_mem.units import format_bytes
@@ -16,8 +16,6 @@ from forgather_mem.units import format_bytes
 if TYPE_CHECKING:
     from forgather_mem.diagnose.leaks.suspects import Suspect
 
-# Growth per step that is not reported. Arenas and maps grow by a MiB at a time.
-_FLOORS = {"mapped": 4 * FLOOR_BYTES, "shared": 4 * FLOOR_BYTES, "workers": 2 * FLOOR_BYTES}
 _RARE = ("objects", "workers")
 _SURE_STEPS = 100
 _GUESSED = ("native", "graph cycle")  # kinds of which nobody has seen that they hold it
@@ -135,28 +133,6 @@ def with_copied(leak: LeakReport, suspect: Suspect, since_step: int) -> LeakRepo
     )
 
 
-def floor_of(name: str) -> float:
-    return _FLOORS.get(name, FLOOR_BYTES)
-
-
-def whole_of(growing: Mapping[str, Trend]) -> Trend:
-    """The growth on the device alone, or else the sum of what grows on the host; Python's arenas count once."""
-    for name in ("device", "pinned"):
-        if name in growing:
-            return growing[name]
-    parts = [growing[name] for name in ("native", "shared", "workers") if name in growing]
-    small = [growing[name] for name in ("mapped", "objects") if name in growing]
-    parts += small[:1]
-    return Trend(
-        kind="leak",
-        per_step=sum(part.per_step for part in parts),
-        low=sum(part.low for part in parts),
-        high=sum(part.high for part in parts),
-        since_step=min(part.since_step for part in parts),
-        steps=max(part.steps for part in parts),
-    )
-
-
 def _where(growing: Mapping[str, Trend], suspects: list[Suspect]) -> str:
     if "device" in growing:
         return "device"
@@ -165,15 +141,6 @@ def _where(growing: Mapping[str, Trend], suspects: list[Suspect]) -> str:
     if suspects:
         return suspects[0].where
     return "python" if "objects" in growing and "native" not in growing else "native"
-
-
-def label_of(growing: Mapping[str, Trend]) -> str:
-    allocator = current_allocator()
-    if "device" in growing and allocator is not None:
-        return f"GPU {allocator.index}"
-    if set(growing) == {"shared"}:
-        return "shared memory (/dev/shm)"
-    return "the data workers' memory" if set(growing) == {"workers"} else "host memory"
 
 
 def _slowing(trends: Mapping[str, Trend], suspects: Sequence[Suspect]) -> LeakReport | None:
@@ -193,7 +160,7 @@ def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain] = ()) -> LeakRep
     known = [trend for trend in trends.values() if trend.kind == "no leak"]
     # Sizes that are read rarely (objects, workers) may have too few readings: the others are enough
     open_ = any(trend.kind != "no leak" for name, trend in trends.items() if name not in _RARE or trend.high)
-    high = max((trend.high for name, trend in trends.items() if name not in _FLOORS), default=0.0)
+    high = max((trend.high for name, trend in trends.items() if name not in FLOORS), default=0.0)
     if open_ or not known:
         steps = max((trend.steps for trend in trends.values() if trend.kind == "not enough data"), default=0)
         if steps < _ENOUGH_STEPS:
@@ -215,12 +182,3 @@ def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain] = ()) -> LeakRep
     kept = "; ".join(kept_sentence(gain) for gain in gains if gain.per_step > bound)
     high = max(high, *(left.per_step for left in rest), 0.0)
     return LeakReport(verdict="no leak", bytes_per_step_high=high, sure="yes", judged=True, why=kept or None)
-
-
-def full_at(step: int, rate: float, on_device: bool) -> int | None:
-    """The step at which memory will be full at this rate: on a device, at the peak of a step; on the host, if all ranks
-    that share what is left grow alike."""
-    if rate <= 0:
-        return None
-    room = device_room() if on_device else next(iter(host_rooms()), None)
-    return None if room is None else step + round(room.lasting_bytes / (rate * room.num_ranks))

@@ -11,20 +11,19 @@ from typing import TYPE_CHECKING
 
 from forgather_mem.diagnose.leaks.alarms import Alarm, taken_back
 from forgather_mem.diagnose.leaks.gains import unexplained
+from forgather_mem.diagnose.leaks.growing import floor_of, full_at, label_of, whole_of
 from forgather_mem.diagnose.leaks.live import LiveAlarm
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, native_bytes, objects_bytes
-from forgather_mem.diagnose.leaks.verdict import floor_of, full_at, label_of, verdict_of, whole_of, with_copied
 from forgather_mem.growth.trend import Series, Trend
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Moment, Sample
-from forgather_mem.telemetry.report import LeakReport
-from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     # What looks for a holder is loaded when something grows: most trainings never need it, and it takes a MiB.
     from forgather_mem.diagnose.leaks.heap_diff import CloserLook
     from forgather_mem.diagnose.leaks.suspects import Suspect
+    from forgather_mem.telemetry.report import LeakReport
 
 NOTHING: Mapping[str, float] = {}
 _SHRUNK_FRAC = 0.9  # of its length when it was looked at
@@ -102,6 +101,7 @@ class LeakWatch:
         leak = self._verdict(run)
         copied = sizes.copied.found()
         if copied is not None:
+            from forgather_mem.diagnose.leaks.verdict import with_copied
             from forgather_mem.diagnose.leaks.worker_code import copied_suspect, loader_of
 
             leak = with_copied(leak, copied_suspect(loader_of(self._known_loader()), copied), copied.since_step)
@@ -110,7 +110,7 @@ class LeakWatch:
             self._live.taken_back.append(said)
             _say(run, f"taken back: {said}.")
         leak = replace(leak, taken_back=tuple(self._live.taken_back))
-        run.emit(Finding(kind="leak", step=run.step, text=_sentence(leak), data=to_dict(leak)))
+        _tell(run, leak)
         self._suspects = []
 
     def give_back(self) -> None:
@@ -222,7 +222,7 @@ class LeakWatch:
         if not self._suspects:
             return
         leak = self._verdict(run)
-        run.emit(Finding(kind="leak", step=run.step, text=_sentence(leak), data=to_dict(leak)))
+        _tell(run, leak)
         if self._live.alarm is None:
             self._warn(run, run.step)
         else:
@@ -237,6 +237,8 @@ class LeakWatch:
         return trends
 
     def _verdict(self, run: RunInfo) -> LeakReport:
+        from forgather_mem.diagnose.leaks.verdict import verdict_of
+
         trends = self._trends()
         workers = trends.get("workers")
         if workers is not None and workers.kind == "leak":
@@ -257,6 +259,12 @@ class LeakWatch:
 
     def __getstate__(self) -> dict[str, object]:
         return {"_look_closer": self._look_closer, "_sizes": None, "_look": None}
+
+
+def _tell(run: RunInfo, leak: LeakReport) -> None:
+    from forgather_mem.telemetry.report_schema import to_dict
+
+    run.emit(Finding(kind="leak", step=run.step, text=_sentence(leak), data=to_dict(leak)))
 
 
 def _sentence(leak: LeakReport) -> str:

@@ -11,6 +11,7 @@ from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.system.native_heap import allocated_natively_bytes
+from forgather_mem.system.own_limits import own_limits
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile
 from forgather_mem.system.time_budget import TimeBudget
 
@@ -166,6 +167,12 @@ class BatchUses:
         self._step_cost_s += took_s
         self._asking_is_dear = took_s > _DEAR_S
         return allocated
+
+    def left_at_peak_bytes(self) -> int | None:
+        """What the steps so far leave below this process's own limit; None without one, or if no step was read."""
+        highest = max((size for use in self.uses for size in use.phases.values()), default=None)
+        limit_bytes = min((limit.limit_bytes for limit in own_limits() if self.host.name in limit.name), default=None)
+        return None if highest is None or limit_bytes is None or self._on_device else limit_bytes - highest
 
     def close(self) -> None:
         """Close the descriptor."""

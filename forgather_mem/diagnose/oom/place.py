@@ -26,7 +26,7 @@ from forgather_mem.heap.failed_lines import (
 )
 from forgather_mem.heap.failed_variables import HeldVariable, held_variables
 from forgather_mem.heap.source_lines import is_user_file
-from forgather_mem.system.frame_variables import frame_variables, is_function
+from forgather_mem.probes.frame_variables import frame_variables, is_function
 
 MAX_FRAMES = 2000
 _MODULE_FILE = "torch/nn/modules/module.py"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +13,11 @@ from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.shapes.batch_shapes import BatchFinder
 from forgather_mem.heap.source_lines import calling_line, is_our_class
+from forgather_mem.system.own_limits import Reserve
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Moment, Sample
-from forgather_mem.telemetry.report import Change
-from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import MIB
 
 if TYPE_CHECKING:
@@ -27,10 +25,11 @@ if TYPE_CHECKING:
     from forgather_mem.diagnose.oom.place import Place
     from forgather_mem.diagnose.oom.story import Story
     from forgather_mem.heap.failed_lines import FailedOperation
+    from forgather_mem.telemetry.report import Change
 
 NOTHING: Mapping[str, float] = {}
-# Address space without memory behind it, released when memory has run out so that the failure can be reported.
-RESERVE_BYTES = 8 * MIB
+_RESERVE_BYTES = 8 * MIB
+_RESERVED_FRAC = 1 / 4  # at most, of what the first steps leave below a limit of this process
 _TELLING_STEPS = 2  # in which the lines that call the model are those of the training
 
 
@@ -55,7 +54,7 @@ class OutOfMemoryWatch:
         self._run: RunInfo | None = None
         self._uses: BatchUses | None = None
         self._batch_of = BatchFinder()
-        self._reserve: mmap.mmap | None = None
+        self._reserve = Reserve(_RESERVE_BYTES)
         self._model = self._optimizer = _nothing
         self._settings: RunSettings | None = None
         self._story: Story | None = None
@@ -72,7 +71,7 @@ class OutOfMemoryWatch:
         self._forget()
         self._run = run
         self._uses = BatchUses()
-        self._reserve = reserve()
+        self._reserve.take()
         self._first_step = run.step
         self._before_bytes = own_memory().anonymous_bytes
         self._began_bytes = self._uses.read()
@@ -96,11 +95,19 @@ class OutOfMemoryWatch:
             self._optimizer = _weakly(optimizer)  # of an observed loop it is known when it has stepped
         if moment.event == "step_end":
             self._uses.step_ended(moment.step, sample.values)
+            if moment.step - self._first_step == _TELLING_STEPS:
+                self._settle_reserve(self._uses)
             self.wants_begin = self._uses.reading
         return NOTHING
 
     def is_urgent(self) -> bool:
         return self.wants_begin
+
+    def _settle_reserve(self, uses: BatchUses) -> None:
+        """What a step takes is known now: of what it leaves below a limit of this process, the reserve takes a part."""
+        left_bytes = uses.left_at_peak_bytes()
+        if left_bytes is not None:
+            self._reserve.take(_RESERVED_FRAC * left_bytes)
 
     def phase_begin(self, phase: str) -> None:
         if phase == "evaluate":
@@ -120,8 +127,7 @@ class OutOfMemoryWatch:
 
     def give_back(self) -> None:
         """As before `begin`, whatever has failed since. Idempotent."""
-        if self._reserve is not None:
-            self._reserve.close()
+        self._reserve.release()
         if self.snapshot is not None:
             self.snapshot.stop()
 
@@ -139,8 +145,8 @@ class OutOfMemoryWatch:
 
     def _failed(self, error: BaseException) -> None:
         """An error ends the training: record everything that can be known while its frames are alive."""
-        if self._reserve is not None:
-            self._reserve.close()
+        reserve_bytes = self._reserve.size_bytes
+        self._reserve.release()
         run, uses, found = self._run, self._uses, recognise(error)
         if run is None or uses is None or found is None:
             return
@@ -167,7 +173,7 @@ class OutOfMemoryWatch:
             before_bytes=self._before_bytes,
             between_bytes=uses.between_bytes,
             workers_bytes=_whole(run.latest("workers/pss_bytes")),
-            reserve_bytes=RESERVE_BYTES,
+            reserve_bytes=reserve_bytes,
         )
         # In the data phase it does not exist yet
         batch = (
@@ -238,6 +244,7 @@ class OutOfMemoryWatch:
             if story is not None:
                 from forgather_mem.diagnose.oom.explanation import explained
                 from forgather_mem.diagnose.oom.story import sentence
+                from forgather_mem.telemetry.report_schema import to_dict
 
                 run.reach(self._first_step + story.steps_done)
                 oom, advice = explained(story, run.told.leak, self._settings, uses.uses)
@@ -265,12 +272,9 @@ class OutOfMemoryWatch:
 
 
 def _advice(step: int, changes: Sequence[Change]) -> Finding:
+    from forgather_mem.telemetry.report_schema import to_dict
+
     return Finding(kind="advice", step=step, text="", data={"advice": [to_dict(change) for change in changes]})
-
-
-def reserve() -> mmap.mmap:
-    """Address space released when memory has run out; nothing is stored in it, so it takes no memory."""
-    return mmap.mmap(-1, RESERVE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def _phase_of(place: Place, told: str) -> str:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forgather_mem.diagnose.leaks.gains import MOST_PER_STEP, TOTALS, Gain, sentence_of, unexplained
-from forgather_mem.diagnose.leaks.verdict import floor_of, verdict_of
+from forgather_mem.diagnose.leaks.growing import floor_of
+from forgather_mem.diagnose.leaks.verdict import verdict_of
 from forgather_mem.growth.trend import Series
 from forgather_mem.telemetry.report import LeakReport
 from tests.growth.trend_series import INNOCENT, KIB, MIB, Shape, flat, four_stages, noisy, warm_up

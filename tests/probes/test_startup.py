@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from forgather_mem.system.startup import _Startup
+from forgather_mem.probes.startup import _Startup
 
 
 class Training: ...

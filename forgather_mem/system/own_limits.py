@@ -1,0 +1,123 @@
+"""The limits of this process alone, RLIMIT_AS and RLIMIT_DATA, and what we may set aside below them.
+
+They count addresses, whether written or not: what is set aside is taken from the training.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import resource
+from pathlib import Path
+from typing import NamedTuple
+
+from forgather_mem.system.procfs import PAGE_BYTES, kib_fields
+
+_OWN = Path("/proc/self")
+# What the training will take is not known when it begins: of what is left then, watching sets little aside.
+_SPARE_FRAC = 1 / 16
+# Telling a failure takes 1 to 2 MiB where the heap has free pages, and up to 8 where it has none: less is of little use
+_LEAST_RESERVE_FRAC = 1 / 2
+_USUAL_STACK_BYTES, _ARENA_BYTES = 8 * 2**20, 64 * 2**20  # of a thread, with glibc
+
+
+class OwnLimit(NamedTuple):
+    """One of them, and what counts against it now."""
+
+    name: str
+    limit_bytes: int
+    used_bytes: int
+
+    @property
+    def free_bytes(self) -> int:
+        """What is left below the limit."""
+        return max(0, self.limit_bytes - self.used_bytes)
+
+
+def own_limits(own: Path = _OWN) -> list[OwnLimit]:
+    """Those that are set.
+
+    Args:
+        own: Where the kernel tells of this process; for tests.
+
+    Raises:
+        OSError: if a limit is set and there is no /proc.
+    """
+    found = []
+    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit_bytes != resource.RLIM_INFINITY:
+        used_bytes = int((own / "statm").read_bytes().split()[0]) * PAGE_BYTES
+        found.append(OwnLimit("address space (RLIMIT_AS)", limit_bytes, used_bytes))
+    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit_bytes != resource.RLIM_INFINITY:
+        used_bytes = kib_fields((own / "status").read_bytes())[b"VmData"]
+        found.append(OwnLimit("data (RLIMIT_DATA)", limit_bytes, used_bytes))
+    return found
+
+
+def spare_bytes() -> float:
+    """What may be set aside at the beginning: little of what the tightest limit leaves; infinite without a limit."""
+    try:
+        return min((_SPARE_FRAC * limit.free_bytes for limit in own_limits()), default=math.inf)
+    except OSError:
+        return 0.0
+
+
+def may_start_a_thread() -> bool:
+    """Whether the addresses of one more thread are little of what these limits leave.
+
+    glibc reserves some for what the thread will allocate; they become data only when they are used.
+    """
+    try:
+        limits = own_limits()
+    except OSError:
+        return False
+    return all(_thread_bytes(limit) <= _SPARE_FRAC * limit.free_bytes for limit in limits)
+
+
+def _thread_bytes(limit: OwnLimit) -> int:
+    stack_bytes, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    if stack_bytes == resource.RLIM_INFINITY:
+        stack_bytes = _USUAL_STACK_BYTES
+    return stack_bytes + (_ARENA_BYTES if "RLIMIT_AS" in limit.name else 0)
+
+
+class Reserve:
+    """Address space that is released when memory has run out, so that the failure can be told.
+
+    Nothing is stored in it, so it takes no memory. Below a limit of this process it is a small part of what is left, or
+    nothing.
+
+    Args:
+        most_bytes: How much is held where no limit is near.
+
+    Attributes:
+        size_bytes: How much is held.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.size_bytes = 0
+        self._most_bytes = most_bytes
+        self._addresses: mmap.mmap | None = None
+
+    def take(self, allowed_bytes: float | None = None) -> None:
+        """Hold as much as may be taken, if that is not too little, instead of what was held.
+
+        Args:
+            allowed_bytes: What may be taken; None for what can be spared of the room that is left now.
+        """
+        self.release()
+        size_bytes = int(min(self._most_bytes, spare_bytes() if allowed_bytes is None else allowed_bytes))
+        if size_bytes < _LEAST_RESERVE_FRAC * self._most_bytes:
+            return
+        try:
+            self._addresses = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError:  # another limit, as on the number of mappings
+            return
+        self.size_bytes = size_bytes
+
+    def release(self) -> None:
+        """Give it back. Idempotent."""
+        addresses, self._addresses, self.size_bytes = self._addresses, None, 0
+        if addresses is not None:
+            addresses.close()
