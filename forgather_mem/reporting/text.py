@@ -97,7 +97,7 @@ def tensorboard_command(event_folder: str) -> str:
 
 
 def report_command(folder: str) -> str:
-    """The command that shows this run's report again; can be pasted into the shell that the process was started from."""
+    """The command that shows this run's report again, for the shell that the process was started from."""
     return f"forgather-mem report {shlex.quote(path_from_here(folder))}"
 
 

@@ -53,7 +53,7 @@ class _ProcessEnd:
 
 
 def last_error() -> BaseException | None:
-    """What has ended this process, once Python has printed it; None where somebody types, and it is of any earlier line."""
+    """What has ended this process, printed by Python already; None where somebody types: there it is of any line."""
     return None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
 
 

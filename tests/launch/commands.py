@@ -40,7 +40,6 @@ class Watched:
 
 def environment(**more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FORGATHER_MEM")}
-    kept.pop("PWD", None)  # of the shell that runs the tests
     return {**kept, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **more}
 
 
