@@ -28,7 +28,7 @@ def facts_of(args: Any) -> RunFacts:
     rank, world_size = int(getattr(args, "process_index", rank) or 0), int(getattr(args, "world_size", world_size) or 1)
     limit = limit_facts()
     return RunFacts(
-        script=sys.argv[0] if sys.argv else "",
+        script=_script(),
         argv=list(sys.argv[1:]),
         rank=rank,
         world_size=world_size,
@@ -115,6 +115,15 @@ def _make_new(parent: Path) -> str:
         else:
             break
     return name
+
+
+def _script() -> str:
+    """The script as it was given; the module of `python -m module`, whose file Python puts into its place."""
+    given = sys.argv[0] if sys.argv else ""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is None or spec.origin != given or spec.name == "__main__":  # the last of a folder or an archive
+        return given
+    return str(spec.name).removesuffix(".__main__")
 
 
 def _versions() -> dict[str, str]:

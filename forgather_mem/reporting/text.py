@@ -251,7 +251,8 @@ def _ending(report: RunReport) -> str:
     if run.end == "finished":
         return f"{done}{took}" if run.exit_code is None else f"{done}{took}, exit {run.exit_code}"
     if run.end is None:
-        return f"{done}{took} so far"
+        of_curves = run.event_folder and not run.script  # which don't tell whether there was an end
+        return f"{done}{took}" if of_curves else f"{done}{took} so far"
     number = None if report.killed is None else report.killed.signal
     code = run.exit_code
     if run.end == "interrupted" and code is not None and code < 128 and not number:  # sys.exit during the training
