@@ -176,7 +176,9 @@ def _run_beside(events: str) -> Path | None:
     events = os.path.realpath(events)
     for around in (os.path.dirname(events), os.path.dirname(os.path.dirname(events))):
         runs = os.path.join(around, "forgather_mem")
-        names = os.listdir(runs) if is_real_folder(runs) else []
+        names: list[str] = []
+        with contextlib.suppress(OSError):  # it may be nobody's to read
+            names = os.listdir(runs) if is_real_folder(runs) else []
         for name in sorted(names, reverse=True)[:_MAX_LOOKED_AT]:
             report, _ = read_report(os.path.join(runs, name, FILE_NAME))
             if report is not None and report.run.event_folder and os.path.realpath(report.run.event_folder) == events:
