@@ -39,7 +39,9 @@ def test_the_facts_at_the_start_are_those_of_the_process_and_of_the_trainer(monk
 def test_a_module_is_told_by_its_name_and_a_script_by_its_path(tmp_path: Path, words: list[str], script: str) -> None:
     (tmp_path / "tool").mkdir()
     for name in ("__init__", "__main__", "train"):
-        told = "" if name == "__init__" else "from forgather_mem.engine.facts import _script; print(_script())"
+        told = (
+            "" if name == "__init__" else "from forgather_mem.system.process_start import what_runs; print(what_runs())"
+        )
         (tmp_path / f"tool/{name}.py").write_text(told)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
