@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_NOTHING_HEARD = (
+    "forgather-mem: no training step was heard in this process: put watch() where the steps are made "
+    "(with Ray, in the worker's function)"
+)
 WATCH = "callbacks/watch.yaml"
 _MEMORY, _BASE = "callbacks/memory.yaml", "callbacks/base_callbacks.yaml"
 _TARGET = "trainer_callbacks"
@@ -166,7 +170,8 @@ def watch(
         template: As for `load_callbacks`.
         output_dir: Our files go into `forgather_mem/<time>` below it, TensorBoard's into `runs`. None: only where the
             template or the environment names a place.
-        quiet: Don't print the report, to stderr, at the end. `forgather-mem run` prints it in any case.
+        quiet: Don't print the report, to stderr, at the end, nor that no step was heard. `forgather-mem run` prints it
+            in any case.
         options: Keyword arguments and variables of `load_callbacks`.
 
     Returns:
@@ -198,8 +203,11 @@ class WatchedLoop:
     """
 
     def __init__(self, loop: ObservedLoop, callbacks: Sequence[Any], *, quiet: bool) -> None:
+        from forgather_mem.engine.run_of import RUNS
+
         self._loop = loop
         self._quiet = quiet
+        self._num_runs = RUNS.num_given
         self.callbacks = tuple(callbacks)
         loop.at_close(self._show)
 
@@ -216,7 +224,13 @@ class WatchedLoop:
 
     def close(self, error: BaseException | None = None) -> None:
         """The loop is over, ended by this error if there is one: write and print the report. Idempotent."""
+        from forgather_mem.engine.run_of import RUNS
+        from forgather_mem.sinks.console import print_line
+
+        speaks = not (self._quiet or self._loop.is_over or error is not None)
         self._loop.close(error)
+        if speaks and self._num_runs == RUNS.num_given:  # nor did a Trainer's training begin
+            print_line(_NOTHING_HEARD, sys.stderr)
 
     def step(self) -> None:
         """A step is over: for a loop without an optimizer of torch, or with a compiled one.

@@ -14,6 +14,8 @@ import pytest
 
 # Tests fork: with threads of OpenMP, which torch starts, the child would wait for ever
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Of the shell that runs the tests, which are in folders of their own
+os.environ.pop("PWD", None)
 
 from tests.alone import REPORTS, AloneFiles, is_alone, write
 from tests.fresh import IN_CHILD, FreshProcesses

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from forgather_mem import TemplateError, attach, load_callbacks, watch
 from forgather_mem.callbacks import ClearCacheCallback, SimpleGarbageCollector, TBMemoryLogger
@@ -142,6 +143,41 @@ def test_a_loop_that_is_not_watched_may_tell_what_it_likes(monkeypatch: pytest.M
         pass
     assert watching.report()["steps"] == 0
     assert list(tmp_path.iterdir()) == []
+
+
+NOTHING_HEARD = "forgather-mem: no training step was heard in this process: put watch() where the steps are made"
+
+
+def test_a_block_in_which_no_step_is_heard_says_so_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    with watch(output_dir=tmp_path) as watching:
+        model(torch.ones(2, 8)).sum().backward()
+    watching.close()
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert printed.err.startswith(NOTHING_HEARD)
+    with watch(output_dir=tmp_path):
+        optimizer.step()
+    assert "== 1 step, " in (told := capsys.readouterr().err)
+    assert NOTHING_HEARD not in told
+
+
+def test_a_block_without_a_step_is_silent_where_something_else_speaks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with watch(output_dir=tmp_path, quiet=True):
+        pass
+    with pytest.raises(ValueError, match="before any step"), watch(output_dir=tmp_path):
+        raise ValueError("before any step")
+    trainer = make_trainer(tmp_path / "attached", disable_tqdm=True, logging_strategy="no")
+    attach(trainer)
+    with watch(output_dir=tmp_path):
+        trainer.train()
+    monkeypatch.setenv("FORGATHER_MEM", "0")
+    with watch(output_dir=tmp_path):
+        pass
+    assert "forgather-mem:" not in capsys.readouterr().err
 
 
 def made_of(callback: Any) -> list[object]:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
-from forgather_mem.cli.run import LIKE_AN_OPTION, OF_PYTHON, OTHERS_OPTIONS
+from forgather_mem.cli.run import LIKE_AN_OPTION, OTHERS_OPTIONS, begins_command
 from forgather_mem.errors import UsageError, did_you_mean
 
 _LEAST_WIDTH, _MOST_WIDTH = 40, 100
@@ -82,7 +82,7 @@ class CommandParser(argparse.ArgumentParser):
     def _own_words(self, words: Sequence[str]) -> list[str]:
         """The words before the command."""
         number = 0
-        while number < len(words) and words[number].startswith("-") and words[number] not in OF_PYTHON:
+        while number < len(words) and words[number].startswith("-") and not begins_command(words[number]):
             if words[number] == "--":
                 return list(words[: number + 1])
             action = self._option_string_actions.get(words[number])

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from forgather_mem.cli.parser import CommandParser
 
 VERDICTS = ("leak",)
-OF_PYTHON = ("-m", "-c", "-")  # these begin a command
+_OF_PYTHON = ("-m", "-c", "-")
+_OF_SCRIPTS = (".py", ".pyc", ".pyz", ".sh")
+_OF_CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml")
 OTHERS_OPTIONS = "options of the command come after it; for ours try `forgather-mem {} -h`"
 LIKE_AN_OPTION = 0.7  # all begin alike
 _HELP = ("-h", "--help")
@@ -128,6 +130,7 @@ class Command:
     """The command to execute, and its name.
 
     Attributes:
+        stem: Its name without the ending of a script.
         argv: The command line; its first word is an executable file.
         name: Its name in the report: the script's file name, the module, or the launcher's script.
         script: The same with its folder, as given.
@@ -135,7 +138,7 @@ class Command:
         is_python: Whether the started process is itself the Python that runs the script.
     """
 
-    __slots__ = ("arguments", "argv", "is_python", "name", "script")
+    __slots__ = ("arguments", "argv", "is_python", "name", "script", "stem")
 
     def __init__(self, argv: list[str], script: str, arguments: list[str], is_python: bool = True) -> None:
         self.argv = argv
@@ -143,6 +146,8 @@ class Command:
         self.script = script
         self.arguments = arguments
         self.name = os.path.basename(script.rstrip("/")) or script
+        stem, ending = os.path.splitext(self.name)
+        self.stem = stem if ending in _OF_SCRIPTS else self.name  # else a part of a module's name
 
 
 class Arguments:
@@ -179,7 +184,7 @@ class Arguments:
         self.baseline: str | None = None
         self.max_peaks: list[tuple[str, str]] = []
         rest = list(words)
-        while rest and rest[0].startswith("-") and rest[0] not in OF_PYTHON:
+        while rest and rest[0].startswith("-") and not begins_command(rest[0]):
             word = rest.pop(0)
             if word == "--":
                 break
@@ -233,6 +238,16 @@ def _may_be_baseline(path: str) -> bool:
     return not start.strip() or b'"allowed_growth"' in start
 
 
+def begins_command(word: str) -> bool:
+    """Whether a word with a hyphen is Python's, and no option of ours."""
+    return word in _OF_PYTHON or _names_module(word)
+
+
+def _names_module(word: str) -> bool:
+    """Whether it is `-mpackage.module`, in one word."""
+    return word.startswith("-m") and bool(word[2:]) and all(part.isidentifier() for part in word[2:].split("."))
+
+
 def command_of(words: Sequence[str]) -> Command:
     """What these words run: a Python script, `-m module`, or anything executable.
 
@@ -241,6 +256,8 @@ def command_of(words: Sequence[str]) -> Command:
     """
     if not words:
         raise UsageError("no command was given", "give a script, -m module, torchrun, accelerate launch, ...")
+    if _names_module(words[0]):
+        words = ["-m", words[0][2:], *words[1:]]
     first, rest = words[0], list(words[1:])
     python = [sys.executable, *_interpreter_options()]
     if first == "-m":
@@ -249,7 +266,7 @@ def command_of(words: Sequence[str]) -> Command:
         return Command([*python, "-m", *rest], rest[0], rest[1:])
     if first == "-c" and not rest:
         raise UsageError("-c needs a program")
-    if first in OF_PYTHON:
+    if first in _OF_PYTHON:
         return Command([*python, first, *rest], first, rest)
     if first.endswith((".py", ".pyc", ".pyz")) or os.path.isfile(os.path.join(first, "__main__.py")):
         if not os.path.exists(first):
@@ -263,6 +280,8 @@ def command_of(words: Sequence[str]) -> Command:
         script, arguments = (first, rest) if number is None else (rest[number], rest[number + 1 :])
         return Command([executable, *rest], script, arguments, is_python=False)
     if os.path.isfile(first):
+        if first.endswith(_OF_CONFIGURATIONS):
+            raise UsageError(f"{first!r} is a configuration, not a script", "put the command of its trainer before it")
         return Command([*python, first, *rest], first, rest)
     raise UsageError(f"{first!r} is neither a file nor a command", "give a script, -m module, or a command")
 

@@ -15,6 +15,7 @@ from forgather_mem.engine.summary import RunFacts
 from forgather_mem.system.allocator import current_allocator, gauge, used_allocators
 from forgather_mem.system.memory_limit import limit_facts
 from forgather_mem.system.native_heap import allocated_natively_bytes
+from forgather_mem.system.process_start import what_runs
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.system.rank_store import count, share_text
 from forgather_mem.telemetry.run_session import rank_and_size
@@ -28,7 +29,7 @@ def facts_of(args: Any) -> RunFacts:
     rank, world_size = int(getattr(args, "process_index", rank) or 0), int(getattr(args, "world_size", world_size) or 1)
     limit = limit_facts()
     return RunFacts(
-        script=sys.argv[0] if sys.argv else "",
+        script=what_runs(),
         argv=list(sys.argv[1:]),
         rank=rank,
         world_size=world_size,

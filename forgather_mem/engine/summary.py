@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.formats.like_lines import Rows
+from forgather_mem.heap.source_lines import failed_line
 from forgather_mem.telemetry.bounds import bounded_text
 from forgather_mem.telemetry.metrics import name_on_current
 from forgather_mem.telemetry.protocols import Sink
@@ -77,7 +78,8 @@ class RunFacts:
         allocated_end_bytes: What the C library's allocator has given out and not got back when it ended; 0 if unknown.
         end: How it ended; None while unknown.
         devices: Name and size in bytes of the devices in use, by index; an empty name if it is not known.
-        error: Type and first line of the exception that ended it, where several processes train.
+        error: Type and first line of the exception that ended it.
+        error_line: The innermost line of the user's own in its traceback; None without one.
         micro_batches: Number of micro-batches per step, whose gradients are summed.
         plan: What a plan said of this training, as plain values; None without one.
         settings: Those that decide what memory it takes, as texts, by names such as "arguments.optim".
@@ -95,6 +97,7 @@ class RunFacts:
     wall_s: float = 0.0
     end: str | None = None
     error: str | None = None
+    error_line: str | None = None
     exit_code: int | None = None
     host_limit_bytes: int = 0
     host_limit_kind: str = "host"
@@ -109,9 +112,9 @@ class RunFacts:
     plan: Mapping[str, object] | None = None
 
     def failed_by(self, error: BaseException) -> None:
-        """Keep the error's type and first line if several processes train: who launched them prints those of all."""
-        if self.world_size > 1:
-            self.error = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}".removesuffix(": ")
+        """Keep the error's type, the first line of its message, and the user's line that it came through."""
+        self.error = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}".removesuffix(": ")
+        self.error_line = failed_line(error)
 
 
 class RunSummary:

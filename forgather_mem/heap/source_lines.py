@@ -7,6 +7,7 @@ import linecache
 import os
 import sys
 import sysconfig
+import traceback
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -65,6 +66,13 @@ def calling_line() -> str | None:
             return None
         frame = frame.f_back
     return place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def failed_line(error: BaseException) -> str | None:
+    """The innermost line of the user's own in an error's traceback: "train.py:41"."""
+    lines = ((part.f_code.co_filename, number) for part, number in traceback.walk_tb(error.__traceback__))
+    own = [place(file, number) for file, number in lines if is_user_file(file)]
+    return own[-1] if own else None
 
 
 def source_line(file: str, line: int) -> str:

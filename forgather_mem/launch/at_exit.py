@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import mmap
 
     from forgather_mem.telemetry.records import Sample
+    from forgather_mem.telemetry.report import RunReport
 
 
 _RESERVE_BYTES = 16 << 20
@@ -73,16 +74,21 @@ def _write(folder: str, began_s: float) -> None:
     from forgather_mem.engine.summary import RunSummary
     from forgather_mem.reporting.build import build_report, write_report
     from forgather_mem.reporting.hints import hints_without_steps
+    from forgather_mem.system.process_end import last_error
 
     device = current_device()
     facts = facts_of(SimpleNamespace())
     facts.started_s, facts.folder = began_s, folder
-    finish_facts(facts, "finished", None, time.time() - began_s, device)
+    error = last_error()
+    end = "finished" if error is None else "interrupted" if isinstance(error, KeyboardInterrupt) else "exception"
+    finish_facts(facts, end, None, time.time() - began_s, device)
+    if error is not None:
+        facts.failed_by(error)
     summary = RunSummary(facts)
     summary.begin(0)
     summary.add(_sample(device))
     report = replace(build_report(summary), hints=tuple(hints_without_steps()))
-    if not _is_better_there(report.host.rss_peak_bytes, folder, facts.world_size, facts.rank):
+    if not _is_better_there(report, folder):
         write_report(report, folder)
 
 
@@ -117,12 +123,16 @@ def _sample(device: int | None) -> Sample:
     return Sample("other", 0, None, time.time(), values, device)
 
 
-def _is_better_there(peak_bytes: int, folder: str, world_size: int, rank: int) -> bool:
-    """Whether a more relevant process has written: ranks (for their launcher), or the larger of two processes."""
+def _is_better_there(ours: RunReport, folder: str) -> bool:
+    """Whether a more relevant process has written: ranks (for their launcher), who failed first, or who was larger."""
     from forgather_mem.reporting.build import FILE_NAME, rank_reports
     from forgather_mem.telemetry.report_schema import read_report
 
-    if world_size == 1 and rank_reports(folder):
+    alone = ours.run.world_size == 1
+    if alone and rank_reports(folder):
         return True
-    report, _ = read_report(os.path.join(folder, FILE_NAME if world_size == 1 else f"report.rank{rank}.json"))
-    return report is not None and report.host.rss_peak_bytes > peak_bytes
+    theirs, _ = read_report(os.path.join(folder, FILE_NAME if alone else f"report.rank{ours.run.rank}.json"))
+    if theirs is None:
+        return False
+    both_failed = theirs.run.end == ours.run.end == "exception"  # ours is then of the one that has waited for it
+    return both_failed or theirs.host.rss_peak_bytes > ours.host.rss_peak_bytes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,20 +13,21 @@ from pathlib import Path
 
 from forgather_mem.cli.run import Arguments, Command
 from forgather_mem.engine.summary import RunSummary
-from forgather_mem.errors import ForgatherMemError
+from forgather_mem.errors import ForgatherMemError, escape_controls
 from forgather_mem.files import is_real_folder, write_chosen_file
 from forgather_mem.launch.against_baseline import against_baseline
 from forgather_mem.launch.last_error import add_last_error
 from forgather_mem.launch.launcher_word import word_of
 from forgather_mem.launch.sampler import Sampler
 from forgather_mem.launch.session_folder import SessionFolder
+from forgather_mem.launch.short_runs import OF_A_SIGNAL, USAGE_S, is_asked_for
 from forgather_mem.launch.waiting import Ended
 from forgather_mem.reporting.build import build_report, write_report
 from forgather_mem.reporting.first_failure import NO_WORD, LauncherWord, first_failure
 from forgather_mem.reporting.merge_ranks import merge_ranks
 from forgather_mem.reporting.run_dir import killed_report, run_report
 from forgather_mem.reporting.table import format_place
-from forgather_mem.reporting.text import report_text
+from forgather_mem.reporting.text import report_command, report_text
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.report import RunReport
@@ -67,8 +67,12 @@ def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: 
         if report.run.folder:
             with contextlib.suppress(OSError):
                 write_report(report, report.run.folder)
-    print_reports(reports, run_session.noted(folder.path, run_session.PRINTED) if folder.path else [])
-    if trainings:
+    in_a_line = None if trainings or is_asked_for(arguments) else _failure_in_a_line(reports[-1], ended)
+    if in_a_line is not None:
+        _print(in_a_line)
+    else:
+        print_reports(reports, run_session.noted(folder.path, run_session.PRINTED) if folder.path else [])
+    if trainings or (in_a_line is not None and reports[-1].run.error is None):
         folder.remove()
     if arguments.report is not None:
         _write_where_wanted(reports[-1], arguments.report)
@@ -94,7 +98,20 @@ def print_reports(reports: Sequence[RunReport], printed: Sequence[str]) -> None:
     if before and before[-1].run.folder and not _is_known(before[-1], printed):
         which = "the last" if not shown else "the last, which the script has printed,"
         _print(f"forgather-mem: this was {which} of {len(reports)} trainings; the one before it:")
-        _print(f"  forgather-mem report {shlex.quote(os.path.relpath(before[-1].run.folder))}")
+        _print(f"  {report_command(before[-1].run.folder)}")
+
+
+def _failure_in_a_line(report: RunReport, ended: Ended) -> str | None:
+    """What is told of a command that failed soon, before it trained, where memory was not the cause; else None."""
+    run = report.run
+    soon = ended.code is not None and 0 < ended.code <= OF_A_SIGNAL and ended.wall_s < USAGE_S
+    told = (report.oom, report.killed, report.first_failure, *report.device, *report.hints, *report.switched_off)
+    if not soon or run.world_size > 1 or any(part is not None for part in told):
+        return None
+    error = (run.error or "").partition(":")[0] + (f" at {run.error_line}" if run.error_line else "")
+    more = f" ({report_command(run.folder)})" if error and run.folder else ""
+    peak = format_bytes(report.host.rss_peak_bytes)
+    return escape_controls(f"forgather-mem: no training step{f': {error}' if error else ''}; peak {peak}{more}")
 
 
 def _is_known(report: RunReport, printed: Sequence[str]) -> bool:

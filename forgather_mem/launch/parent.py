@@ -46,7 +46,7 @@ def run_command(words: Sequence[str]) -> int:
     code = _check(arguments)
     if code:
         return code
-    folder = SessionFolder(os.path.splitext(command.name)[0])
+    folder = SessionFolder(command.stem)
     if not asks_for_help(command):
         _say(f"forgather-mem: watching {command.name}; your run is not changed. Report at the end.")
         if folder.problem is not None:

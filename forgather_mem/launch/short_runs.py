@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 SHORT_S = 5.0  # a process without torch that has run for less has nothing to tell
 _TORCH_BYTES = 100 * 2**20  # a process that has imported torch is larger; a script without it seldom is
-_USAGE_S = 60.0  # who has run for longer, with his imports, has not just printed how he is used
+USAGE_S = 60.0  # who has run for longer, with his imports, has not just printed how he is used
 _USAGE_ERROR = 2  # argparse's exit code, and that of most others
-_OF_A_SIGNAL = 128  # above it: what a shell gives for a command that a signal has ended
+OF_A_SIGNAL = 128  # above it: what a shell gives for a command that a signal has ended
 
 
 def asks_for_help(command: Command) -> bool:
@@ -27,14 +27,19 @@ def asks_for_help(command: Command) -> bool:
     return "--help" in words or words[-1:] == ["-h"]
 
 
+def is_asked_for(arguments: Arguments) -> bool:
+    """Whether an option of ours needs the report."""
+    return bool(arguments.report or arguments.fail_on or arguments.max_peaks or arguments.baseline)
+
+
 def is_worth_a_report(folder: str | None, arguments: Arguments, command: Command, ended: Ended) -> bool:
     """Whether anything was trained, went wrong in a way that memory may explain, lasted, or was asked for."""
-    if arguments.report or arguments.fail_on or arguments.max_peaks or arguments.baseline:
+    if is_asked_for(arguments):
         return True
-    if ended.code is None or ended.code > _OF_A_SIGNAL or _has_told_something(folder):
+    if ended.code is None or ended.code > OF_A_SIGNAL or _has_told_something(folder):
         return True
     is_usage = ended.code == _USAGE_ERROR or (ended.code == 0 and asks_for_help(command))
-    if is_usage and ended.wall_s < _USAGE_S:
+    if is_usage and ended.wall_s < USAGE_S:
         return False
     return ended.wall_s >= SHORT_S or _may_have_used_torch(folder, ended)
 

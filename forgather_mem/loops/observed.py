@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from collections import ChainMap
@@ -23,7 +22,7 @@ from forgather_mem.loops.events import LoopEvents
 from forgather_mem.loops.outermost import Arguments, Keywords, Outermost
 from forgather_mem.loops.rounds import OptimizerRounds
 from forgather_mem.probes.live_objects import live_objects
-from forgather_mem.system.process_end import PROCESS_END
+from forgather_mem.system.process_end import PROCESS_END, last_error
 from forgather_mem.telemetry.guard import FailureGuard
 
 # Looked up once
@@ -313,8 +312,7 @@ class ObservedLoop:
         return self._models.as_one(), _as_one(self._rounds.optimizers)
 
     def _process_ends(self) -> None:
-        interactive = hasattr(sys, "ps1")  # there an error of any earlier line
-        self.close(None if interactive else getattr(sys, "last_value", None))
+        self.close(last_error())
 
     def _forget(self) -> None:
         """This is a forked child: the training is the parent's."""

@@ -182,6 +182,7 @@ def _run(facts: RunFacts, wall_s: float, startup_s: float) -> Training:
         event_folder=facts.event_folder,
         host=facts.host_name,
         error=facts.error,
+        error_line=facts.error_line,
     )
 
 

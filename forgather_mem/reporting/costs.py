@@ -94,7 +94,7 @@ def own_sentences(report: RunReport, *, brief: bool = False) -> Iterator[str]:
     actions = f"{part} of it to free memory" if spent_s else ""
     text = f"{format_share(ours.share_of_run)} of the run"
     if ours.step_s:
-        each = f"{format_duration(ours.step_s)} a step ({format_share(ours.share_of_step)})"
+        each = f"{format_duration(ours.step_s)} in each step ({format_share(ours.share_of_step)} of it)"
         text += f": {', '.join(filter(None, (each, f'{format_duration(ours.once_s)} once', actions)))}"
     elif not brief:
         text += f" ({', '.join(filter(None, (format_duration(ours.seconds), actions)))})"

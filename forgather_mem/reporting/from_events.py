@@ -18,6 +18,11 @@ from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_schema import checked_report, to_dict
 from forgather_mem.units import GIB
 
+_CURVES_ALONE = (
+    "These are TensorBoard's curves alone, which don't tell how the run ended or what leaked: give the run's own "
+    "folder, <output_dir>/forgather_mem."
+)
+
 
 def has_memory_tags(folder: str | Path) -> bool:
     """Whether a folder's event files contain our curves."""
@@ -36,7 +41,8 @@ def series_of_tags(scalars: Mapping[str, ScalarSeries]) -> dict[str, ScalarSerie
 
 def report_of_events(folder: str | Path) -> RunReport:
     """The report as far as a TensorBoard page contains it: sizes and times, not the end of the run or the ledger."""
-    return report_of_tags(_scalars(folder), str(folder))
+    report = report_of_tags(_scalars(folder), str(folder))
+    return replace(report, hints=(_CURVES_ALONE,))
 
 
 def report_of_tags(scalars: Mapping[str, ScalarSeries], folder: str | None = None) -> RunReport:

@@ -96,10 +96,20 @@ def tensorboard_command(event_folder: str) -> str:
     return f"tensorboard --logdir {shlex.quote(path_from_here(event_folder))}"
 
 
+def report_command(folder: str) -> str:
+    """The command that shows this run's report again, for the shell that the process was started from."""
+    return f"forgather-mem report {shlex.quote(path_from_here(folder))}"
+
+
 def path_from_here(path: str) -> str:
-    """A path below the current folder, as a relative path."""
+    """A path below the current folder, relative to it; as it is where the shell may be in another folder.
+
+    The shell has its folder in `PWD`: not that of a process that has changed its own, or was started elsewhere.
+    """
     relative = os.path.relpath(path)
-    return path if relative.startswith("..") else relative
+    shell = os.environ.get("PWD")
+    is_there = shell is None or os.path.realpath(shell) == os.path.realpath(".")
+    return relative if is_there and not relative.startswith("..") else os.path.abspath(path)
 
 
 def _body(report: RunReport, width: int, most: int, every_suspect: bool) -> list[str]:
@@ -159,6 +169,15 @@ def _short(report: RunReport, width: int) -> list[str]:
     return [*lines, together] if len(commands) > 1 and len(together) <= width else [*lines, *_pointers(report)]
 
 
+def _error(report: RunReport, width: int) -> list[str]:
+    """The exception that ended the run, and the user's line that it came through."""
+    run = report.run
+    if run.end != "exception" or run.error is None:
+        return []
+    at = f"At {run.error_line}: " if run.error_line else ""
+    return textwrap.wrap(f"{at}{run.error}", width, subsequent_indent="  ", max_lines=3, placeholder=" ...")
+
+
 def _no_verdict(report: RunReport, width: int) -> list[str]:
     """States that it is too early to judge: silence would be read as "no leak"."""
     leak, steps = report.leak, report.steps
@@ -185,10 +204,13 @@ def _foretold(report: RunReport, width: int) -> list[str]:
 def _long(report: RunReport, width: int, most: int, every_suspect: bool, before: Sequence[str]) -> list[str]:
     end = _end(report)
     leaks = report.leak.verdict == "leak"
-    trained = report.steps or report.run.end != "finished"
+    run = report.run
+    # A process that only told of itself when it ended has cost nothing
+    trained = report.steps or run.end is None or (run.end != "finished" and report.overhead.seconds)
     for lines_a_text in (4, 2, 1):  # shorten if there is too much to report
         lines = [*before, *(leak_lines(report, width, every_suspect=every_suspect) if leaks else ())]
-        if report.run.end not in ("finished", None):
+        lines += _error(report, width) if not before else ()
+        if trained and run.end not in ("finished", None):
             lines.append("The run did not finish; these are its numbers so far.")
         elif not trained:
             lines.append("No training step was seen; these numbers are for the whole process.")
@@ -229,7 +251,8 @@ def _ending(report: RunReport) -> str:
     if run.end == "finished":
         return f"{done}{took}" if run.exit_code is None else f"{done}{took}, exit {run.exit_code}"
     if run.end is None:
-        return f"{done}{took} so far"
+        of_curves = run.event_folder and not run.script  # which don't tell whether there was an end
+        return f"{done}{took}" if of_curves else f"{done}{took} so far"
     number = None if report.killed is None else report.killed.signal
     code = run.exit_code
     if run.end == "interrupted" and code is not None and code < 128 and not number:  # sys.exit during the training
@@ -292,7 +315,7 @@ def _commands(report: RunReport) -> list[str]:
     run = report.run
     commands = []
     if run.folder:
-        commands.append(f"forgather-mem report {shlex.quote(path_from_here(run.folder))}")
+        commands.append(report_command(run.folder))
     if run.event_folder:
         commands.append(tensorboard_command(run.event_folder))
     return commands

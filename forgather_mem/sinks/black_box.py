@@ -14,7 +14,7 @@ from forgather_mem.formats.ring_writer import RingWriter, ring_name
 from forgather_mem.formats.stalls import STALLS, may_stall
 from forgather_mem.system.cgroups import kill_counter
 from forgather_mem.system.memory_limit import limit_facts
-from forgather_mem.system.process_start import process_start
+from forgather_mem.system.process_start import process_start, what_runs
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Sample
@@ -135,7 +135,7 @@ def _header(run: RunInfo) -> dict[str, object]:
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "process": process_start(),
-        "script": sys.argv[0] if sys.argv else "",
+        "script": what_runs(),
         "argv": sys.argv[1:],
         "started_s": time.time(),
         "step": run.step,

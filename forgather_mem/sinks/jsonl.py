@@ -15,7 +15,7 @@ from forgather_mem.formats.jsonl import finding_line, header_line, is_torn, rota
 from forgather_mem.sinks.startup_curve import startup_facts
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.memory_limit import limit_facts
-from forgather_mem.system.process_start import process_start
+from forgather_mem.system.process_start import process_start, what_runs
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.units import MIB
@@ -182,7 +182,7 @@ class _Log:
             "host": socket.gethostname(),
             "process": process_start(),
             "time_s": time.time(),
-            "script": sys.argv[0] if sys.argv else "",
+            "script": what_runs(),
             "argv": sys.argv[1:],
             "versions": _versions(),
             **self._startup,

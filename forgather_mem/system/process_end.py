@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from collections.abc import Callable
 
 
@@ -49,6 +50,11 @@ class _ProcessEnd:
         self._registered = False  # multiprocessing empties a child's atexit
         for in_child in calls.values():
             in_child()
+
+
+def last_error() -> BaseException | None:
+    """What has ended this process, printed by Python already; None where somebody types: there it is of any line."""
+    return None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
 
 
 # One, because there is one process.

@@ -1,11 +1,12 @@
 """Telling a process from every other that had or will have its number, by the kernel's clock and not by the wall's.
 
-Only `os` and `time` are imported: the waiting parent of `forgather-mem run` asks here too.
+Only `os`, `sys` and `time` are imported: the waiting parent of `forgather-mem run` asks here too.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 
@@ -69,3 +70,12 @@ def _stat(pid: int | str) -> tuple[str, str]:
         # Two fields stand before the closing parenthesis of the name, which may itself hold anything
         fields = file.read().rpartition(b")")[2].decode().split()
     return fields[3 - 3], fields[22 - 3]
+
+
+def what_runs() -> str:
+    """The script as it was given; the module of `python -m module`, whose file Python puts into its place."""
+    given = sys.argv[0] if sys.argv else ""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is None or spec.origin != given or spec.name == "__main__":  # the last of a folder or an archive
+        return given
+    return str(spec.name).removesuffix(".__main__")

@@ -36,11 +36,13 @@ def test_a_mistyped_command_line_names_what_was_meant(tmp_path: Path, words: lis
         (["--set", "lr", "a.py"], "run: --set 'lr' must be KEY=VALUE"),
         (["--fail-on", "leaks", "a.py"], "run: --fail-on 'leaks': the only value is leak"),
         (["--max-peak", "8GiB", "a.py"], "run: --max-peak '8GiB': write host=8GiB or gpu0=40GiB"),
+        (["mine.yaml"], "run: 'mine.yaml' is a configuration, not a script"),
         (["--report", "out.txt", "a.py"], "run: --report 'out.txt': give a file that ends in .json"),
     ],
 )
 def test_a_wrong_command_line_says_so_and_starts_nothing(tmp_path: Path, words: list[str], said: str) -> None:
     (tmp_path / "a.py").write_text("print('started')")
+    (tmp_path / "mine.yaml").write_text("a: 1")
     result = run([*RUN, *words], tmp_path)
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith(f"forgather-mem: {said}")
@@ -100,18 +102,29 @@ def test_a_command_is_named_after_its_script_whoever_starts_it(tmp_path: Path, m
     (tmp_path / "runs" / "train.py").touch()
     (tmp_path / "launch").write_text("#!/bin/sh\n")
     (tmp_path / "launch").chmod(0o755)
+    (tmp_path / "mine.yaml").write_text("#!/usr/bin/env axolotl\n")
+    (tmp_path / "mine.yaml").chmod(0o755)
     for words, name, arguments, is_python in (
         (["runs/train.py", "-x"], "train.py", ["-x"], True),
         (["-m", "tool.train", "-x"], "tool.train", ["-x"], True),
+        (["./mine.yaml", "-x"], "mine.yaml", ["-x"], False),
         (["-c", "print()", "-x"], "-c", ["print()", "-x"], True),
         (["./launch", "--ranks", "2", "runs/train.py", "-x"], "train.py", ["-x"], False),
         (["./launch", "-x"], "launch", ["-x"], False),
     ):
         found = command_of(words)
         assert (found.name, found.arguments, found.is_python) == (name, arguments, is_python)
-        begin = [sys.executable] if is_python else ["./launch"]
+        begin = [sys.executable] if is_python else words[:1]
         assert found.argv[:1] == begin
         assert found.argv[-len(words) :] == words
+
+
+def test_a_module_may_be_joined_to_its_option_as_for_python() -> None:
+    found = command_of(Arguments(["--plan", "-mtool.train", "-x"]).words)
+    assert (found.argv[-3:], found.stem, found.arguments) == (["-m", "tool.train", "-x"], "tool.train", ["-x"])
+    for wrong in ("-m-x", "-max=1"):
+        with pytest.raises(UsageError, match="there is no option"):
+            Arguments([wrong, "train.py"])
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["--plan", "--set", "lr=1", "-h"]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -28,6 +29,23 @@ def test_the_facts_at_the_start_are_those_of_the_process_and_of_the_trainer(monk
     assert facts.versions["python"] == sys.version.split()[0]
     assert facts.versions["torch"] == sys.modules["torch"].__version__
     assert 0 < facts.host_limit_bytes <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize(
+    ("words", "script"),
+    [(["-m", "tool.train"], "tool.train"), (["-m", "tool"], "tool"), (["tool/train.py"], "tool/train.py"),
+     (["tool"], "tool")],
+)  # fmt: skip
+def test_a_module_is_told_by_its_name_and_a_script_by_its_path(tmp_path: Path, words: list[str], script: str) -> None:
+    (tmp_path / "tool").mkdir()
+    for name in ("__init__", "__main__", "train"):
+        told = (
+            "" if name == "__init__" else "from forgather_mem.system.process_start import what_runs; print(what_runs())"
+        )
+        (tmp_path / f"tool/{name}.py").write_text(told)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"{script}\n", "")
 
 
 def test_a_loop_without_arguments_has_the_launchers_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -340,4 +340,4 @@ def test_steps_after_the_last_record_are_counted_when_an_error_ends_the_run() ->
         loop.step()
     loop.run.fail(ValueError("no such row"), "exception")
     assert loop.run.summary.steps == 7
-    assert loop.run.facts.error is None, "its launcher prints one error only"
+    assert loop.run.facts.error == "ValueError: no such row"

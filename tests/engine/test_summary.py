@@ -94,8 +94,8 @@ def test_a_run_that_finds_something_at_each_step_stays_small() -> None:
     assert [finding.step for finding in summary.findings] == list(range(MAX_FINDINGS))
 
 
-def test_of_several_processes_each_keeps_the_first_line_of_its_error() -> None:
-    facts = RunFacts(world_size=2)
+def test_a_run_keeps_the_first_line_of_its_error() -> None:
+    facts = RunFacts()
     facts.failed_by(ValueError("no such row\n  in table 3"))
     assert facts.error == "ValueError: no such row"
     facts.failed_by(MemoryError())

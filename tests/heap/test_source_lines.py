@@ -18,6 +18,7 @@ import forgather_mem
 from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.heap.source_lines import (
     calling_line,
+    failed_line,
     is_our_class,
     is_user_class,
     is_user_file,
@@ -85,3 +86,10 @@ def test_the_calling_line_is_the_users_behind_those_of_libraries() -> None:
     frame = inspect.currentframe()
     assert frame is not None
     assert At().line == f"test_source_lines.py:{frame.f_lineno}"
+
+
+def test_the_line_of_an_error_is_the_innermost_of_the_users_own() -> None:
+    with pytest.raises(json.JSONDecodeError) as caught:
+        json.loads("{")
+    assert failed_line(caught.value) == f"test_source_lines.py:{caught.tb.tb_lineno}"
+    assert failed_line(ValueError("never raised")) is None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,15 +59,35 @@ def test_a_short_script_without_torch_leaves_nothing_and_is_told_why(tmp_path: P
     assert files(tmp_path) == {"a.py", "forgather_mem"}
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["import torch\nraise ValueError\n", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"],
-    ids=["an error with torch", "killed"],
-)
-def test_a_short_script_that_fails_otherwise_has_a_report(tmp_path: Path, text: str) -> None:
-    (tmp_path / "a.py").write_text(text)
+def test_a_short_script_that_is_killed_has_a_report(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     taken_apart(run([*RUN, "a.py"], tmp_path))
     assert list(tmp_path.glob("forgather_mem/*/report.json"))
+
+
+@pytest.mark.parametrize("words", [[], ["--report", "r.json"]], ids=["as it is", "asked for"])
+def test_an_error_before_any_training_is_told_in_one_line_unless_a_report_was_asked_for(
+    tmp_path: Path, words: list[str]
+) -> None:
+    (tmp_path / "a.py").write_text("import torch\n\nraise ValueError('no such row\\nin the table')\n")
+    result = run([*RUN, *words, "a.py"], tmp_path)
+    after = result.err.partition("in the table\n")[2]
+    (path,) = tmp_path.glob("forgather_mem/*/report.json")
+    written = json.loads(path.read_text())["run"]
+    assert (written["end"], written["exit_code"]) == ("exception", 1)
+    assert (written["error"], written["error_line"]) == ("ValueError: no such row", "a.py:3")
+    peak, command = r"; peak \d+\.\d MiB ", f"forgather-mem report {path.parent.relative_to(tmp_path)}"
+    line = rf"forgather-mem: no training step: ValueError at a\.py:3{peak}\({command}\)\n"
+    assert bool(re.fullmatch(line, after)) != bool(words), after
+    text = after if words else run([sys.executable, "-m", "forgather_mem", *command.split()[1:]], tmp_path).out
+    assert "\nAt a.py:3: ValueError: no such row\nNo training step was seen" in text
+
+
+def test_an_exit_code_before_any_training_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import sys, torch\nsys.exit(1)\n")
+    result = run([*RUN, "a.py"], tmp_path)
+    assert re.fullmatch(rf"{BEGIN}a.py.*\nforgather-mem: no training step; peak \d+\.\d MiB\n", result.err), result.err
+    assert files(tmp_path) == {"a.py"}
 
 
 def test_a_process_below_a_shell_that_is_killed_has_a_report(tmp_path: Path) -> None:

@@ -76,6 +76,16 @@ def test_trainings_one_after_the_other_and_an_error_in_the_last(tmp_path: Path) 
 
 
 @pytest.mark.fresh
+def test_an_error_of_the_trainer_before_its_first_epoch_is_told(tmp_path: Path) -> None:
+    with_us = taken_apart(run_forked([*RUN, "--report", "r.json", str(SCRIPT), "empty", "."], tmp_path))
+    assert with_us.plain.code == 1
+    told = json.loads((tmp_path / "r.json").read_text())["run"]
+    line = next(i for i, text in enumerate(SCRIPT.read_text().splitlines(), 1) if "trainer.train()  # raises" in text)
+    assert (told["end"], told["exit_code"], told["error_line"]) == ("exception", 1, f"train.py:{line}")
+    assert f"\nAt train.py:{line}: ValueError: num_samples should be a positive integer" in with_us.report
+
+
+@pytest.mark.fresh
 def test_a_script_that_watches_itself_is_watched_once_and_has_no_report_twice(tmp_path: Path) -> None:
     with_us = taken_apart(run_forked([*RUN, str(SCRIPT), "own", "."], tmp_path))
     assert with_us.plain.code == 0

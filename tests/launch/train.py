@@ -75,6 +75,12 @@ def own() -> None:
             os.chdir(START)
 
 
+def empty() -> None:
+    trainer = make_trainer(FOLDER / "out")
+    trainer.train_dataset = []
+    trainer.train()  # raises before its callbacks hear of it
+
+
 def ranks() -> None:
     trainer = make_trainer(FOLDER / "out", disable_tqdm=True, logging_strategy="no", **DISTRIBUTED)
     trainer.train()
@@ -128,4 +134,4 @@ def trl() -> None:
 
 
 if __name__ == "__main__":
-    {"raises": trainings, "own": own, "short": short, "ranks": ranks, "long": long, "trl": trl}[MODE]()
+    {"raises": trainings, "own": own, "empty": empty, "short": short, "ranks": ranks, "long": long, "trl": trl}[MODE]()

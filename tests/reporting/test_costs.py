@@ -48,8 +48,8 @@ def call(file: str, seconds: float, whose: str = "user", freed_bytes: int = 0) -
 
 
 OVER_THE_BUDGET = """\
-OWN COST  1.3 % of the run: 11.0 ms a step (1.2 %), 2.6 s once, 400.0 ms of it
-          to free memory; below 0.5 % when read every 3rd step
+OWN COST  1.3 % of the run: 11.0 ms in each step (1.2 % of it), 2.6 s once,
+          400.0 ms of it to free memory; below 0.5 % when read every 3rd step
           sampled less often to stay within budget: PSS, phases, tracked objects
 """
 
@@ -77,7 +77,7 @@ def test_readings_that_were_too_dear_are_named_with_what_was_done_about_it() -> 
 def test_what_is_done_once_is_no_reason_to_read_more_rarely() -> None:
     summary = gpu_run()
     summary.self_s, summary.steady_self_s, summary.steady_s, summary.steady_steps = 25.0, 4.4, 1800.0, 2000
-    own = "OWN COST  1.3 % of the run: 2.0 ms a step (0.2 %), 20.6 s once, 400.0 ms of it to free memory"
+    own = "OWN COST  1.3 % of the run: 2.0 ms in each step (0.2 % of it), 20.6 s once, 400.0 ms of it to free memory"
     assert own in " ".join(text_of(built(summary)).split()).replace("OWN COST", "OWN COST ")
 
 
@@ -97,7 +97,7 @@ def test_of_a_short_run_the_cost_of_the_start_is_told_apart_from_what_a_step_cos
     summary.self_s, summary.steady_self_s, summary.steady_s, summary.steady_steps = 0.3, 0.01, 1.0, 50
     report = built(summary)
     assert (report["overhead"]["step_s"], report["overhead"]["once_s"]) == pytest.approx((0.0002, 0.29))
-    assert "OWN COST  25.0 % of the run: 0.2 ms a step (1.0 %), 290.0 ms once\n" in text_of(report)
+    assert "OWN COST  25.0 % of the run: 0.2 ms in each step (1.0 % of it), 290.0 ms once\n" in text_of(report)
     report["leak"].update(verdict="no leak", bytes_per_step_high=4096.0)
     assert "Own cost 1.0 % of a step and 290.0 ms once." in " ".join(text_of(report).split())
 

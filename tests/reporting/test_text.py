@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from forgather_mem.reporting.text import MAX_LINES
+from forgather_mem.reporting.text import MAX_LINES, report_command
 from tests.reporting.report_fixtures import all_well, killed, killed_by, leaking, out_of_memory, report_of, text_of
 
 ALL_WELL = """\
@@ -150,3 +151,19 @@ def test_the_room_of_a_run_that_somebody_ended_is_room_and_no_advice(end: str, s
     ]
     by_the_kernel = {**ended, "oom_kill_after": 1}
     assert "batch 16" not in text_of({**report, "killed": by_the_kernel}), "memory was full"
+
+
+def test_the_command_for_a_report_works_in_the_shell_that_started_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "link").symlink_to("work")
+    monkeypatch.chdir(tmp_path / "work")
+    run = tmp_path / "work/forgather_mem/1 a"
+    monkeypatch.setenv("PWD", str(tmp_path / "link"))
+    assert report_command(str(run)) == "forgather-mem report 'forgather_mem/1 a'"
+    assert report_command(str(tmp_path / "out")) == f"forgather-mem report {tmp_path}/out"
+    monkeypatch.setenv("PWD", str(tmp_path))
+    assert report_command(str(run)) == f"forgather-mem report '{run}'"
+    monkeypatch.delenv("PWD")
+    assert report_command(str(run)) == "forgather-mem report 'forgather_mem/1 a'"
