@@ -10,10 +10,9 @@ pytestmark = pytest.mark.soak
 
 
 @pytest.mark.parametrize("kind", list(own_memory.LIMITED))
-@pytest.mark.parametrize("left_mib", [4, 8])
-def test_a_training_goes_on_with_so_little_left(kind: str, left_mib: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_goes_on_with_8_mib_left(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = [own_memory.one("alone") for _ in range(3)]
     taken_mib = max(memory["itself"][own_memory.LIMITED[kind]] for memory in alone if memory is not None)
-    monkeypatch.setenv(own_memory.LIMIT, f"{kind} {taken_mib + left_mib}")
+    monkeypatch.setenv(own_memory.LIMIT, f"{kind} {taken_mib + 8}")
     for way in ("alone", "attach", "callbacks/memory.yaml"):
         assert own_memory.one(way) is not None  # it raises SystemExit for a training that has failed
