@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # More than there are cores: many tests wait.
 JOBS ?= 3
 
-.PHONY: demo test test-oldest matrix trackers recipes peers docs package lint types contracts pytest soak bench device format clean
+.PHONY: demo test test-oldest matrix matrix-debian trackers recipes peers docs package lint types contracts pytest soak bench device format clean
 
 # Nothing is compiled before it is imported: it would take longer than installing, and is five times what tests import.
 $(READY): pyproject.toml constraints.txt
@@ -57,6 +57,9 @@ test-oldest: $(OLDEST)/.ready  ## the suite with the oldest transformers that is
 
 matrix:  ## the suite on each Python, with newest and oldest transformers and torch; PYTHONS="3.11 3.12", ARGS=tests/test_load.py
 	JOBS=$(JOBS) PYTHONS="$(PYTHONS)" .ci/matrix $(ARGS)
+
+matrix-debian:  ## the suite on Debian's Pythons and CPU torch (3.13 with 2.6, 3.14 with 2.14); needs root and debootstrap
+	JOBS=$(JOBS) RELEASES="$(RELEASES)" .ci/matrix-debian $(ARGS)
 
 TRACKERS := .venv-trackers
 
