@@ -122,25 +122,29 @@ def attach(trainer: Any, template: str | os.PathLike[str] = WATCH, **options: An
         TypeError: if `trainer` takes no callbacks.
         TemplateError: if anything is wrong with the template.
     """
-    from forgather_mem.callbacks.trainer.link import Link
-
     if not callable(getattr(trainer, "add_callback", None)):
         raise TypeError(
             f"attach({type(trainer).__name__}): this object has no method add_callback, so it is not a trainer"
         )
-    name = os.fspath(template)
     if is_switched_off():
         return Attached(trainer, (), options, why_off())
+    try:
+        return _attached(trainer, template, options)
+    except MemoryError:  # what is left is the training's
+        logger.warning("attach: there is no memory left to watch this training")
+        return Attached(trainer, (), options, "no memory was left for it")
+
+
+def _attached(trainer: Any, template: str | os.PathLike[str], options: dict[str, Any]) -> Attached:
+    from forgather_mem.callbacks.trainer.link import Link
+
+    name = os.fspath(template)
     known = Link.handles_of(trainer).get(name)
     if isinstance(known, Attached):
         if options != known.options:
             logger.warning("attach: %s is attached to this trainer already; detach() it to change its options", name)
         return known
-    try:
-        callbacks = load_callbacks(template, **options)
-    except MemoryError:  # it is the training's
-        logger.warning("attach: there is no memory left to watch this training")
-        return Attached(trainer, (), options, "no memory was left for it")
+    callbacks = load_callbacks(template, **options)
     handle = Attached(trainer, callbacks, options)
     for callback in callbacks:
         trainer.add_callback(callback)

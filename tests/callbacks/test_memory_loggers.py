@@ -118,6 +118,7 @@ def test_every_group_of_metrics_gives_its_tags(tmp_path: Path) -> None:
         "mem_host",
         "mem_phase_host",
         "mem_gc",
+        "mem_collect",
         "mem_workers",
         "mem_tensors",
         "mem_step",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from benchmarks import own_memory
@@ -16,3 +19,28 @@ def test_a_training_goes_on_with_8_mib_left(kind: str, monkeypatch: pytest.Monke
     monkeypatch.setenv(own_memory.LIMIT, f"{kind} {taken_mib + 8}")
     for way in ("alone", "attach", "callbacks/memory.yaml"):
         assert own_memory.one(way) is not None  # it raises SystemExit for a training that has failed
+
+
+_ATTACHES = """
+import resource, sys
+import torch, transformers
+from transformers import TrainerCallback
+from forgather_mem.load import attach
+from forgather_mem.system.procfs import kib_fields
+
+class TakesCallbacks:
+    added = []
+    def add_callback(self, callback):
+        self.added.append(callback)
+
+kept = kib_fields(open("/proc/self/status", "rb").read())[b"VmData"]
+resource.setrlimit(resource.RLIMIT_DATA, (kept + 2**19, resource.RLIM_INFINITY))
+attach(TakesCallbacks())
+print(len(TakesCallbacks.added))
+"""
+
+
+def test_with_no_memory_left_nothing_is_attached_and_the_training_goes_on() -> None:
+    done = subprocess.run([sys.executable, "-c", _ATTACHES], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+    assert "attach: there is no memory left to watch this training" in done.stderr
