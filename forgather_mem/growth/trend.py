@@ -169,7 +169,7 @@ def rate_throughout(part: Sequence[Point], floor: float = 0.0) -> Rate | None:
     rate = rate_of(edges)
     grown = edges[-1][1] - edges[0][1]
     span = edges[-1][0] - edges[0][0]
-    if rate.per_step < floor or grown < floor * span or rate.low < _LOW_FRAC * rate.per_step:
+    if grown <= 0 or rate.per_step < floor or grown < floor * span or rate.low < _LOW_FRAC * rate.per_step:
         return None
     rises = [later[1] - earlier[1] for earlier, later in itertools.pairwise(edges)]
     if min(rises) < -0.25 * grown or max(rises) > _MOST_IN_ONE * grown:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forgather_mem.growth.trend import MAX_POINTS, Series, judge
+from forgather_mem.growth.trend import MAX_POINTS, Series, judge, rate_throughout
 from tests.growth.trend_series import (
     INNOCENT,
     KIB,
@@ -174,3 +174,7 @@ def test_readings_in_pieces_are_kept_as_those_one_by_one() -> None:
     pieces.add(5000, 0.0)
     single.add(5000, 0.0)
     assert pieces.points == single.points
+
+
+def test_what_stays_where_it_is_has_no_rate_however_little_is_asked() -> None:
+    assert rate_throughout([(step, 7_969_177_600.0) for step in range(100)]) is None
