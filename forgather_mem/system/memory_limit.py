@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict
 
 from forgather_mem.system.cgroups import memory_groups
+from forgather_mem.system.own_limits import Bound
 from forgather_mem.system.procfs import KernelFile, kib_fields
 
 
@@ -43,27 +43,6 @@ _DROPPABLE = {1: b"total_inactive_file ", 2: b"inactive_file "}
 # A container's v1 shows no outer group, but the smallest limit of all of them.
 _OF_ALL_GROUPS = b"hierarchical_memory_limit "
 _UNLIMITED = 2**62  # v1 writes "no limit" as the largest number of whole pages
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """One limit, and what counts against it now.
-
-    Attributes:
-        name: "host"; "container" for the innermost group's limit; any other by its file, and its group if that is an
-            outer one: "container (memory.high)", "container (memory.max of /pod)".
-        limit_bytes: The limit.
-        used_bytes: What counts against it, of all processes.
-    """
-
-    name: str
-    limit_bytes: int
-    used_bytes: int
-
-    @property
-    def free_bytes(self) -> int:
-        """What is left below the limit."""
-        return max(0, self.limit_bytes - self.used_bytes)
 
 
 class _Limit(NamedTuple):

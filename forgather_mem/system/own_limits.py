@@ -21,8 +21,15 @@ _LEAST_RESERVE_FRAC = 1 / 2
 _USUAL_STACK_BYTES, _ARENA_BYTES = 8 * 2**20, 64 * 2**20  # of a thread, with glibc
 
 
-class OwnLimit(NamedTuple):
-    """One of them, and what counts against it now."""
+class Bound(NamedTuple):
+    """One limit, and what counts against it now.
+
+    Attributes:
+        name: "host"; "container" for the innermost group's limit; any other by its file, and its group if that is an
+            outer one: "container (memory.high)", "container (memory.max of /pod)"; "data (RLIMIT_DATA)".
+        limit_bytes: The limit.
+        used_bytes: What counts against it; of a group or the machine, of all processes.
+    """
 
     name: str
     limit_bytes: int
@@ -34,7 +41,7 @@ class OwnLimit(NamedTuple):
         return max(0, self.limit_bytes - self.used_bytes)
 
 
-def own_limits(own: Path = _OWN) -> list[OwnLimit]:
+def own_limits(own: Path = _OWN) -> list[Bound]:
     """Those that are set.
 
     Args:
@@ -47,11 +54,11 @@ def own_limits(own: Path = _OWN) -> list[OwnLimit]:
     limit_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit_bytes != resource.RLIM_INFINITY:
         used_bytes = int((own / "statm").read_bytes().split()[0]) * PAGE_BYTES
-        found.append(OwnLimit("address space (RLIMIT_AS)", limit_bytes, used_bytes))
+        found.append(Bound("address space (RLIMIT_AS)", limit_bytes, used_bytes))
     limit_bytes, _ = resource.getrlimit(resource.RLIMIT_DATA)
     if limit_bytes != resource.RLIM_INFINITY:
         used_bytes = kib_fields((own / "status").read_bytes())[b"VmData"]
-        found.append(OwnLimit("data (RLIMIT_DATA)", limit_bytes, used_bytes))
+        found.append(Bound("data (RLIMIT_DATA)", limit_bytes, used_bytes))
     return found
 
 
@@ -75,7 +82,7 @@ def may_start_a_thread() -> bool:
     return all(_thread_bytes(limit) <= _SPARE_FRAC * limit.free_bytes for limit in limits)
 
 
-def _thread_bytes(limit: OwnLimit) -> int:
+def _thread_bytes(limit: Bound) -> int:
     stack_bytes, _ = resource.getrlimit(resource.RLIMIT_STACK)
     if stack_bytes == resource.RLIM_INFINITY:
         stack_bytes = _USUAL_STACK_BYTES
