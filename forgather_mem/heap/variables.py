@@ -1,4 +1,4 @@
-"""Reads and clears the variables of a running function, leaving no references behind."""
+"""Clears the variables that a running statement assigns to, leaving no references behind."""
 
 from __future__ import annotations
 
