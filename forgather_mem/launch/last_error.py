@@ -13,7 +13,8 @@ from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from forgather_mem.telemetry.report import RunReport
+    from forgather_mem.diagnose.oom.recognition import OutOfMemory
+    from forgather_mem.telemetry.report import Change, OomReport, RunReport
 
 # Errors of these types are never about memory, and not worth an import.
 _NEVER = (KeyboardInterrupt, SystemExit, AssertionError, AttributeError, LookupError, NameError, TypeError, SyntaxError)
@@ -50,9 +51,8 @@ def tell_last_error(folder: str, reserve_bytes: int) -> None:
 def _tell(folder: str, error: BaseException, reserve_bytes: int) -> None:
     import json
 
-    from forgather_mem.diagnose.oom.explanation import explained, story_outside
+    from forgather_mem.diagnose.oom.recognition import recognise
     from forgather_mem.files import replace_file
-    from forgather_mem.heap.failed_frames import drop_frames
     from forgather_mem.telemetry.report import LastError
     from forgather_mem.telemetry.report_schema import to_dict
 
@@ -60,13 +60,30 @@ def _tell(folder: str, error: BaseException, reserve_bytes: int) -> None:
     path = os.path.join(folder, run_session.LAST_ERROR.format(rank=rank))
     if _told_by(path) == os.getpid():
         return  # the training's own reporter knows more
-    story = story_outside(error, rank, reserve_bytes)
-    if story is None:
+    found = recognise(error)
+    if found is None:
         return
-    drop_frames(error)  # the frames are no longer needed, and writing needs some of their memory
-    oom, advice = explained(story)
+    oom, advice = _explained(error, found, rank, reserve_bytes)
     told = LastError(oom=oom, advice=advice)
     replace_file(path, json.dumps(to_dict(told)).encode(), through_links=False)
+
+
+def _explained(
+    error: BaseException, found: OutOfMemory, rank: int, reserve_bytes: int
+) -> tuple[OomReport, tuple[Change, ...]]:
+    from forgather_mem.heap.failed_frames import drop_frames
+    from forgather_mem.system.memory_limit import near_a_kill
+
+    limit = near_a_kill()
+    if limit is not None:
+        from forgather_mem.diagnose.oom.story import oom_of, untold
+
+        return oom_of(untold(found, limit)), ()
+    from forgather_mem.diagnose.oom.explanation import explained, story_outside
+
+    story = story_outside(error, found, rank, reserve_bytes)
+    drop_frames(error)  # the frames are no longer needed, and writing needs some of their memory
+    return explained(story)
 
 
 def _told_by(path: str) -> object:

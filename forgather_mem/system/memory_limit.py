@@ -40,8 +40,10 @@ _KINDS = {
     ),
 }
 _DROPPABLE = {1: b"total_inactive_file ", 2: b"inactive_file "}
+_CACHE = {1: (b"total_inactive_file ", b"total_active_file "), 2: (b"inactive_file ", b"active_file ")}
 # A container's v1 shows no outer group, but the smallest limit of all of them.
 _OF_ALL_GROUPS = b"hierarchical_memory_limit "
+_NEAR_BYTES = 6 * 2**20  # looking into a failure was seen to take 4 MiB, half of it for what is loaded then
 _UNLIMITED = 2**62  # v1 writes "no limit" as the largest number of whole pages
 
 
@@ -53,11 +55,12 @@ class _Limit(NamedTuple):
     kills: bool
     usage: KernelFile
     stat: KernelFile
-    droppable: bytes
+    version: int
 
-    def bound(self) -> Bound:
-        """Raises OSError if the group no longer exists."""
-        used = int(self.usage.read(64)) - (_field(self.stat, self.droppable) or 0)
+    def bound(self, *not_used: bytes) -> Bound:
+        """Without what stands in these fields of `memory.stat`. Raises OSError if the group no longer exists."""
+        used = int(self.usage.read(64))
+        used -= sum(_field(self.stat, name) or 0 for name in not_used or (_DROPPABLE[self.version],))
         return Bound(self.name, self.limit_bytes, max(0, used))
 
 
@@ -99,6 +102,15 @@ class MemoryLimit:
             found.append(Bound("host (overcommit_memory=2)", fields[b"CommitLimit"], fields[b"Committed_AS"]))
         return sorted(found, key=lambda bound: bound.free_bytes)
 
+    def deadliest(self) -> Bound | None:
+        """The limit nearest to the kernel's killing, for which it drops all page cache first; None without groups."""
+        found = []
+        for limit in self._limits:
+            if limit.kills:
+                with contextlib.suppress(OSError):  # the group is gone
+                    found.append(limit.bound(*_CACHE[limit.version]))
+        return min(found, key=lambda bound: bound.free_bytes, default=None)
+
     def close(self) -> None:
         """Close the descriptors."""
         for file in (self._meminfo, self.pressure):
@@ -106,6 +118,19 @@ class MemoryLimit:
         for limit in self._limits:
             limit.usage.close()
             limit.stat.close()
+
+
+def near_a_kill() -> Bound | None:
+    """The group's limit at which the kernel may kill if much is loaded and read now; None if there is room."""
+    try:
+        limits = MemoryLimit()
+    except (OSError, KeyError):
+        return None
+    try:
+        limit = limits.deadliest()
+    finally:
+        limits.close()
+    return limit if limit is not None and limit.free_bytes < _NEAR_BYTES else None
 
 
 class LimitFacts(TypedDict, total=False):
@@ -137,7 +162,7 @@ def _limits(proc_root: str, cgroup_root: str) -> list[_Limit]:
             if limit is not None and limit < _UNLIMITED:
                 label = f"container ({kind.file}{of})" if of or not kind.kills else "container"
                 usage = KernelFile(folder / kind.usage)
-                found.append(_Limit(label, limit, kind.kills, usage, stat, _DROPPABLE[version]))
+                found.append(_Limit(label, limit, kind.kills, usage, stat, version))
         if version == 1 and not hidden:
             hidden += _of_all_groups(folder)
     shown = min((limit.limit_bytes for limit in found if limit.kills), default=_UNLIMITED)
@@ -151,7 +176,7 @@ def _of_all_groups(folder: Path) -> Iterator[_Limit]:
     stat.close()
     if limit is not None:
         usage = KernelFile(folder / "memory.usage_in_bytes")
-        yield _Limit("container (of an outer group)", limit, True, usage, stat, _DROPPABLE[1])
+        yield _Limit("container (of an outer group)", limit, True, usage, stat, 1)
 
 
 def _field(file: KernelFile, name: bytes) -> int | None:

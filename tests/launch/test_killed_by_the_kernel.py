@@ -64,3 +64,24 @@ def test_the_report_names_the_limit_and_the_kernels_counter(tmp_path: Path, grou
     report = json.loads(path.read_text())
     assert (report["host"]["limit_bytes"], report["host"]["limit_kind"]) == (LIMIT_BYTES, "cgroup")
     assert 0.4 * LIMIT_BYTES < report["host"]["rss_peak_bytes"] <= 1.1 * LIMIT_BYTES
+
+
+@pytest.mark.parametrize("left_mib", [4, 16])
+def test_a_failure_near_the_limit_is_told_and_not_looked_into(tmp_path: Path, group: Path, left_mib: int) -> None:
+    (tmp_path / "fails.py").write_text(
+        "import torch\nfrom forgather_mem.system.memory_limit import MemoryLimit\n"
+        f"left = MemoryLimit().deadliest().free_bytes - {left_mib * MIB}\n"
+        "rows = bytearray(left)\nfor at in range(0, left, 4096):\n    rows[at] = 1\n"
+        "torch.empty(2**50)\n"
+    )
+    for name in ("memory.memsw.limit_in_bytes", "memory.limit_in_bytes", "memory.max"):
+        if (group / name).exists():
+            (group / name).write_text(str(400 * MIB))
+    inside = f'echo $$ > {group}/cgroup.procs && exec "$@"'
+    result = taken_apart(run(["sh", "-c", inside, "sh", *RUN, "fails.py"], tmp_path))
+    assert result.plain.code == 1
+    assert result.plain.err.endswith("(Cannot allocate memory)\n"), "the script's own words are there"
+    assert "OUT OF MEMORY" in result.report
+    words = " ".join(result.report.split())
+    looked = "were left below a limit at which the kernel kills (container)" not in words
+    assert looked == (left_mib == 16), words

@@ -206,3 +206,35 @@ def test_on_this_machine_it_agrees_with_psutil_or_a_smaller_limit() -> None:
         assert limit.limit_bytes == memory.total
         assert left == pytest.approx(memory.available, abs=256 * MIB)
     limit.close()
+
+
+def test_before_the_kernel_kills_it_drops_all_page_cache(machine: Machine) -> None:
+    machine.process_in("0::/job\n")
+    folder = machine.v2("job", str(8 * GIB), usage=8 * GIB, inactive=GIB)
+    (folder / "memory.stat").write_text(f"anon 1\ninactive_file {GIB}\nactive_file {2 * GIB}\n")
+    machine.v2("", str(9 * GIB), usage=9 * GIB - 1)
+    (folder / "memory.high").write_text(f"{4 * GIB}\n")  # there nobody is killed
+    limit = machine.limit()
+    assert limit.deadliest() == Bound("container (memory.max of )", 9 * GIB, 9 * GIB - 6), "5 bytes are active cache"
+    machine.v2("", str(99 * GIB), usage=9 * GIB - 1)
+    limit.close()
+    limit = machine.limit()
+    assert limit.deadliest() == Bound("container", 8 * GIB, 5 * GIB)
+    limit.close()
+
+
+def test_of_v1_the_cache_of_the_groups_below_is_dropped_too(machine: Machine) -> None:
+    machine.process_in("4:memory:/job\n")
+    folder = machine.v1("job", 8 * GIB, usage=8 * GIB)
+    stat = f"active_file 7\ntotal_inactive_file {GIB}\ntotal_active_file {GIB}\n"
+    (folder / "memory.stat").write_text(stat)
+    limit = machine.limit()
+    assert limit.deadliest() == Bound("container", 8 * GIB, 6 * GIB)
+    limit.close()
+
+
+def test_a_machine_without_groups_has_no_limit_at_which_a_process_is_killed_for_its_group(machine: Machine) -> None:
+    machine.process_in("0::/\n")
+    limit = machine.limit()
+    assert limit.deadliest() is None
+    limit.close()

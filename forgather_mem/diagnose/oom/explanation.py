@@ -20,7 +20,7 @@ from forgather_mem.diagnose.oom.place import (
     rows_outside_a_step,
     trained_by,
 )
-from forgather_mem.diagnose.oom.recognition import recognise
+from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 from forgather_mem.diagnose.oom.shapes.layers import part_done
 from forgather_mem.diagnose.oom.story import Story, oom_of
@@ -42,11 +42,8 @@ _IN_WORDS = {
 }
 
 
-def story_outside(error: BaseException, rank: int = 0, reserve_bytes: int = 0) -> Story | None:
-    """What can be known about an error outside any training; None if it is not about memory."""
-    found = recognise(error)
-    if found is None:
-        return None
+def story_outside(error: BaseException, found: OutOfMemory, rank: int = 0, reserve_bytes: int = 0) -> Story:
+    """What can be known about an error outside any training, besides what it says."""
     model, optimizer = trained_by(error)
     place = failure_place(error, model, optimizer)
     has_trained = bool(getattr(optimizer, "state", None)) or not is_before_any_training(error)

@@ -11,6 +11,7 @@ from forgather_mem.diagnose.oom.shapes.batch_shapes import GRAPH, Batch
 from forgather_mem.heap.failed_callback import CallbackFailure
 from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.heap.failed_variables import HeldVariable
+from forgather_mem.system.own_limits import Bound
 from forgather_mem.telemetry.report import NOT_JUDGED, LeakReport, OomReport
 from forgather_mem.units import MIB, by_sides, format_bytes
 
@@ -58,6 +59,7 @@ class Story:
         predictions: Number of batches that the evaluation had finished.
         steps_done: Number of finished steps of this run.
         in_training: Whether a training was watched, so that its history is known.
+        untold: Why nobody has looked for the reason; None if somebody has.
     """
 
     found: OutOfMemory
@@ -83,6 +85,19 @@ class Story:
     predictions: int | None = None
     steps_done: int = 0
     in_training: bool = False
+    untold: str | None = None
+
+
+def untold(found: OutOfMemory, limit: Bound) -> Story:
+    """Of a failure so near this limit that looking into it would be the end of the process."""
+    on_host = MemoryThen(free_bytes=limit.free_bytes, limit_bytes=limit.limit_bytes, limit=limit.name)
+    left = f"{format_bytes(limit.free_bytes)} were left below a limit at which the kernel kills ({limit.name})"
+    return Story(
+        found=found,
+        phase="other",
+        memory=on_host if found.where == "host" else MemoryThen(free_bytes=found.free_bytes),
+        untold=f"not looked into: {left}.",
+    )
 
 
 def sentence(story: Story) -> str:
@@ -126,6 +141,8 @@ def oom_of(story: Story, leak: LeakReport = NOT_JUDGED) -> OomReport:
 
 def why_now(story: Story, leak: LeakReport) -> str | None:
     """The reason that best explains why memory did not run out earlier; None if unknown."""
+    if story.untold is not None:
+        return story.untold
     if _is_leak(story, leak):
         grows = f"a leak: {format_bytes(leak.bytes_per_step)} a step since step {leak.since_step:,}"
         held = next((suspect.held_by for suspect in leak.suspects if suspect.held_by), None)

@@ -13,6 +13,7 @@ from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.shapes.batch_shapes import BatchFinder
 from forgather_mem.heap.source_lines import calling_line, is_our_class
+from forgather_mem.system.memory_limit import near_a_kill
 from forgather_mem.system.own_limits import Reserve
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from forgather_mem.diagnose.oom.place import Place
     from forgather_mem.diagnose.oom.story import Story
     from forgather_mem.heap.failed_lines import FailedOperation
-    from forgather_mem.telemetry.report import Change
+    from forgather_mem.telemetry.report import Change, LeakReport, OomReport
 
 NOTHING: Mapping[str, float] = {}
 _RESERVE_BYTES = 8 * MIB
@@ -150,6 +151,14 @@ class OutOfMemoryWatch:
         run, uses, found = self._run, self._uses, recognise(error)
         if run is None or uses is None or found is None:
             return
+        told = run.failed_phase or run.phase
+        limit = near_a_kill()
+        if limit is not None:
+            from forgather_mem.diagnose.oom.story import untold
+
+            step, done = run.step + bool(run.in_step), run.step - self._first_step
+            self._story = replace(untold(found, limit), phase=told, step=step, rank=run.rank, steps_done=done)
+            return
         from forgather_mem.diagnose.oom.memory_in_use import memory_then
         from forgather_mem.diagnose.oom.place import batch_on_the_way, failure_place, rows_outside_a_step
         from forgather_mem.diagnose.oom.shapes.layers import part_done
@@ -159,7 +168,6 @@ class OutOfMemoryWatch:
         live_bytes = uses.live_bytes()
         model = self._model()
         place = failure_place(error, model, self._optimizer(), self._users())
-        told = run.failed_phase or run.phase
         operation = self._without_passes(place.operation)
         phase = _phase_of(replace(place, operation=operation), told)
         inside = phase in STEP_PHASES
@@ -242,12 +250,11 @@ class OutOfMemoryWatch:
                 settings = {name: str(size) for name, size in shape.items() if size is not None}
                 run.emit(Finding(kind="settings", step=run.step, text="settings", data=settings))
             if story is not None:
-                from forgather_mem.diagnose.oom.explanation import explained
                 from forgather_mem.diagnose.oom.story import sentence
                 from forgather_mem.telemetry.report_schema import to_dict
 
                 run.reach(self._first_step + story.steps_done)
-                oom, advice = explained(story, run.told.leak, self._settings, uses.uses)
+                oom, advice = self._explained(story, run.told.leak, uses)
                 # One of two reporters, a template's and the user's, may have written it already
                 written = None if run.told.oom is None else run.told.oom.snapshot
                 oom = replace(oom, snapshot=self._snapshot_path or written)
@@ -263,6 +270,15 @@ class OutOfMemoryWatch:
                     run.emit(_advice(run.step, [left]))
             uses.close()
         self._forget()
+
+    def _explained(self, story: Story, leak: LeakReport, uses: BatchUses) -> tuple[OomReport, Sequence[Change]]:
+        if story.untold is not None:
+            from forgather_mem.diagnose.oom.story import oom_of
+
+            return oom_of(story), ()
+        from forgather_mem.diagnose.oom.explanation import explained
+
+        return explained(story, leak, self._settings, uses.uses)
 
     def __getstate__(self) -> dict[str, object]:
         return {"snapshot": self.snapshot}

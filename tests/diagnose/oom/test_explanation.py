@@ -11,7 +11,7 @@ from forgather_mem.diagnose.leaks.suspects import Suspect
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.explanation import explained, story_outside
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
-from forgather_mem.diagnose.oom.recognition import OutOfMemory
+from forgather_mem.diagnose.oom.recognition import OutOfMemory, recognise
 from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 from forgather_mem.diagnose.oom.story import Story
 from forgather_mem.telemetry.report import LeakReport
@@ -28,6 +28,12 @@ class TooLarge(torch.nn.Module):
         return torch.empty(2**50)
 
 
+def story_of(error: BaseException, rank: int = 0) -> Story:
+    found = recognise(error)
+    assert found is not None
+    return story_outside(error, found, rank)
+
+
 def test_of_a_plain_script_the_place_the_batch_and_the_model_are_known() -> None:
     def script() -> None:
         model = torch.nn.Sequential(torch.nn.Linear(4, 4), TooLarge())
@@ -37,8 +43,7 @@ def test_of_a_plain_script_the_place_the_batch_and_the_model_are_known() -> None
     try:
         script()
     except RuntimeError as error:
-        story = story_outside(error, rank=3)
-    assert story is not None
+        story = story_of(error, rank=3)
     assert (story.found.kind, story.found.requested_bytes) == ("CPU allocator", 2**52)
     assert (story.phase, story.layer, story.batch, story.rank) == ("forward", "1 (TooLarge)", Batch(6, None, (4,)), 3)
     assert story.memory.in_use["parameters"] == 4 * (16 + 4)
@@ -57,16 +62,11 @@ def test_a_loss_that_no_module_computes_belongs_to_the_forward_pass() -> None:
     try:
         script()
     except RuntimeError as error:
-        story = story_outside(error)
-    assert story is not None
+        story = story_of(error)
     assert (story.phase, story.batch) == ("forward", Batch(16, None))
     change = explained(story)[1][0]
     assert "gradients of 8 batches in each step" in change.text
     assert "its rows are compared with each other" in (change.note or ""), "the logits are 16 x 16"
-
-
-def test_another_error_has_no_story() -> None:
-    assert story_outside(ValueError("2.00 GiB")) is None
 
 
 def test_the_account_and_the_advice_belong_together() -> None:
