@@ -288,7 +288,7 @@ class Plot {
       width, height: this.height, series: [{}, ...series], padding: [options.top || 8, 30, 0, 0],  // to the right half of a label of the axis
       scales: {x: {time: false, range: (u, low, high) => low === null || low === high ? [(low ?? 0) - 1, (low ?? 0) + 1]
         : [low, high]}, ...scales},
-      axes: [{...axis, show: !options.bare, size: 26, space: 70, values: (u, ticks) => ticks.map(tick => this.xLabel(tick))},
+      axes: [{...axis, show: !options.bare, size: 26, space: 70, values: (u, ticks) => this.xLabels(ticks)},
         {...axis, size: 64, gap: 4, space: 42, values: (u, ticks) => ticks.map(tick => this.yLabel(tick)), ...options.yAxis}],
       legend: {show: false},
       cursor: {sync: {key: 'forgather_mem', scales: ['x', null]}, drag: {x: true, y: false, setScale: true}, y: false,
@@ -301,7 +301,11 @@ class Plot {
     this.point(null);
   }
 
-  xLabel(value) { return this.page.overTime ? duration(value) : Number.isInteger(value) ? value.toLocaleString('en') : ''; }
+  xLabels(ticks) {
+    if (this.page.overTime) return ticks.map(duration);
+    const labels = ticks.map(tick => Number.isInteger(tick) ? tick.toLocaleString('en') : ''), first = labels.findIndex(Boolean);
+    return labels.map((label, at) => at === first ? `step ${label}` : label);
+  }
   yLabel(value) { return number(value); }
   text(ctx, text, x, y, key, ratio) {  // readable on any colour
     const wide = ctx.measureText(text).width, left = x - (ctx.textAlign === 'right' ? wide : ctx.textAlign === 'center' ? wide / 2 : 0);
