@@ -37,7 +37,6 @@ _LIMIT_S = float(os.environ.get("CPU_LIMIT_S", "20"))
 # These may take twice as much: they start real launchers, or several processes that import torch and transformers
 _DEAR = (
     "tests/launch/test_trainings.py::test_torchrun_hands_the_watching_on_to_each_rank",
-    "tests/test_docs.py::test_a_page_runs_as_it_stands[run.md]",
     "tests/test_docs.py::test_a_page_runs_as_it_stands[README.md]",
     "tests/test_docs.py::test_a_page_runs_as_it_stands[recipes/axolotl.md]",
 )
@@ -89,10 +88,11 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test marked `fresh` looks at this process's heap or peak, which earlier tests have shaped: it runs alone."""
+    """A test marked `fresh` looks at this process's heap or peak, which earlier tests have shaped: it runs alone.
+
+    What was imported is frozen there, as in the files of the other tests: one that looks at it asks for `unfrozen`.
+    """
     if os.environ.get(IN_CHILD):
-        if not os.environ.get(REPORTS):  # a file that is alone has small heaps from the start
-            gc.unfreeze()
         return None
     if pyfuncitem.get_closest_marker("fresh") is None:
         return None
@@ -170,7 +170,7 @@ def _skip_without_device() -> None:
 
 @pytest.fixture
 def unfrozen() -> Iterator[None]:
-    """For a test of what freezing does to objects: nothing is frozen when it begins. Collections take long."""
+    """For a test of what freezing does to objects, or of a whole heap: nothing is frozen. Collections take long."""
     gc.unfreeze()
     yield
     gc.freeze()
