@@ -11,6 +11,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from _pytest.doctest import DoctestModule
 
 # Tests fork: with threads of OpenMP, which torch starts, the child would wait for ever
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -36,7 +37,6 @@ _LIMIT_S = float(os.environ.get("CPU_LIMIT_S", "20"))
 # These may take twice as much: they start real launchers, or several processes that import torch and transformers
 _DEAR = (
     "tests/launch/test_trainings.py::test_torchrun_hands_the_watching_on_to_each_rank",
-    "tests/test_docs.py::test_a_page_runs_as_it_stands[run.md]",
     "tests/test_docs.py::test_a_page_runs_as_it_stands[README.md]",
     "tests/test_docs.py::test_a_page_runs_as_it_stands[recipes/axolotl.md]",
 )
@@ -60,6 +60,13 @@ def pytest_configure(config: pytest.Config) -> None:
         _PROCESSES.start()  # one for all workers
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Iterator[list[pytest.Collector]]:
+    """No doctests are looked for in tests, which takes a fourth of the time until the first test."""
+    found: list[pytest.Collector] = yield
+    return [one for one in found if not isinstance(one, DoctestModule)]
+
+
 def pytest_collection_finish() -> None:
     gc.enable()
 
@@ -81,10 +88,11 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test marked `fresh` looks at this process's heap or peak, which earlier tests have shaped: it runs alone."""
+    """A test marked `fresh` looks at this process's heap or peak, which earlier tests have shaped: it runs alone.
+
+    What was imported is frozen there, as in the files of the other tests: one that looks at it asks for `unfrozen`.
+    """
     if os.environ.get(IN_CHILD):
-        if not os.environ.get(REPORTS):  # a file that is alone has small heaps from the start
-            gc.unfreeze()
         return None
     if pyfuncitem.get_closest_marker("fresh") is None:
         return None
@@ -162,7 +170,7 @@ def _skip_without_device() -> None:
 
 @pytest.fixture
 def unfrozen() -> Iterator[None]:
-    """For a test of what freezing does to objects: nothing is frozen when it begins. Collections take long."""
+    """For a test of what freezing does to objects, or of a whole heap: nothing is frozen. Collections take long."""
     gc.unfreeze()
     yield
     gc.freeze()

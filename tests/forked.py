@@ -38,7 +38,8 @@ class Forked:
         self._pid = os.fork()
         if not self._pid:
             try:
-                _become(folder, environment, *(file.fileno() for file in self._files))
+                nothing = os.open(os.devnull, os.O_RDONLY)
+                become(folder, environment, nothing, *(file.fileno() for file in self._files))
                 end(run_script(script, arguments))
             finally:
                 os._exit(70)
@@ -80,9 +81,9 @@ def _whole(file: tempfile._TemporaryFileWrapper[str]) -> str:
         return file.read()
 
 
-def _become(folder: Path, environment: Mapping[str, str], out: int, err: int) -> None:
-    """What a program finds: nothing of pytest's in its streams, its warnings and its log."""
-    for number, target in ((os.open(os.devnull, os.O_RDONLY), 0), (out, 1), (err, 2)):
+def become(folder: Path, environment: Mapping[str, str], *streams: int) -> None:
+    """What a program finds: nothing of pytest's in its streams, which are given, its warnings and its log."""
+    for target, number in enumerate(streams):
         os.dup2(number, target)
     sys.stdin, sys.stdout, sys.stderr = (open(n, m, closefd=False) for n, m in ((0, "r"), (1, "w"), (2, "w")))  # noqa: SIM115
     os.environ.clear()

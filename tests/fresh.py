@@ -98,12 +98,12 @@ def _serve(listener: socket.socket) -> None:
     """Fork for each connection, until the process that has started this one closes the pipe or ends."""
     if os.fork():
         os._exit(0)
-    import pytest  # noqa: F401
+    from _pytest.config import default_plugins
 
-    for name in IMPORTED:
+    for name in (*(f"_pytest.{plugin}" for plugin in default_plugins), *IMPORTED):
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # for pytest's beginning in a child; the test itself has a whole heap
+    gc.freeze()
 
     while sys.stdin not in (ready := select.select([sys.stdin, listener], [], [])[0]):
         connection, _ = ready[0].accept()

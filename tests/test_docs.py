@@ -5,7 +5,7 @@ In reading order, each file in a fresh folder and process:
 - a block under `<!-- file: NAME -->` is written to that file; a page may show the output first and the file after it;
 - a `python` block is executed, all blocks of a file in one namespace; a block under `<!-- not run: REASON -->` is not;
 - a `console` block's `$ command` lines are executed and their output compared with the lines that follow; commands of
-  ours that start no other are forks, but for those of one page;
+  ours are forks, with what they start, but for those of two pages;
 - with `FORGATHER_MEM=0` the `python` blocks end no script either, but for those under `<!-- switched on: REASON -->`;
 - a `text` block under `<!-- output -->` is what the python block before it printed;
 - a page under `<!-- needs: MODULE -->` is skipped where that is not installed: `make recipes` installs it.
@@ -24,7 +24,6 @@ import io
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -34,18 +33,15 @@ import accelerate
 import pytest
 from _pytest.mark import ParameterSet
 
-from tests.forked import SCRIPTS, Forked
-from tests.launch.forked_run import run_forked
+from tests.forked import SCRIPTS
+from tests.shell import ForkedCommands
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 _BLOCK = re.compile(r"(?:<!-- (?P<note>[^>]*?) -->\n+)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.M | re.S)
 _NEEDS = re.compile(r"<!-- needs: ([\w.]+) -->")
-_FORKED = re.compile(r"forgather-mem (?!run )[\w ./-]+")  # of which the shell makes no more than words
-_RUN_FORKED = re.compile(r"forgather-mem (run [\w./-]+\.py[\w ./-]*)")
-REAL = ("docs/report.md",)  # whose commands are processes of their own even where a fork would do
+REAL = ("README.md", "docs/report.md")  # whose commands are programs that are started
 SWITCHED_OFF = ("README.md", "docs/callbacks.md", "docs/run.md", "docs/trackers.md")  # the others by `make soak`
-FORKED = ("docs/index.md", "docs/recipes/")  # whose trainings are forks, too
 _OF_TRANSFORMERS_4 = "max_steps is given, it will override any value given in num_train_epochs\n"
 _VARIES = re.compile(r'"([^"]+)"')
 _LINK = re.compile(r"\]\((?!https?:)([^)\s]+)")
@@ -112,27 +108,19 @@ def assert_output(printed: str, expected: str, where: str) -> None:
     assert re.fullmatch(pattern, flat, re.S), f"{where}: expected\n{expected}\nbut it printed\n{printed}"
 
 
-def run_console(body: str, folder: Path, where: str) -> None:
-    environment = {**os.environ, "COLUMNS": "80", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+def run_console(body: str, folder: Path, programs: str, where: str) -> None:
+    """`programs` are folders with what the commands start."""
+    environment = {**os.environ, "COLUMNS": "80", "PATH": f"{programs}:{os.environ['PATH']}"}
     for part in re.split(r"^\$ ", body, flags=re.M)[1:]:
         command, _, expected = part.partition("\n")
-        recipe = _RUN_FORKED.fullmatch(command) if where.startswith(FORKED) else None
-        if recipe:
-            done = run_forked([sys.executable, "-m", "forgather_mem", *recipe[1].split()], folder)
-            begin, _, rest = done.err.partition("\n")
-            code, out, err = done.code, f"{begin}\n{done.out}", rest  # in the order of a terminal
-        elif _FORKED.fullmatch(command) and not where.startswith(REAL):
-            program, *words = command.split()
-            code, out, err = Forked(SCRIPTS / program, words, folder, environment).wait()
-        else:
-            done = subprocess.run(
-                ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
-            )
-            code, out, err = done.returncode, done.stdout, done.stderr
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, timeout=300,
+        )  # fmt: skip
         if expected.strip():
-            assert_output(out + err, expected, f"{where}: $ {command}")
+            assert_output(done.stdout, expected, f"{where}: $ {command}")
         else:
-            assert code == 0, f"{where}: $ {command}\n{out}{err}"
+            assert done.returncode == 0, f"{where}: $ {command}\n{done.stdout}"
 
 
 @pytest.mark.fresh
@@ -144,17 +132,23 @@ def test_a_page_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytes
     gc.freeze()  # nor have those that look through all that torch and transformers are
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    with contextlib.ExitStack() as stack:
+        forks = [] if name_of(page) in REAL else [stack.enter_context(ForkedCommands())]
+        run_page(page, tmp_path, ":".join(map(str, [*forks, SCRIPTS])))
+
+
+def run_page(page: Path, folder: Path, programs: str) -> None:
     names: dict[str, object] = {"__name__": "__main__"}
     printed = ""
     for block in reversed(list(blocks(page))):
         if block.note.startswith("file: "):
-            write_file(block, tmp_path)  # of two with one name the first is there at the beginning
+            write_file(block, folder)  # of two with one name the first is there at the beginning
     for block in blocks(page):
         where = f"{name_of(page)}:{block.line}"
         if block.note.startswith("not run"):
             assert block.note.removeprefix("not run").strip(": "), f"{where}: say why it is not run"
         elif block.note.startswith("file: "):
-            write_file(block, tmp_path)
+            write_file(block, folder)
         elif block.note == "output":
             assert_output(printed, without_what_varies(block), where)
         elif block.kind == "python":
@@ -163,7 +157,7 @@ def test_a_page_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytes
                 exec(compile("\n" * block.line + block.body, str(page), "exec"), names)
             printed = out.getvalue()
         elif block.kind == "console":
-            run_console(without_what_varies(block), tmp_path, where)
+            run_console(without_what_varies(block), folder, programs, where)
 
 
 @pytest.mark.alone(forked=True)

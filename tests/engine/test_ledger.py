@@ -98,6 +98,7 @@ def test_a_devices_memory_is_counted_by_what_its_allocator_has_reserved(monkeypa
 
 
 @pytest.mark.fresh
+@pytest.mark.usefixtures("unfrozen")
 @needs_glibc
 def test_memory_at_new_addresses_is_not_taken_again() -> None:
     """A trim gives back the pages of holes: what is made in them is taken again, new holes beside them are not."""

@@ -256,6 +256,7 @@ def test_storages_that_pieces_share_count_once() -> None:
 
 
 @pytest.mark.fresh  # where nothing traces yet, and no test before has compiled a frame
+@pytest.mark.usefixtures("unfrozen")
 def test_the_line_that_takes_native_memory_is_told_from_lines_that_give_it_back() -> None:
     taken = bytearray()
     given_out = 0.0

@@ -55,7 +55,8 @@ def reports(folder: Path) -> dict[str, dict[str, Any]]:
 @pytest.mark.fresh
 def test_trainings_one_after_the_other_and_an_error_in_the_last(tmp_path: Path) -> None:
     plain = alone("raises", tmp_path / "plain")
-    with_us = watched([], "raises", tmp_path / "watched")
+    (tmp_path / "watched").mkdir()
+    with_us = taken_apart(run_forked([*RUN, str(SCRIPT), "raises", "."], tmp_path / "watched"))
     assert (with_us.plain.code, with_us.plain.out) == (plain.code, plain.out)
     assert plain.code == 1
     traces = [result.err[result.err.index("Traceback ") :] for result in (plain, with_us.plain)]

@@ -135,6 +135,7 @@ def test_a_result_that_is_thrown_away_releases_nothing_and_says_so(capsys: pytes
 
 
 @pytest.mark.fresh
+@pytest.mark.usefixtures("unfrozen")
 def test_an_error_that_somebody_kept_is_named_as_the_holder(capsys: pytest.CaptureFixture[str]) -> None:
     def train(model: Thing) -> None:
         raise ValueError

@@ -114,12 +114,13 @@ def test_a_copy_is_as_new() -> None:
     assert isinstance(pickle.loads(pickle.dumps(LongestBatch(dict))), LongestBatch)
 
 
+CHANCE = random.Random(3)
+LENGTHS = [LONG if row == 100 else CHANCE.randrange(20, 100) for row in range(240)]
+
+
 def made_as_asked(rows: list[int]) -> dict[str, torch.Tensor]:
-    """Of what is kept nowhere, and might be cut."""
-    chance = random.Random(3)
-    lengths = [chance.randrange(20, 100) for _ in range(240)]
-    lengths[100] = LONG
-    return padded([{"input_ids": ([1] * lengths[row])[: 2 * LONG]} for row in rows])
+    """Of what is kept nowhere, and might be cut; in no time, since all 60 are made within the 0.1 s that it waits."""
+    return padded([{"input_ids": ([1] * LENGTHS[row])[: 2 * LONG]} for row in rows])
 
 
 def to_its_end(loader: DataLoader[Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -141,6 +142,7 @@ def with_a_break(loader: DataLoader[Any], model: torch.nn.Module, optimizer: tor
 
 
 @pytest.mark.fresh
+@pytest.mark.usefixtures("unfrozen")
 @pytest.mark.parametrize(("loop", "steps"), [(to_its_end, [26]), (with_a_break, [])])
 def test_a_plain_loop_is_told_where_nothing_says_that_it_may_stop_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: Any, steps: list[int]

@@ -94,6 +94,7 @@ def test_a_line_whose_memory_the_backward_pass_gives_back_is_not_the_leak(rows_f
 
 
 @pytest.mark.fresh
+@pytest.mark.usefixtures("unfrozen")
 def test_arrays_that_are_given_back_later_in_the_step_are_not_the_leak() -> None:
     rows = Rows()
 
