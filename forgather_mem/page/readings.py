@@ -107,7 +107,7 @@ class Readings:
         for name, value in values:
             column = self._columns.get(name)
             if column is None:
-                if not self._wants(name):
+                if not self.wants(name):
                     continue
                 column = self._columns[name] = array("d")
             if abs(value) <= MOST:
@@ -125,7 +125,7 @@ class Readings:
         self.times_s.extend(rows.times_s)
         self.events += repeat("step_end", len(rows.steps))
         for name, values in zip(rows.shape.names, rows.columns, strict=True):
-            if name in self._columns or self._wants(name):
+            if name in self._columns or self.wants(name):
                 column = self._columns.setdefault(name, array("d"))
                 column.extend(repeat(math.nan, before - len(column)))
                 column.extend(values)
@@ -148,7 +148,7 @@ class Readings:
         """Which rows are of the training's steps, not of an evaluation, a checkpoint or a failure."""
         return np.array([event in ("step_end", BETWEEN) for event in self.events], dtype=bool)
 
-    def _wants(self, name: str) -> bool:
+    def wants(self, name: str) -> bool:
         if name not in self._wanted and len(self._wanted) < 10_000:  # the file may be anybody's
             self._wanted[name] = name in _WANTED
             if not self._wanted[name] and (other := other_device(name)) is not None:
@@ -182,7 +182,7 @@ def read_readings(folder: str | Path, rank: int = 0) -> Readings:
         return readings_of_series(event_series(folder))
     readings = Readings()
     with contextlib.suppress(OSError):  # `run_report` has said of a file that it can't be read
-        for record in LogReader(*(logs.get(rank) or next(iter(logs.values())))).runs():
+        for record in LogReader(*(logs.get(rank) or next(iter(logs.values())))).runs(readings.wants):
             readings.take(record)
     return readings
 
@@ -192,7 +192,7 @@ def readings_of_series(series: Mapping[str, ScalarSeries]) -> Readings:
     readings = Readings()
     if not series:
         return readings
-    wanted = {name: found for name, found in series.items() if readings._wants(name)}
+    wanted = {name: found for name, found in series.items() if readings.wants(name)}
     steps = np.unique(np.concatenate([found.steps for found in series.values()]))
     times = np.full(len(steps), np.nan)
     for name, found in series.items():

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from forgather_mem.engine.ledger import BOOKED, booked
-from forgather_mem.engine.summary import RunFacts, RunSummary
+from forgather_mem.engine.summary import REPORTED, RunFacts, RunSummary
 from forgather_mem.formats.jsonl import Header, LogReader, last_record
 from forgather_mem.formats.like_lines import Rows
 from forgather_mem.formats.ring import Ring
@@ -23,7 +23,7 @@ from forgather_mem.system.cgroups import kills_since
 from forgather_mem.system.process_start import is_process_running
 from forgather_mem.telemetry.bounds import MOST
 from forgather_mem.telemetry.events import STEP_PHASES
-from forgather_mem.telemetry.metrics import every_metric, name_on_current, other_device
+from forgather_mem.telemetry.metrics import name_on_current, other_device
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report import (
     ADDED,
@@ -37,7 +37,13 @@ from forgather_mem.telemetry.report import (
 )
 from forgather_mem.telemetry.report_schema import checked_report, from_dict, to_dict
 
-_KNOWN = frozenset(row.name for row in every_metric())
+# What a report tells of besides: of what its own actions did, its own time, what was left at the end, and Python's collector
+_REPORTED = REPORTED.union(
+    *BOOKED.values(),
+    ("collect/objects", "step/self_s", "step/startup_s", "host/limit_used_frac", "host/available_bytes"),
+    ("device/reserved_frac", "host/children_pss_bytes", "workers/count"),
+    ("gc/collections", "gc/pause_total_s", "gc/pause_max_s"),
+)
 _MAX_SHAPES = 1000
 _FEW_ROWS = 4  # to take them one by one costs less
 
@@ -78,12 +84,12 @@ class _Shape:
     """What the names of a record tell: most records of a log have the same ones.
 
     Attributes:
-        is_known: Whether a report knows all of them; others are a user's own.
+        reported: Those of which a report tells; others are a user's own, too.
         shares: Those of devices' shares.
         booked: The actions that they tell of.
     """
 
-    is_known: bool
+    reported: tuple[str, ...]
     shares: tuple[str, ...]
     booked: tuple[Action, ...]
 
@@ -91,7 +97,7 @@ class _Shape:
     def of(cls, names: Sequence[str]) -> _Shape:
         shares = [name for name in names if name.endswith("/reserved_frac")]
         return cls(
-            is_known=all(map(_is_known, names)),
+            reported=tuple(filter(is_reported, names)),
             shares=tuple(name for name in shares if name_on_current(name) == "device/reserved_frac"),
             booked=tuple(what for what, (time_name, _) in BOOKED.items() if time_name in names),
         )
@@ -111,7 +117,7 @@ def report_of_log(files: Iterable[Path], ring: Ring | None = None) -> RunReport:
     if closing is not None:
         return closing
     log = LogReader(*paths)
-    for record in log.runs():
+    for record in log.runs(is_reported):
         told.take(record)
     wrong = ["most of it is no record"] if log.given_up else []
     return finished_report(told, ring, paths[-1].name if paths else "black box", wrong)
@@ -219,9 +225,9 @@ class LogReplay:
     def _take_sample(self, sample: Sample) -> None:
         values = sample.values
         shape = self._shapes.get(names := tuple(values)) or self._meet(names)
-        if not shape.is_known or sum(map(abs, values.values())) > MOST:
-            # A user's own, of which a report tells nothing; and what no machine has
-            values = {name: value for name, value in values.items() if _is_known(name) and abs(value) <= MOST}
+        if len(shape.reported) < len(values) or sum(map(abs, values.values())) > MOST:
+            # Of the others a report tells nothing; and some are larger than what a machine has
+            values = {name: values[name] for name in shape.reported if abs(values[name]) <= MOST}
             sample = sample._replace(values=values)
         if self._last_step < 0 and sample.event == "step_end":
             self._last_step = sample.step
@@ -249,8 +255,6 @@ class LogReplay:
     def _take_rows(self, rows: Rows) -> None:
         """The same as to take them one by one."""
         shape = self._shapes.get(rows.shape.names) or self._meet(rows.shape.names)
-        if not shape.is_known:
-            rows = rows.of(_is_known)
         is_plain = not (shape.shares or shape.booked or "host/limit_used_frac" in rows.shape.names)
         has_begun = self._spacing and self._summary.latest.keys() >= set(rows.shape.names)
         if not is_plain or not has_begun or len(rows.steps) < _FEW_ROWS:
@@ -326,8 +330,9 @@ class LogReplay:
         )
 
 
-def _is_known(name: str) -> bool:
-    return name in _KNOWN or name_on_current(name) in _KNOWN
+def is_reported(name: str) -> bool:
+    """Whether a report tells anything of this name's numbers."""
+    return name in _REPORTED or name.startswith("phase/") or name_on_current(name) in _REPORTED
 
 
 def _report_in(record: object) -> RunReport | None:
