@@ -119,7 +119,9 @@ class LogReader:
                         like.learn(record)
                     yield record
 
-    def _records(self, file: BinaryIO, split: Callable[[bytes], Sequence[T | bytes]]) -> Iterator[Header | Sample | Finding | T]:
+    def _records(
+        self, file: BinaryIO, split: Callable[[bytes], Sequence[T | bytes]]
+    ) -> Iterator[Header | Sample | Finding | T]:
         bad_bytes = 0
         while block := file.read(_BLOCK_BYTES) + file.readline(_MAX_LINE_BYTES):
             for piece in split(block):

@@ -110,7 +110,7 @@ def lines_of(block: bytes) -> Sequence[bytes]:
 
 
 def _split(block: bytes, patterns: Sequence[_Pattern]) -> Sequence[Rows | bytes]:
-    """The lines that the first pattern finds in one piece; the others are for the next ones, and in the end for JSON."""
+    """The lines that the first pattern finds in one piece; the others are for the next ones, and at last for JSON."""
     if not patterns:
         return lines_of(block)
     pieces: list[Rows | bytes] = []

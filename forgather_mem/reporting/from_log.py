@@ -11,6 +11,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from forgather_mem.engine.ledger import BOOKED, booked
 from forgather_mem.engine.summary import REPORTED, RunFacts, RunSummary
@@ -23,7 +24,7 @@ from forgather_mem.system.cgroups import kills_since
 from forgather_mem.system.process_start import is_process_running
 from forgather_mem.telemetry.bounds import MOST
 from forgather_mem.telemetry.events import STEP_PHASES
-from forgather_mem.telemetry.metrics import name_on_current, other_device
+from forgather_mem.telemetry.metrics import every_metric, name_on_current, other_device
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report import (
     ADDED,
@@ -37,7 +38,8 @@ from forgather_mem.telemetry.report import (
 )
 from forgather_mem.telemetry.report_schema import checked_report, from_dict, to_dict
 
-# What a report tells of besides: of what its own actions did, its own time, what was left at the end, and Python's collector
+_KNOWN = frozenset(row.name for row in every_metric())
+# What a report tells of besides: our actions, our own time, what was left at the end, workers, Python's collector
 _REPORTED = REPORTED.union(
     *BOOKED.values(),
     ("collect/objects", "step/self_s", "step/startup_s", "host/limit_used_frac", "host/available_bytes"),
@@ -45,6 +47,7 @@ _REPORTED = REPORTED.union(
     ("gc/collections", "gc/pause_total_s", "gc/pause_max_s"),
 )
 _MAX_SHAPES = 1000
+Number = TypeVar("Number", int, float)
 _FEW_ROWS = 4  # to take them one by one costs less
 
 
@@ -84,12 +87,12 @@ class _Shape:
     """What the names of a record tell: most records of a log have the same ones.
 
     Attributes:
-        reported: Those of which a report tells; others are a user's own, too.
+        is_known: Whether all of them are ours; others are a user's own.
         shares: Those of devices' shares.
         booked: The actions that they tell of.
     """
 
-    reported: tuple[str, ...]
+    is_known: bool
     shares: tuple[str, ...]
     booked: tuple[Action, ...]
 
@@ -97,17 +100,32 @@ class _Shape:
     def of(cls, names: Sequence[str]) -> _Shape:
         shares = [name for name in names if name.endswith("/reserved_frac")]
         return cls(
-            reported=tuple(filter(is_reported, names)),
+            is_known=all(map(_is_known, names)),
             shares=tuple(name for name in shares if name_on_current(name) == "device/reserved_frac"),
             booked=tuple(what for what, (time_name, _) in BOOKED.items() if time_name in names),
         )
 
 
-def report_of_log(files: Iterable[Path], ring: Ring | None = None) -> RunReport:
+class LogListener(Protocol):
+    """Who wants the records of a log, too, while it is read for its report."""
+
+    def wants(self, name: str) -> bool:
+        """Whether it asks for this name's numbers."""
+
+    def take(self, record: Header | Sample | Finding | Rows) -> None:
+        """One record, or samples of one shape."""
+
+
+def report_of_log(files: Iterable[Path], ring: Ring | None = None, listener: LogListener | None = None) -> RunReport:
     """The report of one process from its log (which may have no file) and its black box.
 
     For a log that was not closed, some values are unknown and stay 0: what our own actions cost the next steps, and how
     much of the freed memory was reallocated.
+
+    Args:
+        files: The log's files, oldest first.
+        ring: What the black box holds.
+        listener: Gets each record of a log that has to be read as a whole, which one that was closed has not.
 
     Raises:
         OSError: if a file can't be read.
@@ -117,8 +135,10 @@ def report_of_log(files: Iterable[Path], ring: Ring | None = None) -> RunReport:
     if closing is not None:
         return closing
     log = LogReader(*paths)
-    for record in log.runs(is_reported):
+    for record in log.runs(is_reported if listener is None else lambda name: is_reported(name) or listener.wants(name)):
         told.take(record)
+        if listener is not None:
+            listener.take(record)
     wrong = ["most of it is no record"] if log.given_up else []
     return finished_report(told, ring, paths[-1].name if paths else "black box", wrong)
 
@@ -225,9 +245,9 @@ class LogReplay:
     def _take_sample(self, sample: Sample) -> None:
         values = sample.values
         shape = self._shapes.get(names := tuple(values)) or self._meet(names)
-        if len(shape.reported) < len(values) or sum(map(abs, values.values())) > MOST:
-            # Of the others a report tells nothing; and some are larger than what a machine has
-            values = {name: values[name] for name in shape.reported if abs(values[name]) <= MOST}
+        if not shape.is_known or sum(map(abs, values.values())) > MOST:
+            # A user's own, of which a report tells nothing; and what no machine has
+            values = {name: value for name, value in values.items() if _is_known(name) and abs(value) <= MOST}
             sample = sample._replace(values=values)
         if self._last_step < 0 and sample.event == "step_end":
             self._last_step = sample.step
@@ -267,9 +287,7 @@ class LogReplay:
         own_times_s = rows.column("step/self_s") or [0.0] * len(rows.steps)
         gaps_s = map(operator.sub, rows.times_s, (last_s, *rows.times_s))
         gaps = map(operator.sub, rows.steps, itertools.accumulate((last_step, *rows.steps), max))
-        # Of a clock that was set back, and of a step that is told again, nothing counts
-        all_times_s = [gap_s if gap_s > 0 else 0.0 for gap_s in gaps_s]
-        summary.add_step_costs(own_times_s, all_times_s, [gap if gap > 0 else 0 for gap in gaps])
+        summary.add_step_costs(own_times_s, _forward(gaps_s), _forward(gaps))
         summary.self_s = sum(own_times_s, summary.self_s)
         self._last_s = rows.times_s[-1]
 
@@ -328,6 +346,16 @@ class LogReplay:
             workers_bytes_per_step=growth.of("workers"),
             since_step=growth.since_step,
         )
+
+
+def _is_known(name: str) -> bool:
+    return name in _KNOWN or name_on_current(name) in _KNOWN
+
+
+def _forward(gaps: Iterable[Number]) -> list[Number]:
+    """These, where a clock that was set back, and a step that is told again, count for nothing."""
+    found = list(gaps)
+    return found if min(found) >= 0 else [gap if gap > 0 else 0 for gap in found]
 
 
 def is_reported(name: str) -> bool:
