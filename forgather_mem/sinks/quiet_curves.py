@@ -27,8 +27,12 @@ class QuietCurves:
 
     def changed(self, left_out: Iterable[str], values: Mapping[str, float]) -> bool:
         """Whether one of these names, which were left out before, is now to be written."""
+        before = self._paused
         self._hear_pause(values)
-        return any(name in self._telling or self._tells(name, values[name]) for name in left_out)
+        if self._paused != before or not self._telling.isdisjoint(left_out):
+            return True
+        # Most often all of them are zero, and nothing is called
+        return any(values[name] and self._tells(name, values[name]) for name in left_out)
 
     def without(self, values: Mapping[str, float]) -> Mapping[str, float]:
         """The values to write."""

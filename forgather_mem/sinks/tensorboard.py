@@ -103,29 +103,27 @@ class TensorBoardSink:
         if self._off:
             return
         page = self._page or self._first_page()
-        if page.forks == FORKS.number:
-            with page.lock:
-                self._write(page, sample)
-
-    def _write(self, page: _Page, sample: Sample) -> None:
-        out = page.out or page.open()
-        if not out.ready():
+        if page.forks != FORKS.number:
             return
-        values, points = sample.values, page.points
-        if points.rest or points.step == sample.step:
-            values = points.left_of(sample)
-        key = (sample.event, sample.device, *values)
-        columns, record, names, left_out = page.rows.get(key) or page.new_row(key, values, sample, out)
-        if left_out and page.quiet.changed(left_out, values):
-            columns, record, names, left_out = page.new_row(key, values, sample, out)
-        so_far = columns.numbers_so_far(values, page.extremes) if columns.spiking else ()
-        if not columns.tags:
-            return
-        written = values.values() if names is None else [values[name] for name in names]
-        payload = record.payload(sample.step, sample.time_s, written, columns.factors, so_far)
-        if out.add(payload):
-            points.wrote(sample.step, columns, sample.values)
-            record.descriptive = False
+        with page.lock:
+            out = page.out or page.open()
+            if not out.ready():
+                return
+            values, points = sample.values, page.points
+            if points.rest or points.step == sample.step:
+                values = points.left_of(sample)
+            key = (sample.event, sample.device, *values)
+            columns, record, names, left_out = page.rows.get(key) or page.new_row(key, values, sample, out)
+            if left_out and page.quiet.changed(left_out, values):
+                columns, record, names, left_out = page.new_row(key, values, sample, out)
+            so_far = columns.numbers_so_far(values, page.extremes) if columns.spiking else ()
+            if not columns.tags:
+                return
+            written = values.values() if names is None else [values[name] for name in names]
+            payload = record.payload(sample.step, sample.time_s, written, columns.factors, so_far)
+            if out.add(payload):
+                points.wrote(sample.step, columns, sample.values)
+                record.descriptive = False
 
     def tell(self, finding: Finding) -> None:
         """Write a verdict, a leak or an out-of-memory finding to the Text tab.
