@@ -205,8 +205,9 @@ def _marks(report: RunReport, readings: Readings) -> Iterator[Json]:
         yield _mark("oom", oom.step, f"out of memory, {format_time(oom.step, oom.phase)}")
     if killed is not None:
         yield _mark("killed", killed.step, f"last sign of life, {format_time(killed.step, killed.phase)}")
+    told = [pair for pair in zip(readings.events, readings.steps, strict=True) if pair[0] in _MARKED_EVENTS]
     for event, setting in _MARKED_EVENTS.items():
-        steps = {step for step, name in zip(readings.steps, readings.events, strict=True) if name == event}
+        steps = {step for name, step in told if name == event}
         label = "checkpoint" if event == "save" else "evaluation"
         for step in _some(sorted(steps | set(_due(readings, setting)))):
             yield _mark(label, step, f"{label}, step {step:,}")
