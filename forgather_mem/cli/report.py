@@ -51,13 +51,20 @@ def report(folder: Path, as_json: bool, markdown: bool, html: Path | None, serve
         _serve(folder, port)
         return
     place = find_run(folder)
-    found = run_report(place)
+    read = None
+    if html is None:
+        found = run_report(place)
+    else:
+        from forgather_mem.page.readings import LogsReadOnce
+
+        read = LogsReadOnce()
+        found = run_report(place, of_log=read.of_log)
     for sentence in found.left_out:
         complain(f"left out: {sentence}")
     if html is not None:
         from forgather_mem.page.data import run_data
 
-        write_page([run_data(found, place)], html)
+        write_page([run_data(found, place, read=read)], html)
     if as_json:
         print(json.dumps(to_dict(found), indent=1, allow_nan=False))
     elif markdown:

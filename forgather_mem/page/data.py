@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from forgather_mem.errors import escape_controls
 from forgather_mem.formats.jsonl import log_files
-from forgather_mem.page.readings import BETWEEN, Column, Readings, read_readings
+from forgather_mem.page.readings import BETWEEN, MAX_RANKS_READ, Column, LogsReadOnce, Readings, read_readings
 from forgather_mem.page.stacks import OOM, Stack, stacks
 from forgather_mem.page.tables import headline, tables
 from forgather_mem.page.thinning import kept_rows, packed
@@ -23,7 +23,6 @@ from forgather_mem.units import KIB, format_bytes, format_duration
 
 VERSION = 1
 _MAX_MARKS = 300  # of a kind
-_MAX_RANKS_READ = 16
 _MICRO = 1e-6
 _ACTIONS = (("collect", "our collections"), ("cache", "cache clears"), ("trim", "trims"))
 _MARKED_EVENTS = {"evaluate": "eval", "save": "save"}
@@ -33,20 +32,21 @@ Rows = NDArray[np.int64]
 T = TypeVar("T")
 
 
-def run_data(report: RunReport, folder: str | Path | None, name: str = "") -> Json:
+def run_data(report: RunReport, folder: str | Path | None, name: str = "", read: LogsReadOnce | None = None) -> Json:
     """The data of the run in a folder, with its ranks side by side if they left logs.
 
     Args:
         report: Its report, see `run_report`.
         folder: The run's folder or a TensorBoard folder; None of a plan, which has no curves.
         name: What to call it where several runs are shown.
+        read: Logs that were read already for that report.
     """
     if folder is None:
         return page_data(report, Readings(), name=name)
     rank, logs = shown_rank(report), log_files(folder)
-    wanted = [other for other in (logs if len(logs) <= _MAX_RANKS_READ else [0]) if other in logs and other != rank]
-    others = {other: read_readings(folder, other) for other in wanted}
-    readings = read_readings(folder, rank)
+    wanted = [other for other in (logs if len(logs) <= MAX_RANKS_READ else [0]) if other in logs and other != rank]
+    others = {other: read_readings(folder, other, read) for other in wanted}
+    readings = read_readings(folder, rank, read)
     return page_data(report, readings, others, name)
 
 
@@ -166,7 +166,7 @@ def _band(
     """Lowest and highest memory of the ranks and which has most, at each row."""
     name, short = ("device/allocated_bytes", "allocated") if report.device else ("host/rss_bytes", "rss")
     steps, sources = np.array(readings.steps), {rank: readings, **others}
-    if report.run.world_size <= _MAX_RANKS_READ:
+    if report.run.world_size <= MAX_RANKS_READ:
         sizes = {number: size for number, one in sources.items() if (size := _at(one, name, steps)) is not None}
         if len(sizes) > 1:
             matrix, ranks = np.array(list(sizes.values())), np.array(list(sizes), dtype=np.float64)
@@ -205,8 +205,9 @@ def _marks(report: RunReport, readings: Readings) -> Iterator[Json]:
         yield _mark("oom", oom.step, f"out of memory, {format_time(oom.step, oom.phase)}")
     if killed is not None:
         yield _mark("killed", killed.step, f"last sign of life, {format_time(killed.step, killed.phase)}")
+    told = [pair for pair in zip(readings.events, readings.steps, strict=True) if pair[0] in _MARKED_EVENTS]
     for event, setting in _MARKED_EVENTS.items():
-        steps = {step for step, name in zip(readings.steps, readings.events, strict=True) if name == event}
+        steps = {step for name, step in told if name == event}
         label = "checkpoint" if event == "save" else "evaluation"
         for step in _some(sorted(steps | set(_due(readings, setting)))):
             yield _mark(label, step, f"{label}, step {step:,}")

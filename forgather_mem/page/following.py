@@ -14,10 +14,11 @@ from weakref import WeakValueDictionary
 
 from forgather_mem.errors import ForgatherMemError, escape_controls
 from forgather_mem.formats.jsonl import Header, LogReader, LogReplaced, LogTail, log_files
+from forgather_mem.formats.like_lines import Rows
 from forgather_mem.formats.ring import Ring
 from forgather_mem.page.data import Json, page_data, run_data, shown_rank
 from forgather_mem.page.readings import Readings
-from forgather_mem.reporting.from_log import LogReplay, finished_report
+from forgather_mem.reporting.from_log import LogReplay, finished_report, is_reported
 from forgather_mem.reporting.run_dir import find_runs, report_of_rank, run_report
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report import RunReport
@@ -158,13 +159,13 @@ class _Process:
     def __init__(self, files: list[Path]) -> None:
         self.readings, self.told = Readings(), LogReplay()
         self._tail = LogTail(files[-1])
-        self._take(LogReader(*files[:-1]))
+        self._take(LogReader(*files[:-1]).runs(lambda name: is_reported(name) or self.readings.wants(name)))
         self.read()
 
     def read(self) -> None:
         self._take(self._tail.read())
 
-    def _take(self, records: Iterable[Header | Sample | Finding]) -> None:
+    def _take(self, records: Iterable[Header | Sample | Finding | Rows]) -> None:
         for record in records:
             self.readings.take(record)
             self.told.take(record)

@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 
 from forgather_mem.formats.jsonl import Header, LogReader, log_files
 from forgather_mem.formats.like_lines import Rows
+from forgather_mem.formats.ring import Ring
 from forgather_mem.formats.scalars import ScalarSeries
 from forgather_mem.reporting.from_events import event_series
+from forgather_mem.reporting.run_dir import report_of_rank
 from forgather_mem.telemetry.bounds import MOST, is_number
 from forgather_mem.telemetry.events import PHASES
 from forgather_mem.telemetry.metrics import name_on_current, other_device
 from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_schema import checked
 
 Column = NDArray[np.float64]
@@ -27,6 +30,7 @@ Flags = NDArray[np.bool_]
 
 BETWEEN = "between"  # the event of a row without readings of its own
 MAX_DEVICES = 8  # of a process, on the page
+MAX_RANKS_READ = 16  # for one page
 _MAX_FINDINGS = 10_000
 _NAMES = (
     "host/rss_bytes", "host/rss_peak_bytes", "host/anon_bytes", "host/shmem_bytes", "workers/pss_bytes",
@@ -107,7 +111,7 @@ class Readings:
         for name, value in values:
             column = self._columns.get(name)
             if column is None:
-                if not self._wants(name):
+                if not self.wants(name):
                     continue
                 column = self._columns[name] = array("d")
             if abs(value) <= MOST:
@@ -125,7 +129,7 @@ class Readings:
         self.times_s.extend(rows.times_s)
         self.events += repeat("step_end", len(rows.steps))
         for name, values in zip(rows.shape.names, rows.columns, strict=True):
-            if name in self._columns or self._wants(name):
+            if name in self._columns or self.wants(name):
                 column = self._columns.setdefault(name, array("d"))
                 column.extend(repeat(math.nan, before - len(column)))
                 column.extend(values)
@@ -148,7 +152,8 @@ class Readings:
         """Which rows are of the training's steps, not of an evaluation, a checkpoint or a failure."""
         return np.array([event in ("step_end", BETWEEN) for event in self.events], dtype=bool)
 
-    def _wants(self, name: str) -> bool:
+    def wants(self, name: str) -> bool:
+        """Whether the page shows this name's numbers."""
         if name not in self._wanted and len(self._wanted) < 10_000:  # the file may be anybody's
             self._wanted[name] = name in _WANTED
             if not self._wanted[name] and (other := other_device(name)) is not None:
@@ -170,19 +175,42 @@ def filled(values: Column) -> Column:
     return values[np.where(latest < 0, known.argmax(), latest)]
 
 
-def read_readings(folder: str | Path, rank: int = 0) -> Readings:
+class LogsReadOnce:
+    """The readings of logs that had to be read for their reports: give `of_log` to `run_report`.
+
+    Attributes:
+        readings: Of the first of them, by their last files.
+    """
+
+    def __init__(self) -> None:
+        self.readings: dict[Path, Readings] = {}
+
+    def of_log(self, files: list[Path], ring: Ring | None, wrong: list[str]) -> RunReport | None:
+        """The report of one process, see `report_of_rank`."""
+        listener = Readings() if len(self.readings) < MAX_RANKS_READ else None
+        report = report_of_rank(files, ring, wrong, listener)
+        if listener is not None and listener.steps:
+            self.readings[files[-1]] = listener
+        return report
+
+
+def read_readings(folder: str | Path, rank: int = 0, read: LogsReadOnce | None = None) -> Readings:
     """The readings of one process of a run.
 
     Args:
         folder: A run's folder or a TensorBoard folder.
         rank: The rank whose log is read; if it left none, the first rank's.
+        read: Logs that were read already.
     """
     logs = log_files(folder)
     if not logs:
         return readings_of_series(event_series(folder))
+    files = logs.get(rank) or next(iter(logs.values()))
+    if read is not None and files[-1] in read.readings:
+        return read.readings[files[-1]]
     readings = Readings()
     with contextlib.suppress(OSError):  # `run_report` has said of a file that it can't be read
-        for record in LogReader(*(logs.get(rank) or next(iter(logs.values())))).runs():
+        for record in LogReader(*files).runs(readings.wants):
             readings.take(record)
     return readings
 
@@ -192,7 +220,7 @@ def readings_of_series(series: Mapping[str, ScalarSeries]) -> Readings:
     readings = Readings()
     if not series:
         return readings
-    wanted = {name: found for name, found in series.items() if readings._wants(name)}
+    wanted = {name: found for name, found in series.items() if readings.wants(name)}
     steps = np.unique(np.concatenate([found.steps for found in series.values()]))
     times = np.full(len(steps), np.nan)
     for name, found in series.items():

@@ -11,9 +11,10 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from forgather_mem.engine.ledger import BOOKED, booked
-from forgather_mem.engine.summary import RunFacts, RunSummary
+from forgather_mem.engine.summary import REPORTED, RunFacts, RunSummary
 from forgather_mem.formats.jsonl import Header, LogReader, last_record
 from forgather_mem.formats.like_lines import Rows
 from forgather_mem.formats.ring import Ring
@@ -38,7 +39,15 @@ from forgather_mem.telemetry.report import (
 from forgather_mem.telemetry.report_schema import checked_report, from_dict, to_dict
 
 _KNOWN = frozenset(row.name for row in every_metric())
+# What a report tells of besides: our actions, our own time, what was left at the end, workers, Python's collector
+_REPORTED = REPORTED.union(
+    *BOOKED.values(),
+    ("collect/objects", "step/self_s", "step/startup_s", "host/limit_used_frac", "host/available_bytes"),
+    ("device/reserved_frac", "host/children_pss_bytes", "workers/count"),
+    ("gc/collections", "gc/pause_total_s", "gc/pause_max_s"),
+)
 _MAX_SHAPES = 1000
+Number = TypeVar("Number", int, float)
 _FEW_ROWS = 4  # to take them one by one costs less
 
 
@@ -78,7 +87,7 @@ class _Shape:
     """What the names of a record tell: most records of a log have the same ones.
 
     Attributes:
-        is_known: Whether a report knows all of them; others are a user's own.
+        is_known: Whether all of them are ours; others are a user's own.
         shares: Those of devices' shares.
         booked: The actions that they tell of.
     """
@@ -97,11 +106,26 @@ class _Shape:
         )
 
 
-def report_of_log(files: Iterable[Path], ring: Ring | None = None) -> RunReport:
+class LogListener(Protocol):
+    """Who wants the records of a log, too, while it is read for its report."""
+
+    def wants(self, name: str) -> bool:
+        """Whether it asks for this name's numbers."""
+
+    def take(self, record: Header | Sample | Finding | Rows) -> None:
+        """One record, or samples of one shape."""
+
+
+def report_of_log(files: Iterable[Path], ring: Ring | None = None, listener: LogListener | None = None) -> RunReport:
     """The report of one process from its log (which may have no file) and its black box.
 
     For a log that was not closed, some values are unknown and stay 0: what our own actions cost the next steps, and how
     much of the freed memory was reallocated.
+
+    Args:
+        files: The log's files, oldest first.
+        ring: What the black box holds.
+        listener: Gets each record of a log that has to be read as a whole, which one that was closed has not.
 
     Raises:
         OSError: if a file can't be read.
@@ -111,8 +135,10 @@ def report_of_log(files: Iterable[Path], ring: Ring | None = None) -> RunReport:
     if closing is not None:
         return closing
     log = LogReader(*paths)
-    for record in log.runs():
+    for record in log.runs(is_reported if listener is None else lambda name: is_reported(name) or listener.wants(name)):
         told.take(record)
+        if listener is not None:
+            listener.take(record)
     wrong = ["most of it is no record"] if log.given_up else []
     return finished_report(told, ring, paths[-1].name if paths else "black box", wrong)
 
@@ -249,8 +275,6 @@ class LogReplay:
     def _take_rows(self, rows: Rows) -> None:
         """The same as to take them one by one."""
         shape = self._shapes.get(rows.shape.names) or self._meet(rows.shape.names)
-        if not shape.is_known:
-            rows = rows.of(_is_known)
         is_plain = not (shape.shares or shape.booked or "host/limit_used_frac" in rows.shape.names)
         has_begun = self._spacing and self._summary.latest.keys() >= set(rows.shape.names)
         if not is_plain or not has_begun or len(rows.steps) < _FEW_ROWS:
@@ -263,9 +287,7 @@ class LogReplay:
         own_times_s = rows.column("step/self_s") or [0.0] * len(rows.steps)
         gaps_s = map(operator.sub, rows.times_s, (last_s, *rows.times_s))
         gaps = map(operator.sub, rows.steps, itertools.accumulate((last_step, *rows.steps), max))
-        # Of a clock that was set back, and of a step that is told again, nothing counts
-        all_times_s = [gap_s if gap_s > 0 else 0.0 for gap_s in gaps_s]
-        summary.add_step_costs(own_times_s, all_times_s, [gap if gap > 0 else 0 for gap in gaps])
+        summary.add_step_costs(own_times_s, _forward(gaps_s), _forward(gaps))
         summary.self_s = sum(own_times_s, summary.self_s)
         self._last_s = rows.times_s[-1]
 
@@ -328,6 +350,17 @@ class LogReplay:
 
 def _is_known(name: str) -> bool:
     return name in _KNOWN or name_on_current(name) in _KNOWN
+
+
+def _forward(gaps: Iterable[Number]) -> list[Number]:
+    """These, where a clock that was set back, and a step that is told again, count for nothing."""
+    found = list(gaps)
+    return found if min(found) >= 0 else [gap if gap > 0 else 0 for gap in found]
+
+
+def is_reported(name: str) -> bool:
+    """Whether a report tells anything of this name's numbers."""
+    return name in _REPORTED or name.startswith("phase/") or name_on_current(name) in _REPORTED
 
 
 def _report_in(record: object) -> RunReport | None:

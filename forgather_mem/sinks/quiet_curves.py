@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from forgather_mem.telemetry.metrics import GAUGE, metric_of
 
@@ -25,16 +25,28 @@ class QuietCurves:
         self._telling: set[str] = set()
         self._paused: bool | None = None  # None where pauses are not read
 
+    def changed(self, left_out: Iterable[str], values: Mapping[str, float]) -> bool:
+        """Whether one of these names, which were left out before, is now to be written."""
+        before = self._paused
+        self._hear_pause(values)
+        if self._paused != before or not self._telling.isdisjoint(left_out):
+            return True
+        # Most often all of them are zero, and nothing is called
+        return any(values[name] and self._tells(name, values[name]) for name in left_out)
+
     def without(self, values: Mapping[str, float]) -> Mapping[str, float]:
         """The values to write."""
         if self._telling.issuperset(values):
             return values
-        if not self._paused and _PAUSE in values:
-            self._paused = values[_PAUSE] >= _SHORT_PAUSE_S
+        self._hear_pause(values)
         for name, value in values.items():
             if name not in self._telling and self._tells(name, value):
                 self._telling.add(name)
         return {name: value for name, value in values.items() if name in self._telling}
+
+    def _hear_pause(self, values: Mapping[str, float]) -> None:
+        if not self._paused and _PAUSE in values:
+            self._paused = values[_PAUSE] >= _SHORT_PAUSE_S
 
     def _tells(self, name: str, value: float) -> bool:
         if name in _ABOUT_PAUSES and self._paused is False:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from forgather_mem.formats.event_file import EventFile
 from forgather_mem.formats.stock_writer import StockWriter
@@ -102,28 +103,27 @@ class TensorBoardSink:
         if self._off:
             return
         page = self._page or self._first_page()
-        if page.forks == FORKS.number:
-            with page.lock:
-                self._write(page, sample)
-
-    def _write(self, page: _Page, sample: Sample) -> None:
-        out = page.out or page.open()
-        if not out.ready():
+        if page.forks != FORKS.number:
             return
-        values, points = sample.values, page.points
-        if points.rest or points.step == sample.step:
-            values = points.left_of(sample)
-        values = page.quiet.without(values)
-        key = (sample.event, sample.device, *values)
-        columns, record = page.rows.get(key) or page.new_row(key, values, sample, out)
-        so_far = columns.numbers_so_far(values, page.extremes) if columns.spiking else ()
-        if not columns.tags:
-            return
-        written = values.values() if columns.names is None else [values[name] for name in columns.names]
-        payload = record.payload(sample.step, sample.time_s, written, columns.factors, so_far)
-        if out.add(payload):
-            points.wrote(sample.step, columns, sample.values)
-            record.descriptive = False
+        with page.lock:
+            out = page.out or page.open()
+            if not out.ready():
+                return
+            values, points = sample.values, page.points
+            if points.rest or points.step == sample.step:
+                values = points.left_of(sample)
+            key = (sample.event, sample.device, *values)
+            columns, record, names, left_out = page.rows.get(key) or page.new_row(key, values, sample, out)
+            if left_out and page.quiet.changed(left_out, values):
+                columns, record, names, left_out = page.new_row(key, values, sample, out)
+            so_far = columns.numbers_so_far(values, page.extremes) if columns.spiking else ()
+            if not columns.tags:
+                return
+            written = values.values() if names is None else [values[name] for name in names]
+            payload = record.payload(sample.step, sample.time_s, written, columns.factors, so_far)
+            if out.add(payload):
+                points.wrote(sample.step, columns, sample.values)
+                record.descriptive = False
 
     def tell(self, finding: Finding) -> None:
         """Write a verdict, a leak or an out-of-memory finding to the Text tab.
@@ -158,6 +158,21 @@ class TensorBoardSink:
         return {**self.__dict__, "_page": None}  # a page belongs to this process
 
 
+class _Row(NamedTuple):
+    """How samples of one event and one set of names are written.
+
+    Attributes:
+        columns, record: Their tags, and what makes the event's bytes.
+        names: The values to write; None for all.
+        left_out: Names that have told nothing yet, see `QuietCurves`.
+    """
+
+    columns: Columns
+    record: ScalarRecord
+    names: Sequence[str] | None
+    left_out: Sequence[str]
+
+
 class _Page:
     """The state of one run's page while it is being written.
 
@@ -181,7 +196,7 @@ class _Page:
         self._tags: dict[str, Metric] = {}  # tags whose description has been written
         self._charts: Sequence[Chart] = ()
         self.out: EventFile | StockWriter | None = None
-        self.rows: dict[tuple[object, ...], tuple[Columns, ScalarRecord]] = {}
+        self.rows: dict[tuple[object, ...], _Row] = {}
         self.extremes: dict[str, float] = {}
         self.folder: str | None = None
         self.points = StepPoints()
@@ -216,12 +231,13 @@ class _Page:
         self._charts = ()
 
     def new_row(
-        self, key: tuple[object, ...], names: Iterable[str], sample: Sample, out: EventFile | StockWriter
-    ) -> tuple[Columns, ScalarRecord]:
-        """The first sample with this event and these names; also writes what is written only once."""
+        self, key: tuple[object, ...], values: Mapping[str, float], sample: Sample, out: EventFile | StockWriter
+    ) -> _Row:
+        """The first sample with this event and these names to write; also writes what is written only once."""
         if len(self.rows) >= _MAX_ROWS:
             self.rows.clear()
-        columns = Columns(sample.event, sample.device, names)
+        telling = self.quiet.without(values)
+        columns = Columns(sample.event, sample.device, telling)
         new = {tag: row for tag, row in zip(columns.tags, columns.metrics, strict=True) if tag not in self._tags}
         record = ScalarRecord(columns.tags, {tag: f"{row.unit}. {row.meaning}" for tag, row in new.items()})
         if self._sink.hparams and not self._tags:
@@ -231,8 +247,10 @@ class _Page:
         charts = charts_for(self._tags) if self._sink.layout and new else self._charts
         if charts != self._charts and out.add(layout_payload(charts, sample.step, sample.time_s)):
             self._charts = charts
-        self.rows[key] = columns, record
-        return columns, record
+        left_out = tuple(name for name in values if name not in telling)
+        names = list(telling) if left_out and columns.names is None else columns.names
+        self.rows[key] = row = _Row(columns, record, names, left_out)
+        return row
 
 
 def _hparam(value: object) -> HParam:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forgather_mem.formats.jsonl import LogReader, sample_line
-from forgather_mem.formats.like_lines import Rows
+from forgather_mem.formats.like_lines import LikeLines, Rows
 from forgather_mem.telemetry.records import Sample
 
 NAMES = ("host/rss_bytes", 'a "quoted", {odd} name', "\u00e9")
@@ -18,28 +18,64 @@ def sample(step: int, epoch: float | None = None) -> Sample:
     return Sample("step_end", step, epoch, 1.7e9 + step / 7, dict.fromkeys(NAMES, step * 1e-07 - 3))
 
 
+def without_epoch(records: list[object]) -> list[object]:
+    return [one._replace(epoch=None) if isinstance(one, Sample) else one for one in records]
+
+
 def read(folder: Path, *lines: bytes) -> tuple[LogReader, list[object]]:
     """What is read of a log that has taught the shape, and these lines at its end."""
     path = folder / "log"
-    path.write_bytes(b"".join([*(sample_line(sample(step)) for step in range(70)), *lines]))
+    taught = [sample_line(sample(step)) for step in range(500)]  # more than one block
+    path.write_bytes(b"".join([*taught, *lines]))
     reader = LogReader(path)
-    return reader, list(reader)[70:]
+    found: list[object] = []
+    for one in reader.runs(lambda name: True):
+        found += one.samples() if isinstance(one, Rows) else [one]
+    assert found[:500] == [sample(step) for step in range(500)]
+    return reader, found[500:]
 
 
 @pytest.mark.parametrize("epoch", [None, 0.25])
 def test_like_lines_come_in_one_piece_and_as_they_were(tmp_path: Path, epoch: float | None) -> None:
     written = [sample(step, epoch) for step in range(2300)]
     (tmp_path / "log").write_bytes(b"".join(map(sample_line, written)))
-    pieces = list(LogReader(tmp_path / "log").runs())
+    pieces = list(LogReader(tmp_path / "log").runs(lambda name: True))
     rows = [one for one in pieces if isinstance(one, Rows)]
     assert len(rows) < 10
-    assert sum(len(one.steps) for one in rows) == 2300 - 64
+    assert sum(len(one.steps) for one in rows) > 1900
+    in_rows = [one for piece in rows for one in piece.samples()]
+    assert in_rows == without_epoch(written[-len(in_rows) :])
     assert list(LogReader(tmp_path / "log")) == written
+
+
+def test_numbers_that_nobody_wants_are_not_read() -> None:
+    like = LikeLines(NAMES[1:2].__contains__)
+    for step in range(70):
+        like.learn(sample(step))
+    (rows,) = like.split(sample_line(sample(1)) + sample_line(sample(2)))
+    assert isinstance(rows, Rows)
+    assert (list(rows.steps), rows.shape.names) == ([1, 2], NAMES[1:2])
+    assert rows.columns == [[sample(1).values[NAMES[1]], sample(2).values[NAMES[1]]]]
+
+
+def test_lines_of_several_shapes_and_others_stay_in_their_order() -> None:
+    like = LikeLines(lambda name: True)
+    shapes = [sample(0), sample(0)._replace(event="save"), sample(0)._replace(values={"mine": 1.0})]
+    for one in shapes:
+        for _ in range(70):
+            like.learn(one)
+    written: list[Sample | bytes] = [*shapes, b"\n", *shapes[::-1], b"no record\n", *[shapes[1]] * 3, b'{"type":"sam']
+    pieces = like.split(b"".join(sample_line(one) if isinstance(one, Sample) else one for one in written))
+    found: list[Sample | bytes] = []
+    for piece in pieces:
+        found += piece.samples() if isinstance(piece, Rows) else [piece]
+    assert found == written
+    assert max(len(piece.steps) for piece in pieces if isinstance(piece, Rows)) == 3
 
 
 def test_an_epoch_may_come_and_go(tmp_path: Path) -> None:
     written = [sample(step, epoch) for step, epoch in enumerate((None, 0.5, 0.6, None, 0.7))]
-    assert read(tmp_path, *map(sample_line, written))[1] == written
+    assert without_epoch(read(tmp_path, *map(sample_line, written))[1]) == without_epoch([*written])
 
 
 @pytest.mark.parametrize("number", [b"1-2", b"1e999", b"-", b"9e18"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from forgather_mem.formats.jsonl import LogReader, finding_line, header_line, sample_line
 from forgather_mem.formats.like_lines import Rows
-from forgather_mem.reporting.from_log import LogReplay, finished_report
+from forgather_mem.reporting.from_log import LogReplay, finished_report, is_reported, report_of_log
 from forgather_mem.reporting.run_dir import read_run
+from forgather_mem.telemetry.metrics import every_metric
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report import LeakReport, LeakSuspect
 from forgather_mem.telemetry.report_schema import to_dict
@@ -141,10 +143,32 @@ def test_samples_in_one_piece_give_the_same_report_as_one_by_one(tmp_path: Path,
     path = tmp_path / "memory.rank0.jsonl"
     path.write_bytes(b"".join(lines_of_all_kinds(seed)))
     pieces, single = LogReplay(), LogReplay()
-    in_pieces = list(LogReader(path).runs())
+    in_pieces = list(LogReader(path).runs(is_reported))
     for piece in in_pieces:
         pieces.take(piece)
     for record in LogReader(path):
         single.take(record)
     assert max(len(one.steps) for one in in_pieces if isinstance(one, Rows)) >= 40
     assert finished_report(pieces, None, "log") == finished_report(single, None, "log")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_left_unread_tells_a_report_nothing(tmp_path: Path, seed: int) -> None:
+    """A log with every metric there is, also of other devices, grows and shrinks: the same report as of all of it."""
+    chance, path = random.Random(seed), tmp_path / "memory.rank0.jsonl"
+    names = [row.name for row in every_metric()]
+    names += [f"device1/{name.removeprefix('device/')}" for name in names if name.startswith("device/")]
+    some = [[name for name in names if "_frac" not in name and "/time_s" not in name], names]
+    lines = [header_line(0, {"pid": 2**22 + 5, "host": platform.node(), "time_s": 1000.0})]
+    for step in range(1, 1500):
+        sizes = {name: chance.choice((0, 1, 2**30)) * chance.random() for name in some[step > 1300]}
+        sizes |= {name: chance.random() for name in sizes if name.endswith("_frac")}
+        lines.append(sample_line(Sample("step_end", step, None, 1000.0 + step, sizes)))
+    path.write_bytes(b"".join(lines))
+    single = LogReplay()
+    for record in LogReader(path):
+        single.take(record)
+    report = report_of_log([path])
+    assert report.killed is not None
+    assert report == finished_report(single, None, path.name)
+    assert any(isinstance(one, Rows) for one in LogReader(path).runs(is_reported))
