@@ -27,7 +27,10 @@ collect_ignore = ["run_child.py", "launch/train.py", "launch/loop.py", "launch/r
 _PROCESSES = FreshProcesses()
 _ALONE = AloneFiles(_PROCESSES)
 # The same examples in each run of `make test`; HYPOTHESIS_PROFILE=random looks for new ones, as `make soak` does.
-hypothesis.settings.register_profile("same", derandomize=True)
+# How long an example takes, and how fast it is made, is the machine's.
+hypothesis.settings.register_profile(
+    "same", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.register_profile("random", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 # CPU seconds of one test. None takes more than 12 on an idle machine; a busy one makes that up to twice as much. A
@@ -86,12 +89,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         if not os.environ.get(REPORTS):  # a file that is alone has small heaps from the start
             gc.unfreeze()
         return None
-    if pyfuncitem.get_closest_marker("fresh") is None:
+    plans_after_backward = pyfuncitem.get_closest_marker("plans") is not None and _has_autograd_threads()
+    if pyfuncitem.get_closest_marker("fresh") is None and not plans_after_backward:
         return None
     code, printed = _PROCESSES.run([pyfuncitem.nodeid])
     if code:
         pytest.fail(f"in a process of its own:\n{printed}", pytrace=False)
     return True
+
+
+def _has_autograd_threads() -> bool:
+    """Whether torch has computed gradients with threads, which it can't do again in a forked child.
+
+    It has them where there is a device, and in Debian's packages.
+    """
+    return any(name.read_text().startswith("pt_autograd") for name in Path("/proc/self/task").glob("*/comm"))
 
 
 def _cpu_s() -> float:
