@@ -91,7 +91,7 @@ class _Watch:
         owners = _owners(itself if whole else max(tensors, key=storage_bytes), max_owners, [tensors], leaving)
         if owners is None and whole and tensors:
             whole = False  # soon
-            owners = _owners(max(tensors, key=storage_bytes), max_owners, [tensors, itself], leaving)
+            owners = _owners(max(tensors, key=storage_bytes), max_owners, [tensors], leaving)
         if owners is None:
             return None
         return Retained(
