@@ -18,7 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("PWD", None)
 
 from tests.alone import REPORTS, AloneFiles, is_alone, write
-from tests.fresh import IN_CHILD, FreshProcesses
+from tests.fresh import IN_CHILD, FreshProcesses, has_autograd_threads
 from tests.simulated_freezing import simulated_freezing
 
 # Programs that tests start, not tests
@@ -89,21 +89,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         if not os.environ.get(REPORTS):  # a file that is alone has small heaps from the start
             gc.unfreeze()
         return None
-    plans_after_backward = pyfuncitem.get_closest_marker("plans") is not None and _has_autograd_threads()
+    plans_after_backward = pyfuncitem.get_closest_marker("plans") is not None and has_autograd_threads()
     if pyfuncitem.get_closest_marker("fresh") is None and not plans_after_backward:
         return None
     code, printed = _PROCESSES.run([pyfuncitem.nodeid])
     if code:
         pytest.fail(f"in a process of its own:\n{printed}", pytrace=False)
     return True
-
-
-def _has_autograd_threads() -> bool:
-    """Whether torch has computed gradients with threads, which it can't do again in a forked child.
-
-    It has them where there is a device, and in Debian's packages.
-    """
-    return any(name.read_text().startswith("pt_autograd") for name in Path("/proc/self/task").glob("*/comm"))
 
 
 def _cpu_s() -> float:
