@@ -134,14 +134,19 @@ def gradients_after_forks() -> None:
         pytest.skip("with threads for gradients (a device, or Debian's torch) torch computes none in a forked child")
 
 
-@pytest.mark.parametrize(
-    "way", [pytest.param(by_trainer, marks=pytest.mark.usefixtures("gradients_after_forks")), by_loop]
-)
+@pytest.mark.parametrize("way", [by_trainer, by_loop])
 @pytest.mark.parametrize(("then", "code"), [(exits, 7), (fails, 1), (goes_on, 0)])
 def test_a_forked_child_of_a_training_writes_nothing_of_the_parents(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], way: Any, then: Callable[[], None], code: int
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+    way: Any,
+    then: Callable[[], None],
+    code: int,
 ) -> None:
     """Its parent's process, which the test sees from outside, is a child of this one."""
+    if way is by_trainer:
+        request.getfixturevalue("gradients_after_forks")
     calls, told = tmp_path / "calls", tmp_path / "told"
 
     def script() -> None:
