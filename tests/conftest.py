@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("PWD", None)
 
 from tests.alone import REPORTS, AloneFiles, is_alone, write
-from tests.fresh import IN_CHILD, FreshProcesses
+from tests.fresh import IN_CHILD, FreshProcesses, has_autograd_threads
 from tests.simulated_freezing import simulated_freezing
 
 # Programs that tests start, not tests
@@ -28,7 +28,10 @@ collect_ignore = ["run_child.py", "launch/train.py", "launch/loop.py", "launch/r
 _PROCESSES = FreshProcesses()
 _ALONE = AloneFiles(_PROCESSES)
 # The same examples in each run of `make test`; HYPOTHESIS_PROFILE=random looks for new ones, as `make soak` does.
-hypothesis.settings.register_profile("same", derandomize=True)
+# How long an example takes, and how fast it is made, is the machine's.
+hypothesis.settings.register_profile(
+    "same", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.register_profile("random", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 # CPU seconds of one test. None takes more than 12 on an idle machine; a busy one makes that up to twice as much. A
@@ -94,7 +97,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """
     if os.environ.get(IN_CHILD):
         return None
-    if pyfuncitem.get_closest_marker("fresh") is None:
+    plans_after_backward = pyfuncitem.get_closest_marker("plans") is not None and has_autograd_threads()
+    if pyfuncitem.get_closest_marker("fresh") is None and not plans_after_backward:
         return None
     code, printed = _PROCESSES.run([pyfuncitem.nodeid])
     if code:

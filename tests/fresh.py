@@ -94,6 +94,18 @@ class FreshProcesses:
         self._asked = self._origin = self._folder = None
 
 
+def has_autograd_threads() -> bool:
+    """Whether torch has computed gradients with threads, which it can't do again in a forked child.
+
+    It has them where there is a device, and in Debian's packages.
+    """
+    for name in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # a thread that has ended
+            if name.read_text().startswith("pt_autograd"):
+                return True
+    return False
+
+
 def _serve(listener: socket.socket) -> None:
     """Fork for each connection, until the process that has started this one closes the pipe or ends."""
     if os.fork():

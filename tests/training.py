@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
@@ -15,6 +16,9 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 VOCABULARY = 64
 # Of us between trainings: transformers 4 has its loop in one method, so that a wrapper has to be there before it begins
 STAYS = () if hasattr(Trainer, "_run_epoch") else ("_inner_training_loop", "__getstate__")
+
+OLD_TORCH = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9)
+needs_fully_shard = pytest.mark.skipif(OLD_TORCH, reason="fully_shard is planned with torch 2.9 or newer")
 
 
 class Tokens(torch.utils.data.Dataset):

@@ -53,10 +53,10 @@ def garbage_among(young: list[object]) -> list[object]:
             if id(held) in places:
                 inside[id(held)] += 1
     alive: list[object] = []
-    for thing in young:
-        # Referenced by this list, by the loop variable, and by the call itself
-        if sys.getrefcount(thing) - 3 > inside[id(thing)]:
-            alive.append(thing)  # as above
+    # Counted in C: what a loop of Python's adds depends on its version. The list refers to each, and so does map()
+    for thing, count in zip(young, list(map(sys.getrefcount, young)), strict=True):
+        if count - 2 > inside[id(thing)]:
+            alive.append(thing)  # a comprehension is a closure here
     reached = {id(thing) for thing in alive}
     while alive:
         for held in gc.get_referents(alive.pop()):

@@ -65,9 +65,14 @@ class WeakWatch:
         named = itertools.zip_longest(objects, labels)
         self._watched = [_Watch(thing, label or describe(thing)) for thing, label in named if thing is not None]
 
-    def held(self, max_owners: int = 3) -> list[Retained]:
-        """Those that are alive, with their owners."""
-        return [held for watch in self._watched if (held := watch.held(max_owners)) is not None]
+    def held(self, max_owners: int = 3, leaving: Sequence[str] = ()) -> list[Retained]:
+        """Those that are alive, with their owners.
+
+        Args:
+            max_owners: The most of them.
+            leaving: Owners that don't count, as paths begin: they let go after the call.
+        """
+        return [held for watch in self._watched if (held := watch.held(max_owners, tuple(leaving))) is not None]
 
 
 class _Watch:
@@ -77,28 +82,37 @@ class _Watch:
         refs = map(_weak, itertools.islice(tensors_in(thing), MAX_WATCHED))
         self.tensors = [ref for ref in refs if ref is not None]
 
-    def held(self, max_owners: int) -> Retained | None:
+    def held(self, max_owners: int, leaving: tuple[str, ...]) -> Retained | None:
         tensors = [tensor for ref in self.tensors if (tensor := ref()) is not None]
         itself = self.itself() if self.itself is not None else None
         if itself is None and not tensors:
             return None
-        wanted = itself if itself is not None else max(tensors, key=storage_bytes)
-        owners = _owners(wanted, max_owners, ignore=[tensors])
+        whole = itself is not None
+        owners = _owners(itself if whole else max(tensors, key=storage_bytes), max_owners, [tensors], leaving)
+        if owners is None and whole and tensors:
+            whole = False  # soon
+            owners = _owners(max(tensors, key=storage_bytes), max_owners, [tensors], leaving)
+        if owners is None:
+            return None
         return Retained(
             what=self.what,
-            whole=itself is not None,
+            whole=whole,
             num_bytes=sum({key: size for tensor in tensors for key, size in storages_of(tensor)}.values()),
             num_tensors=len(tensors),
             owners=owners,
         )
 
 
-def _owners(wanted: object, max_owners: int, ignore: Sequence[object]) -> tuple[str, ...]:
-    found = find_owners([wanted], max_owners=max_owners, budget_s=_BUDGET_S, ignore=ignore).found
-    if found:
-        return tuple(owner.path for owner in found)
+def _owners(
+    wanted: object, max_owners: int, ignore: Sequence[object], leaving: tuple[str, ...]
+) -> tuple[str, ...] | None:
+    """Paths to it; None if those that are leaving are the only ones."""
+    found = find_owners([wanted], max_owners=max_owners + len(leaving), budget_s=_BUDGET_S, ignore=ignore).found
+    owners = tuple(owner.path for owner in found if not owner.path.startswith(leaving))[:max_owners]
+    if owners:
+        return owners
     ways = graph_owners(wanted, max_owners=max_owners, budget_s=_BUDGET_S)
-    return tuple(f"the graph of {way.path}: detach it" for way in ways)
+    return tuple(f"the graph of {way.path}: detach it" for way in ways) or (None if found else ())
 
 
 def describe(thing: object) -> str:

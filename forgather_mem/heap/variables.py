@@ -8,16 +8,18 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from forgather_mem.probes.frame_variables import drop_snapshot, is_function
 
 _LOADS = frozenset({"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF"})
 _SKIPPED = frozenset({"CACHE", "PRECALL", "NOP", "EXTENDED_ARG", "NOT_TAKEN"})
 _MISSING = object()
+# What is written over a function's variable from outside stays in its frame, for as long as it runs
+_FRAMES_KEEP = sys.version_info >= (3, 14)
 
 
-def empty_assigned(frame: FrameType, objects: Sequence[object]) -> int:
+def empty_assigned(frame: FrameType, objects: Sequence[object]) -> list[str]:
     """Sets to None the targets of the calling assignment statement that hold one of these objects.
 
     In `model, opt = release_memory(model, opt)` the caller's variables keep both objects alive until the call has
@@ -25,26 +27,34 @@ def empty_assigned(frame: FrameType, objects: Sequence[object]) -> int:
     variables are assigned.
 
     Supported targets are names, attributes and items with a constant key; from any other target on, the rest is
-    unchanged until the assignment.
+    unchanged until the assignment. So are variables of a function as of Python 3.14, where only the function itself can
+    free what they hold.
 
     Args:
         frame: The caller, at the call.
         objects: Compared by identity.
 
     Returns:
-        The number of targets cleared.
+        The names of the function's variables that hold one of them until the assignment.
     """
-    num_emptied = 0
-    for read, write in _targets(frame):
-        value = read()
+    left = []
+    for target in _targets(frame):
+        value = target.read()
         if value is not _MISSING and any(value is thing for thing in objects):
-            write(None)
-            num_emptied += 1
+            if target.local and _FRAMES_KEEP:
+                left.append(target.local)
+            else:
+                target.write(None)
     drop_snapshot(frame)
-    return num_emptied
+    return left
 
 
-Target = tuple[Callable[[], object], Callable[[object], None]]
+class Target(NamedTuple):
+    """What is assigned to; `local` is the name of a function's own variable, else empty."""
+
+    read: Callable[[], object]
+    write: Callable[[object], None]
+    local: str = ""
 
 
 def _targets(frame: FrameType) -> Iterator[Target]:
@@ -71,15 +81,16 @@ def _targets(frame: FrameType) -> Iterator[Target]:
             elif opname == "LOAD_ATTR" and stack:
                 stack.append(getattr(stack.pop(), argument, _MISSING))
             elif opname in ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF"):
-                yield partial(_read_name, frame, argument), partial(_write_name, frame, opname, argument)
+                local = argument if opname == "STORE_FAST" else ""
+                yield Target(partial(_read_name, frame, argument), partial(_write_name, frame, opname, argument), local)
                 todo -= 1
             elif opname == "STORE_ATTR" and stack:
                 owner = stack.pop()
-                yield partial(getattr, owner, argument, _MISSING), partial(setattr, owner, argument)
+                yield Target(partial(getattr, owner, argument, _MISSING), partial(setattr, owner, argument))
                 todo -= 1
             elif opname == "STORE_SUBSCR" and len(stack) >= 2:
                 key, owner = stack.pop(), stack.pop()
-                yield partial(_read_item, owner, key), partial(owner.__setitem__, key)
+                yield Target(partial(_read_item, owner, key), partial(owner.__setitem__, key))
                 todo -= 1
             else:
                 return

@@ -22,6 +22,7 @@ from forgather_mem.planning.storage_log import StorageLog
 # More is not computed, so that planning a large batch takes no memory
 _MOST_COMPUTED_BYTES = 2**24
 _GATHERING, _SCATTERING = "fsdp.all_gather_copy_in.default", "c10d._reduce_scatter_base_.default"
+_BROADCASTING = "c10d.broadcast_.default"
 _INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
 
 
@@ -81,6 +82,8 @@ class Pretending(TorchDispatchMode):
             return output.narrow(0, count * rank, count), output
         if str(func) == _SCATTERING and not self._on_device:
             self.log.saw(self.unknown(given[1]))  # gloo works on a copy
+        if str(func) == _BROADCASTING:  # in place; torch before 2.9 can't do it without values
+            return args[0], func([torch.empty(0)], *args[1:], **keywords)[1]
         if any(self._is_unknown(tensor) for tensor in given):
             result = self._pretend(func, args, keywords)
         else:

@@ -152,7 +152,8 @@ def empty_shards(model: nn.Module, unknown: Tensors) -> Iterator[tuple[nn.Parame
     """
     for module in model.modules():
         state = getattr(module, "_get_fsdp_state", lambda: None)()
-        for group in getattr(state, "_fsdp_param_groups", ()):
+        one = getattr(state, "_fsdp_param_group", None)  # in an older torch
+        for group in getattr(state, "_fsdp_param_groups", () if one is None else (one,)):
             for sharded in group.fsdp_params:
                 yield sharded.sharded_param, _empty(sharded, unknown)
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from forgather_mem.heap.failed_frames import drop_frames
+from forgather_mem.heap.owner_paths import frame_name
 from forgather_mem.heap.owners import find_owners
 from forgather_mem.heap.retained import WeakWatch, describe, storage_bytes
 from forgather_mem.heap.variables import empty_assigned
@@ -40,7 +41,8 @@ def release_memory(*objects: object) -> list[None]:
 
     Use it as `model, optimizer = release_memory(model, optimizer)`: the variables are cleared before memory is freed,
     not after the call. Garbage is collected, the device's cache emptied, the host trimmed. An object with other
-    references stays, and its holders are printed to stderr.
+    references stays, and its holders are printed to stderr. As of Python 3.14 the variables of a function are an
+    exception: what they hold is freed by the assignment, after the call.
 
     Args:
         *objects: Models, optimizers, tensors, anything.
@@ -56,11 +58,12 @@ def release_memory(*objects: object) -> list[None]:
     """
     watched = WeakWatch(objects)
     nothing: list[None] = [None] * len(objects)
-    empty_assigned(sys._getframe(1), objects)
+    place = frame_name(sys._getframe(1))
+    leaving = [f"local {name!r} of {place}" for name in empty_assigned(sys._getframe(1), objects)]
     del objects
     given = give_back()
     logger.info("release_memory: %s", given)
-    for held in watched.held():
+    for held in watched.held(leaving=leaving):
         _say(f"release_memory: {held}")
     return nothing
 

@@ -261,7 +261,9 @@ class Rounds(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         if state.global_step % 10 == 0:
-            loader = torch.utils.data.DataLoader(Numbers(), num_workers=1, persistent_workers=True)
+            loader = torch.utils.data.DataLoader(
+                Numbers(), num_workers=1, persistent_workers=True, multiprocessing_context="fork"
+            )  # as of Python 3.14 each would import torch anew, for seconds
             self.loaders.append((loader, iter(loader)))
             next(self.loaders[-1][1])  # type: ignore[call-overload]
 

@@ -140,7 +140,11 @@ def test_a_peak_stands_in_the_record_of_its_own_step_however_rare_the_readings_a
     watched = Rule(when=Every(steps=1), do=[HostProbe(limits=False, pss=False)], budget_frac=0.001)
     state = SimpleNamespace(global_step=0, epoch=0.0)
     run = Run.begin(SimpleNamespace(output_dir=str(tmp_path)), state, strict=True)
-    plan, other = (run.add_member(object(), [rule], [capture], 0.0)["step_end"] for rule in (watched, slow))
+    members = object(), object()
+    plan, other = (
+        run.add_member(member, [rule], [capture], 0.0)["step_end"]
+        for member, rule in zip(members, (watched, slow), strict=True)
+    )
     peaks = host_peaks()
     assert peaks is not None
     other_window = peaks.open(reset=False)

@@ -12,6 +12,7 @@ from transformers import TrainingArguments
 
 from tests.launch.commands import ROOT, Result, run, watched
 from tests.launch.forked_run import run_forked, watched_forked
+from tests.training import needs_fully_shard
 
 PLAN = [sys.executable, "-m", "forgather_mem", "plan"]
 SCRIPT = """\
@@ -88,6 +89,7 @@ def test_the_first_of_several_ranks_is_planned(tmp_path: Path) -> None:
     assert parts["gradients"] == pytest.approx(2 * parts["parameters"], rel=0.01)
 
 
+@needs_fully_shard
 @pytest.mark.fresh
 @pytest.mark.skipif(not hasattr(TrainingArguments, "_process_fsdp_args"), reason="transformers 4 has FSDP elsewhere")
 def test_a_script_whose_trainer_refuses_fsdp_in_one_process_is_planned_with_its_shards(tmp_path: Path) -> None:

@@ -121,6 +121,7 @@ class Named(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")  # of torch.jit
+@pytest.mark.filterwarnings("ignore:.*is not supported in Python 3.14:FutureWarning")  # of the same
 def test_a_module_that_is_heard_is_saved_copied_and_scripted_as_ever(tmp_path: Path) -> None:
     model, alone, calls = Named(), Named(), Calls()
     Outermost(model.modules(), [optimizer_of(model)]).listen(calls.begins, calls.ends)

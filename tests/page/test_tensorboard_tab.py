@@ -145,8 +145,9 @@ def test_a_running_run_has_the_curves_of_the_event_file(tensorboard: Page, tmp_p
 
 @pytest.mark.parametrize("run", ["", "foreign", "../ended", "no such run", "ended/", HOSTILE])
 def test_a_name_that_is_no_run_is_not_found(tensorboard: Page, run: str) -> None:
-    with pytest.raises(urllib.error.HTTPError, match="404"):
+    with pytest.raises(urllib.error.HTTPError, match="404") as caught:
         tensorboard.get(f"{PLUGIN}/data", run=run)
+    caught.value.close()
 
 
 @pytest.mark.skipif(bool(why_no_browser()), reason=why_no_browser() or "there is one")

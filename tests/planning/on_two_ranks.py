@@ -81,7 +81,7 @@ def shard_on_the_host(trainer: Trainer) -> None:
 def trained(asked: str | dict[str, Any]) -> int:
     """The most bytes of a real training."""
     if isinstance(asked, dict):
-        trainer = trainer_of(Path.cwd(), **asked)
+        trainer = trainer_of(Path.cwd(), ddp_backend="gloo", **asked)  # not MPI, where torch has it
         if trainer.args.fsdp:
             shard_on_the_host(trainer)
         with Counted(trainer.model) as counted:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from transformers import Trainer
 
 import forgather_mem
@@ -14,6 +15,8 @@ from forgather_mem.planning.card import CONTEXT_BYTES
 from forgather_mem.planning.result import PhasePlan, Plan
 from forgather_mem.units import GIB, MIB
 from tests.training import make_trainer
+
+pytestmark = pytest.mark.plans
 
 
 def test_each_size_has_its_plan(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import forgather_mem
 from forgather_mem import PlanError
 from tests.training import make_trainer
 
+pytestmark = pytest.mark.plans
+
 
 @pytest.mark.parametrize(
     "change",

@@ -12,6 +12,8 @@ import forgather_mem
 from forgather_mem.planning.result import PLANS
 from tests.training import make_trainer
 
+pytestmark = pytest.mark.plans
+
 
 def test_it_takes_a_trainer_or_a_function() -> None:
     with pytest.raises(TypeError, match=r"plan\(int\): give a Trainer"):

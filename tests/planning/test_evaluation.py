@@ -15,6 +15,8 @@ from forgather_mem.planning.result import PhasePlan, Plan
 from tests.planning.counted import real_peak_bytes
 from tests.training import VOCABULARY, Tokens, make_trainer
 
+pytestmark = pytest.mark.plans
+
 ROWS, LENGTH = 203, 64
 LOGITS_BYTES = ROWS * LENGTH * VOCABULARY * 4
 

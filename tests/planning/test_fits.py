@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from forgather_mem.planning.fits import largest_plan
 from forgather_mem.planning.result import PhasePlan, Plan
 
+pytestmark = pytest.mark.plans
+
 
 def plan_of(size: int) -> Plan:
     row = PhasePlan(step=1, phase="forward", bytes=size, parts={})

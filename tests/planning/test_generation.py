@@ -25,6 +25,8 @@ import forgather_mem
 from tests.planning.counted import real_peak_bytes
 from tests.training import VOCABULARY, Tokens
 
+pytestmark = pytest.mark.plans
+
 
 def llama() -> PreTrainedModel:
     return LlamaForCausalLM(

@@ -11,6 +11,8 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 import forgather_mem
 
+pytestmark = pytest.mark.plans
+
 Batch = dict[str, torch.Tensor]
 
 

@@ -11,6 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 import forgather_mem
 
+pytestmark = pytest.mark.plans
+
 
 class Net(nn.Module):
     def __init__(self, reentrant: bool | None = None) -> None:

@@ -17,7 +17,9 @@ import forgather_mem
 from forgather_mem.errors import PlanError
 from tests.forked import on_ranks
 from tests.planning import on_two_ranks
-from tests.training import make_trainer
+from tests.training import OLD_TORCH, make_trainer, needs_fully_shard
+
+pytestmark = pytest.mark.plans
 
 SCRIPT = Path(on_two_ranks.__file__)
 
@@ -36,6 +38,7 @@ def test_the_peak_is_that_of_each_of_two_ranks(tmp_path: Path, arguments: dict[s
     assert_peaks(planned.peak_bytes, arguments, tmp_path)
 
 
+@needs_fully_shard
 @pytest.mark.fresh
 @pytest.mark.skipif(not hasattr(TrainingArguments, "_process_fsdp_args"), reason="transformers 4 has FSDP elsewhere")
 @pytest.mark.parametrize(
@@ -55,6 +58,7 @@ def test_fsdp_of_a_trainer_is_that_of_each_of_two_ranks(tmp_path: Path, argument
     assert_peaks(planned.peak_bytes, arguments, tmp_path)
 
 
+@needs_fully_shard
 @pytest.mark.skipif(not hasattr(TrainingArguments, "_process_fsdp_args"), reason="transformers 4 has FSDP elsewhere")
 def test_of_a_sharded_model_a_device_has_the_shards_alone(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
@@ -75,12 +79,21 @@ def test_other_fsdp_is_refused(tmp_path: Path, ranks: int, config: dict[str, Any
 
 
 @pytest.mark.fresh
-@pytest.mark.parametrize("way", ["ddp", "ddp views", "fsdp"])
+@pytest.mark.parametrize("way", ["ddp", "ddp views", pytest.param("fsdp", marks=needs_fully_shard)])
 def test_the_peak_of_a_loop_is_that_of_each_of_two_ranks(tmp_path: Path, way: str) -> None:
     distributed.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     planned = forgather_mem.plan(*on_two_ranks.loop_of(way))
     distributed.destroy_process_group()
     assert_peaks(planned.peak_bytes, way, tmp_path)
+
+
+@pytest.mark.fresh
+@pytest.mark.skipif(not OLD_TORCH, reason="a newer torch is planned")
+def test_fully_shard_of_an_older_torch_is_refused() -> None:
+    distributed.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    with pytest.raises(PlanError, match=r"fully_shard is planned with torch 2\.9 or newer"):
+        forgather_mem.plan(*on_two_ranks.loop_of("fsdp"))
+    distributed.destroy_process_group()
 
 
 def assert_peaks(planned: int, asked: object, folder: Path) -> None:

@@ -13,6 +13,8 @@ import forgather_mem
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.refusal import problem_of
 
+pytestmark = pytest.mark.plans
+
 
 def asks_for_a_value(loss: torch.Tensor) -> None:
     print(loss.sum().item())
@@ -74,7 +76,7 @@ def test_a_function_that_takes_no_batch_is_told_without_a_line_of_ours() -> None
 def test_without_a_line_of_the_users_it_is_the_librarys() -> None:
     config = MixtralConfig(
         vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=2, num_local_experts=4,
+        num_key_value_heads=2, num_local_experts=4, experts_implementation="eager",
     )  # fmt: skip
     model = MixtralForCausalLM(config)
     with pytest.raises(PlanError, match=r"^\w+\.py:\d+ \(.*\): ") as caught:

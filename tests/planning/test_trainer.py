@@ -17,6 +17,8 @@ from forgather_mem.errors import PlanError
 from tests.planning.counted import real_peak_bytes
 from tests.training import Tokens, fingerprint, make_trainer
 
+pytestmark = pytest.mark.plans
+
 
 @pytest.mark.parametrize(
     "arguments",

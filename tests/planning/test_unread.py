@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 import transformers
 from torch import nn
@@ -11,6 +12,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Pr
 
 from forgather_mem.planning.changes import leave_weights_unread
 from forgather_mem.planning.child import in_a_child
+
+pytestmark = pytest.mark.plans
 
 SMALL = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 DTYPE = "torch_dtype" if transformers.__version__.startswith("4.") else "dtype"

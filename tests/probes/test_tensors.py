@@ -127,15 +127,14 @@ def test_a_sparse_tensor_holds_its_indices_and_values(layout: torch.layout) -> N
 
 def test_of_a_distributed_tensor_the_part_on_this_rank_counts() -> None:
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+    from torch.distributed.tensor import DTensor, Shard
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
     try:
         mesh = DeviceMesh("cpu", list(range(4)))
         model = nn.Module()
-        whole = distribute_tensor(torch.zeros(400), mesh, [Shard(0)], src_data_rank=None)
-        model.weight = nn.Parameter(DTensor.from_local(whole.to_local().clone(), mesh, [Shard(0)]))
+        model.weight = nn.Parameter(DTensor.from_local(torch.zeros(100), mesh, [Shard(0)]))
         assert model.weight.numel() == 400
         assert tensor_bytes(model)["tensors/parameters_bytes"] == 100 * FLOAT
     finally:

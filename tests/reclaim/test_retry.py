@@ -74,7 +74,7 @@ def test_the_batch_shrinks_by_what_was_wanted_and_free(children: list[dict[str, 
     by_numbers, exact_too, blindly, _, accelerate, _ = children
     for done in (by_numbers, exact_too):
         assert done["result"] == f"fits with {done['tried'][-1]}"
-        assert 8 <= done["tried"][-1] <= 12  # freed blocks of the heap come on top of the room
+        assert 8 <= done["tried"][-1] <= 14  # freed blocks of the heap come on top of the room
         assert len(done["tried"]) <= 6
         # the first allocation failed: an eighth of 64 rows of 16 MiB, where 160 MiB were free
         assert done["tried"][1] == pytest.approx(64 * 0.97 * 160 / 128 * 0.5, rel=0.2)

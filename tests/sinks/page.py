@@ -97,5 +97,6 @@ class Page:
 def _quiet(ask: Any) -> Any:
     try:
         return ask()
-    except urllib.error.HTTPError:  # the run is not loaded yet
+    except urllib.error.HTTPError as error:  # the run is not loaded yet
+        error.close()
         return None
