@@ -148,28 +148,28 @@ def main() -> None:
     chosen = [one for one in chosen if one.diff is None or one.diff.exists()]
     if options.set:
         chosen = [one for one in chosen if FACTS.get(one.name, {}).get("set", options.set) == options.set]
+    print(f"{'script':<18}{'kind':<10}{'verdict':<17}{'KiB/step':>9}{'kernel':>9}  located  first suspect")
+    results = []
     with ThreadPoolExecutor(options.jobs) as pool:
-        results = list(pool.map(lambda script: run(script, options.reports), chosen))
-    table(chosen, results)
+        for script, result in zip(chosen, pool.map(lambda one: run(one, options.reports), chosen), strict=True):
+            print(row(script, result), flush=True)
+            results.append(result)
     figures(chosen, results)
 
 
-def table(chosen: list[Script], results: list[dict[str, Any]]) -> None:
-    print(f"{'script':<18}{'kind':<10}{'verdict':<17}{'KiB/step':>9}{'kernel':>9}  located  first suspect")
-    for script, result in zip(chosen, results, strict=True):
-        if "failed" in result:
-            print(f"{script.name:<18}{script.kind:<10}FAILED {result['failed']}")
-            continue
-        leak, counted = result["leak"], result["kernel"]
-        if script.kind == "leaking":
-            counted = FACTS[script.name]["kernel_bytes_per_step"]
-        first = leak["suspects"][0] if leak["suspects"] else None
-        found = ("yes" if located(script.name, leak) else "NO") if script.kind == "leaking" else ""
-        kernel = "" if counted is None else f"{counted / 1024:.1f}"
-        print(
-            f"{script.name:<18}{script.kind:<10}{leak['verdict']:<17}{leak['bytes_per_step'] / 1024:>9.1f}{kernel:>9}  "
-            f"{found:<7}  " + (f"{first['held_by']} {first['allocated_at']}" if first else "")
-        )
+def row(script: Script, result: dict[str, Any]) -> str:
+    if "failed" in result:
+        return f"{script.name:<18}{script.kind:<10}FAILED {result['failed']}"
+    leak, counted = result["leak"], result["kernel"]
+    if script.kind == "leaking":
+        counted = FACTS[script.name]["kernel_bytes_per_step"]
+    first = leak["suspects"][0] if leak["suspects"] else None
+    found = ("yes" if located(script.name, leak) else "NO") if script.kind == "leaking" else ""
+    kernel = "" if counted is None else f"{counted / 1024:.1f}"
+    return (
+        f"{script.name:<18}{script.kind:<10}{leak['verdict']:<17}{leak['bytes_per_step'] / 1024:>9.1f}{kernel:>9}  "
+        f"{found:<7}  " + (f"{first['held_by']} {first['allocated_at']}" if first else "")
+    )
 
 
 def figures(chosen: list[Script], results: list[dict[str, Any]]) -> None:

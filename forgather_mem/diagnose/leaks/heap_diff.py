@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import tracemalloc
 
@@ -61,16 +62,20 @@ class CloserLook:
         self._lines: LineLook | None = None
         self._wants_native = False
 
-    def finish(self, step: int, rate: float) -> list[Suspect]:
+    def finish(self, step: int, rate: float, elsewhere: bool = False) -> list[Suspect]:
         """What has grown since, most likely cause first.
 
         Args:
             step: The step that has just finished.
             rate: The growth to explain, in bytes per step.
+            elsewhere: Whether this may be another place of the step than that of the first look, as when a run ends.
         """
         walk = ReachableGraph.walk()
         try:
-            found = [one for one in merge_similar(grown(self._look, walk, step), walk) if _tells(one, rate)]
+            more = grown(self._look, walk, step)
+            for one in more if elsewhere else ():
+                one.count_per_step = _likely(one, step, max(1, step - self.step))
+            found = [one for one in merge_similar(more, walk) if _tells(one, rate)]
             # Else these are the pieces of those, or what the first look had no time for
             explains = any(one.bytes_per_step > _HELD_FRAC * rate or has_graph(one.samples) for one in found)
             if not explains and (self._saw_all or not walk.complete):
@@ -173,6 +178,13 @@ class CloserLook:
             return []
         suspects = [one for one in cycle_suspects(garbage_among(young), steps) if _tells(one, rate)]
         return suspects or far_holder(young, near, steps, _LEAST_FRAC * rate, self._owners_s)
+
+
+def _likely(one: GrownObject, step: int, steps: int) -> float:
+    """Items a step, where between two looks lie so many steps or one more: as in the whole run, or a whole number."""
+    high = one.count_per_step
+    low = high * steps / (steps + 1)
+    return next((guess for guess in (one.count / step, float(math.floor(high))) if low <= guess <= high), high)
 
 
 def _is_credible(line: tuple[str, int], suspect: Suspect) -> bool:

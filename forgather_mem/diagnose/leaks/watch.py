@@ -212,7 +212,7 @@ class LeakWatch:
             if self._window_step is not None:
                 self._suspects += look.close_window(self._rate, run.step - self._window_step)
             elif not self._finished and run.step > look.step:  # the training ends before everything was seen
-                self._suspects = look.finish(run.step, self._rate) or self._suspects
+                self._suspects = look.finish(run.step, self._rate, elsewhere=True) or self._suspects
         finally:
             self._look = None
             look.drop()

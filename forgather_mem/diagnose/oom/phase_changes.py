@@ -36,6 +36,7 @@ _READS_A_FILE = frozenset(
         "fromfile", "loadtxt", "genfromtxt",
     }
 )  # fmt: skip
+_FEW_PREDICTIONS = 8  # after so many batches what is kept of them is what counts, not a batch
 _SAVES_THE_OPTIMIZER = frozenset({"_save_optimizer_and_scheduler"})
 _LOADS_THE_OPTIMIZER = frozenset({"_load_optimizer_and_scheduler"})
 # How much more than at its failure a generation takes until its end: an estimate, since this is never observed.
@@ -188,6 +189,8 @@ def evaluate_changes(failure: FailureContext, settings: RunSettings, batches: Ba
         changes.append(filtering)
     if not returns:
         changes.append(loss_only)
+    if changes and (failure.predictions or 0) > _FEW_PREDICTIONS:
+        return changes  # what is kept of all rows is as large with smaller batches
     return [*changes, *smaller]
 
 

@@ -293,6 +293,24 @@ def test_a_line_that_runs_while_another_thread_adds_is_not_blamed() -> None:
     assert top.source_line in ("self.kept.append(x)", "self.kept.insert(0, x)")
 
 
+@pytest.mark.parametrize(
+    ("first", "more", "a_step"), [(95, 5, 1.0), (96, 4, 1.0), (48, 2, 0.5), (190, 10, 2.0), (10, 5, 1.0), (11, 4, 1.0)]
+)
+def test_where_a_run_ends_within_a_step_nothing_is_counted_twice(first: int, more: int, a_step: float) -> None:
+    """The first look was before or after what step 96 keeps; what begins late has no mean over the run."""
+    two = Two()
+    for _ in range(first):
+        two.rarely(torch.zeros(5_000))
+    look = CloserLook(96)
+    for _ in range(more):
+        two.rarely(torch.zeros(5_000))
+    (top, *_) = look.finish(100, 20_000.0 * a_step, elsewhere=True)
+    look.drop()
+    assert (top.held_by, top.count) == ("Two.kept", first + more)
+    assert top.count_per_step == pytest.approx(a_step)
+    assert top.bytes_per_step == pytest.approx(20_000 * a_step, rel=0.05)
+
+
 def test_losses_kept_with_their_graph_are_named_and_not_the_batch_beside_them() -> None:
     two, weights = Two(), torch.ones(5_000, requires_grad=True)
     look = CloserLook(0)

@@ -40,6 +40,9 @@ def test_evaluations_that_keep_all_predictions_and_those_whose_batch_is_too_larg
     assert first(failed("evaluate", "device", predictions=7), metrics) == {"eval_accumulation_steps": 1}
     assert first(failed("evaluate", predictions=7), metrics) == {"preprocess_logits_for_metrics": "argmax"}
     assert first(failed("evaluate", predictions=0), metrics) == {"per_device_eval_batch_size": 4}
+    offered = [advise(failed("evaluate", predictions=number), metrics).changes for number in (2, 400)]
+    eval_sizes = [any("per_device_eval_batch_size" in change.set for change in changes) for changes in offered]
+    assert eval_sizes == [True, False], "the predictions of 400 batches are as large with smaller ones"
     assert first(failed("evaluate"), settings(per_device_eval_batch_size=64)) == {"per_device_eval_batch_size": 16}
 
 
