@@ -152,7 +152,7 @@ class Pretending(TorchDispatchMode):
 
 
 def _together(func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> object:
-    """What ranks do together, in place; with empty tensors, since torch before 2.9 can't do it with those of no values."""
+    """What ranks do together, in place. Torch before 2.9 can't do it without values, so that it is given empty ones."""
     given: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def emptied(tensor: torch.Tensor) -> torch.Tensor:
