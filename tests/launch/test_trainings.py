@@ -40,7 +40,7 @@ def libuv() -> None:
 
     try:
         distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    except distributed.DistStoreError:
+    except RuntimeError:
         pytest.skip("this torch is built without libuv")
 
 
@@ -74,7 +74,7 @@ def test_trainings_one_after_the_other_and_an_error_in_the_last(tmp_path: Path) 
     traces = [result.err[result.err.index("Traceback ") :] for result in (plain, with_us.plain)]
     traces = [re.sub(r"/mp-\w+", "/mp-", trace) for trace in traces]  # a semaphore's name, which Python 3.14 tells
     assert traces[0] == traces[1], "before it are bars with speeds"
-    assert "the users own error" in traces[0].splitlines()[-1]
+    assert "the users own error" in traces[0]
     found = reports(tmp_path / "watched")
     ends = {name: (report["steps"], report["run"]["end"]) for name, report in found.items()}
     assert ends == {
