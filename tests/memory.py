@@ -21,6 +21,13 @@ def spike(mib: float, hold_s: float = 0.0) -> None:
     block.close()
 
 
+def load_blas() -> None:
+    """OpenBLAS takes 128 MiB of addresses at its first product, and ends the process where it can't have them."""
+    import torch  # not for all who use this file
+
+    torch.ones(512, 512) @ torch.ones(512, 512)
+
+
 def status_bytes(field: str, pid: int | str = "self") -> int:
     """One `kB` field of `/proc/<pid>/status`, in bytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -22,7 +22,6 @@ from forgather_mem.planning.storage_log import StorageLog
 # More is not computed, so that planning a large batch takes no memory
 _MOST_COMPUTED_BYTES = 2**24
 _GATHERING, _SCATTERING = "fsdp.all_gather_copy_in.default", "c10d._reduce_scatter_base_.default"
-_BROADCASTING = "c10d.broadcast_.default"
 _INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
 
 
@@ -82,10 +81,9 @@ class Pretending(TorchDispatchMode):
             return output.narrow(0, count * rank, count), output
         if str(func) == _SCATTERING and not self._on_device:
             self.log.saw(self.unknown(given[1]))  # gloo works on a copy
-        if str(func) == _BROADCASTING:  # in place; torch before 2.9 can't do it without values
-            return args[0], func([torch.empty(0)], *args[1:], **keywords)[1]
         if any(self._is_unknown(tensor) for tensor in given):
-            result = self._pretend(func, args, keywords)
+            of = _together if func.namespace == "c10d" else self._pretend
+            result = of(func, args, keywords)
         else:
             result = self._compute(func, args, keywords)
         for tensor in tensors_among(result):
@@ -139,13 +137,7 @@ class Pretending(TorchDispatchMode):
 
     def _blank(self, value: Any) -> Any:
         """Arguments with tensors without values in place of all others; called in fake mode."""
-        if isinstance(value, torch.Tensor):
-            return value if isinstance(value, FakeTensor) else self.unknown(value)
-        if isinstance(value, list | tuple):
-            return type(value)(self._blank(one) for one in value)
-        if isinstance(value, Mapping):
-            return {key: self._blank(one) for key, one in value.items()}
-        return value
+        return _replaced(value, lambda one: one if isinstance(one, FakeTensor) else self.unknown(one))
 
     def _compute(self, func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> object:
         if func._schema.is_mutable or not any(_may_be_large(of) for of in func._schema.returns):
@@ -157,6 +149,30 @@ class Pretending(TorchDispatchMode):
             return func(*args, **keywords)
         size = sum(tensor.untyped_storage().nbytes() for tensor in tensors_among(unknown))
         return unknown if size > _MOST_COMPUTED_BYTES else func(*args, **keywords)
+
+
+def _together(func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> object:
+    """What ranks do together, in place. Torch before 2.9 can't do it without values, so that it is given empty ones."""
+    given: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def emptied(tensor: torch.Tensor) -> torch.Tensor:
+        empty = torch.empty(0, dtype=tensor.dtype)
+        given[id(empty)] = empty, tensor
+        return empty
+
+    result = func(*_replaced(list(args), emptied), **_replaced(dict(keywords), emptied))
+    return _replaced(result, lambda empty: given[id(empty)][1])
+
+
+def _replaced(value: Any, by: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Arguments or results of an operation with other tensors."""
+    if isinstance(value, torch.Tensor):
+        return by(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_replaced(one, by) for one in value)
+    if isinstance(value, Mapping):
+        return {key: _replaced(one, by) for key, one in value.items()}
+    return value
 
 
 class _Fake(FakeTensorMode):

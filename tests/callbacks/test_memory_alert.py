@@ -19,6 +19,7 @@ from forgather_mem.callbacks import MemoryAlert, MemoryCallback
 from forgather_mem.callbacks.memory_alert import Alert
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.records import Moment, Sample
+from tests.memory import load_blas
 from tests.simulated_device import TOTAL_MIB, SimulatedDevice, simulated_devices
 from tests.training import fingerprint, make_trainer
 
@@ -48,6 +49,7 @@ def test_a_training_that_fills_its_memory_is_stopped_with_a_checkpoint_before_th
         rows=64,
         logging_steps=500,
     )
+    load_blas()
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (used_bytes + 150 * (8 << 20), resource.RLIM_INFINITY))
     trainer.train()  # would raise a MemoryError near step 150

@@ -53,10 +53,10 @@ if __name__ == "__main__":
     "imports what fails": "from transformers.trainer import Trainer",
     "ends in atexit": "import atexit; atexit.register(print, 'goodbye'); print('hello')",
     "waits": """
-import signal, sys, time
+import os, signal, time
 
 def told(number, frame):
-    print("told", signal.Signals(number).name, flush=True)
+    os.write(1, f"told {signal.Signals(number).name}\\n".encode())  # print() may be just at work
 
 signal.signal(signal.SIGUSR1, told)
 print("ready", flush=True)

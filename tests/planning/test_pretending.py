@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
@@ -120,3 +123,24 @@ def test_what_gathers_layers_in_an_older_torch_is_refused(mode: Pretending) -> N
     as_before_2_9 = [mode.unknown(torch.empty(4))], [4], 4, 2, 0, torch.float32, torch.device("cpu")
     with pytest.raises(PlanError, match=r"torch 2\.9 or newer"):
         mode.__torch_dispatch__(gather, (), as_before_2_9)
+
+
+@pytest.mark.fresh
+@pytest.mark.filterwarnings("ignore:.* is deprecated:FutureWarning")  # newer names, which torch 2.6 lacks
+def test_what_ranks_do_together_gives_the_tensors_it_was_given_and_keeps_none(mode: Pretending) -> None:
+    from torch import distributed
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    distributed.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    one, two, both = (mode.unknown(torch.empty(size)) for size in (4, 4, 8))
+    with mode:
+        distributed.all_reduce(one)
+        distributed.all_gather([one, two], one)
+        distributed.all_gather_into_tensor(both, one)
+        distributed.reduce_scatter_tensor(one, both)
+        distributed.all_to_all_single(both, both)
+    assert [tensor.shape for tensor in (one, two, both)] == [(4,), (4,), (8,)]
+    gone = weakref.ref(two)
+    gc.disable()
+    del two
+    assert gone() is None

@@ -22,6 +22,7 @@ from forgather_mem.callbacks.memory_alert import Alert
 from forgather_mem.diagnose.alerts.longest import LongestBatch
 from forgather_mem.loops.observed import ObservedLoop
 from forgather_mem.loops.state import default_arguments
+from tests.memory import load_blas
 from tests.training import fingerprint
 
 LONG = 1200
@@ -70,13 +71,19 @@ def step_of_the_longest(folder: Path) -> int:
     return steps.index(LONG) + 1
 
 
+def leave(free_bytes: int) -> None:
+    """From here on this process can have no more than so much more."""
+    load_blas()
+    used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_DATA, (used + free_bytes, resource.RLIM_INFINITY))
+
+
 @pytest.mark.fresh
 def test_the_step_and_the_size_of_a_batch_that_is_too_long_are_told(tmp_path: Path) -> None:
     step = step_of_the_longest(tmp_path)
     alerts: list[Alert] = []
     trainer = trainer_of(tmp_path, [MemoryAlert({}, {}, 60, call=alerts.append), OOMReporter()])
-    used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_DATA, (used + 90 * MIB, resource.RLIM_INFINITY))
+    leave(90 * MIB)
     with pytest.raises(RuntimeError, match="can't allocate memory"):
         trainer.train()
     (alert,) = alerts
@@ -153,8 +160,7 @@ def test_a_plain_loop_is_told_where_nothing_says_that_it_may_stop_before(
     loader = DataLoader(range(240), batch_size=4, collate_fn=made_as_asked)  # type: ignore[arg-type]
     model = trainer.model
     assert isinstance(model, torch.nn.Module)
-    used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_DATA, (used + 60 * MIB, resource.RLIM_INFINITY))
+    leave(60 * MIB)
     watching = ObservedLoop(default_arguments(), lambda: [OOMReporter(), MemoryAlert({}, {}, 60, call=alerts.append)])
     watching.listen()
     with contextlib.suppress(KeyboardInterrupt):
