@@ -73,8 +73,8 @@ class CloserLook:
         walk = ReachableGraph.walk()
         try:
             more = grown(self._look, walk, step)
-            for one in more if elsewhere else ():
-                one.count_per_step = _likely(one, step, max(1, step - self.step))
+            for thing in more if elsewhere else ():
+                thing.count_per_step = _likely(thing, step, max(1, step - self.step))
             found = [one for one in merge_similar(more, walk) if _tells(one, rate)]
             # Else these are the pieces of those, or what the first look had no time for
             explains = any(one.bytes_per_step > _HELD_FRAC * rate or has_graph(one.samples) for one in found)
