@@ -9,12 +9,14 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from forgather_mem.cli.run import Arguments, Command
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import ForgatherMemError, escape_controls
 from forgather_mem.files import is_real_folder, write_chosen_file
+from forgather_mem.formats.ring import Ring
 from forgather_mem.launch.against_baseline import against_baseline
 from forgather_mem.launch.last_error import add_last_error
 from forgather_mem.launch.launcher_word import word_of
@@ -25,7 +27,7 @@ from forgather_mem.launch.waiting import Ended
 from forgather_mem.reporting.build import build_report, write_report
 from forgather_mem.reporting.first_failure import NO_WORD, LauncherWord, first_failure
 from forgather_mem.reporting.merge_ranks import merge_ranks
-from forgather_mem.reporting.run_dir import killed_report, run_report
+from forgather_mem.reporting.run_dir import killed_report, lasted_until, report_of_rank, run_report
 from forgather_mem.reporting.table import format_place
 from forgather_mem.reporting.text import report_command, report_text
 from forgather_mem.telemetry import run_session
@@ -145,7 +147,8 @@ def _finished(
     # Nothing could be written to the disk, or the command has cleared it away
     with contextlib.suppress(ForgatherMemError):
         told = word or NO_WORD
-        known = run_report(folder, told) if there and folder is not None else _copied(session, folder, told)
+        of_rank = partial(_of_rank, ended) if word is not None and command.is_python else None
+        known = run_report(folder, told, of_rank) if there and folder is not None else _copied(session, folder, told)
         report = known or report
     # The command's own name for it counts from a folder that it may have left
     run = replace(report.run, folder=str(folder) if there else None)
@@ -164,6 +167,12 @@ def _finished(
         if run.end == "killed" and command.is_python and run.world_size == 1:  # it called os._exit during its training
             return replace(_ended_as(report, "interrupted"), killed=None)
     return report
+
+
+def _of_rank(ended: Ended, files: list[Path], ring: Ring | None, wrong: list[str]) -> RunReport | None:
+    """The report of the process that we waited for, up to its end."""
+    report = report_of_rank(files, ring, wrong)
+    return report if report is None or ring is None else lasted_until(report, ring, ended.time_s, ended.wall_s)
 
 
 def _copied(session: str | None, training: Path | None, word: LauncherWord) -> RunReport | None:

@@ -41,15 +41,17 @@ class Ended:
         code: Its exit code; None if a signal ended it.
         signal: That signal; None otherwise.
         wall_s: Its run time.
+        time_s: When it had ended.
         peak_bytes: The highest resident size of the child, or of a process that it waited for.
     """
 
-    __slots__ = ("code", "peak_bytes", "signal", "wall_s")
+    __slots__ = ("code", "peak_bytes", "signal", "time_s", "wall_s")
 
     def __init__(self, status: int, wall_s: float, peak_bytes: int) -> None:
         self.code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         self.signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         self.wall_s = wall_s
+        self.time_s = time.time()
         self.peak_bytes = peak_bytes
 
 

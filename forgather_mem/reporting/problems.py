@@ -16,7 +16,7 @@ from forgather_mem.telemetry.report import (
     OomReport,
     RunReport,
 )  # fmt: skip
-from forgather_mem.units import GIB, KIB, MIB, format_bytes
+from forgather_mem.units import GIB, KIB, MIB, format_bytes, format_duration
 
 _GROWS = {
     "python": "Python's objects",
@@ -31,6 +31,7 @@ _UNITS = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
 # From this fraction of the limit on, a SIGKILL without a kernel count was most likely the kernel's.
 _FULL_FRAC = 0.9
 _OTHERS_TOLD_BYTES = 100 * MIB
+_SILENCE_TOLD_S = 5.0
 _MAX_ADVICE = 4
 
 
@@ -106,7 +107,7 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
     """Who ended the run, its position, what was in memory, and what had grown."""
     text = _killer(killed, report.host)
     if report.first_failure is None and (killed.step or killed.phase != "other"):
-        text += f" Last sign of life: {format_time(killed.step, killed.phase)}."
+        text += f" Last sign of life: {format_time(killed.step, killed.phase)}{_silence(killed)}."
     lines = textwrap.wrap(text, width, subsequent_indent="  ")
     process, workers = killed.process_bytes, killed.workers_bytes
     if process is not None:
@@ -132,6 +133,11 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
     if tries:
         lines += _indented(f"Try: {'; '.join(tries)}.", width, hanging=2)
     return lines
+
+
+def _silence(killed: KilledReport) -> str:
+    silent_s = killed.silent_s or 0.0
+    return f", {format_duration(silent_s)} before the end" if silent_s >= _SILENCE_TOLD_S else ""
 
 
 def is_room(report: RunReport, advice: Change) -> bool:

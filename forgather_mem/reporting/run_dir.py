@@ -128,6 +128,29 @@ def killed_report(report: RunReport, signal: int) -> RunReport:
     return replace(report, run=run, killed=replace(killed, signal=signal))
 
 
+def lasted_until(report: RunReport, ring: Ring, time_s: float, most_s: float) -> RunReport:
+    """The report of a process that ended without saying so, with its duration up to its end, not its last record.
+
+    Args:
+        report: What its log and its black box tell.
+        ring: That black box.
+        time_s: When it ended, which only its parent knows.
+        most_s: How long it ran at most: more since its last record is of a clock that was set.
+    """
+    run, killed = report.run, report.killed
+    silent_s = time_s - ring.state.time_s
+    if killed is None or run.world_size > 1 or not 0 <= silent_s <= most_s:
+        return report
+    wall_s = run.wall_s + silent_s
+    share = report.overhead.seconds / wall_s if wall_s else 0.0
+    return replace(
+        report,
+        run=replace(run, wall_s=wall_s),
+        killed=replace(killed, silent_s=silent_s),
+        overhead=replace(report.overhead, share_of_run=share),
+    )
+
+
 def find_run(folder: str | Path) -> Path:
     """The folder itself if it contains a run, else the newest run below it.
 

@@ -116,14 +116,14 @@ def _body(report: RunReport, width: int, most: int, every_suspect: bool) -> list
     if _is_of_nothing(report):
         return [line for why in report.switched_off for line in textwrap.wrap(f"{why}.", width)]
     if report.oom is not None:
-        return [*oom_lines(report, report.oom, width), *_foretold(report, width)]
+        return _with_end(report, [*oom_lines(report, report.oom, width), *_foretold(report, width)], most)
     first = report.first_failure
     before = first_failure_lines(report, first, width) if first is not None else []
     if report.killed is not None:
         lines = [*before, *killed_lines(report, report.killed, width), *_section("RANKS", _ranks(report), width)]
         if was_out_of_memory(report.killed):
-            return lines
-        return [*lines, *table_lines(report), *_section("ROOM", _room(report), width), *_end(report)]
+            return _with_end(report, lines, most)
+        return _with_end(report, [*lines, *table_lines(report), *_section("ROOM", _room(report), width)], most)
     return _short(report, width) if _all_well(report) else _long(report, width, most, every_suspect, before)
 
 
@@ -202,7 +202,7 @@ def _foretold(report: RunReport, width: int) -> list[str]:
 
 
 def _long(report: RunReport, width: int, most: int, every_suspect: bool, before: Sequence[str]) -> list[str]:
-    end = _end(report)
+    room = most - len(_end(report))
     leaks = report.leak.verdict == "leak"
     run = report.run
     # A process that only told of itself when it ended has cost nothing
@@ -227,9 +227,9 @@ def _long(report: RunReport, width: int, most: int, every_suspect: bool, before:
         if trained:
             lines += _section("OWN COST", own_sentences(report, brief=leaks), width)
         lines += _section("OFF", first_sentences(report.switched_off, _MAX_SWITCHED_OFF), width, lines_a_text)
-        if len(lines) + len(end) <= most:
+        if len(lines) <= room:
             break
-    return [*lines[: most - len(end)], *end]
+    return _with_end(report, lines, most)
 
 
 def _head(report: RunReport, width: int) -> str:
@@ -329,6 +329,12 @@ def _pointers(report: RunReport) -> list[str]:
         note = notes[command.split()[0]]
         lines.append(f"{command:<44} {note}" if len(command) < 44 else command)
     return lines
+
+
+def _with_end(report: RunReport, lines: Sequence[str], most: int) -> list[str]:
+    """As many of these lines as leave room for the commands below them."""
+    end = _end(report)
+    return [*lines[: most - len(end)], *end]
 
 
 def _end(report: RunReport) -> list[str]:

@@ -260,6 +260,8 @@ class KilledReport(ReportPart):
     process_bytes_per_step: float | None = None
     workers_bytes_per_step: float | None = None
     since_step: int | None = None
+    # From its last sign of life to its end, which only its parent knows
+    silent_s: float | None = field(default=None, metadata=RARE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,6 +86,23 @@ def test_every_text_stays_within_its_lines_and_columns_whatever_the_names(make: 
     assert all(line.isprintable() for line in lines)
 
 
+@pytest.mark.parametrize("make", [make for make, _ in TEXTS])
+def test_the_end_of_every_text_names_the_folder_however_much_there_is_to_tell(make: Make) -> None:
+    report = make()
+    report["run"].update(folder="out/forgather_mem", event_folder=None)
+    for told in (report, lengthened(report)):
+        lines = text_of(told).splitlines()
+        assert lines[-2].startswith("forgather-mem report out/forgather_mem")
+        assert len(lines) <= MAX_LINES
+
+
+@pytest.mark.parametrize(("silent_s", "told"), [(20.3, "evaluate, 20.3 s before the end."), (4.9, "evaluate.")])
+def test_a_last_sign_of_life_long_before_the_end_is_told_as_such(silent_s: float, told: str) -> None:
+    report = killed()
+    report["killed"]["silent_s"] = silent_s
+    assert f"Last sign of life: step 7,310, {told}" in " ".join(text_of(report).split())
+
+
 @pytest.mark.parametrize(("make", "text"), TEXTS)
 def test_colour_changes_no_word(make: Make, text: str) -> None:
     coloured = text_of(make(), color=True)
