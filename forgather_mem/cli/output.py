@@ -6,12 +6,14 @@ Printed text is never interpreted as markup, and no control character of a templ
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 from forgather_mem.errors import ForgatherMemError, escape_controls
 from forgather_mem.files import write_chosen_file
 
+_LEAST_TEXT_WIDTH = 24  # of a column that is wrapped; a narrower one is left to the terminal
 _MAX_WIDTH = 120  # of a column; one long cell would make every line as long
 _MAX_COLOURED = 200_000  # characters; colours take ten microseconds each
 _MAX_COLOURED_ROWS = 2_000
@@ -49,8 +51,14 @@ def print_yaml(text: str) -> None:
     Console().print(code, soft_wrap=True)
 
 
-def print_rows(rows: Sequence[tuple[str, ...]], styles: Sequence[str] = ()) -> None:
-    """Print rows in columns; on a terminal each column in its style. The last column is not padded."""
+def print_rows(rows: Sequence[tuple[str, ...]], styles: Sequence[str] = (), *, wrap: bool = False) -> None:
+    """Print rows in columns; on a terminal each in its style. The last column is not padded.
+
+    Args:
+        rows: Their cells.
+        styles: Of the columns.
+        wrap: On a terminal, the last column is text that stays within its width.
+    """
     if not rows:
         return
     rows = [tuple(map(escape_controls, row)) for row in rows]
@@ -65,7 +73,11 @@ def print_rows(rows: Sequence[tuple[str, ...]], styles: Sequence[str] = ()) -> N
     from rich.text import Text
 
     console = Console()
+    indent = sum(width + 2 for width in widths) - 2
     for row in rows:
+        if wrap and console.width - indent >= _LEAST_TEXT_WIDTH:
+            text = textwrap.wrap(row[-1], console.width - indent)
+            row = *row[:-1], ("\n" + " " * indent).join(text)
         line = Text()
         for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
             line.append(cell.ljust(width) + "  " if i + 1 < len(row) else cell, styles[i] if i < len(styles) else "")

@@ -13,15 +13,13 @@ import pytest
 
 from tests.cli.commands import in_a_process
 
+ROOT = Path(__file__).parents[2]
 
-@pytest.mark.parametrize("argv", [["pp", "train.yaml"], ["graph", "train.yaml"], ["targets", "train.yaml"], ["ls"]])
-def test_a_terminal_gets_colours_and_a_pipe_gets_none(here, argv):
-    plain = in_a_process(*argv, cwd=here)
-    assert plain.returncode == 0
-    assert "\x1b" not in plain.stdout
+
+def on_a_terminal(argv: list[str], here: Path, columns: int) -> tuple[str, str]:
+    """What it shows, and that without colours."""
     leader, follower = pty.openpty()
-    root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": root, "TERM": "xterm-256color", "COLUMNS": "200"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": str(columns)}
     with subprocess.Popen(
         [sys.executable, "-m", "forgather_mem", *argv], cwd=here, env=environment, stdout=follower, stderr=follower
     ) as process:
@@ -36,8 +34,24 @@ def test_a_terminal_gets_colours_and_a_pipe_gets_none(here, argv):
                 break
     os.close(leader)
     assert process.returncode == 0
-    assert b"\x1b[" in shown or argv[0] == "graph"
-    text = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).replace("\r\n", "\n")
+    return shown.decode(), re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).replace("\r\n", "\n")
+
+
+def test_the_list_of_templates_stays_within_the_terminal(here):
+    _, wide = on_a_terminal(["ls"], here, 400)
+    _, narrow = on_a_terminal(["ls"], here, 80)
+    assert max(map(len, wide.splitlines())) > 120
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert narrow.split() == wide.split(), "nothing is lost"
+
+
+@pytest.mark.parametrize("argv", [["pp", "train.yaml"], ["graph", "train.yaml"], ["targets", "train.yaml"], ["ls"]])
+def test_a_terminal_gets_colours_and_a_pipe_gets_none(here, argv):
+    plain = in_a_process(*argv, cwd=here)
+    assert plain.returncode == 0
+    assert "\x1b" not in plain.stdout
+    shown, text = on_a_terminal(argv, here, 200)
+    assert "\x1b[" in shown or argv[0] == "graph"
     assert [line.rstrip() for line in text.rstrip().splitlines()] == [
         line.rstrip() for line in plain.stdout.rstrip().splitlines()
     ]
@@ -45,10 +59,9 @@ def test_a_terminal_gets_colours_and_a_pipe_gets_none(here, argv):
 
 def test_a_reader_that_leaves_early_is_no_error_message(here):
     (here / "long.yaml").write_text("\n".join(f"k{i}: {i}" for i in range(50_000)))
-    root = str(Path(__file__).parents[2])
     command = f"{sys.executable} -m forgather_mem pp long.yaml | head -1"
     done = subprocess.run(
-        command, shell=True, cwd=here, env={**os.environ, "PYTHONPATH": root}, capture_output=True, text=True
+        command, shell=True, cwd=here, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )
     assert done.stdout == "k0: 0\n"
     assert "Traceback" not in done.stderr
