@@ -111,8 +111,11 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
     lines = textwrap.wrap(text, width, subsequent_indent="  ")
     process, workers = killed.process_bytes, killed.workers_bytes
     if process is not None:
-        total = max(killed.used_bytes or 0, process + (workers or 0) + (killed.others_bytes or 0))
-        sizes = f"At the end {format_gib(total)}: this process {process / GIB:,.1f}"
+        ours = process + (workers or 0) + (killed.others_bytes or 0)
+        total = max(killed.used_bytes or 0, ours)
+        where = "in the whole container" if report.host.limit_kind == "cgroup" else "on the whole machine"
+        of_others = f" {where}" if total - ours >= _OTHERS_TOLD_BYTES else ""
+        sizes = f"At the end {format_gib(total)}{of_others}: this process {process / GIB:,.1f}"
         if workers is not None:
             count = killed.num_workers
             sizes += f", {f'{count} ' if count else ''}data workers {workers / GIB:,.1f} (counted once)"

@@ -46,6 +46,16 @@ def test_a_parent_adds_the_signal_that_the_run_could_not_write() -> None:
     assert "Last sign of life: step 12." in text
 
 
+@pytest.mark.parametrize(("kind", "where"), [("cgroup", "in the whole container"), ("host", "on the whole machine")])
+def test_what_others_use_under_the_same_limit_is_not_taken_for_the_runs(kind: str, where: str) -> None:
+    report = killed()
+    report["host"]["limit_kind"] = kind
+    assert where not in text_of(report)
+    report["killed"].update(workers_bytes=None, num_workers=None)
+    text = " ".join(text_of(report).split())
+    assert f"At the end 63.6 GiB {where}: this process 21.4." in text
+
+
 def test_growth_is_not_claimed_where_nothing_grew() -> None:
     report = killed()
     report["killed"]["workers_bytes_per_step"] = 0.0
