@@ -40,7 +40,11 @@ _KINDS = {
     ),
 }
 _DROPPABLE = {1: b"total_inactive_file ", 2: b"inactive_file "}
-_CACHE = {1: (b"total_inactive_file ", b"total_active_file "), 2: (b"inactive_file ", b"active_file ")}
+# What the kernel drops before it kills; of v1 slabs are counted elsewhere
+_CACHE = {
+    1: (b"total_inactive_file ", b"total_active_file "),
+    2: (b"inactive_file ", b"active_file ", b"slab_reclaimable "),
+}
 # A container's v1 shows no outer group, but the smallest limit of all of them.
 _OF_ALL_GROUPS = b"hierarchical_memory_limit "
 _NEAR_BYTES = 6 * 2**20  # looking into a failure was seen to take 4 MiB, half of it for what is loaded then
@@ -103,7 +107,7 @@ class MemoryLimit:
         return sorted(found, key=lambda bound: bound.free_bytes)
 
     def deadliest(self) -> Bound | None:
-        """The limit nearest to the kernel's killing, for which it drops all page cache first; None without groups."""
+        """The limit nearest to the kernel's killing, before which it drops its caches; None without groups."""
         found = []
         for limit in self._limits:
             if limit.kills:

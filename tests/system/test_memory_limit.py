@@ -208,10 +208,10 @@ def test_on_this_machine_it_agrees_with_psutil_or_a_smaller_limit() -> None:
     limit.close()
 
 
-def test_before_the_kernel_kills_it_drops_all_page_cache(machine: Machine) -> None:
+def test_before_the_kernel_kills_it_drops_page_cache_and_slabs(machine: Machine) -> None:
     machine.process_in("0::/job\n")
     folder = machine.v2("job", str(8 * GIB), usage=8 * GIB, inactive=GIB)
-    (folder / "memory.stat").write_text(f"anon 1\ninactive_file {GIB}\nactive_file {2 * GIB}\n")
+    (folder / "memory.stat").write_text(f"anon 1\ninactive_file {GIB}\nactive_file {GIB}\nslab_reclaimable {GIB}\n")
     machine.v2("", str(9 * GIB), usage=9 * GIB - 1)
     (folder / "memory.high").write_text(f"{4 * GIB}\n")  # there nobody is killed
     limit = machine.limit()
