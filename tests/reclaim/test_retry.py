@@ -74,7 +74,8 @@ def test_the_batch_shrinks_by_what_was_wanted_and_free(children: list[dict[str, 
     by_numbers, exact_too, blindly, _, accelerate, _ = children
     for done in (by_numbers, exact_too):
         assert done["result"] == f"fits with {done['tried'][-1]}"
-        assert 8 <= done["tried"][-1] <= 14  # freed blocks of the heap come on top of the room
+        # Freed blocks of the heap come on top of the room; on Python 3.14 there are more of them
+        assert 8 <= done["tried"][-1] <= (12 if sys.version_info < (3, 14) else 14)
         assert len(done["tried"]) <= 6
         # the first allocation failed: an eighth of 64 rows of 16 MiB, where 160 MiB were free
         assert done["tried"][1] == pytest.approx(64 * 0.97 * 160 / 128 * 0.5, rel=0.2)

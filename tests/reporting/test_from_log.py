@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -151,9 +152,11 @@ def test_samples_in_one_piece_give_the_same_report_as_one_by_one(tmp_path: Path,
         single.take(record)
     assert max(len(one.steps) for one in in_pieces if isinstance(one, Rows)) >= 40
     report, one_by_one = (finished_report(replay, None, "log") for replay in (pieces, single))
-    for name in ("seconds", "share_of_run", "share_of_step", "step_s", "once_s"):  # sum() rounds once as of Python 3.12
-        assert getattr(report.overhead, name) == pytest.approx(getattr(one_by_one.overhead, name), rel=1e-3)
-    assert replace(report, overhead=one_by_one.overhead) == one_by_one
+    if sys.version_info >= (3, 12):  # sum() rounds once there
+        for name in ("seconds", "share_of_run", "share_of_step", "step_s", "once_s"):
+            assert getattr(report.overhead, name) == pytest.approx(getattr(one_by_one.overhead, name), rel=1e-3)
+        report = replace(report, overhead=one_by_one.overhead)
+    assert report == one_by_one
 
 
 @pytest.mark.parametrize("seed", range(3))
