@@ -1,11 +1,12 @@
 """How well are leaks found and mended that somebody else wrote, who did not know the detector?
 
     python benchmarks/leaks_by_others.py [--only NAME ...] [--kinds leaking mended twin innocent] [--reports FOLDER]
+                                         [--folder FOLDER]
 
 Runs the scripts of tests/leaks/by_others, each under `forgather-mem run`: 60 to 150 lines with a real Trainer and one
 leak among several features, their twins (`twins/*.diff`: only the leak is mended), and innocent ones. `patches/*.diff`
 are the patches of readers who were given a script and its report and nothing else. What the report says is held against
-facts.json, and what is mended is judged by the kernel's count of the same script without us, beside that of the twin.
+facts.json, and what is mended is judged by the kernel's count of the same script without us, beside the twin's.
 Prints a line for each script, then recall, false alarms, how many holders and lines were named, and how many leaks were
 mended. A leak counts as told, not as recall, if the verdict is none but says that it grows, and names its true holder:
 a cache of all rows, pages that workers copy, growth that becomes slower.
@@ -24,13 +25,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "tests" / "leaks" / "by_others"
-FACTS: dict[str, dict[str, Any]] = json.loads((SCRIPTS / "facts.json").read_text())
 KINDS = ("leaking", "mended", "twin", "innocent")
 # A patched script has no leak left when the kernel counts less than this more a step than in the twin.
 MENDED_BYTES = 4096
@@ -45,15 +45,18 @@ class Script:
     kind: str
     path: Path
     diff: Path | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
-def scripts() -> Iterator[Script]:
+def scripts(folder: Path) -> Iterator[Script]:
     """All of them, in the order of their names."""
-    for path in sorted((SCRIPTS / "leaking").glob("*.py")):
-        yield Script(path.stem, "leaking", path)
-        yield Script(path.stem, "mended", path, SCRIPTS / "patches" / f"{path.stem}.diff")
-        yield Script(path.stem, "twin", path, SCRIPTS / "twins" / f"{path.stem}.diff")
-    for path in sorted((SCRIPTS / "innocent").glob("*.py")):
+    facts = json.loads((folder / "facts.json").read_text())
+    for path in sorted((folder / "leaking").glob("*.py")):
+        own = facts[path.stem]
+        yield Script(path.stem, "leaking", path, facts=own)
+        yield Script(path.stem, "mended", path, folder / "patches" / f"{path.stem}.diff", own)
+        yield Script(path.stem, "twin", path, folder / "twins" / f"{path.stem}.diff", own)
+    for path in sorted((folder / "innocent").glob("*.py")):
         yield Script(path.stem, "innocent", path)
 
 
@@ -70,7 +73,7 @@ def run(script: Script, reports: Path | None) -> dict[str, Any]:
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "FORGATHER_MEM_DIR": str(folder / "mem"),
-            "PYTHONPATH": str(SCRIPTS / "leaking"),  # what a script imports beside it
+            "PYTHONPATH": str(script.path.parent),  # what a script imports beside it
         }
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -115,28 +118,29 @@ def alone(path: str) -> None:
     os._exit(0)  # threads of the script may wait for ever
 
 
-def located(name: str, leak: dict[str, Any]) -> bool:
+def located(script: Script, leak: dict[str, Any]) -> bool:
     """Whether the true holder or line is among the first three suspects."""
-    held = FACTS[name]["held"]
+    held = script.facts["held"]
     named = any(held and re.search(held, suspect["held_by"] or "") for suspect in leak["suspects"][:3])
-    return named or has_line(name, leak)
+    return named or has_line(script, leak)
 
 
-def has_line(name: str, leak: dict[str, Any]) -> bool:
+def has_line(script: Script, leak: dict[str, Any]) -> bool:
     """Whether the true line, or one beside it, is among those of the first three suspects."""
-    lines = [re.search(rf"{name}\.py:(\d+)$", suspect["allocated_at"] or "") for suspect in leak["suspects"][:3]]
-    return any(line and abs(int(line[1]) - true) <= 1 for line in lines for true in FACTS[name]["lines"])
+    lines = [re.search(rf"{script.name}\.py:(\d+)$", suspect["allocated_at"] or "") for suspect in leak["suspects"][:3]]
+    return any(line and abs(int(line[1]) - true) <= 1 for line in lines for true in script.facts["lines"])
 
 
-def is_told(name: str, leak: dict[str, Any]) -> bool:
+def is_told(script: Script, leak: dict[str, Any]) -> bool:
     """Whether it is a leak by the verdict, or told as growth of its true holder."""
-    return leak["verdict"] == "leak" or bool(leak.get("undecided") and located(name, leak))
+    return leak["verdict"] == "leak" or bool(leak.get("undecided") and located(script, leak))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=SCRIPTS, help="of the scripts, with their facts.json")
     parser.add_argument("--only", nargs="*", help="names of scripts")
-    parser.add_argument("--set", type=int, choices=(1, 2, 3, 4), help="the leaking scripts and twins of one author")
+    parser.add_argument("--set", type=int, help="the leaking scripts and twins of one author")
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--reports", type=Path, help="put each leaking script and its report here, for a reader")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
@@ -144,10 +148,14 @@ def main() -> None:
     options = parser.parse_args()
     if options.alone:
         alone(options.alone)
-    chosen = [one for one in scripts() if one.kind in options.kinds and (not options.only or one.name in options.only)]
+    chosen = [
+        one
+        for one in scripts(options.folder.resolve())
+        if one.kind in options.kinds and (not options.only or one.name in options.only)
+    ]
     chosen = [one for one in chosen if one.diff is None or one.diff.exists()]
     if options.set:
-        chosen = [one for one in chosen if FACTS.get(one.name, {}).get("set", options.set) == options.set]
+        chosen = [one for one in chosen if one.facts.get("set", options.set) == options.set]
     print(f"{'script':<18}{'kind':<10}{'verdict':<17}{'KiB/step':>9}{'kernel':>9}  located  first suspect")
     results = []
     with ThreadPoolExecutor(options.jobs) as pool:
@@ -162,9 +170,9 @@ def row(script: Script, result: dict[str, Any]) -> str:
         return f"{script.name:<18}{script.kind:<10}FAILED {result['failed']}"
     leak, counted = result["leak"], result["kernel"]
     if script.kind == "leaking":
-        counted = FACTS[script.name]["kernel_bytes_per_step"]
+        counted = script.facts["kernel_bytes_per_step"]
     first = leak["suspects"][0] if leak["suspects"] else None
-    found = ("yes" if located(script.name, leak) else "NO") if script.kind == "leaking" else ""
+    found = ("yes" if located(script, leak) else "NO") if script.kind == "leaking" else ""
     kernel = "" if counted is None else f"{counted / 1024:.1f}"
     return (
         f"{script.name:<18}{script.kind:<10}{leak['verdict']:<17}{leak['bytes_per_step'] / 1024:>9.1f}{kernel:>9}  "
@@ -179,14 +187,15 @@ def figures(chosen: list[Script], results: list[dict[str, Any]]) -> None:
         if "failed" not in result:
             by_kind[script.kind][script.name] = result
     leaking, twins, mended = by_kind["leaking"], by_kind["twin"], by_kind["mended"]
+    of = {script.name: script for script in chosen}
     found = [name for name, one in leaking.items() if one["leak"]["verdict"] == "leak"]
-    told = [name for name, one in leaking.items() if is_told(name, one["leak"])]
-    right = [name for name in told if located(name, leaking[name]["leak"])]
-    lines = [name for name in told if has_line(name, leaking[name]["leak"])]
+    told = [name for name, one in leaking.items() if is_told(of[name], one["leak"])]
+    right = [name for name in told if located(of[name], leaking[name]["leak"])]
+    lines = [name for name in told if has_line(of[name], leaking[name]["leak"])]
     near = [
         name
         for name in found
-        if abs(leaking[name]["leak"]["bytes_per_step"] / FACTS[name]["kernel_bytes_per_step"] - 1) <= 0.25
+        if abs(leaking[name]["leak"]["bytes_per_step"] / of[name].facts["kernel_bytes_per_step"] - 1) <= 0.25
     ]
     others = {**{f"{name} (twin)": one for name, one in twins.items()}, **by_kind["innocent"]}
     alarms = [name for name, one in others.items() if one["leak"]["verdict"] == "leak"]

@@ -1,16 +1,15 @@
 """How well is an out-of-memory error explained? Runs the scripts of tests/ooms/scripts, each under a limit of its own.
 
-    python benchmarks/ooms.py [--others | --guests | ...] [--only NAME ...] [--json OUT]
+    python benchmarks/ooms.py [--folder tests/ooms/by_guests] [--only NAME ...] [--json OUT]
 
 Each script is run alone, then by `forgather-mem run`, then alone with the first suggestion of the report applied as it
 stands: its `set` and `in_script` become options of the command line. Prints a line for each, then how many were right;
 then which of the real messages of tests/diagnose are recognised, beside what Lightning and accelerate recognise.
 
-With `--others`, `--strangers`, `--outsiders`, `--newcomers`, `--visitors`, `--travellers` or `--guests` the scripts of
-that folder, tests/ooms/by_..., by people who did not know the diagnosis; with `--lines` and `--shapes` by somebody who
-did. What is suggested is written in the place of the script's own constants (`constants` in facts.json), or, where it
-is no number of theirs, is the patch of a reader who had only the script and this suggestion (patches/*.diff, which
-begins with the suggestion).
+With `--folder` the scripts of another folder: tests/ooms/by_travellers and by_guests, by people who did not know the
+diagnosis, or an older set, from the commit that benchmarks/results/ooms.md names. What is suggested is written in the
+place of the script's own constants (`constants` in facts.json), or, where it is no number of theirs, is the patch of a
+reader who had only the script and this suggestion (patches/*.diff, which begins with the suggestion).
 """
 
 from __future__ import annotations
@@ -30,9 +29,6 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "tests" / "ooms" / "scripts"
-SETS = (
-    "others", "strangers", "outsiders", "newcomers", "visitors", "travellers", "guests", "lines", "shapes",
-)  # fmt: skip
 RUN = [sys.executable, "-m", "forgather_mem", "run"]
 # From a command and a new folder to the exit code and the traceback
 Start = Callable[[list[str], Path], tuple[int, str]]
@@ -206,9 +202,7 @@ def _lightning() -> list[tuple[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in SETS:
-        about = f"the scripts of tests/ooms/by_{name}"
-        parser.add_argument(f"--{name}", dest="set", action="store_const", const=f"by_{name}", help=about)
+    parser.add_argument("--folder", type=Path, default=SCRIPTS, help="of the scripts, with their facts.json")
     parser.add_argument("--only", nargs="*", help="names of scripts")
     parser.add_argument("--json", help="write the reports here")
     parser.add_argument("--no-plain", action="store_true", help="leave out the run alone")
@@ -217,9 +211,8 @@ def main() -> None:
     options = parser.parse_args()
     print(f"{'script':<25}{'phase':<11}{'told':<11}{'requested':<11}{'report':<8}{'alike':<7}{'helped':<8}suggestion")
     found = []
-    folder = ROOT / "tests" / "ooms" / (options.set or "scripts")
-    for name in options.only or names(folder):
-        one = outcome_of(name, plain=not options.no_plain, advice=not options.no_advice, of=folder)
+    for name in options.only or names(options.folder):
+        one = outcome_of(name, plain=not options.no_plain, advice=not options.no_advice, of=options.folder.resolve())
         found.append(one)
         exact = {None: "not said", True: "exact", False: "WRONG"}[one.requested_is_exact]
         alike = "-" if options.no_plain else "yes" if one.ends_alike else "NO"

@@ -31,7 +31,7 @@ from tools import ALONE, COST_TOOLS, LEAK_TOOLS, OOM_TOOLS
 RESULT = ROOT / "benchmarks" / "results" / "peers.md"
 HERE = Path(__file__).resolve().parent
 PARTS = ("oom", "leak", "plan", "cost")
-OOM = ROOT / "tests" / "ooms" / "by_others" / "adam_state.py"  # the first of its folder
+OOM = HERE / "adam_state.py"
 MODELS = ("gpt2 sdpa", "llama sdpa adamw")  # of benchmarks/plan.py
 STEPS, ROWS = 300, 16  # 250 are measured, of about 17 ms each on a quiet machine
 
@@ -110,7 +110,7 @@ what is allocated or draws a curve, whether it leaks or not. "Names it": the tru
 kept, stands in what it shows: of memray and Fil among the three largest lines of the script, of ours among the
 suspects, of others anywhere."""
 OOM_TEXT = """\
-tests/ooms/by_others/adam_state.py: under a limit of the process (`RLIMIT_DATA`) the states of AdamW don't fit in the
+benchmarks/peers/adam_state.py: under a limit of the process (`RLIMIT_DATA`) the states of AdamW don't fit in the
 first step. What a user has then, besides the traceback that Python writes alone, too. Fil looks out for the end of the
 machine's or a container's memory, not for this limit, and takes of it itself."""
 COST_TEXT = f"""\

@@ -69,7 +69,7 @@ def names_it(task: Task, findings: str) -> bool:
 
 @dataclass(frozen=True)
 class AfterAnOom:
-    """What a user has after tests/ooms/by_others/adam_state.py has run out of memory in its optimizer's first step."""
+    """What a user has after benchmarks/peers/adam_state.py has run out of memory in its optimizer's first step."""
 
     ends_alike: bool  # the same error as alone, and the same exit code
     phase: bool  # says that it was in the optimizer
