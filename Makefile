@@ -35,6 +35,7 @@ types: $(READY)
 
 contracts: $(READY)
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/budget.py
 
 # What all tests import is compiled once, else each worker would do it, all at the same time.
 $(VENV)/.collected: $(READY)
