@@ -1,39 +1,33 @@
-"""What the user's code does to one container: the lines that add to it, and whether it keeps it small."""
+"""The lines of the user's code that add to one container."""
 
 from __future__ import annotations
 
 import ast
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from forgather_mem.heap.syntax import Function, Named, Region, local_names, tree_of
+from forgather_mem.heap.syntax import Named, Region, local_names, tree_of
 
 _ADDS = frozenset(("append", "appendleft", "extend", "extendleft", "add", "insert", "setdefault", "update", "put",
                    "put_nowait", "enter_context", "push"))  # fmt: skip
-_TAKES = frozenset(("pop", "popleft", "popitem", "clear", "remove", "discard", "get_nowait"))
 _PUSHES = frozenset(("heappush", "insort", "insort_left", "insort_right"))
 _JOINS = frozenset(("cat", "stack", "concatenate", "append", "vstack", "hstack"))
 _ITEMS = frozenset(("get", "setdefault"))
 # The rank of an assignment that shows no growth: how a chain or a sum is made
 _ASSIGNS = 6
-# A container that is more than so many times as long as a bound is not held to it.
-_OVER = 2.0
-
-Lookup = Callable[[str, bool], object]  # the value of a name, and whether it is an attribute of the holder
 
 
 @dataclass(slots=True)
 class _Code:
-    """One region, with the names that it gives to the container (`direct`), to items of it and to its length."""
+    """One region, with the names that it gives to the container (`direct`) and to items of it."""
 
     named: Named
     region: Region
     is_list: bool
     direct: set[str] = field(default_factory=set)
     items: set[str] = field(default_factory=set)
-    lengths: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for _ in range(2):  # an alias of an alias
@@ -49,8 +43,6 @@ class _Code:
             self.direct.add(name)
         elif depth:
             self.items.add(name)
-        elif _called(value) == "len" and self.is_subject(value.args[0]):  # type: ignore[attr-defined]
-            self.lengths.add(name)
 
     def _loop(self, target: ast.expr, iterated: ast.expr) -> None:
         method = _method(iterated)
@@ -144,60 +136,6 @@ class _Code:
     def _mentions(self, node: ast.AST) -> bool:
         return any(self.is_subject(part) for part in ast.walk(node) if isinstance(part, ast.expr))
 
-    def takes(self, statements: Iterable[ast.AST]) -> bool:
-        """Whether some of these statements takes something out of the container."""
-        return any(self._takes(node) for statement in statements for node in ast.walk(statement))
-
-    def _takes(self, node: ast.AST) -> bool:
-        if isinstance(node, ast.Call):
-            if _method(node) in _TAKES:
-                return self.is_subject(node.func.value)  # type: ignore[attr-defined]
-            return _called(node) == "heappop" and bool(node.args) and self.is_subject(node.args[0])
-        if isinstance(node, ast.Delete):
-            return any(isinstance(one, ast.Subscript) and self.is_subject(one.value) for one in node.targets)
-        if isinstance(node, ast.Assign):
-            (target, *_), value = node.targets, node.value
-            if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Slice):
-                return self.is_subject(target.value)
-            return self.is_subject(target) and (self.shortens(target, value) or not self._mentions(value))
-        return False
-
-    def length_check(self, test: ast.expr, lookup: Lookup, count: int) -> str:
-        """ "over" if it holds for a long container, "under" for a short one, "" if it says nothing of its length."""
-        if isinstance(test, ast.BoolOp):
-            return next((found for part in test.values if (found := self.length_check(part, lookup, count))), "")
-        if not isinstance(test, ast.Compare) or len(test.ops) != 1:
-            return ""
-        left, right, sort = test.left, test.comparators[0], type(test.ops[0])
-        if self._has_length(right):
-            left, right = right, left
-            sort = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}.get(sort, sort)
-        every = isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mod)  # at each 100th item
-        if not self._has_length(left) or (not every and self._is_refuted(right, lookup, count)):
-            return ""
-        return "over" if sort in (ast.Gt, ast.GtE, ast.Eq) else "under" if sort in (ast.Lt, ast.LtE) else ""
-
-    def _has_length(self, node: ast.expr) -> bool:
-        for part in ast.walk(node):
-            if isinstance(part, ast.Name) and part.id in self.lengths:
-                return True
-            if _called(part) == "len" and part.args and self.is_subject(part.args[0]):  # type: ignore[attr-defined]
-                return True
-            if _method(part) == "qsize" and self.is_subject(part.func.value):  # type: ignore[attr-defined]
-                return True
-        return False
-
-    def _is_refuted(self, limit: ast.expr, lookup: Lookup, count: int) -> bool:
-        """Whether the container is already longer than this limit allows."""
-        value: object = None
-        if isinstance(limit, ast.Constant):
-            value = limit.value
-        elif isinstance(limit, ast.Attribute) and isinstance(limit.value, ast.Name):
-            value = lookup(limit.attr, True)
-        elif isinstance(limit, ast.Name):
-            value = lookup(limit.id, False)
-        return isinstance(value, int | float) and count > _OVER * value + 1
-
 
 def adding_lines(named: Named, is_list: bool, *, assigned: bool = False) -> list[tuple[str, int]]:
     """The lines that add to the container, likeliest first: the holder's own code, then its module.
@@ -231,86 +169,6 @@ def calling_lines(names: Iterable[str], files: Iterable[str], keyword: str = "")
         if found:
             return sorted(found, key=lambda one: (list(dict(trees)).index(one[0]), one[1]))
     return []
-
-
-def bounding_line(named: Named, is_list: bool, count: int, lookup: Lookup) -> tuple[str, int] | None:
-    """The line by which the holder's own code keeps the container small; None without such code.
-
-    Args:
-        named: The container.
-        is_list: Whether it is a list or a deque, to which `x[index] = value` adds nothing.
-        count: Its present length: a limit that it has passed by far is none.
-        lookup: The values of the names in limits.
-    """
-    codes = [_Code(named, region, is_list) for region in named.regions]
-    adding = [code for code in codes if any(True for _ in code.additions())]
-    own = [code for code in codes if code.region.own or (code in adding and not any(c.region.own for c in adding))]
-    takers = {code.region.node.name for code in own if _is_def(code.region.node) and code.takes([code.region.node])}  # type: ignore[attr-defined]
-    guarded: set[ast.AST] = set()
-    for code in own:
-        found = _taking_line(code, takers, lookup, count)
-        if found is not None:
-            return code.region.file, found
-        guarded |= _guarded(code, lookup, count)
-    all_of_them = [(node, code) for code in adding for _, node in code.additions()]
-    if all_of_them and all(node in guarded for node, _ in all_of_them):
-        return all_of_them[0][1].region.file, all_of_them[0][0].lineno  # type: ignore[attr-defined]
-    return None
-
-
-def _taking_line(code: _Code, takers: set[str], lookup: Lookup, count: int) -> int | None:
-    """Where something is taken out because the container is long, or all but a slice of it is dropped."""
-    for node in ast.walk(code.region.node):
-        if isinstance(node, ast.If | ast.While):
-            check = code.length_check(node.test, lookup, count)
-            part = node.body if check == "over" else node.orelse if check == "under" else []
-            if not part and isinstance(node, ast.While) and _exceeds(node.test):
-                part = node.body  # a size that is counted otherwise: while self.nbytes > self.most
-            if code.takes(part) or any(_calls(part, name) for name in takers):
-                return node.lineno
-        elif _drops_all_but_few(code, node):
-            return node.lineno  # type: ignore[attr-defined,no-any-return]
-    return None
-
-
-def _drops_all_but_few(code: _Code, node: ast.AST) -> bool:
-    if isinstance(node, ast.Assign):
-        return code.shortens(node.targets[0], node.value) and _keeps_few(node.value)
-    return isinstance(node, ast.Delete) and code.takes([node]) and any(_keeps_few(one) for one in node.targets)
-
-
-def _guarded(code: _Code, lookup: Lookup, count: int) -> set[ast.AST]:
-    """What adds to the container only while it is short."""
-    adding = {node for _, node in code.additions()}
-    found: set[ast.AST] = set()
-    for node in ast.walk(code.region.node):
-        check = code.length_check(node.test, lookup, count) if isinstance(node, ast.If) else ""
-        if check == "under":
-            found |= adding & {part for one in node.body for part in ast.walk(one)}  # type: ignore[attr-defined]
-        elif check == "over" and isinstance(node.body[-1], ast.Return | ast.Continue | ast.Break):  # type: ignore[attr-defined]
-            found |= {one for one in adding if one.lineno > node.lineno}  # type: ignore[attr-defined]
-    return found
-
-
-def _keeps_few(node: ast.AST) -> bool:
-    """Whether a slice in it begins at a number counted from the end, or has an end only: `[-9:]`, `[:-9]`, `[:9]`."""
-    slices = [part for part in ast.walk(node) if isinstance(part, ast.Slice)]
-    return any(
-        isinstance(part.lower, ast.UnaryOp) or (part.lower is None and part.upper is not None) for part in slices
-    )
-
-
-def _exceeds(test: ast.expr) -> bool:
-    parts = [part for part in ast.walk(test) if isinstance(part, ast.Compare)]
-    return any(isinstance(sort, ast.Gt | ast.GtE) for part in parts for sort in part.ops)
-
-
-def _calls(statements: Iterable[ast.AST], name: str) -> bool:
-    return any(name in (_called(node), _method(node)) for statement in statements for node in ast.walk(statement))
-
-
-def _is_def(node: ast.AST) -> bool:
-    return isinstance(node, Function) and not isinstance(node, ast.Lambda)
 
 
 def _called(node: ast.AST) -> str:

@@ -1,33 +1,28 @@
-"""The line that adds to a holder, and the code that keeps it small: of the holder's own class, function or module."""
+"""The line that adds to a holder, and what says that it will stop growing: a maximum, or the number of rows."""
 
 from __future__ import annotations
 
 import itertools
 import queue
 import re
-import sys
 import tracemalloc
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from types import FunctionType, MethodType, TracebackType
 from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.holder_kinds import HolderKind
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
-from forgather_mem.heap.container_code import adding_lines, bounding_line, calling_lines
+from forgather_mem.heap.container_code import adding_lines, calling_lines
 from forgather_mem.heap.holder_names import files_that_run
 from forgather_mem.heap.object_size import LRU_CACHE, inside, is_tensor
-from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.heap.source_lines import (
     files_of_class,
     is_user_class,
     is_user_file,
-    place,
     place_of_code,
     source_line,
     user_files,
-    user_modules,
 )
 from forgather_mem.heap.syntax import Named
 
@@ -112,7 +107,7 @@ class HolderBound(NamedTuple):
 
 def bound_of_holder(held: HolderSource) -> HolderBound | None:
     """Why it will stop growing, or may; None if there is no sign of that."""
-    one, _, container, path, owner, names = held
+    one, _, container, path, owner, _ = held
     if one.bound is not None:
         return HolderBound(f"{path} holds {one.bound:,} at most", one.bound)
     if isinstance(owner, queue.Queue) and owner.maxsize > 0 and path.endswith(".queue"):
@@ -120,17 +115,6 @@ def bound_of_holder(held: HolderSource) -> HolderBound | None:
     rows = _rows(owner)
     if rows is not None and one.kind == "items" and one.count < rows and _is_keyed_by_row(container, rows):
         return HolderBound(f"{path} holds one entry for each of {rows:,} rows at most", rows)
-    if one.kind not in ("items", "size"):
-        return None
-    is_list = issubclass(type(container), list | deque)
-    for named in names:
-        if named.any_receiver:
-            continue
-        count = one.count if one.kind == "items" else 0
-        file = next((region.file for region in named.regions), "")
-        found = bounding_line(named, is_list, count, partial(_value, owner, file))
-        if found is not None:
-            return HolderBound(f"the code at {place(*found)} limits {path}")
     return None
 
 
@@ -189,16 +173,6 @@ def _made_of_users_class(samples: Sequence[object]) -> Line | None:
         if is_user_class(type(inner)):
             return next(iter(calls_of([re.escape(type(inner).__name__)], type(inner))), None)
     return None
-
-
-def _value(owner: object, file: str, name: str, attribute: bool) -> object:
-    """The value of a limit in the holder's code: an attribute of the holder, or a variable of its module."""
-    if attribute:
-        cls = owner if isinstance(owner, type) else type(owner)
-        classes = [vars(base) for base in cls.__mro__]
-        return next((names[name] for names in [attributes_of(owner) or {}, *classes] if name in names), None)
-    modules = [sys.modules.get(module) for module in user_modules(len(sys.modules))]
-    return next((vars(module).get(name) for module in modules if getattr(module, "__file__", None) == file), None)
 
 
 def _is_keyed_by_row(container: object, rows: int) -> bool:

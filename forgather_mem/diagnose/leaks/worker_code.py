@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from forgather_mem.diagnose.leaks.copied_pages import Copied
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
 from forgather_mem.diagnose.leaks.suspects import Suspect
-from forgather_mem.heap.container_code import adding_lines, bounding_line
+from forgather_mem.heap.container_code import adding_lines
 from forgather_mem.heap.holder_names import slot_names
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.heap.reachable import ReachableGraph
@@ -31,12 +31,12 @@ def loader_of(known: object) -> object:
 
 
 def worker_suspects(loader: object, bytes_per_step: float) -> list[Suspect]:
-    """Lines of the dataset and the collator that add to an attribute or to a module's variable, and don't bound it."""
+    """Lines of the dataset and the collator that add to an attribute or to a module's variable."""
     found = []
     for part in _parts(loader):
         for owner, named, is_list in _held_by_code(part):
             lines = adding_lines(named, is_list)
-            if lines and bounding_line(named, is_list, 0, lambda name, attribute: None) is None:
+            if lines:
                 found.append(_suspect(f"{owner}.{named.name}", lines[0], bytes_per_step, attribute=named.attribute))
     return list({(one.held_by, one.allocated_at): one for one in found}.values())[:_MOST]
 

@@ -12,13 +12,10 @@ SEEN: dict[int, bytes] = {}
 
 
 class Keeps(Dataset[int]):
-    """Keeps rows in several ways, one of them bounded."""
-
-    limit = 40
+    """Keeps rows in several ways."""
 
     def __init__(self) -> None:
         self.read: list[Any] = []
-        self.recent: list[Any] = []
         self.by_length: dict[int, list[Any]] = {}
 
     def __len__(self) -> int:
@@ -29,9 +26,6 @@ class Keeps(Dataset[int]):
         rows = [index]
         rows.append(index)
         self.read.append(rows)
-        self.recent.append(rows)
-        if len(self.recent) > self.limit:
-            self.recent.pop(0)
         SEEN[index] = bytes(10)
         return index
 
@@ -41,7 +35,7 @@ def collated(rows: list[int]) -> list[int]:
     return rows
 
 
-def test_what_workers_keep_is_named_with_its_line_without_what_is_bounded() -> None:
+def test_what_workers_keep_is_named_with_its_line() -> None:
     found = {one.held_by: one for one in worker_suspects(DataLoader(Subset(Keeps(), [1, 2])), 1e6)}
     assert set(found) == {"Keeps.read", f"{__name__}.SEEN"}
     assert found["Keeps.read"].source_line == "self.read.append(rows)"
