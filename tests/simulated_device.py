@@ -61,7 +61,8 @@ class SimulatedDevice:
         assert self.initialised, "asking an uninitialised device for its statistics crashes some versions of torch"
         counts = {"current": int(self.allocated * MIB), "peak": int(self.peak * MIB)}
         held = {"current": int(self.reserved * MIB), "peak": int(self.reserved * MIB)}
-        return {"allocated_bytes": {"all": counts}, "reserved_bytes": {"all": held}}
+        tried = {"num_alloc_retries": 0, "num_ooms": 0}
+        return {"allocated_bytes": {"all": counts}, "reserved_bytes": {"all": held}, **tried}
 
     def memory_info(self, index: int) -> tuple[int, int]:
         self.woken |= not self.used
