@@ -6,12 +6,11 @@ TensorBoard's loaders (the fast one in Rust, and the one in Python).
 
 from __future__ import annotations
 
+import math
 import operator
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
-from forgather_mem.formats.protobuf import double, integer, nested, single, text, varint
 
 PLUGIN_NAME, REPORT_TAG = "forgather_mem", "mem_report/json"
 HParam = str | bool | int | float
@@ -181,3 +180,52 @@ def _string_value(tag: str, content: bytes, metadata: bytes) -> bytes:
 def _metadata(plugin_name: str, *fields: bytes) -> bytes:
     """What plugin shows a value, and further fields of its metadata."""
     return nested(9, nested(1, text(1, plugin_name)), *fields)
+
+
+_VARINT, _EIGHT_BYTES, _LENGTH_FIRST, _FOUR_BYTES = 0, 1, 2, 5  # how the bytes of a value are delimited
+_DOUBLE, _FLOAT = struct.Struct("<d"), struct.Struct("<f")
+_INT64 = 1 << 64
+
+
+def varint(number: int) -> bytes:
+    """An integer from 0, seven bits a byte."""
+    found = []
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
+
+
+def integer(field: int, number: int) -> bytes:
+    """An int32, int64 or enum; a negative one as its two's complement."""
+    return _key(field, _VARINT) + varint(number % _INT64)
+
+
+def double(field: int, number: float) -> bytes:
+    """A number of 8 bytes."""
+    return _key(field, _EIGHT_BYTES) + _DOUBLE.pack(number)
+
+
+def single(field: int, number: float) -> bytes:
+    """A number of 4 bytes, its last ones; infinite beyond their range."""
+    try:
+        packed = _FLOAT.pack(number)
+    except OverflowError:
+        packed = _FLOAT.pack(math.copysign(math.inf, number))
+    return _key(field, _FOUR_BYTES) + packed
+
+
+def text(field: int, content: str) -> bytes:
+    """A string."""
+    return nested(field, content.encode())
+
+
+def nested(field: int, *parts: bytes) -> bytes:
+    """A message of these fields; also plain bytes, which are written alike."""
+    content = b"".join(parts)
+    return _key(field, _LENGTH_FIRST) + varint(len(content)) + content
+
+
+def _key(field: int, delimited: int) -> bytes:
+    return varint(field << 3 | delimited)

@@ -8,11 +8,13 @@ the end; with warm-up, a cache that fills, or a single allocation, it rises in o
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from forgather_mem.growth.line import fit_line
 from forgather_mem.growth.lower_envelope import (
     FEWEST_RISES,
     Point,
@@ -23,8 +25,6 @@ from forgather_mem.growth.lower_envelope import (
     size_at,
     stairs_of,
 )
-from forgather_mem.growth.noise import line_in_noise
-from forgather_mem.growth.saturation import slowing_rates
 
 Kind = Literal["leak", "slowing", "no leak", "not enough data"]
 
@@ -293,3 +293,81 @@ def _not_growing(points: Sequence[Point], floor: float, steps: int) -> Trend:
             kind="not enough data", steps=steps, per_step=rate, high=max(floor, rate)
         )  # it may have just begun
     return Trend(kind="no leak", steps=steps, high=max(floor, rate))
+
+
+def line_in_noise(part: Sequence[Point], floor: float) -> Rate | None:
+    """The rate of a line hidden in independent noise; None otherwise.
+
+    Systematic movement (a sawtooth, a cache filling up) leaves autocorrelated residuals, and growth in stages is fitted
+    better by three levels than by a line, or stays constant from one reading to the next.
+    """
+    sizes = [size for _, size in part]
+    line = fit_line(part)
+    off = [size - line.at(step) for step, size in part]
+    squares = sum(value * value for value in off)
+    likeness = sum(one * other for one, other in itertools.pairwise(off)) / squares if squares else 0.0
+    moves = statistics.median(abs(later - before) for before, later in itertools.pairwise(sizes))
+    if moves < 0.3 * line.scatter:  # for independent noise it is nearly as large
+        return None
+    if line.slope < floor or line.slope < 5 * line.slope_error or likeness > 0.25 or squares > _three_levels(sizes):
+        return None
+    return Rate(line.slope, line.slope - 2 * line.slope_error, line.slope + 2 * line.slope_error)
+
+
+def _three_levels(sizes: Sequence[float]) -> float:
+    """The residual sum of squares of the best three consecutive levels."""
+    middle = statistics.fmean(sizes)
+    sums = [0.0, *itertools.accumulate(size - middle for size in sizes)]
+    whole = sum((size - middle) ** 2 for size in sizes)
+    cuts = range(2, len(sizes) - 1, max(1, len(sizes) // 40))
+    explained = [
+        sums[first] ** 2 / first
+        + (sums[second] - sums[first]) ** 2 / (second - first)
+        + (sums[-1] - sums[second]) ** 2 / (len(sizes) - second)
+        for first, second in itertools.combinations(cuts, 2)
+    ]
+    return whole - max(explained, default=0.0)
+
+
+# The last third's rate, compared with the first third's: from here on the growth counts as steady.
+STEADY_FRAC = 0.9
+_EDGES = 24
+_FEWEST_EDGES = 4  # in a third
+_STANDARD_ERRORS = 4.0
+_CHANCE_ERRORS = 2.0
+
+
+def slowing_rates(part: Sequence[Point]) -> tuple[float, float] | None:
+    """The rates of the first and the last third if the growth slows down through to the end; None if it is steady.
+
+    A warm-up before a steady leak slows down, too, but not in the later half.
+
+    >>> filling = [(step, 1e9 * (1 - math.exp(-step / 600))) for step in range(0, 600, 4)]
+    >>> first, last = slowing_rates(filling)
+    >>> round(last / first, 1)
+    0.5
+    >>> slowing_rates([(step, 1e6 * step) for step in range(0, 600, 4)])
+    """
+    edges = edges_of(part, _EDGES)
+    start, third = edges[0][0], (edges[-1][0] - edges[0][0]) / 3
+    thirds = [[one for one in edges if low <= (one[0] - start) / third <= low + 1] for low in range(3)]
+    if min(map(len, thirds)) < _FEWEST_EDGES:
+        return None
+    first, middle, last = map(fit_line, thirds)
+    error = math.hypot(first.slope_error, last.slope_error)
+    if last.slope > STEADY_FRAC * first.slope or first.slope - last.slope < _STANDARD_ERRORS * error:
+        return None
+    # While it fills up, each third slows down by the same factor; after a warm-up the last one does not
+    if last.slope > 0 < middle.slope and last.slope / middle.slope > (last.slope / first.slope) ** 0.25:
+        return None
+    return (first.slope, last.slope) if _increments_fall(edges) else None
+
+
+def _increments_fall(edges: Sequence[Point]) -> bool:
+    """Whether the stretches bring ever less, beyond chance: pieces of uneven size seem to slow down for a while.
+
+    Sizes add up, so that a line through them is surer of itself than it should be; what is added is independent.
+    """
+    rates = [((at[0] + to[0]) // 2, (to[1] - at[1]) / (to[0] - at[0])) for at, to in itertools.pairwise(edges)]
+    line = fit_line(rates)
+    return -line.slope > _CHANCE_ERRORS * line.slope_error

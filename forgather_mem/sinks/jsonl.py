@@ -12,10 +12,11 @@ from pathlib import Path
 
 from forgather_mem.formats.append import AppendFile
 from forgather_mem.formats.jsonl import finding_line, header_line, is_torn, rotate, sample_line
-from forgather_mem.sinks.startup_curve import startup_facts
+from forgather_mem.formats.ring import read_ring
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.memory_limit import limit_facts
-from forgather_mem.system.process_start import process_start, what_runs
+from forgather_mem.system.process_start import process_age_s, process_start, what_runs
+from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.units import MIB
@@ -202,3 +203,23 @@ def _versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return versions
+
+
+def startup_facts() -> dict[str, object]:
+    """For a log's header: when the process began, and its age and resident bytes whenever somebody has looked.
+
+    The first training of a process asks before it has a black box of its own: the parent's ring then goes.
+    """
+    age_s = process_age_s()
+    if age_s is None:
+        return {}
+    began_s = time.time() - age_s
+    facts: dict[str, object] = {"process_started_s": round(began_s, 2)}
+    try:
+        ring = read_ring(os.path.join(run_session.folder() or "", run_session.WAITING_RING))
+    except (OSError, ValueError):  # no run, or another training of it was before
+        return facts
+    if ring.header.get("pid") == os.getpid():  # and not a launcher
+        seen = [(sample.time_s - began_s, sample.values.get("host/rss_bytes", 0)) for sample in ring.samples]
+        facts["startup"] = [(round(age_s, 2), int(size)) for age_s, size in seen if size]
+    return facts

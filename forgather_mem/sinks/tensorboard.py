@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,11 +24,9 @@ from forgather_mem.formats.summaries import (
 from forgather_mem.sinks.charts import charts_for
 from forgather_mem.sinks.event_folder import find_event_folder
 from forgather_mem.sinks.event_page import open_events
-from forgather_mem.sinks.quiet_curves import QuietCurves
-from forgather_mem.sinks.step_points import StepPoints
-from forgather_mem.sinks.tags import Columns
+from forgather_mem.sinks.tags import Columns, tag_of
 from forgather_mem.system.forks import FORKS
-from forgather_mem.telemetry.metrics import Metric
+from forgather_mem.telemetry.metrics import FLOW, GAUGE, Metric, metric_of
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Sample
 
@@ -265,3 +263,100 @@ def _markdown(finding: Finding) -> str:
         lines = [header, ["---"] * len(header), *body]
         parts.append(f"### {title}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines))
     return "\n\n".join(parts)
+
+
+# Shorter collections are nobody's problem; a full one of a large heap takes ten times as long.
+_SHORT_PAUSE_S = 0.005
+_PAUSE, _ABOUT_PAUSES = "gc/pause_s", ("gc/pause_total_s", "gc/pause_max_s", "gc/tracked")
+
+
+class QuietCurves:
+    """What is left out of a run's page so far.
+
+    Totals, flows and what is read only now and then are left out until they are not zero; more about Python's
+    collector than its pauses, until one has taken 5 ms. From then on every value is written. Sizes that are read at
+    each step are always written: TensorBoard draws a band only between curves with the same steps.
+    """
+
+    __slots__ = ("_paused", "_telling")
+
+    def __init__(self) -> None:
+        self._telling: set[str] = set()
+        self._paused: bool | None = None  # None where pauses are not read
+
+    def changed(self, left_out: Iterable[str], values: Mapping[str, float]) -> bool:
+        """Whether one of these names, which were left out before, is now to be written."""
+        before = self._paused
+        self._hear_pause(values)
+        if self._paused != before or not self._telling.isdisjoint(left_out):
+            return True
+        # Most often all of them are zero, and nothing is called
+        return any(values[name] and self._tells(name, values[name]) for name in left_out)
+
+    def without(self, values: Mapping[str, float]) -> Mapping[str, float]:
+        """The values to write."""
+        if self._telling.issuperset(values):
+            return values
+        self._hear_pause(values)
+        for name, value in values.items():
+            if name not in self._telling and self._tells(name, value):
+                self._telling.add(name)
+        return {name: value for name, value in values.items() if name in self._telling}
+
+    def _hear_pause(self, values: Mapping[str, float]) -> None:
+        if not self._paused and _PAUSE in values:
+            self._paused = values[_PAUSE] >= _SHORT_PAUSE_S
+
+    def _tells(self, name: str, value: float) -> bool:
+        if name in _ABOUT_PAUSES and self._paused is False:
+            return False
+        metric = metric_of(name)
+        return value != 0 or (metric.kind == GAUGE and metric.cadence == "")
+
+
+class StepPoints:
+    """What is still to be written of a sample: an evaluation, a checkpoint, an epoch's end follow a step's own record.
+
+    The first point of a tag at a step stays. What a flow adds to it later in that step is part of the next record; a
+    total has caught up there by itself.
+
+    Attributes:
+        step: The step whose points are known; None before the first.
+        rest: What flows have added since their point was written, by name.
+    """
+
+    __slots__ = ("_written", "rest", "step")
+
+    def __init__(self) -> None:
+        self.step: int | None = None
+        self.rest: dict[str, float] = {}
+        self._written: tuple[tuple[Columns, Mapping[str, float]], ...] = ()
+
+    def wrote(self, step: int, columns: Columns, values: Mapping[str, float]) -> None:
+        """These tags have their point now; `values` is the sample's own."""
+        if step == self.step:
+            self._written += ((columns, values),)
+        else:
+            self.step, self._written = step, ((columns, values),)
+            if self.rest:
+                self.rest.clear()
+
+    def left_of(self, sample: Sample) -> Mapping[str, float]:
+        """The values to write now."""
+        if sample.step != self.step:
+            return {**sample.values, **{name: sample.values.get(name, 0.0) + rest for name, rest in self.rest.items()}}
+        tags = {tag for columns, _ in self._written for tag in columns.tags}
+        left = {}
+        for name, value in sample.values.items():
+            metric = metric_of(name)
+            if tag_of(metric, sample.event, sample.device) not in tags:
+                left[name] = value
+            elif metric.kind == FLOW:
+                self._keep(name, value)
+        return left
+
+    def _keep(self, name: str, value: float) -> None:
+        """Flows are summed over the step: the rest is what the point lacks."""
+        first = next((values[name] for _, values in self._written if name in values), 0.0)
+        if value > first:
+            self.rest[name] = value - first

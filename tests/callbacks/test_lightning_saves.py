@@ -25,8 +25,7 @@ with warnings.catch_warnings():
     lightning = pytest.importorskip("lightning", reason="the lightning extra is not installed")
     from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 
-    from forgather_mem.callbacks.lightning import LightningCallbacks
-    from forgather_mem.callbacks.lightning_saves import planned_saves
+    from forgather_mem.callbacks.lightning import LightningCallbacks, planned_saves
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),

@@ -12,7 +12,7 @@ from transformers import Trainer, TrainerCallback
 
 from forgather_mem import EpochMemoryMonitor
 from forgather_mem.callbacks import MemoryCallback
-from forgather_mem.callbacks.step_loss import StepLoss
+from forgather_mem.callbacks.memory_callback import StepLoss
 from forgather_mem.callbacks.trainer.link import Link
 from forgather_mem.telemetry.guard import FailureGuard
 from tests.training import make_trainer

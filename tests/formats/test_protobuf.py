@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboard.compat.proto.event_pb2 import Event
 
-from forgather_mem.formats.protobuf import double, integer, nested, single, text
+from forgather_mem.formats.summaries import double, integer, nested, single, text
 
 
 @settings(deadline=None)

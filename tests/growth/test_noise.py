@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from forgather_mem.growth.noise import line_in_noise
+from forgather_mem.growth.trend import line_in_noise
 
 
 def noise(seed: int) -> list[float]:

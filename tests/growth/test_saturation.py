@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from forgather_mem.growth.saturation import slowing_rates
+from forgather_mem.growth.trend import slowing_rates
 
 Series = list[tuple[int, float]]
 

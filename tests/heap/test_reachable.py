@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from forgather_mem.callbacks import MemoryCallback
-from forgather_mem.diagnose.leaks.grouping import merge_similar
+from forgather_mem.diagnose.leaks.heap_diff import merge_similar
 from forgather_mem.diagnose.leaks.line_look import LineLook
 from forgather_mem.diagnose.leaks.snapshot import chains, grown, look
 from forgather_mem.diagnose.leaks.suspects import Suspect, suspect_of

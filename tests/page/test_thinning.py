@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from forgather_mem.page.thinning import kept_rows, packed
+from forgather_mem.page.data import kept_rows, packed
 from tests.page.runs import numbers
 
 SOME = st.integers(2, 400).flatmap(

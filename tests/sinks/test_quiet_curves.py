@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from forgather_mem.sinks.quiet_curves import QuietCurves
-from forgather_mem.sinks.tensorboard import TensorBoardSink
+from forgather_mem.sinks.tensorboard import QuietCurves, TensorBoardSink
 from tests.sinks.plain_run import PlainRun
 from tests.sinks.written import sample, scalars
 

@@ -11,7 +11,7 @@ import pytest
 
 from forgather_mem.formats.ring_writer import RingWriter
 from forgather_mem.page.readings import read_readings
-from forgather_mem.sinks.startup_curve import startup_facts
+from forgather_mem.sinks.jsonl import startup_facts
 from forgather_mem.system.process_start import process_age_s
 from forgather_mem.telemetry import run_session
 from forgather_mem.units import MIB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from forgather_mem.callbacks.training.grad_health import GradientHealth
+from forgather_mem.callbacks.training.grad_logger import GradientHealth
 from forgather_mem.callbacks.training.grad_norms import Norms
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forgather_mem.diagnose.leaks.grouping import common_name, merge_similar
+from forgather_mem.diagnose.leaks.heap_diff import common_name, merge_similar
 from forgather_mem.diagnose.leaks.snapshot import grown, look
 from forgather_mem.heap.reachable import ReachableGraph
 from tests.heap.test_reachable import Holder
