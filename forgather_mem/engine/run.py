@@ -175,6 +175,8 @@ class Run:
         if self.closed:
             return
         self.fence.call("facts", self.facts.failed_by, error)
+        for tell in self._sinks.calls("failing", end, self.facts.error):
+            tell()  # first of all: a launcher kills who takes long to end
         try:
             for see in tuple(self.phases.on_failure if end != "interrupted" else ()):
                 self.fence.call("oom", see, error)
