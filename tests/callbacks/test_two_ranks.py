@@ -56,6 +56,8 @@ def test_without_run_a_rank_that_was_killed_is_named_too(tmp_path: Path) -> None
     done = run(words, tmp_path, PYTHONPATH=f"{Path(__file__).parents[2]}{os.pathsep}{os.environ['PYTHONPATH']}")
     assert done.code == 1
     report = run_report(folder)
-    assert "RANK 1 OF 2 FAILED FIRST, at step 3, backward.\n  The others: 1 ended by an exception." in report_text(report)
+    assert "RANK 1 OF 2 FAILED FIRST, at step 3, backward.\n  The others: 1 ended by an exception." in report_text(
+        report
+    )
     assert report.ranks is not None
     assert (report.ranks[0].error or "").startswith("RuntimeError: ")
