@@ -37,8 +37,7 @@ _ANSWERS_FOR_UNUSED = ("cuda", "xpu")
 _LOST = re.compile(r"[A-Z]+ error: (?!out of memory)(?!.*not (supported|permitted)$).*|.*DEVICE_LOST.*")
 # What an allocator's questions are answered with then.
 _WITHOUT: dict[str, object] = {
-    "stats": {}, "reset_peaks": None, "memory_info": None, "empty_cache": None, "summary": "", "fraction": 1.0,
-    "segments": (),
+    "stats": {}, "reset_peaks": None, "memory_info": None, "summary": "", "fraction": 1.0, "segments": (),
 }  # fmt: skip
 
 
@@ -60,12 +59,17 @@ class _Questions:
         try:
             return question()
         except RuntimeError as error:
-            found = _LOST.match(str(error))
-            if found is None:
+            if not self.is_lost_by(error):
                 raise
+            return otherwise
+
+    def is_lost_by(self, error: RuntimeError) -> bool:
+        """Whether this error says so; then it is told, and nothing more is asked."""
+        found = _LOST.match(str(error))
+        if found is not None:
             self.failure = [f"the device has failed, and is asked nothing more: {found[0]}"]
             logger.warning("%s", *self.failure)
-            return otherwise
+        return found is not None
 
 
 # A single instance, because a process has a single context.
@@ -403,6 +407,12 @@ def gauge(stats: Nested, name: str, what: str = "current") -> int | None:
         return int(stats[name]["all"][what])
     except (KeyError, TypeError):
         return None
+
+
+def gauge_now(name: str, what: str = "current") -> int | None:
+    """One number of the current device's allocator; None without a device, or if it does not have it."""
+    allocator = current_allocator()
+    return None if allocator is None else gauge(allocator.stats(), name, what)
 
 
 def driver_memory(allocator: Allocator) -> tuple[int, int] | None:
