@@ -19,6 +19,7 @@ from forgather_mem.system import allocator, peak_windows
 from forgather_mem.units import MIB
 
 TOTAL_MIB = 8192
+ALL = "all"  # as when a kernel has failed: the process's context on the device is lost
 PROPERTIES = SimpleNamespace(name="Simulated 8", total_memory=TOTAL_MIB * MIB, uuid="0000-01")
 
 
@@ -27,7 +28,8 @@ class SimulatedDevice:
 
     Attributes:
         woken: Whether something was asked that creates a context, although this process had never used the device.
-        broken: The name of a question that is answered with an error from now on.
+        broken: The name of a question that is answered with an error from now on; `ALL` for every one.
+        failures: How often one was.
         fraction: What `set_per_process_memory_fraction` was called with.
         others: What other processes have.
         private: Of what is reserved and of what is allocated, the share of a private pool (of a CUDA graph).
@@ -38,6 +40,7 @@ class SimulatedDevice:
         self.index = index
         self.initialised = True
         self.broken = ""
+        self.failures = 0
         self.allocated = self.peak = self.reserved = self.others = 0.0
         self.fraction = 1.0
         self.private = (0.0, 0.0)
@@ -96,7 +99,8 @@ class SimulatedDevice:
 
         @functools.wraps(answer)
         def ask(*arguments: Any, **keywords: Any) -> Any:
-            if name == self.broken:
+            if self.broken in (name, ALL):
+                self.failures += 1
                 raise getattr(torch, "AcceleratorError", RuntimeError)("CUDA error: unspecified launch failure")
             return answer(*arguments, **keywords)
 
@@ -159,3 +163,4 @@ def simulated_devices(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[
         yield devices
     for cache in caches:
         cache.cache_clear()
+    allocator.ASK.failure = []  # no real device comes back

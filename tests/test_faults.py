@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import Trainer, TrainerCallback
 
-from forgather_mem import Every, Rule
+from forgather_mem import Every, Rule, load_callbacks, release_memory, track_memory
 from forgather_mem.callbacks import MemoryCallback, OOMReporter, PeakMemory, TBMemoryLogger
 from forgather_mem.engine.run_of import run_of
 from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe
@@ -24,7 +24,7 @@ from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.records import Moment, Sample
 from tests.faults import failing, functions
 from tests.faulty_trainings import all_callbacks, loop_training, of_the_process, trainer_training
-from tests.simulated_device import SimulatedDevice, simulated_device
+from tests.simulated_device import ALL, SimulatedDevice, simulated_device
 from tests.training import make_trainer
 
 FUNCTIONS = functions()
@@ -230,6 +230,23 @@ def test_whatever_question_the_driver_does_not_answer_in_mid_run_the_training_go
     assert of_the_process() == before
 
 
+def test_a_device_that_is_lost_is_asked_once_more_and_told_in_one_line(
+    tmp_path: Path, expected: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watching = load_callbacks("callbacks/watch.yaml")
+    with simulated_device(monkeypatch) as device:
+        device.hold(100.0)
+        callbacks = [Breaks(device, ALL), *watching, *all_callbacks(io.StringIO())]
+        assert str(loop_training(callbacks, tmp_path)) == expected
+        with track_memory("after it", say=lambda text: None) as block:
+            release_memory()
+        assert block.gpu is None
+    assert device.failures == 1
+    (line,) = [message for message in caplog.messages if "CUDA error" in message]
+    assert line == "the device has failed, and is asked nothing more: CUDA error: unspecified launch failure"
+    assert line in watching[0].summary.switched_off
+
+
 def test_a_device_that_fails_takes_no_reading_of_the_host_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,7 +259,7 @@ def test_a_device_that_fails_takes_no_reading_of_the_host_with_it(
     steps = [s for s in capture.samples if s.event == "step_end"]
     assert all("host/rss_bytes" in s.values for s in steps)
     assert ["device/allocated_bytes" in s.values for s in steps] == [True] * 2 + [False] * 4
-    assert any("all, DeviceProbe: switched off" in text for text in ours.summary.switched_off)
+    assert any("the device has failed" in text for text in ours.summary.switched_off)
 
 
 def test_the_scripts_own_error_in_empty_cache_is_the_scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

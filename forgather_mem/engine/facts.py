@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import socket
@@ -48,13 +47,12 @@ def sizes_now() -> dict[str, float]:
     sizes: dict[str, float] = {"host/rss_bytes": memory.resident_bytes, "host/anon_bytes": memory.anonymous_bytes}
     if allocated is not None:
         sizes["host/allocated_bytes"] = allocated
-    with contextlib.suppress(RuntimeError):  # a device that has failed
-        for number, allocator in enumerate(used_allocators()):
-            stats, family = allocator.stats(), f"device{allocator.index}" if number else "device"
-            for name in ("allocated_bytes", "reserved_bytes"):
-                size = gauge(stats, name)
-                if size is not None:
-                    sizes[f"{family}/{name}"] = size
+    for number, allocator in enumerate(used_allocators()):
+        stats, family = allocator.stats(), f"device{allocator.index}" if number else "device"
+        for name in ("allocated_bytes", "reserved_bytes"):
+            size = gauge(stats, name)
+            if size is not None:
+                sizes[f"{family}/{name}"] = size
     return sizes
 
 

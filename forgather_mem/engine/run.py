@@ -25,6 +25,7 @@ from forgather_mem.engine.settings import (
 from forgather_mem.engine.sink_set import SinkSet
 from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.probes.live_objects import live_unless_frozen
+from forgather_mem.system.allocator import ASK
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.own_time import OwnTime
 from forgather_mem.system.process_end import PROCESS_END
@@ -175,6 +176,8 @@ class Run:
         if self.closed:
             return
         self.fence.call("facts", self.facts.failed_by, error)
+        for tell in self._sinks.calls("failing", end, self.facts.error):
+            tell()  # first of all: a launcher kills who takes long to end
         try:
             for see in tuple(self.phases.on_failure if end != "interrupted" else ()):
                 self.fence.call("oom", see, error)
@@ -380,7 +383,7 @@ class Run:
         wall_s = time.perf_counter() - self._recorder.began_at
         fence.call("facts", finish_facts, self.facts, end, exit_code, wall_s, self.device)
         self._sinks.collect_problems(summary)
-        summary.switched_off = list(dict.fromkeys(summary.switched_off + fence.switched_off))
+        summary.switched_off = list(dict.fromkeys(summary.switched_off + fence.switched_off + ASK.failure))
 
     def _is_urgent(self, plan: EventSchedule, step: int) -> bool:
         """Whether one of these works must read this step, although its rule's budget leaves it out."""

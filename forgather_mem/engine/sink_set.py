@@ -73,9 +73,9 @@ class SinkSet:
         for sink in self._sinks:
             self._fence.call(f"{type(sink).__name__}.problems", summary.collect_sink_problems, sink)
 
-    def calls(self, method: str, argument: object) -> Iterator[Callable[[], object]]:
+    def calls(self, method: str, *arguments: object) -> Iterator[Callable[[], object]]:
         """Call this method of each sink, one call for each."""
-        return (functools.partial(self._fence.call_part, sink, method, argument) for sink in self._sinks)
+        return (functools.partial(self._fence.call_part, sink, method, *arguments) for sink in self._sinks)
 
     def clear(self) -> None:
         self._sinks.clear()

@@ -48,6 +48,7 @@ NAMES = (
     "host/children_pss_bytes", "workers/own_bytes", "workers/cow_bytes", "workers/pss_bytes", "device/allocated_bytes",
     "device/reserved_bytes", "device/step_peak_bytes", "device/headroom_bytes", "step/time_s",
 )  # fmt: skip
+ERROR = "error"  # the kind of the note that holds the error by which a run ends
 # Stored in the file as numbers: add only at the end.
 ENDS = ("running", "finished", "exception", "oom", "killed", "interrupted")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from forgather_mem.system.allocator import current_allocator, gauge, modules_with_a_cache
+from forgather_mem.system.allocator import gauge_now, modules_with_a_cache
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.protocols import RunInfo
@@ -169,7 +169,7 @@ class _Calls:
             held = (int(fields[1]) - int(fields[2])) * PAGE_BYTES
         except OSError:  # no /proc
             held = 0
-        return held + device_bytes("allocated_bytes")
+        return held + (gauge_now("allocated_bytes") or 0)
 
     def rows(self) -> list[CleanupCall]:
         """The rows of the report, most expensive first."""
@@ -257,13 +257,13 @@ class _Counting:
             return None
         calls.inside = True
         file, line = frame.f_code.co_filename, frame.f_lineno
-        return calls, file, line, calls.fence.call(self.what, device_bytes, "reserved_bytes") or 0, time.perf_counter()
+        return calls, file, line, calls.fence.call(self.what, gauge_now, "reserved_bytes") or 0, time.perf_counter()
 
     def ends(self, calls: _Calls, file: str, line: int, before: int, began_s: float) -> None:
         """It is over."""
         calls.inside = False
         took_s = time.perf_counter() - began_s
-        calls.add(self.what, file, line, took_s, before - device_bytes("reserved_bytes"))
+        calls.add(self.what, file, line, took_s, before - (gauge_now("reserved_bytes") or 0))
 
 
 def _counted(function: Callable[P, R], what: str, calls: _Calls) -> Callable[P, R]:
@@ -290,14 +290,6 @@ def _uncounted(function: Callable[..., object]) -> Callable[..., object]:
         function = counting.function
         counting = getattr(function, _COUNTING, None)
     return function
-
-
-def device_bytes(name: str) -> int:
-    """One number of the current device's allocator; 0 without a device."""
-    with contextlib.suppress(RuntimeError):  # a device that has failed
-        allocator = current_allocator()
-        return (gauge(allocator.stats(), name) or 0) if allocator is not None else 0
-    return 0
 
 
 def calls_collect(code: CodeType, at: int) -> bool:

@@ -18,6 +18,7 @@ from forgather_mem.engine.summary import REPORTED, RunFacts, RunSummary
 from forgather_mem.formats.jsonl import Header, LogReader, last_record
 from forgather_mem.formats.like_lines import Rows
 from forgather_mem.formats.ring import Ring
+from forgather_mem.formats.ring_writer import ERROR
 from forgather_mem.reporting.build import build_report
 from forgather_mem.reporting.growth import Growth
 from forgather_mem.system.cgroups import kills_since
@@ -313,6 +314,7 @@ class LogReplay:
             started_s=process.time_s,
             wall_s=max(0.0, self._last_s - process.time_s) if process.time_s else 0.0,
             end=end,
+            error=next((one.text or None for one in ring.findings if one.kind == ERROR), None) if ring else None,
             host_limit_bytes=process.limit_bytes or self._limit_bytes,
             host_limit_kind=process.limit_kind or "host",
             devices=self._devices,

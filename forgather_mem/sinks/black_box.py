@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from forgather_mem.files import make_real_folder
 from forgather_mem.formats.ring_memory import own_state
-from forgather_mem.formats.ring_writer import RingWriter, ring_name
+from forgather_mem.formats.ring_writer import ERROR, RingWriter, ring_name
 from forgather_mem.formats.stalls import STALLS, may_stall
 from forgather_mem.system.cgroups import kill_counter
 from forgather_mem.system.memory_limit import limit_facts
@@ -105,6 +105,12 @@ class BlackBoxSink:
             self._end = report.get("run", {}).get("end") or self._end
         elif self._ring is not None:
             self._ring.note(finding.kind, finding.step, finding.text)
+
+    def failing(self, end: str, error: str | None) -> None:
+        """Note how the run ends: a rank that has lost its peer is killed before it has closed."""
+        if self._ring is not None and self._run is not None:
+            self._ring.note(ERROR, self._run.step, error or "")
+            self._ring.state(self._run.step, self._run.failed_phase or self._run.phase, end)
 
     def end(self, run: RunInfo) -> None:
         """The training has ended in an orderly way: readers of the file see that it was not killed."""

@@ -1,7 +1,8 @@
 """The accelerator's allocator, read in one call without waking an idle device.
 
 All torch calls that differ between accelerators and torch versions are in this file. Nothing here initialises a device:
-before the user's script has done so there is no allocator, and functions return None.
+before the user's script has done so there is no allocator, and functions return None. So they do after a question has
+failed: what a kernel has done to the device's context stays until the process ends.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import logging
 import operator
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
 Nested = Mapping[str, Any]  # {"allocated_bytes": {"all": {"current": 0, "peak": 0, ...}, ...}, "num_ooms": 0}
 
 # Modules that may have an `empty_cache`, besides that of the accelerator in use.
@@ -27,6 +33,47 @@ _WITH_A_CACHE = (
 
 # Here the statistics of a device that was never used can be read, and don't create a context on it.
 _ANSWERS_FOR_UNUSED = ("cuda", "xpu")
+# The first line of an error after which a device gives no other answer; older torch has no type for it.
+_LOST = re.compile(r"[A-Z]+ error: (?!out of memory)(?!.*not (supported|permitted)$).*|.*DEVICE_LOST.*")
+# What an allocator's questions are answered with then.
+_WITHOUT: dict[str, object] = {
+    "stats": {}, "reset_peaks": None, "memory_info": None, "summary": "", "fraction": 1.0, "segments": (),
+}  # fmt: skip
+
+
+class _Questions:
+    """Asks the device until it has failed: from then on each question has the answer of a process without one.
+
+    Attributes:
+        failure: What to say of it, one sentence; nothing while the device answers.
+    """
+
+    __slots__ = ("failure",)
+
+    def __init__(self) -> None:
+        self.failure: list[str] = []
+
+    def __call__(self, question: Callable[[], R], otherwise: R) -> R:
+        if self.failure:
+            return otherwise
+        try:
+            return question()
+        except RuntimeError as error:
+            if not self.is_lost_by(error):
+                raise
+            return otherwise
+
+    def is_lost_by(self, error: RuntimeError) -> bool:
+        """Whether this error says so; then it is told, and nothing more is asked."""
+        found = _LOST.match(str(error))
+        if found is not None:
+            self.failure = [f"the device has failed, and is asked nothing more: {found[0]}"]
+            logger.warning("%s", *self.failure)
+        return found is not None
+
+
+# A single instance, because a process has a single context.
+ASK = _Questions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +134,7 @@ class Allocator:
     index: int
     stats: Callable[[], Nested]
     reset_peaks: Callable[[], object] | None
-    memory_info: Callable[[], tuple[int, int]] | None
+    memory_info: Callable[[], tuple[int, int] | None] | None
     empty_cache: Callable[[], object]
     counts_retries: bool
     device: Callable[[], Device]
@@ -99,6 +146,10 @@ class Allocator:
 
 def current_allocator() -> Allocator | None:
     """The allocator of this process's current device; None without an accelerator or before its first use."""
+    return ASK(_current_allocator, None)
+
+
+def _current_allocator() -> Allocator | None:
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "accelerator"):  # missing, or still being imported
         return None
@@ -114,6 +165,10 @@ def used_allocators() -> list[Allocator]:
     `nn.DataParallel` and `device_map="auto"` use several. Costs one reading of the statistics for each device; no
     context is made: both allocators of CUDA, and that of XPU, answer 0 for a device that was never used.
     """
+    return ASK(_used_allocators, [])
+
+
+def _used_allocators() -> list[Allocator]:
     current = current_allocator()
     if current is None or current.kind not in _ANSWERS_FOR_UNUSED:
         return [] if current is None else [current]
@@ -146,7 +201,7 @@ def devices() -> list[Device]:
         return []
     import torch
 
-    return [_device(torch, allocator.kind, index) for index in range(torch.accelerator.device_count())]
+    return ASK(lambda: [_device(torch, allocator.kind, n) for n in range(torch.accelerator.device_count())], [])
 
 
 def modules_with_a_cache() -> list[str]:
@@ -194,8 +249,12 @@ def _allocator(kind: str, index: int) -> Allocator:
     import torch
 
     if kind == "mps":
-        return _mps_allocator(torch)
-    found = _cuda_allocator(torch, index) if kind == "cuda" else _other_allocator(torch, kind, index)
+        found = _mps_allocator(torch)
+    else:
+        found = _cuda_allocator(torch, index) if kind == "cuda" else _other_allocator(torch, kind, index)
+    without = {**_WITHOUT, "device": Device(f"{kind}:{index}", "", 0)}
+    asked = {name: functools.partial(ASK, ask, without[name]) for name in without if (ask := getattr(found, name))}
+    found = dataclasses.replace(found, **asked)  # type: ignore[arg-type]
     try:
         found.stats()
     except RuntimeError:  # a pluggable allocator of the user keeps no statistics
@@ -350,15 +409,19 @@ def gauge(stats: Nested, name: str, what: str = "current") -> int | None:
         return None
 
 
+def gauge_now(name: str, what: str = "current") -> int | None:
+    """One number of the current device's allocator; None without a device, or if it does not have it."""
+    allocator = current_allocator()
+    return None if allocator is None else gauge(allocator.stats(), name, what)
+
+
 def driver_memory(allocator: Allocator) -> tuple[int, int] | None:
     """(free, total) bytes of the whole device, from the driver; None if unavailable."""
-    if allocator.memory_info is None:
-        return None
     try:
-        free, total = allocator.memory_info()
+        found = None if allocator.memory_info is None else allocator.memory_info()
     except RuntimeError:  # a device or driver without this query
         return None
-    return int(free), int(total)
+    return None if found is None else (int(found[0]), int(found[1]))
 
 
 def empty_host_cache() -> None:
@@ -370,4 +433,4 @@ def empty_host_cache() -> None:
     empty = getattr(torch.accelerator, "empty_host_cache", None) or getattr(torch._C, "_host_emptyCache", None)
     if empty is not None:
         with contextlib.suppress(RuntimeError):  # an accelerator without pinned memory
-            empty()
+            ASK(empty, None)

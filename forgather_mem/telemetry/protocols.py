@@ -107,6 +107,9 @@ class FullSink(Sink, Protocol):
     def tell(self, finding: Finding) -> None:
         """Something worth telling a person was found; at any moment between `begin` and `end`."""
 
+    def failing(self, end: str, error: str | None) -> None:
+        """An error has left the training, which will have this `run.end`: to be done at once, before the closing."""
+
     def say(self, text: str) -> None:
         """Print lines for people. The first sink with this member prints for the run, in place of our `ConsoleSink`."""
 

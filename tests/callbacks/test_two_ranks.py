@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from forgather_mem.reporting.run_dir import run_report
+from forgather_mem.reporting.text import report_text
 from tests.events import event_folders, scalars
-from tests.forked import on_ranks
+from tests.forked import SCRIPTS, on_ranks
+from tests.launch.commands import run
 
 
 @pytest.mark.fresh
@@ -44,3 +47,17 @@ def test_with_every_callback_rank_0_writes_and_prints_and_every_rank_has_its_own
     assert 7 < stopped_at < 40
     assert (tmp_path / "out" / "alert" / f"checkpoint-{stopped_at}").exists(), "both have saved"
     assert "rank 1, step 7: mine/level_frac is 95.0 %, above 90.0 %" in said[1]
+
+
+def test_without_run_a_rank_that_was_killed_is_named_too(tmp_path: Path) -> None:
+    script, folder = Path(__file__).parent / "killed_rank.py", tmp_path / "out"
+    # Time for rank 0 to hear that the other one has gone
+    words = [str(SCRIPTS / "torchrun"), "--nproc_per_node=2", "--monitor_interval=3", str(script), str(folder)]
+    done = run(words, tmp_path, PYTHONPATH=f"{Path(__file__).parents[2]}{os.pathsep}{os.environ['PYTHONPATH']}")
+    assert done.code == 1
+    report = run_report(folder)
+    assert "RANK 1 OF 2 FAILED FIRST, at step 3, backward.\n  The others: 1 ended by an exception." in report_text(
+        report
+    )
+    assert report.ranks is not None
+    assert (report.ranks[0].error or "").startswith("RuntimeError: ")

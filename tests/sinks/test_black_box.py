@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 from transformers import TrainerCallback
 
+from forgather_mem import Every, Rule
 from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.formats.ring import Ring, read_ring, ring_files
+from forgather_mem.reporting.run_dir import run_report
 from forgather_mem.sinks import BlackBoxSink
-from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import Finding, Moment, Sample
+from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.run_session import FOLDER, make_notes, registered
 from tests.sinks.plain_run import PlainRun
 from tests.training import make_trainer
@@ -78,6 +82,29 @@ def test_how_a_training_ended_stands_there(tmp_path: Path) -> None:
             make_trainer(folder, [MemoryCallback(strict=True), Raises(error)]).train()
         ring = ring_below(folder)
         assert (ring.state.end, ring.state.step) == (end, 1)
+
+
+def test_an_error_stands_there_before_the_run_is_closed(tmp_path: Path) -> None:
+    class Fails(TrainerCallback):
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            raise RuntimeError("Connection closed by peer")
+
+    rings: list[Ring] = []
+    reports: list[RunReport] = []
+
+    class Closes:
+        def __call__(self, moment: Moment, sample: Sample) -> dict[str, float]:
+            return {}
+
+        def end(self, run: RunInfo) -> None:
+            rings.append(ring_below(tmp_path))
+            reports.append(run_report(tmp_path))
+
+    closes = MemoryCallback([Rule(when=Every(steps=1), do=[Closes()])])
+    with pytest.raises(RuntimeError, match="by peer"):
+        make_trainer(tmp_path, [closes, MemoryCallback(strict=True), Fails()]).train()
+    assert [(ring.state.end, ring.state.step) for ring in rings] == [("exception", 1)]
+    assert [report.run.error for report in reports] == ["RuntimeError: Connection closed by peer"]
 
 
 def test_findings_and_sizes_are_noted(tmp_path: Path) -> None:

@@ -16,11 +16,19 @@ from forgather_mem import attach
 from forgather_mem.page.data import run_data
 from forgather_mem.page.readings import read_readings
 from forgather_mem.system import allocator
-from forgather_mem.system.allocator import Device, allocator_of, current_allocator, devices, gauge, used_allocators
+from forgather_mem.system.allocator import (
+    Device,
+    allocator_of,
+    current_allocator,
+    devices,
+    driver_memory,
+    gauge,
+    used_allocators,
+)
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_schema import from_dict
 from forgather_mem.units import GIB, MIB
-from tests.simulated_device import simulated_device, simulated_devices
+from tests.simulated_device import ALL, simulated_device, simulated_devices
 from tests.training import make_trainer
 
 ROOT = Path(forgather_mem.__file__).parent
@@ -142,3 +150,30 @@ def test_the_report_page_and_log_have_each_device_of_a_training(
     assert set(second) == {200 * MIB}
     shown = run_data(from_dict(RunReport, report), folder)["stacks"]
     assert [stack["title"] for stack in shown] == ["Memory of GPU 0", "Memory of GPU 2", "Memory of the host"]
+
+
+def test_after_a_question_has_failed_none_is_asked_of_whatever_was_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_device(monkeypatch) as device:
+        device.hold(100)
+        found = current_allocator()
+        assert found is not None
+        device.broken = ALL
+        for _ in range(2):
+            assert (found.stats(), driver_memory(found)) == ({}, None)
+            assert found.device() == Device("cuda:0", "", 0)
+            assert (current_allocator(), used_allocators(), devices()) == (None, [], [])
+        assert device.failures == 1
+
+
+@pytest.mark.parametrize("text", ["CUDA error: out of memory\nas", "CUDA error: operation not supported", "x"])
+def test_a_question_that_has_no_answer_is_no_failure_of_the_device(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    def fails(index: int) -> tuple[int, int]:
+        raise RuntimeError(text)
+
+    with simulated_device(monkeypatch) as device:
+        monkeypatch.setattr(torch.cuda, "mem_get_info", fails)
+        device.hold(100)
+        found = current_allocator()
+        assert found is not None
+        assert driver_memory(found) is None
+        assert gauge(found.stats(), "allocated_bytes") == 100 * MIB

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from forgather_mem.diagnose.alerts.foretold import Foretold, left_text, times_text
-from forgather_mem.system.allocator import current_allocator, gauge
+from forgather_mem.system.allocator import gauge_now
 from forgather_mem.system.headroom import Room, device_room, host_rooms
 from forgather_mem.system.native_heap import allocated_natively_bytes, unused_heap_bytes
 from forgather_mem.units import format_bytes
@@ -177,8 +177,7 @@ def _against(
 
 def _size_now() -> Size | None:
     """Bytes in use by tensors and arrays; None where nothing tells."""
-    allocator = current_allocator()
-    on_device = gauge(allocator.stats(), "allocated_bytes") if allocator is not None else None
+    on_device = gauge_now("allocated_bytes")
     began_s = time.thread_time()  # on a busy machine other processes run meanwhile
     on_host = allocated_natively_bytes()
     if on_host is None or time.thread_time() - began_s > _EXPENSIVE_S:

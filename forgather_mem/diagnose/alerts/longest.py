@@ -14,7 +14,7 @@ from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import StepUse
 from forgather_mem.diagnose.oom.shapes.fit import PhaseFit, fit_phase
 from forgather_mem.diagnose.oom.shapes.sample_lengths import batches_of, cuts, lengths_of
-from forgather_mem.system.allocator import current_allocator, gauge
+from forgather_mem.system.allocator import current_allocator, gauge_now
 from forgather_mem.system.headroom import Room, device_room, host_rooms
 from forgather_mem.system.native_heap import allocated_natively_bytes, unused_heap_bytes
 from forgather_mem.telemetry.protocols import RunInfo
@@ -113,9 +113,7 @@ class LongestBatch:
         if sampling is not None:
             peak, between = sampling.stop(), allocated_natively_bytes()
         else:
-            allocator = current_allocator()
-            peak = gauge(allocator.stats(), "allocated_bytes", "peak") if allocator is not None else None
-            between = uses.between_bytes
+            peak, between = gauge_now("allocated_bytes", "peak"), uses.between_bytes
             peak, self._device_peak = (peak if (peak or 0) > self._device_peak else None), peak or 0
         if peak is not None and between is not None:
             self._peaks[step] = peak - between

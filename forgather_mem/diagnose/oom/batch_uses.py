@@ -8,7 +8,7 @@ from typing import Literal
 
 from forgather_mem.diagnose.oom.context import StepUse
 from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
-from forgather_mem.system.allocator import current_allocator, gauge
+from forgather_mem.system.allocator import gauge_now
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.system.native_heap import allocated_natively_bytes
 from forgather_mem.system.own_limits import own_limits
@@ -138,8 +138,7 @@ class BatchUses:
     def read(self) -> int | None:
         """Bytes in use of the scarce memory: the device's, if there is one."""
         began_s = time.perf_counter()
-        allocator = current_allocator()
-        size = gauge(allocator.stats(), "allocated_bytes") if allocator is not None else None
+        size = gauge_now("allocated_bytes")
         self._on_device = size is not None
         if size is None:
             try:
