@@ -18,6 +18,7 @@ from forgather_mem.system.native_heap import allocated_natively_bytes
 from forgather_mem.system.process_start import what_runs
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.system.rank_store import count, share_text
+from forgather_mem.telemetry.redaction import redacted_argv
 from forgather_mem.telemetry.run_session import rank_and_size
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ def facts_of(args: Any) -> RunFacts:
     limit = limit_facts()
     return RunFacts(
         script=what_runs(),
-        argv=list(sys.argv[1:]),
+        argv=list(redacted_argv(tuple(sys.argv[1:]))),
         rank=rank,
         world_size=world_size,
         host_name=socket.gethostname() if world_size > 1 else None,

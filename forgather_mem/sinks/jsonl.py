@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import sys
 import threading
 import time
@@ -15,7 +14,7 @@ from forgather_mem.formats.jsonl import finding_line, header_line, is_torn, rota
 from forgather_mem.sinks.startup_curve import startup_facts
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.memory_limit import limit_facts
-from forgather_mem.system.process_start import process_start, what_runs
+from forgather_mem.system.process_start import process_facts
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.units import MIB
@@ -178,12 +177,8 @@ class _Log:
     def _header(self) -> dict[str, object]:
         return {
             "world_size": self._world_size,
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "process": process_start(),
+            **process_facts(),
             "time_s": time.time(),
-            "script": what_runs(),
-            "argv": sys.argv[1:],
             "versions": _versions(),
             **self._startup,
             **limit_facts(),
