@@ -14,7 +14,7 @@ from pathlib import Path
 
 from forgather_mem.cli.run import Arguments, Command
 from forgather_mem.engine.summary import RunSummary
-from forgather_mem.errors import ForgatherMemError, escape_controls
+from forgather_mem.errors import ForgatherMemError, shown
 from forgather_mem.files import is_real_folder, write_chosen_file
 from forgather_mem.formats.ring import Ring
 from forgather_mem.launch.against_baseline import against_baseline
@@ -96,7 +96,7 @@ def print_reports(reports: Sequence[RunReport], printed: Sequence[str]) -> None:
     *before, last = reports
     shown = _is_known(last, printed)
     if not shown:
-        _print(report_text(last, color=sys.stderr.isatty()))
+        _write(report_text(last, color=sys.stderr.isatty()))
     if before and before[-1].run.folder and not _is_known(before[-1], printed):
         which = "the last" if not shown else "the last, which the script has printed,"
         _print(f"forgather-mem: this was {which} of {len(reports)} trainings; the one before it:")
@@ -113,7 +113,7 @@ def _failure_in_a_line(report: RunReport, ended: Ended) -> str | None:
     error = (run.error or "").partition(":")[0] + (f" at {run.error_line}" if run.error_line else "")
     more = f" ({report_command(run.folder)})" if error and run.folder else ""
     peak = format_bytes(report.host.rss_peak_bytes)
-    return escape_controls(f"forgather-mem: no training step{f': {error}' if error else ''}; peak {peak}{more}")
+    return f"forgather-mem: no training step{f': {error}' if error else ''}; peak {peak}{more}"
 
 
 def _is_known(report: RunReport, printed: Sequence[str]) -> bool:
@@ -130,6 +130,10 @@ def _write_where_wanted(report: RunReport, path: str) -> None:
 
 
 def _print(text: str) -> None:
+    _write(shown(text))
+
+
+def _write(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):  # the stream is closed
         sys.stderr.write(text + "\n")
         sys.stderr.flush()

@@ -10,7 +10,7 @@ import os
 import sys
 
 from forgather_mem.cli.run import Arguments, Command, command_of
-from forgather_mem.errors import UsageError
+from forgather_mem.errors import UsageError, shown
 from forgather_mem.formats.ring_memory import PLACE as STATES
 from forgather_mem.formats.ring_memory import StateMemory
 from forgather_mem.launch.sampler import Sampler
@@ -130,7 +130,7 @@ def _environment(arguments: Arguments, folder: str | None) -> dict[str, str]:
 
 def _say(text: str) -> None:
     try:
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(shown(text) + "\n")
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
         return  # the stream is closed: a line must not cost the run
