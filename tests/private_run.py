@@ -1,4 +1,4 @@
-"""Run by test_private.py under `forgather-mem run`: `private_run.py HOW SECRETS...`, with every file that we can write."""
+"""Run by test_private.py under `forgather-mem run`: `private_run.py HOW WORDS...`; it writes every file that we can."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ KEY, PASSWORD, WORD = "0d9c3fe1a2b45687d9c3fe1a2b456870d9c3fe1a", "open-sesame-1
 SECRETS = (TOKEN, KEY, PASSWORD, WORD)
 WORDS = [
     "--hub_token", TOKEN, f"--api-key={WORD}", "--db", f"postgres://me:{PASSWORD}@host/db", f"HF_TOKEN={WORD}",
-    f"trainer.hub_token={WORD}", "--config", json.dumps({"wandb": {"api_key": WORD}}), "-e", f"WANDB_API_KEY={WORD}", KEY,
+    f"trainer.hub_token={WORD}", "--config", json.dumps({"wandb": {"api_key": WORD}}), "-e", f"WANDB_API_KEY={WORD}",
+    KEY,
 ]  # fmt: skip
 ENVIRONMENT = {"HF_TOKEN": TOKEN, "WANDB_API_KEY": KEY, "PRIVATE_PASSWORD": PASSWORD, "HF_HUB_OFFLINE": "1"}
 
@@ -93,7 +94,9 @@ def test_a_secret_in_a_file_of_an_older_version_is_not_shown(tmp_path: Path) -> 
     report = json.loads(path.read_text())
     report["run"]["argv"] = WORDS
     path.write_text(json.dumps(report))
-    shown = [run(python("-m", "forgather_mem", "report", form), tmp_path).out for form in ("--json", "--html=page.html")]
+    shown = [
+        run(python("-m", "forgather_mem", "report", form), tmp_path).out for form in ("--json", "--html=page.html")
+    ]
     shown.append((tmp_path / "page.html").read_text())
     assert not [secret for secret in SECRETS for text in shown if secret in text]
     assert '"--hub_token",' in shown[0]

@@ -87,7 +87,7 @@ class _Tools:
         """The runs by their paths below the folder, the newest first."""
         from forgather_mem.reporting.run_dir import find_runs
 
-        return {escape_controls(str(place.relative_to(self._top))): place for place in find_runs(self._top)}
+        return {shown(escape_controls(str(place.relative_to(self._top)))): place for place in find_runs(self._top)}
 
     def _read(self, name: str) -> tuple[RunReport, Path]:
         """A run by its name, "" for the newest; no other folder is read."""
