@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -144,6 +146,15 @@ def shown(text: str) -> str:
     text = escape_controls(text, keep="\n").replace("##[", "#\\x23[").replace("##vso[", "#\\x23vso[")
     lines = text.split("\n") if "::" in text else [text]
     return "\n".join(line.replace(":", "\\x3a", 1) if line.lstrip().startswith("::") else line for line in lines)
+
+
+def say(text: str, *, is_shown: bool = False) -> None:
+    """Print a text on stderr as it may leave, or is already; a stream that is closed is no error."""
+    try:
+        sys.stderr.write((text if is_shown else shown(text)) + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        return
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

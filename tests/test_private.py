@@ -88,6 +88,19 @@ def test_what_the_waiting_parent_alone_has_seen_has_no_secret(tmp_path: Path) ->
     assert leaks(tmp_path) == []
 
 
+def test_in_lists_of_processes_no_process_of_ours_shows_what_the_command_may_hide(tmp_path: Path) -> None:
+    (tmp_path / "looks.py").write_text(
+        "import contextlib, pathlib\n"
+        "for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):\n"
+        "    with contextlib.suppress(OSError):\n"
+        "        if (told := path.read_text(errors='replace')).startswith('(signals)') and 'looks.py' in told:\n"
+        "            print(told.split(chr(0)))\n"
+    )
+    told = run([*RUN, "looks.py", *WORDS], tmp_path).out
+    assert "'--hub_token', '***'" in told
+    assert not [secret for secret in SECRETS if secret in told]
+
+
 def test_a_secret_in_a_file_of_an_older_version_is_not_shown(tmp_path: Path) -> None:
     run([*RUN, "-c", "import os; os.kill(os.getpid(), 9)"], tmp_path)
     (path,) = tmp_path.rglob("report.json")

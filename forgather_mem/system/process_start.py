@@ -83,6 +83,14 @@ def what_runs() -> str:
     return str(spec.name).removesuffix(".__main__")
 
 
+def loaded_versions() -> dict[str, str]:
+    """Of Python, and of the packages that memory depends on, as far as they have been imported."""
+    names = ("forgather_mem", "torch", "transformers", "accelerate")
+    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in names}
+    versions = {name: str(version) for name, version in found.items() if version is not None}
+    return {"python": ".".join(map(str, sys.version_info[:3])), **versions}
+
+
 def process_facts() -> dict[str, object]:
     """What a file says of the process that writes it: its number, machine, start, script and arguments."""
     return {

@@ -12,9 +12,7 @@ from itertools import pairwise
 
 HIDDEN = "***"
 _MAX_CHARS, _MAX_PLAIN = 30_000, 60
-
-# ---- what an argument is called ----
-
+# What an argument is called
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SECRET = re.compile(r"secret|passw|passphrase|credential|webhook", re.I)
 _SECRET_AT_THE_END = re.compile(r"pass|pwd|.*auth|authorization|bearer|jwt|cookies?|sig|signature")
@@ -34,9 +32,7 @@ _OF_TABLES = re.compile(
 _PLAIN = re.compile(r"true|false|yes|no|none|null|on|off|", re.I)
 _PLAIN_TOKEN = re.compile(r"-?\d{1,7}|<[^<>]{1,40}>|\[[A-Z_]{1,20}\]")  # the number of one, or its text
 _OF_HASHES = re.compile("revision|rev|commit|sha|ref|branch|tag|version|hash|digest|checksum|md|id|uuid")
-
-# ---- where names and values stand ----
-
+# Where names and values stand
 _OPTION = re.compile(r"-{1,2}([A-Za-z][\w.-]*+)")
 _NAMED = re.compile(r"[+~-]*([A-Za-z_][\w.-]*+)\s*[=:]\s*(?=\S)")
 _NAMED_WITHIN = re.compile(
@@ -47,10 +43,8 @@ _VALUE = re.compile(
     r"""\*{3}|(?:(?:Bearer|Basic|Token)\s++)?(?:(\\*["']).*?(?:(?<!\\)\1|\Z)|\[[^]]*+]?|\{[^}]*+}?|[^\s;&"'|]*+)""",
     re.S | re.I,
 )
-
-# ---- what secrets look like ----
-
-_USER = re.compile(  # of an address, or before a host
+# What secrets look like: the user of an address, or before a host; known tokens; characters at random
+_USER = re.compile(
     r"(?<=://)(?:[^\s/?#@:]*+:(?!\d{1,5}(?:[/?#]|$))(?:[^\s@]{0,300}+@)+|(?:[^\s/?#@]{0,300}+@)+)"
     r"|(?<![\w./@%+-])[\w.%+-]{1,100}+:[^\s/@]{1,300}+@(?!sha256:)(?=\w)"
 )
