@@ -1,6 +1,8 @@
-"""The exceptions that users of this library see."""
+"""The exceptions that users of this library see, and texts as they leave it."""
 
 from __future__ import annotations
+
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -131,6 +133,28 @@ def escape_controls(text: str, *, keep: str = "") -> str:
         return text
     bad = (char for char in set(text) if not char.isprintable() and char not in keep)
     return text.translate({ord(char): char.encode("unicode_escape").decode() for char in bad})
+
+
+def shown(text: str) -> str:
+    r"""A text as it leaves us, on a screen, in a page or to an assistant: no control character in it but newlines.
+
+    No line of it is a command for the runner of a workflow: these take what a job prints.
+
+    >>> shown("a\x1b[2J\n  ::error::b\n##[group]c")
+    'a\\x1b[2J\n  \\x3a:error::b\n#\\x23[group]c'
+    """
+    text = escape_controls(text, keep="\n").replace("##[", "#\\x23[").replace("##vso[", "#\\x23vso[")
+    lines = text.split("\n") if "::" in text else [text]
+    return "\n".join(line.replace(":", "\\x3a", 1) if line.lstrip().startswith("::") else line for line in lines)
+
+
+def say(text: str, *, is_shown: bool = False) -> None:
+    """Print a text on stderr as it may leave, or is already; a stream that is closed is no error."""
+    try:
+        sys.stderr.write((text if is_shown else shown(text)) + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        return
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

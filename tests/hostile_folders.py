@@ -12,6 +12,7 @@ import io
 import json
 import os
 import random
+import re
 import resource
 import select
 import shutil
@@ -27,10 +28,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from markdown_it import MarkdownIt
+
 from forgather_mem.formats import ring_writer as layout
 
 ROOT = Path(__file__).parent.parent
-MODES = ("text", "json", "html")
+MODES = ("text", "json", "html", "markdown")
+# What a terminal, the runner of a workflow and a page of Markdown would obey
+OBEYED = (
+    "\n::error::x\r\n  ::add-mask::y ##[group]z ##vso[task.prependpath]z \x1b]52;c;ZWNobyBvd25lZA==\x07\x1b[2J\x9b2J"
+    "\x85\u202e\u2028\x7f\ud800 @victim https://evil.example www.evil.example #1 GH-2 <b> ![a](b) [c](d) | `x` ``` # h"
+)
 MAX_CPU_S, MAX_BYTES = 2.0, 300 * 2**20
 _MAX_WAIT_S = 60  # a command that waits for something; on a busy machine one that does not may take long, too
 _ADDRESSES_BYTES = 3 << 30
@@ -47,7 +55,7 @@ class Outcome(NamedTuple):
 
 
 class Reporter:
-    """`forgather-mem report` in forks of a small process."""
+    """`forgather-mem report`, and any other command, in forks of a small process."""
 
     def __init__(self) -> None:
         self._server = subprocess.Popen(
@@ -57,17 +65,19 @@ class Reporter:
         )  # fmt: skip
 
     def run(self, folder: Path, mode: str) -> Outcome:
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
         page = folder.parent / "page.html"
         page.unlink(missing_ok=True)
-        options = {"text": [], "json": ["--json"], "html": ["--html", str(page)]}[mode]
-        printed = folder.parent / "printed"
-        self._server.stdin.write(json.dumps({"argv": ["report", str(folder), *options], "to": str(printed)}) + "\n")
+        options = {"text": [], "html": ["--html", str(page)]}.get(mode, [f"--{mode}"])
+        outcome = self.answer(["report", str(folder), *options], folder.parent / "printed")
+        return outcome._replace(printed=outcome.printed + _text(page))
+
+    def answer(self, argv: list[str], printed: Path) -> Outcome:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps({"argv": argv, "to": str(printed)}) + "\n")
         self._server.stdin.flush()
         answer = json.loads(self._server.stdout.readline())
-        text = printed.read_bytes().decode()
-        return Outcome(answer["code"], text + _text(page), *answer["used"])
+        return Outcome(answer["code"], printed.read_bytes().decode(), *answer["used"])
 
     def close(self) -> None:
         assert self._server.stdin is not None
@@ -82,13 +92,28 @@ def check(reporter: Reporter, folder: Path, mode: str) -> Outcome:
     outcome = reporter.run(folder, mode)
     assert outcome.code in (0, 1), f"{outcome.code}: {outcome.printed[-3000:]}"
     assert "Traceback" not in outcome.printed, outcome.printed[-3000:]
-    raw = {c for c in outcome.printed if not c.isprintable()} - {"\n"}
-    assert not raw, f"{raw} in {outcome.printed[-3000:]!r}"
+    assert_obeyed_by_nobody(outcome.printed)
     if mode == "json" and outcome.code == 0:
         json.loads(outcome.printed[outcome.printed.index("{\n") :], parse_constant=lambda word: 1 / 0)
     assert outcome.cpu_s < MAX_CPU_S, f"{outcome.cpu_s:.1f} s of CPU: {outcome.printed[-300:]}"
     assert outcome.peak_bytes < MAX_BYTES, f"{outcome.peak_bytes / 2**20:,.0f} MiB: {outcome.printed[-300:]}"
     return outcome
+
+
+def assert_obeyed_by_nobody(text: str) -> None:
+    """By no terminal, and by no runner of GitHub's or Azure's workflows."""
+    raw = {c for c in text if not c.isprintable()} - {"\n"}
+    assert not raw, f"{raw} in {text[-3000:]!r}"
+    assert not [line for line in text.splitlines() if line.lstrip().startswith("::") or re.search(r"##(vso)?\[", line)]
+
+
+def assert_nothing_but_text(markdown: str) -> None:
+    """No element, mention, reference or address in a page of Markdown."""
+    for token in MarkdownIt("commonmark").enable("table").parse(markdown):
+        for part in [token, *(token.children or ())]:
+            assert part.type not in ("html_block", "html_inline", "link_open", "image", "heading_open", "hr"), part
+            active = part.type == "text" and re.search(r"@\w|#\d|GH-\d|://|www\.", part.content)
+            assert not active, part.content
 
 
 def _text(path: Path) -> str:
@@ -190,6 +215,17 @@ def with_value(whole: Any, path: tuple[str | int, ...], value: Any) -> Any:
         part = part[key]
     part[path[-1]] = value
     return changed
+
+
+def with_texts(value: Any, keep: tuple[str, ...] = ()) -> Any:
+    """The same JSON, in which each text is one to obey, but for those below these keys."""
+    if isinstance(value, dict):
+        return {key: part if key in keep else with_texts(part, keep) for key, part in value.items()}
+    return [with_texts(part, keep) for part in value] if isinstance(value, list) else _obeyed(value)
+
+
+def _obeyed(value: Any) -> Any:
+    return OBEYED if isinstance(value, str) else value
 
 
 def report_with(path: tuple[str | int, ...], value: Any) -> Make:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,11 +15,12 @@ import torch
 
 from forgather_mem import TrainingLoop
 from forgather_mem.callbacks import MemoryCallback
+from forgather_mem.formats.ring_writer import RingWriter
 from forgather_mem.reporting.build import write_report
 from forgather_mem.reporting.run_dir import find_run, run_report
 from tests import hostile_folders as hostile
 from tests.hostile_folders import FILES, FOLDERS, THINGS, Make, Reporter
-from tests.reporting.report_fixtures import killed, leaking, out_of_memory
+from tests.reporting.report_fixtures import all_well, killed, leaking, out_of_memory
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,7 @@ def test_a_value_that_is_something_else_leaves_the_rest(
     for number, path in list(enumerate(paths))[::8]:
         value = hostile.VALUES[number % len(hostile.VALUES)]
         (folder / "report.json").write_text(json.dumps(hostile.with_value(report, path, value)))
-        hostile.check(reporter, folder, hostile.MODES[number % 3])
+        hostile.check(reporter, folder, hostile.MODES[number % 4])
 
 
 @pytest.mark.parametrize(
@@ -105,3 +107,71 @@ def test_a_log_and_a_black_box_with_such_values(
 def test_a_folder_that_no_training_leaves(folder: str, reporter: Reporter, real_run: Path, tmp_path: Path) -> None:
     assert_answers(reporter, real_run, tmp_path / "run", FOLDERS[folder], "text")
     subprocess.run(["rm", "-rf", str(tmp_path / "run")], check=True)  # it may be too deep for Python
+
+
+_NAMES = ("end", "where", "verdict", "sure", "limit_kind", "host", "folder", "event_folder", "process")
+
+
+@pytest.mark.parametrize("made", [killed, leaking, out_of_memory, all_well])
+@pytest.mark.parametrize("keep", [(), _NAMES], ids=["all texts", "all but names"])
+def test_no_text_is_obeyed_whatever_shows_it(
+    made: Callable[[], dict[str, object]], keep: tuple[str, ...], reporter: Reporter, tmp_path: Path
+) -> None:
+    report = json.loads(json.dumps(made()))
+    report["run"]["settings"], report["run"]["versions"] = {"arguments.optim": "x", "a": "b"}, {"torch": "1"}
+    for name, told in (
+        ("honest", report),
+        (f"a{hostile.OBEYED[:200].replace('/', '')}"[:80], hostile.with_texts(report, keep)),
+    ):
+        folder = tmp_path / name.encode("utf-8", "replace").decode()
+        folder.mkdir()
+        told["run"]["settings"] |= {hostile.OBEYED: "1"} if name != "honest" else {}
+        (folder / "report.json").write_text(json.dumps(told))
+        for mode in hostile.MODES:
+            hostile.check(reporter, folder, mode)
+    for pair in ((str(folder), str(tmp_path / "honest")), (str(tmp_path / "honest"), str(folder))):
+        for option in ((), ("--json",), ("--markdown",), ("--html", str(tmp_path / "page.html"))):
+            outcome = reporter.answer(["compare", *pair, *option], tmp_path / "printed")
+            assert outcome.code == 0, outcome.printed
+            hostile.assert_obeyed_by_nobody(outcome.printed)
+            if option == ("--markdown",):
+                hostile.assert_nothing_but_text(outcome.printed)
+        hostile.assert_obeyed_by_nobody((tmp_path / "page.html").read_text())
+
+
+def test_no_text_of_a_log_or_a_black_box_is_obeyed(reporter: Reporter, real_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    ring = RingWriter(
+        folder / "ring.rank0", {"pid": os.getpid(), "host": os.uname().nodename, "script": hostile.OBEYED}
+    )
+    ring.sample(3, {"host/rss_bytes": 2.0**30})
+    ring.note("alert", 2, hostile.OBEYED)
+    ring.state(3, "forward")
+    for command in ("live", "report"):
+        for option in ([], ["--once"] if command == "live" else ["--markdown"]):
+            outcome = reporter.answer([command, str(folder), *option], tmp_path / "printed")
+            assert outcome.code == 0, outcome.printed
+            hostile.assert_obeyed_by_nobody(outcome.printed)
+    ring.close()
+    lines = (real_run / "memory.rank0.jsonl").read_bytes().splitlines()
+    changed = [hostile.with_texts(json.loads(line), ("type", "event", "kind", "process", "host")) for line in lines]
+    (folder / "ring.rank0").unlink()
+    (folder / "memory.rank0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in changed))
+    for mode in hostile.MODES:
+        hostile.check(reporter, folder, mode)
+
+
+def test_no_template_of_a_stranger_is_obeyed(
+    reporter: Reporter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "# ::error::x \x9b2J ##[group]\n::add-mask::y:\n  ::warning::z: !call:os:system [ '::error::' ]\n"
+    for name in ("::error::a.yaml", "b.yaml"):
+        (tmp_path / name).write_text(text)
+        for command in ("check", "pp", "graph", "targets", "trefs", "ls"):
+            words = [command, *([] if command == "ls" else [str(tmp_path / name)])]
+            outcome = reporter.answer(
+                words + (["-I", str(tmp_path)] if command == "ls" else []), tmp_path.parent / "printed"
+            )
+            hostile.assert_obeyed_by_nobody(outcome.printed)

@@ -16,7 +16,7 @@ from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
 from forgather_mem.diagnose.oom.failing import close_failed
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.watch import OutOfMemoryWatch
-from forgather_mem.errors import check_flags
+from forgather_mem.errors import check_flags, say
 from forgather_mem.files import replace_file
 from forgather_mem.system.process_end import PROCESS_END
 from forgather_mem.telemetry import run_session
@@ -150,9 +150,7 @@ def _hand_over(report: RunReport, folder: str) -> None:
 def _print(report: RunReport) -> None:
     from forgather_mem.reporting.text import report_text
 
-    with contextlib.suppress(OSError, ValueError):  # the stream is closed
-        sys.stderr.write(report_text(report) + "\n")
-        sys.stderr.flush()
+    say(report_text(report))
 
 
 def _is_interactive() -> bool:

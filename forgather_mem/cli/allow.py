@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from forgather_mem.cli.app import FAILURE
 from forgather_mem.cli.options import add_template_arguments, environment_of, parse_settings, policy_of
-from forgather_mem.cli.output import first_names, print_rows
-from forgather_mem.errors import ForgatherMemError
+from forgather_mem.cli.output import first_names, print_rows, print_text
+from forgather_mem.errors import ForgatherMemError, shown
 
 if TYPE_CHECKING:
     from forgather_mem.cli.parser import CommandParser
@@ -33,7 +33,7 @@ def allow(template: str, settings: list[str], searchpath: list[Path], yes: bool)
     config = environment.load(name, **parse_settings(settings))
     found = refused(environment, config)
     if not found:
-        print(f"{name}: the policy refuses none of its names")
+        print_text(f"{name}: the policy refuses none of its names")
         return 0
     rows = [("name", "used at", "entry")]
     for problem in found:
@@ -53,14 +53,14 @@ def allow(template: str, settings: list[str], searchpath: list[Path], yes: bool)
         add_entries(Path.cwd(), entries)
     except (ValueError, OSError) as error:
         raise ForgatherMemError(str(error)) from error
-    print(f"written to [tool.forgather_mem] allow in {file}")
+    print_text(f"written to [tool.forgather_mem] allow in {file}")
     return 0
 
 
 def _confirmed(question: str) -> bool:
     """Ask on the terminal; only "y" and "yes" mean yes."""
     try:
-        answer = input(f"{question} [y/N]: ")
+        answer = input(shown(f"{question} [y/N]: "))
     except (EOFError, KeyboardInterrupt):
         print("\nAborted.", file=sys.stderr)
         return False

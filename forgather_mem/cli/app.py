@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from forgather_mem import __version__
 from forgather_mem.cli.parser import CommandParser
-from forgather_mem.errors import ForgatherMemError, UsageError, did_you_mean, escape_controls
+from forgather_mem.errors import ForgatherMemError, UsageError, did_you_mean, shown
 
 COMMANDS = {
     "run": "watch any training command, unchanged, and report",
@@ -87,7 +87,7 @@ def complain(message: str, hint: str | None = None, *, wrap: bool = False) -> No
     text = _PREFIX + message
     if wrap:
         text = textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    print(escape_controls(text if hint is None else f"{text}\n  {hint}", keep="\n"), file=sys.stderr)
+    print(shown(text if hint is None else f"{text}\n  {hint}"), file=sys.stderr)
 
 
 def _meant(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import shlex
 from collections.abc import Iterator, Sequence
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING
 from forgather_mem.cli.app import FAILURE
 from forgather_mem.cli.light_check import is_light, is_well_without_torch
 from forgather_mem.cli.options import add_template_arguments, environment_of, parse_settings, policy_of
-from forgather_mem.cli.output import first_names
-from forgather_mem.errors import TemplateError, escape_controls
+from forgather_mem.cli.output import first_names, json_text, print_text
+from forgather_mem.errors import TemplateError
 
 if TYPE_CHECKING:
     from forgather_mem.cli.parser import CommandParser
@@ -57,12 +56,9 @@ def check(
         found = _found(environment, name, parse_settings(settings))
     mistakes = [problem for problem in found if problem.is_mistake]
     if as_json:
-        print(json.dumps({"template": name, "ok": not mistakes, "findings": list(map(_as_json, found))}, indent=2))
+        print(json_text({"template": name, "ok": not mistakes, "findings": list(map(_as_json, found))}, indent=2))
     else:
-        for problem in found:
-            print(escape_controls(str(problem.error), keep="\n"))
-        for line in _summary(name, found):
-            print(escape_controls(line))
+        print_text("\n".join([*(str(problem.error) for problem in found), *_summary(name, found)]))
     return FAILURE if mistakes else 0
 
 

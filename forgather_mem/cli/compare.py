@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forgather_mem.cli.app import complain
-from forgather_mem.cli.output import write_page
+from forgather_mem.cli.output import json_text, print_text, write_page
 from forgather_mem.errors import UsageError
 from forgather_mem.units import parse_share
 
@@ -53,10 +52,10 @@ def compare(runs: list[str], as_json: bool, markdown: bool, html: Path | None, f
     if html is not None:
         _write_page(runs, sides, html)
     if as_json:
-        print(json.dumps([to_json(one) for one in found], indent=1, allow_nan=False))
+        print(json_text([to_json(one) for one in found], indent=1))
     else:
         text = comparison_markdown if markdown else comparison_text
-        print("\n\n".join(map(text, found)))
+        print_text("\n\n".join(map(text, found)))
     if most is not None and any(one.growth > most for one in found):
         what, growth = max(((what, size) for one in found for what, size in one.growths.items()), key=itemgetter(1))
         complain(f"--fail-on {fail_on}: memory has grown by at least {growth:.1%} ({what})", wrap=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from forgather_mem.cli.output import is_terminal, print_report, print_text, terminal_width
 
 if TYPE_CHECKING:
     from forgather_mem.cli.parser import CommandParser
@@ -27,17 +27,14 @@ def live(folder: Path, once: bool) -> None:
     """Follow a running training: step, phase, memory and warnings; its report when it is over."""
     from forgather_mem.reporting.live import running
     from forgather_mem.reporting.run_dir import find_run, run_report
-    from forgather_mem.reporting.text import report_text
 
     place = find_run(folder)
-    is_terminal = sys.stdout.isatty()
     if running(place):
-        if once or not is_terminal:
-            print(_now(place))
+        if once or not is_terminal():
+            print_text(_now(place))
             return
         _follow(place)
-    color = is_terminal and not os.environ.get("NO_COLOR")
-    print(report_text(run_report(place), _width(), color, every_suspect=True))
+    print_report(run_report(place), terminal_width())
 
 
 def _follow(place: Path) -> None:
@@ -58,8 +55,4 @@ def _now(place: Path) -> str:
     if not rings:
         return ""
     is_rich = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    return live_text(rings, time.time(), _width(), BLOCKS if is_rich else ASCII_BLOCKS)
-
-
-def _width() -> int:
-    return max(40, shutil.get_terminal_size().columns if sys.stdout.isatty() else 80)
+    return live_text(rings, time.time(), terminal_width(), BLOCKS if is_rich else ASCII_BLOCKS)

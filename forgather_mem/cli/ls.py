@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forgather_mem.cli.options import add_searchpath, check_folders
-from forgather_mem.cli.output import print_rows
+from forgather_mem.cli.output import print_rows, print_text
 
 if TYPE_CHECKING:
     from forgather_mem.cli.parser import CommandParser
@@ -22,7 +22,7 @@ def ls(searchpath: list[Path], path: bool) -> None:
     from forgather_mem.config.source.search import Searcher, library
 
     if path:
-        print(library())
+        print_text(str(library()))
         return
     check_folders(searchpath)
     found = Searcher([*searchpath, "."]).names()

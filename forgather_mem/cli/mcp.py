@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forgather_mem.errors import ForgatherMemError
+from forgather_mem.cli.output import json_text
+from forgather_mem.errors import ForgatherMemError, escape_controls, shown
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
     from forgather_mem.cli.parser import CommandParser
     from forgather_mem.telemetry.report import RunReport
 
-_MOST_RUNS = 100
+_MOST_RUNS, _MOST_NAME = 100, 100
 _ABOUT = (
     "Where the memory of PyTorch trainings went: peaks by phase, leaks with the line that keeps them, out-of-memory "
     "errors with what would have fitted. Names of runs are those that `runs` gives."
@@ -57,17 +60,17 @@ class _Tools:
 
     def runs(self) -> list[str]:
         """The names of the runs, the newest first."""
-        return list(self._runs())[:_MOST_RUNS]
+        with _errors_told():
+            return list(self._runs())[:_MOST_RUNS]
 
     def report(self, run: str = "", as_json: bool = False) -> str:
         """The report of a run, by default of the newest: as text, or with all numbers as JSON (schema 1)."""
-        import json
-
         from forgather_mem.reporting.text import report_text
         from forgather_mem.telemetry.report_schema import to_dict
 
-        found, _ = self._read(run)
-        return json.dumps(to_dict(found), allow_nan=False) if as_json else report_text(found, 80, every_suspect=True)
+        with _errors_told():
+            found, _ = self._read(run)
+            return json_text(to_dict(found)) if as_json else report_text(found, 80, every_suspect=True)
 
     def compare(self, before: str, after: str) -> str:
         """Which part of memory differs between two runs, in which phase, and which setting explains it."""
@@ -75,34 +78,35 @@ class _Tools:
         from forgather_mem.comparing.text import comparison_text
         from forgather_mem.comparing.verdict import comparison_of
 
-        sides = []
-        for name in (before, after):
-            found, place = self._read(name)
-            sides.append(Side(name=name, reports=[found], folder=place))
-        return comparison_text(comparison_of(*sides))
+        with _errors_told():
+            read = {name: self._read(name) for name in (before, after)}
+            sides = [Side(name=name, reports=[read[name][0]], folder=read[name][1]) for name in (before, after)]
+            return comparison_text(comparison_of(*sides))
 
     def _runs(self) -> dict[str, Path]:
         """The runs by their paths below the folder, the newest first."""
-        from mcp.server.mcpserver.exceptions import ToolError
+        from forgather_mem.reporting.run_dir import find_runs
 
-        from forgather_mem.reporting.run_dir import NoRun, find_runs
-
-        try:
-            return {str(place.relative_to(self._top)): place for place in find_runs(self._top)}
-        except NoRun as error:
-            raise ToolError(str(error)) from error
+        return {shown(escape_controls(str(place.relative_to(self._top)))): place for place in find_runs(self._top)}
 
     def _read(self, name: str) -> tuple[RunReport, Path]:
         """A run by its name, "" for the newest; no other folder is read."""
-        from mcp.server.mcpserver.exceptions import ToolError
-
         from forgather_mem.reporting.run_dir import NoRun, run_report
 
         found = self._runs()
         if name and name not in found:
-            raise ToolError(f"there is no run {name!r}; there are {', '.join(list(found)[:5])}")
+            known = ", ".join(one[:_MOST_NAME] for one in list(found)[:5])
+            raise NoRun(f"there is no run {name[:_MOST_NAME]!r}; there are {known}")
         place = found[name] if name else next(iter(found.values()))
-        try:
-            return run_report(place), place
-        except NoRun as error:
-            raise ToolError(str(error)) from error
+        return run_report(place), place
+
+
+@contextlib.contextmanager
+def _errors_told() -> Iterator[None]:
+    """What is wrong, for the assistant."""
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    try:
+        yield
+    except ForgatherMemError as error:
+        raise ToolError(shown(str(error))) from error

@@ -1,17 +1,24 @@
 """Output of the commands: pages in files, and text that is highlighted on a terminal, plain into a pipe or a file.
 
-Printed text is never interpreted as markup, and no control character of a template reaches a terminal.
+Printed text is never interpreted as markup, and all that is printed goes through `errors.shown`.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from forgather_mem.errors import ForgatherMemError, escape_controls
+from forgather_mem.errors import ForgatherMemError, escape_controls, shown
 from forgather_mem.files import write_chosen_file
+
+if TYPE_CHECKING:
+    from forgather_mem.telemetry.report import RunReport
 
 _LEAST_TEXT_WIDTH = 24  # of a column that is wrapped; a narrower one is left to the terminal
 _MAX_WIDTH = 120  # of a column; one long cell would make every line as long
@@ -37,16 +44,38 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def terminal_width() -> int:
+    """The columns of the terminal, 80 without one, and 40 at least."""
+    return max(40, shutil.get_terminal_size().columns if is_terminal() else 80)
+
+
+def print_text(text: str) -> None:
+    """Print a text as it may leave."""
+    print(shown(text))
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """JSON in which no character stands that a terminal or a runner obeys."""
+    return json.dumps(value, indent=indent, allow_nan=False).replace("\x7f", "\\u007f").replace("##", "#\\u0023")
+
+
+def print_report(report: RunReport, width: int) -> None:
+    """Print a report, on a terminal with its sections highlighted."""
+    from forgather_mem.reporting.text import report_text
+
+    print(report_text(report, width, is_terminal() and not os.environ.get("NO_COLOR"), every_suspect=True))
+
+
 def print_yaml(text: str) -> None:
-    """Print YAML unchanged; on a terminal in colour."""
-    shown = escape_controls(text, keep="\n")
-    if not is_terminal() or len(shown) > _MAX_COLOURED:
-        sys.stdout.write(shown if shown.endswith("\n") or not shown else shown + "\n")
+    """Print YAML; on a terminal in colour."""
+    text = shown(text)
+    if not is_terminal() or len(text) > _MAX_COLOURED:
+        sys.stdout.write(text if text.endswith("\n") or not text else text + "\n")
         return
     from rich.console import Console
     from rich.syntax import Syntax
 
-    code = Syntax("", "yaml", theme="ansi_dark", background_color="default").highlight(shown)
+    code = Syntax("", "yaml", theme="ansi_dark", background_color="default").highlight(text)
     code.rstrip()
     Console().print(code, soft_wrap=True)
 
@@ -67,7 +96,7 @@ def print_rows(rows: Sequence[tuple[str, ...]], styles: Sequence[str] = (), *, w
     if not is_terminal() or len(rows) > _MAX_COLOURED_ROWS:
         for start in range(0, len(rows), _WRITTEN_ROWS):
             lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows[start : start + _WRITTEN_ROWS])
-            sys.stdout.write("\n".join(lines) + "\n")
+            print_text("\n".join(lines))
         return
     from rich.console import Console
     from rich.text import Text

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import forgather_mem
 from forgather_mem.cli.app import FAILURE, complain
+from forgather_mem.cli.output import json_text, print_text
 from forgather_mem.cli.parser import CommandParser, whole_number
 from forgather_mem.cli.run import command_of
 from forgather_mem.errors import ForgatherMemError, UsageError
@@ -66,11 +67,10 @@ def plan_script(
         return code if code > 0 else FAILURE
     if "problem" in answer:
         raise ForgatherMemError(f"this can't be planned: {answer['problem']}")
-    print(
-        json.dumps({key: value for key, value in answer.items() if key != "text"}, indent=1)
-        if as_json
-        else answer["text"]
-    )
+    if as_json:
+        print(json_text({key: value for key, value in answer.items() if key != "text"}, indent=1))
+    else:
+        print_text(str(answer["text"]))
     return 0
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import shutil
 import sys
 from pathlib import Path
 
 from forgather_mem.cli.app import complain
-from forgather_mem.cli.output import write_page
+from forgather_mem.cli.output import json_text, print_report, print_text, terminal_width, write_page
 from forgather_mem.cli.parser import CommandParser, whole_number
 from forgather_mem.errors import ForgatherMemError
 
@@ -42,7 +40,6 @@ def add_arguments(parser: CommandParser) -> None:
 def report(folder: Path, as_json: bool, markdown: bool, html: Path | None, serve: bool, port: int) -> None:
     """Show the report of a run: where memory peaked, what grew, what was collected and cleared."""
     from forgather_mem.reporting.run_dir import find_run, run_report
-    from forgather_mem.reporting.text import report_text
     from forgather_mem.telemetry.report_schema import to_dict
 
     if os.path.isfile(folder) and folder.name.startswith(_FILES_OF_A_RUN):
@@ -66,15 +63,13 @@ def report(folder: Path, as_json: bool, markdown: bool, html: Path | None, serve
 
         write_page([run_data(found, place, read=read)], html)
     if as_json:
-        print(json.dumps(to_dict(found), indent=1, allow_nan=False))
+        print(json_text(to_dict(found), indent=1))
     elif markdown:
         from forgather_mem.reporting.markdown import report_markdown
 
-        print(report_markdown(found))
+        print_text(report_markdown(found))
     elif html is None or sys.stdout.isatty():
-        width = min(80, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
-        color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        print(report_text(found, max(40, width), color, every_suspect=True))
+        print_report(found, min(80, terminal_width()))
 
 
 def _serve(folder: Path, port: int) -> None:

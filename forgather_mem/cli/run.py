@@ -9,6 +9,7 @@ import os
 import sys
 
 from forgather_mem.errors import UsageError, did_you_mean
+from forgather_mem.telemetry.redaction import redacted_argv
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class Command:
         argv: The command line; its first word is an executable file.
         name: Its name in the report: the script's file name, the module, or the launcher's script.
         script: The same with its folder, as given.
-        arguments: The words after it.
+        arguments: The words after it, without their secrets; so are the names.
         is_python: Whether the started process is itself the Python that runs the script.
     """
 
@@ -143,9 +144,9 @@ class Command:
     def __init__(self, argv: list[str], script: str, arguments: list[str], is_python: bool = True) -> None:
         self.argv = argv
         self.is_python = is_python
-        self.script = script
-        self.arguments = arguments
-        self.name = os.path.basename(script.rstrip("/")) or script
+        (self.script,) = redacted_argv((script,))
+        self.arguments = list(redacted_argv(tuple(arguments)))
+        self.name = os.path.basename(self.script.rstrip("/")) or self.script
         stem, ending = os.path.splitext(self.name)
         self.stem = stem if ending in _OF_SCRIPTS else self.name  # else a part of a module's name
 
@@ -267,7 +268,7 @@ def command_of(words: Sequence[str]) -> Command:
     if first == "-c" and not rest:
         raise UsageError("-c needs a program")
     if first in _OF_PYTHON:
-        return Command([*python, first, *rest], first, rest)
+        return Command([*python, first, *rest], first, rest[first == "-c" :])  # a program is no argument
     if first.endswith((".py", ".pyc", ".pyz")) or os.path.isfile(os.path.join(first, "__main__.py")):
         if not os.path.exists(first):
             raise UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -19,6 +20,9 @@ from forgather_mem.comparing.side import (
     Side,
 )  # fmt: skip
 from forgather_mem.comparing.verdict import Comparison, Grown
+from forgather_mem.errors import escape_controls, shown
+from forgather_mem.reporting.markdown import markdown_text
+from forgather_mem.reporting.text import with_texts
 from forgather_mem.telemetry.report import LeakReport, RunReport
 from forgather_mem.units import format_bytes, format_duration
 
@@ -30,6 +34,7 @@ _MOST_DIGITS = 15
 _NOT_SET = "not set"
 _NO_SETTINGS = "it is older, from TensorBoard, or ended before its first step"
 _LEAST_SHOWN = 2**20
+_BEGINS_A_BLOCK = re.compile(r"\A\d*(?=[-+=#.)])")  # in Markdown: a list, a heading
 _WORDS = {
     WORKERS: "memory of data workers",
     LEAK: "a leak",
@@ -49,19 +54,21 @@ Table = list[tuple[str, ...]]
 
 def comparison_text(comparison: Comparison) -> str:
     """The comparison in 80 columns, without a newline at its end."""
+    comparison = with_texts(comparison, escape_controls)
     lines = [textwrap.fill(sentence, WIDTH, subsequent_indent="  ") for sentence in sentences(comparison)]
     for rows in _tables(comparison):
         lines += ["", *_columns(rows)]
-    return "\n".join(lines)
+    return shown("\n".join(lines))
 
 
 def comparison_markdown(comparison: Comparison) -> str:
     """The comparison for a pull request, without a newline at its end."""
-    first, *others = sentences(comparison)
-    lines = [f"**{_escape(first)}**", "", *(f"{_escape(sentence)}  " for sentence in others)]
+    comparison = with_texts(comparison, escape_controls)
+    first, *others = map(markdown_text, sentences(comparison))
+    lines = [f"**{first}**", "", *(_BEGINS_A_BLOCK.sub(r"\g<0>\\", sentence) + "  " for sentence in others)]
     for header, *rows in _tables(comparison):
         lines += ["", _row(header), _row(["---", *["---:"] * (len(header) - 1)]), *map(_row, rows)]
-    return "\n".join(lines)
+    return shown("\n".join(lines))
 
 
 def sentences(comparison: Comparison) -> list[str]:
@@ -280,10 +287,4 @@ def _more(num_bytes: float) -> str:
 
 
 def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(map(_escape, cells))} |"
-
-
-def _escape(text: str) -> str:
-    for mark in "\\`*_<>|[]":
-        text = text.replace(mark, f"\\{mark}")
-    return " ".join(text.split())
+    return f"| {' | '.join(map(markdown_text, cells))} |"

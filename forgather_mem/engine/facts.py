@@ -14,9 +14,10 @@ from forgather_mem.engine.summary import RunFacts
 from forgather_mem.system.allocator import current_allocator, gauge, used_allocators
 from forgather_mem.system.memory_limit import limit_facts
 from forgather_mem.system.native_heap import allocated_natively_bytes
-from forgather_mem.system.process_start import what_runs
+from forgather_mem.system.process_start import loaded_versions, what_runs
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.system.rank_store import count, share_text
+from forgather_mem.telemetry.redaction import redacted_argv
 from forgather_mem.telemetry.run_session import rank_and_size
 
 logger = logging.getLogger(__name__)
@@ -29,11 +30,11 @@ def facts_of(args: Any) -> RunFacts:
     limit = limit_facts()
     return RunFacts(
         script=what_runs(),
-        argv=list(sys.argv[1:]),
+        argv=list(redacted_argv(tuple(sys.argv[1:]))),
         rank=rank,
         world_size=world_size,
         host_name=socket.gethostname() if world_size > 1 else None,
-        versions=_versions(),
+        versions=loaded_versions(),
         started_s=time.time(),
         host_limit_bytes=limit.get("limit_bytes", 0),
         host_limit_kind=limit.get("limit_kind", "host"),
@@ -114,11 +115,3 @@ def _make_new(parent: Path) -> str:
         else:
             break
     return name
-
-
-def _versions() -> dict[str, str]:
-    names = ("torch", "transformers", "accelerate", "forgather_mem")
-    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in names}
-    versions = {name: str(version) for name, version in found.items() if version is not None}
-    versions["python"] = ".".join(map(str, sys.version_info[:3]))
-    return versions

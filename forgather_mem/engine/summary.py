@@ -19,6 +19,7 @@ from forgather_mem.telemetry.bounds import bounded_text
 from forgather_mem.telemetry.metrics import name_on_current
 from forgather_mem.telemetry.protocols import Sink
 from forgather_mem.telemetry.records import RISEN, Finding, Sample
+from forgather_mem.telemetry.redaction import redacted
 
 if TYPE_CHECKING:
     from forgather_mem.telemetry.report import RunReport
@@ -113,7 +114,8 @@ class RunFacts:
 
     def failed_by(self, error: BaseException) -> None:
         """Keep the error's type, the first line of its message, and the user's line that it came through."""
-        self.error = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}".removesuffix(": ")
+        message = redacted(str(error)[:1000].strip().partition("\n")[0])[:200]
+        self.error = f"{type(error).__name__}: {message}".removesuffix(": ")
         self.error_line = failed_line(error)
 
 

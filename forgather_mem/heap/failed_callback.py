@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import linecache
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
-from forgather_mem.heap.source_lines import is_our_class, is_user_file
+from forgather_mem.heap.source_lines import is_our_class, is_user_file, place, source_line
 from forgather_mem.probes.frame_variables import frame_variables
 from forgather_mem.probes.tensors import StorageKey, storages_in
 
@@ -84,8 +83,8 @@ def _called(frame: FrameType) -> str | None:
 def _line(frames: Sequence[FrameType]) -> tuple[str, str]:
     users = [frame for frame in frames if is_user_file(frame.f_code.co_filename)]
     frame = users[-1] if users else frames[0]
-    file, number = frame.f_code.co_filename, frame.f_lineno
-    return f"{os.path.basename(file)}:{number}", linecache.getline(file, number).strip()
+    at = frame.f_code.co_filename, frame.f_lineno
+    return place(*at), source_line(*at)
 
 
 def copied_state(frames: Iterable[FrameType], model: object, optimizer: object) -> tuple[int | None, tuple[str, ...]]:

@@ -11,6 +11,8 @@ import traceback
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from forgather_mem.telemetry.redaction import redacted
+
 _OURS = str(Path(__file__).parent.parent) + "/"
 _INSTALLED = ("/site-packages/", "/dist-packages/", "<frozen")
 
@@ -87,8 +89,8 @@ def failed_line(error: BaseException) -> str | None:
 
 
 def source_line(file: str, line: int) -> str:
-    """The text of a line; "" without source."""
-    return linecache.getline(file, line).strip()
+    """The text of a line, without what looks like a secret; "" without source."""
+    return redacted(linecache.getline(file, line).strip())
 
 
 def files_of_class(cls: type) -> list[str]:

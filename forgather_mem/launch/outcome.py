@@ -14,7 +14,7 @@ from pathlib import Path
 
 from forgather_mem.cli.run import Arguments, Command
 from forgather_mem.engine.summary import RunSummary
-from forgather_mem.errors import ForgatherMemError, escape_controls
+from forgather_mem.errors import ForgatherMemError, say
 from forgather_mem.files import is_real_folder, write_chosen_file
 from forgather_mem.formats.ring import Ring
 from forgather_mem.launch.against_baseline import against_baseline
@@ -71,7 +71,7 @@ def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: 
                 write_report(report, report.run.folder)
     in_a_line = None if trainings or is_asked_for(arguments) else _failure_in_a_line(reports[-1], ended)
     if in_a_line is not None:
-        _print(in_a_line)
+        say(in_a_line)
     else:
         print_reports(reports, run_session.noted(folder.path, run_session.PRINTED) if folder.path else [])
     if trainings or (in_a_line is not None and reports[-1].run.error is None):
@@ -81,13 +81,13 @@ def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: 
     broken = list(_broken_limits(reports, arguments))
     undecided = [] if broken else list(_undecided(reports, arguments))
     if arguments.baseline is not None and ended.code == 0:
-        grown, missing = against_baseline(arguments.baseline, reports, _print, update=arguments.update_baseline)
+        grown, missing = against_baseline(arguments.baseline, reports, say, update=arguments.update_baseline)
         broken, undecided = [*broken, *grown], [*undecided, *missing]
     elif arguments.baseline is not None:
         done = "written" if arguments.update_baseline else "compared with"
-        _print(f"forgather-mem: --baseline: not {done}, since the command ended with {ended.code}")
+        say(f"forgather-mem: --baseline: not {done}, since the command ended with {ended.code}")
     for sentence in broken or [*undecided, *_limits_not_judged(reports, arguments)]:
-        _print(f"forgather-mem: {sentence}")
+        say(f"forgather-mem: {sentence}")
     return BROKEN if broken else UNDECIDED if undecided else 0
 
 
@@ -96,11 +96,11 @@ def print_reports(reports: Sequence[RunReport], printed: Sequence[str]) -> None:
     *before, last = reports
     shown = _is_known(last, printed)
     if not shown:
-        _print(report_text(last, color=sys.stderr.isatty()))
+        say(report_text(last, color=sys.stderr.isatty()), is_shown=True)
     if before and before[-1].run.folder and not _is_known(before[-1], printed):
         which = "the last" if not shown else "the last, which the script has printed,"
-        _print(f"forgather-mem: this was {which} of {len(reports)} trainings; the one before it:")
-        _print(f"  {report_command(before[-1].run.folder)}")
+        say(f"forgather-mem: this was {which} of {len(reports)} trainings; the one before it:")
+        say(f"  {report_command(before[-1].run.folder)}")
 
 
 def _failure_in_a_line(report: RunReport, ended: Ended) -> str | None:
@@ -113,7 +113,7 @@ def _failure_in_a_line(report: RunReport, ended: Ended) -> str | None:
     error = (run.error or "").partition(":")[0] + (f" at {run.error_line}" if run.error_line else "")
     more = f" ({report_command(run.folder)})" if error and run.folder else ""
     peak = format_bytes(report.host.rss_peak_bytes)
-    return escape_controls(f"forgather-mem: no training step{f': {error}' if error else ''}; peak {peak}{more}")
+    return f"forgather-mem: no training step{f': {error}' if error else ''}; peak {peak}{more}"
 
 
 def _is_known(report: RunReport, printed: Sequence[str]) -> bool:
@@ -126,13 +126,7 @@ def _write_where_wanted(report: RunReport, path: str) -> None:
     try:
         write_chosen_file(path, (json.dumps(to_dict(report), indent=1) + "\n").encode())
     except OSError as error:
-        _print(f"forgather-mem: can't write --report {path}: {error.strerror}")
-
-
-def _print(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # the stream is closed
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        say(f"forgather-mem: can't write --report {path}: {error.strerror}")
 
 
 def _finished(

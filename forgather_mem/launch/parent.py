@@ -10,7 +10,7 @@ import os
 import sys
 
 from forgather_mem.cli.run import Arguments, Command, command_of
-from forgather_mem.errors import UsageError
+from forgather_mem.errors import UsageError, say
 from forgather_mem.formats.ring_memory import PLACE as STATES
 from forgather_mem.formats.ring_memory import StateMemory
 from forgather_mem.launch.sampler import Sampler
@@ -36,21 +36,21 @@ def run_command(words: Sequence[str]) -> int:
             return _show_help()
         command = command_of(arguments.words)
     except UsageError as error:
-        _say(f"forgather-mem: run: {error}\n  {error.hint or 'try `forgather-mem run -h`'}")
+        say(f"forgather-mem: run: {error}\n  {error.hint or 'try `forgather-mem run -h`'}")
         return USAGE
     if run_session.is_off():
         return execute_or_tell(command.argv, os.environ)
     unknown = run_session.unknown_switch()
     if unknown is not None:
-        _say(f"forgather-mem: {unknown}")
+        say(f"forgather-mem: {unknown}")
     code = _check(arguments)
     if code:
         return code
     folder = SessionFolder(command.stem)
     if not asks_for_help(command):
-        _say(f"forgather-mem: watching {command.name}; your run is not changed. Report at the end.")
+        say(f"forgather-mem: watching {command.name}; your run is not changed. Report at the end.")
         if folder.problem is not None:
-            _say(f"forgather-mem: {_instead(folder)}")
+            say(f"forgather-mem: {_instead(folder)}")
     states = StateMemory()
     child = Child(command.argv, _environment(arguments, folder.path) | {STATES: states.place})
     sampler = Sampler(folder.path, child.pid, command)
@@ -75,7 +75,7 @@ def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: 
     if not is_worth_a_report(folder.path, arguments, command, ended):
         folder.remove()
         if ended.code == 0 and not asks_for_help(command):
-            _say(f"forgather-mem: no report: {command.name} took {ended.wall_s:.1f} s and did not import torch")
+            say(f"forgather-mem: no report: {command.name} took {ended.wall_s:.1f} s and did not import torch")
         return 0
     try:
         from forgather_mem.launch.outcome import tell_outcome
@@ -126,11 +126,3 @@ def _environment(arguments: Arguments, folder: str | None) -> dict[str, str]:
         if value:
             environment[name] = value
     return environment
-
-
-def _say(text: str) -> None:
-    try:
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):
-        return  # the stream is closed: a line must not cost the run

@@ -111,7 +111,7 @@ def plan_before_training(trainers: type) -> None:
 
 
 def _plan_and_tell(trainer: Any) -> None:
-    from forgather_mem.errors import PlanError
+    from forgather_mem.errors import PlanError, say
     from forgather_mem.planning.entry import plan
     from forgather_mem.planning.result import PLANS
 
@@ -121,7 +121,7 @@ def _plan_and_tell(trainer: Any) -> None:
         text = plan(trainer, on_device=trainer.args.device.type != "cpu").text()
     except PlanError as error:
         text = f"forgather-mem: no plan: {error}"
-    sys.stderr.write(text + "\n")
+    say(text)
 
 
 def _allow_what_devices_do() -> None:

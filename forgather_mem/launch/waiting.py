@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 
+from forgather_mem.errors import shown
 from forgather_mem.launch.witness import Witness
 
 TYPE_CHECKING = False
@@ -159,7 +160,7 @@ def execute_or_tell(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     try:
         execute(argv, environment)
     except OSError as error:
-        os.write(2, os.fsencode(f"forgather-mem: can't run {argv[0]}: {error.strerror}\n"))
+        os.write(2, os.fsencode(shown(f"forgather-mem: can't run {argv[0]}: {error.strerror}\n")))
     return _FOUND_BUT_NOT_RUN
 
 

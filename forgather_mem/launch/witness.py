@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import signal
 
+from forgather_mem.telemetry.redaction import redacted_argv
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -103,7 +105,7 @@ def _be_listed_as(argv: Sequence[str]) -> None:
         with open("/proc/self/stat") as file:
             fields = file.read().rpartition(")")[2].split()
         begin, end = int(fields[_ARG_START]), int(fields[_ARG_END])
-        words = b"\0".join(map(os.fsencode, ("(signals)", *argv)))[: end - begin - 1]
+        words = b"\0".join(map(os.fsencode, ("(signals)", *redacted_argv(tuple(argv)))))[: end - begin - 1]
         with open("/proc/self/mem", "r+b", buffering=0) as memory:
             memory.seek(begin)
             memory.write(words.ljust(end - begin, b"\0"))

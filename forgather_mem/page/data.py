@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from forgather_mem.errors import escape_controls
+from forgather_mem.errors import shown
 from forgather_mem.formats.jsonl import log_files
 from forgather_mem.page.readings import BETWEEN, MAX_RANKS_READ, Column, LogsReadOnce, Readings, read_readings
 from forgather_mem.page.stacks import OOM, Stack, stacks
@@ -109,7 +109,7 @@ def page_data(report: RunReport, readings: Readings, others: dict[int, Readings]
 def _escaped(value: object) -> object:
     """All texts so that they turn no other text around; numbers, of which there are many, are left alone."""
     if isinstance(value, str):
-        return escape_controls(value, keep="\n")
+        return shown(value)
     if isinstance(value, dict):
         return {key: _escaped(part) for key, part in value.items()}
     if isinstance(value, list | tuple) and any(isinstance(part, str | dict | list | tuple) for part in value[:1]):

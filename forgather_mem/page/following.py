@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from forgather_mem.errors import ForgatherMemError, escape_controls
+from forgather_mem.errors import ForgatherMemError, escape_controls, shown
 from forgather_mem.formats.jsonl import Header, LogReader, LogReplaced, LogTail, log_files
 from forgather_mem.formats.like_lines import Rows
 from forgather_mem.formats.ring import Ring
@@ -118,7 +118,7 @@ class FollowedRun:
             self._ended = report.run.end is not None
             data = self._page(report)
         except (ForgatherMemError, OSError) as error:
-            data = {"error": escape_controls(str(error), keep="\n")}
+            data = {"error": shown(str(error))}
         return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
 
     def _read(self) -> None:

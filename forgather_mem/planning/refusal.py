@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from forgather_mem.heap.source_lines import is_user_file, place, source_line
+from forgather_mem.telemetry.redaction import redacted
 
 _ASKS_FOR = {
     "aten._local_scalar_dense": ".item() or a condition",
@@ -42,7 +43,7 @@ def problem_of(error: BaseException) -> str:
     elif isinstance(error, UnsupportedOperatorException):
         what = f"the size of what {name} makes is known only by computing it"
     else:
-        what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        what = f"{type(error).__name__}: {redacted(str(error).partition(chr(10))[0])}"
     return _where(error) + what
 
 

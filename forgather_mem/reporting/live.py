@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from forgather_mem.errors import escape_controls
+from forgather_mem.errors import escape_controls, shown
 from forgather_mem.formats.ring import Ring, read_ring, ring_files
 from forgather_mem.reporting.table import format_time
 from forgather_mem.system.process_start import is_process_running
@@ -61,7 +61,7 @@ def live_text(rings: Mapping[int, Ring], now_s: float, width: int = 80, blocks: 
         lines += [_rank_line(number, one) for number, one in sorted(rings.items())[:_MAX_RANKS]]
     for finding in [finding for finding in ring.findings if finding.kind != "settings"][-_MAX_FINDINGS:]:
         lines.append(f"{f'step {finding.step:,}':<{_LABEL}} {_in_one_line(finding.text)}")
-    return "\n".join(escape_controls(line)[:width] for line in lines)
+    return shown("\n".join(escape_controls(line)[:width] for line in lines))
 
 
 def _memory(ring: Ring, width: int, blocks: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The report as Markdown for an issue or a chat: with versions and settings, without the folders of its machine."""
+"""Markdown: the report for an issue or a chat, without the folders of its machine, and texts as nothing but texts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import textwrap
 from dataclasses import replace
 
+from forgather_mem.errors import escape_controls, shown
 from forgather_mem.reporting.text import report_text, with_texts
 from forgather_mem.telemetry.report import RunReport, Training
 
@@ -16,6 +17,9 @@ _IS_OFF = ("False", "None", "no", "")
 # Behind a letter, a digit or ":" it is a part of a relative path, of a share or of an address
 _PATH = re.compile(r"(?<![\w.:/~-])~?/[^\s'\"`,;:()<>\[\]]+")
 _PACKAGE = re.compile(r".*/(?:site|dist)-packages/(?=.)|.*/(?=python3[\d.]*/.)")
+# Backslashes stop marks, but not what GitHub and others make of names, numbers and addresses
+_LINKED = re.compile(r"[@$]|#\w|://|www\.|GH-\d|mailto:|xmpp:", re.I)
+_MARK = re.compile(r"[\\`*_<>|\[\]~&]")
 _OF_THE_SYSTEM = ("/dev/", "/proc/", "/sys/")
 
 
@@ -27,10 +31,27 @@ def report_markdown(report: RunReport) -> str:
     """
     run = replace(report.run, folder=None, event_folder=None)  # no commands that work on this machine alone
     folders = _folders(report.run)
-    shown = with_texts(replace(report, run=run), lambda text: without_folders(text, folders))
-    lines = [report_text(shown), *_versions(shown.run), *_settings(shown.run)]
+    told = with_texts(replace(report, run=run), lambda text: escape_controls(without_folders(text, folders)))
+    lines = [report_text(told), *_versions(told.run), *_settings(told.run)]
     fence = "`" * max([3, *(len(ticks) + 1 for ticks in re.findall("`+", "\n".join(lines)))])
-    return "\n".join([f"{fence}text", *lines, fence])
+    return shown("\n".join([f"{fence}text", *lines, fence]))
+
+
+def markdown_text(text: str) -> str:
+    r"""The text in one line, in which nothing links, mentions or marks anything.
+
+    >>> markdown_text("a_b [c](https://d.example) for @me, #1")
+    'a\\_b `[c](https://d.example)` for `@me,` `#1`'
+    """
+    words = [_in_code(word) if _LINKED.search(word) else _MARK.sub(r"\\\g<0>", word) for word in text.split()]
+    return " ".join(words)
+
+
+def _in_code(word: str) -> str:
+    """A word as code, in which Markdown has no meaning but for a bar, which ends the cell of a table."""
+    ticks = "`" * (1 + max(map(len, re.findall("`+", word)), default=0))
+    edge = " " if "`" in word[:1] + word[-1:] else ""
+    return f"{ticks}{edge}{word}{edge}{ticks}".replace("|", " \\|")
 
 
 def without_folders(text: str, folders: tuple[str, ...] = ()) -> str:

@@ -9,10 +9,10 @@ import os
 import shlex
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass, replace
 from typing import TypeVar
 
-from forgather_mem.errors import escape_controls
+from forgather_mem.errors import escape_controls, shown
 from forgather_mem.reporting.costs import (
     cleanup_sentences,
     first_sentences,
@@ -32,7 +32,7 @@ from forgather_mem.reporting.problems import (
     was_out_of_memory,
 )  # fmt: skip
 from forgather_mem.reporting.table import format_gib, places, startup_sentences, table_lines
-from forgather_mem.telemetry.report import Extremes, ReportPart, RunReport
+from forgather_mem.telemetry.report import Extremes, RunReport
 from forgather_mem.units import GIB, format_bytes, format_duration
 
 MAX_LINES = 25
@@ -59,13 +59,13 @@ def report_text(report: RunReport, width: int = 80, color: bool = False, *, ever
         color: Highlight the section names with terminal codes.
         every_suspect: Show all suspects of a leak in full, however many lines that takes.
     """
-    report = with_texts(report, _printable)  # here once, for every line below
+    report = with_texts(report, escape_controls)  # so that no name begins a line of its own
     most = MAX_LINES - 2
     if every_suspect and report.leak.verdict == "leak":
         most += len(leak_lines(report, width, every_suspect=True)) - len(leak_lines(report, width))
     body = _body(report, width, most, every_suspect)[:most]
-    lines = [_head(report, width), *body, "=" * width]
-    return "\n".join(_bold(line) for line in lines) if color else "\n".join(lines)
+    text = shown("\n".join([_head(report, width), *body, "=" * width]))
+    return "\n".join(map(_bold, text.split("\n"))) if color else text
 
 
 def with_texts(value: T, change: Callable[[str], str]) -> T:
@@ -73,18 +73,13 @@ def with_texts(value: T, change: Callable[[str], str]) -> T:
     made: object = value
     if isinstance(value, str):
         made = change(value)
-    elif isinstance(value, ReportPart):
-        made = type(value)(**{one.name: with_texts(getattr(value, one.name), change) for one in fields(value)})
+    elif is_dataclass(value) and not isinstance(value, type):
+        made = replace(value, **{one.name: with_texts(getattr(value, one.name), change) for one in fields(value)})
     elif isinstance(value, Mapping):
         made = {with_texts(key, change): with_texts(part, change) for key, part in value.items()}
     elif isinstance(value, list | tuple):
         made = tuple(with_texts(part, change) for part in value)
     return made  # type: ignore[return-value]  # a part of the same type
-
-
-def _printable(text: str) -> str:
-    """A text that moves no cursor, whoever wrote it."""
-    return text if text.isprintable() else escape_controls(text)
 
 
 def tensorboard_command(event_folder: str) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +11,7 @@ from forgather_mem.formats.ring_writer import ERROR, RingWriter, ring_name
 from forgather_mem.formats.stalls import STALLS, may_stall
 from forgather_mem.system.cgroups import kill_counter
 from forgather_mem.system.memory_limit import limit_facts
-from forgather_mem.system.process_start import process_start, what_runs
+from forgather_mem.system.process_start import process_facts
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Sample
@@ -138,11 +135,7 @@ def _header(run: RunInfo) -> dict[str, object]:
     return {
         "rank": run.rank,
         "world_size": run.world_size,
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "process": process_start(),
-        "script": what_runs(),
-        "argv": sys.argv[1:],
+        **process_facts(),
         "started_s": time.time(),
         "step": run.step,
         "kills": kill_counter(),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,7 +13,7 @@ from forgather_mem.formats.jsonl import finding_line, header_line, is_torn, rota
 from forgather_mem.formats.ring import read_ring
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.memory_limit import limit_facts
-from forgather_mem.system.process_start import process_age_s, process_start, what_runs
+from forgather_mem.system.process_start import loaded_versions, process_age_s, process_facts
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Sample
@@ -24,7 +22,6 @@ from forgather_mem.units import MIB
 logger = logging.getLogger(__name__)
 
 _FIRST = threading.Lock()
-_PACKAGES = ("forgather_mem", "torch", "transformers", "accelerate")
 
 
 class JsonlSink:
@@ -179,30 +176,12 @@ class _Log:
     def _header(self) -> dict[str, object]:
         return {
             "world_size": self._world_size,
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "process": process_start(),
+            **process_facts(),
             "time_s": time.time(),
-            "script": what_runs(),
-            "argv": sys.argv[1:],
-            "versions": _versions(),
+            "versions": loaded_versions(),
             **self._startup,
             **limit_facts(),
         }
-
-
-def _versions() -> dict[str, str]:
-    """Versions of the relevant packages, without importing any of them."""
-    import importlib.metadata  # takes longer than the rest of this module; transformers has imported it by now
-
-    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name in _PACKAGES:
-        loaded = getattr(sys.modules.get(name), "__version__", None)
-        try:
-            versions[name] = str(loaded or importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
 
 
 def startup_facts() -> dict[str, object]:

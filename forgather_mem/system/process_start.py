@@ -1,6 +1,6 @@
 """Telling a process from every other that had or will have its number, by the kernel's clock and not by the wall's.
 
-Only `os`, `sys` and `time` are imported: the waiting parent of `forgather-mem run` asks here too.
+Next to nothing is imported: the waiting parent of `forgather-mem run` asks here too.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+
+from forgather_mem.telemetry.redaction import redacted_argv
 
 
 def process_start(pid: int | str = "self") -> str:
@@ -79,3 +81,22 @@ def what_runs() -> str:
     if spec is None or spec.origin != given or spec.name == "__main__":  # the last of a folder or an archive
         return given
     return str(spec.name).removesuffix(".__main__")
+
+
+def loaded_versions() -> dict[str, str]:
+    """Of Python, and of the packages that memory depends on, as far as they have been imported."""
+    names = ("forgather_mem", "torch", "transformers", "accelerate")
+    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in names}
+    versions = {name: str(version) for name, version in found.items() if version is not None}
+    return {"python": ".".join(map(str, sys.version_info[:3])), **versions}
+
+
+def process_facts() -> dict[str, object]:
+    """What a file says of the process that writes it: its number, machine, start, script and arguments."""
+    return {
+        "pid": os.getpid(),
+        "host": os.uname().nodename,
+        "process": process_start(),
+        "script": what_runs(),
+        "argv": redacted_argv(tuple(sys.argv[1:])),
+    }

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from forgather_mem.telemetry.redaction import redacted_argv
+
 MAX_RANKS = 2**17
 # A key that came later: a file may lack it. A rare one is written only where it is not its default.
 ADDED = {"added": True}
@@ -49,6 +51,10 @@ class Training(ReportPart):
     host: str | None = field(default=None, metadata=RARE)  # the machine's name, with several processes
     error: str | None = field(default=None, metadata=RARE)  # type and first line of the exception that ended it
     error_line: str | None = field(default=None, metadata=RARE)  # the innermost of the user's own: "train.py:41"
+
+    def __post_init__(self) -> None:
+        # Here, since nobody shall write or show them as they were given, nor those of a file of an older version
+        object.__setattr__(self, "argv", redacted_argv(self.argv))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import hostile_folders as hostile
 from tests.reporting.report_fixtures import all_well, leaking, written
 
 pytest.importorskip("mcp", reason="the package mcp is not installed; `make trackers` has it")
@@ -56,3 +57,25 @@ def test_a_client_lists_reads_and_compares_runs_and_nothing_else(tmp_path: Path)
     assert "there is no run '../secret'" in outside[1]
     assert unknown[0]
     assert "there is no run 'third'; there are " in unknown[1]
+
+
+def test_no_text_of_a_stranger_is_obeyed_and_a_long_name_is_not_given_back(tmp_path: Path) -> None:
+    name = hostile.OBEYED[:100].replace("/", "")
+    for folder in ("honest", name):
+        (tmp_path / folder).mkdir()
+        report = json.loads(json.dumps(leaking()))
+        (tmp_path / folder / "report.json").write_text(json.dumps(hostile.with_texts(report, ("end", "where"))))
+    ((_, listed),) = answers(tmp_path, ("runs", {}))
+    known = next(one for one in listed.splitlines() if one != "honest")
+    given = answers(
+        tmp_path,
+        ("report", {"run": known}),
+        ("report", {"run": known, "as_json": True}),
+        ("compare", {"before": "honest", "after": known}),
+        ("report", {"run": "x" * 100_000}),
+        ("report", {"run": name}),
+    )
+    assert [failed for failed, _ in given] == [False, False, False, True, True], [text[:300] for _, text in given]
+    for text in (listed, *(text for _, text in given)):
+        hostile.assert_obeyed_by_nobody(text)
+    assert max(len(text) for _, text in given[3:]) < 600

@@ -108,7 +108,7 @@ def test_a_command_is_named_after_its_script_whoever_starts_it(tmp_path: Path, m
         (["runs/train.py", "-x"], "train.py", ["-x"], True),
         (["-m", "tool.train", "-x"], "tool.train", ["-x"], True),
         (["./mine.yaml", "-x"], "mine.yaml", ["-x"], False),
-        (["-c", "print()", "-x"], "-c", ["print()", "-x"], True),
+        (["-c", "print()", "-x"], "-c", ["-x"], True),
         (["./launch", "--ranks", "2", "runs/train.py", "-x"], "train.py", ["-x"], False),
         (["./launch", "-x"], "launch", ["-x"], False),
     ):

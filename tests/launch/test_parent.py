@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hostile_folders import assert_obeyed_by_nobody
 from tests.launch.commands import ROOT, RUN, environment, python, run, watched
 from tests.launch.scripts import script
 
@@ -65,3 +66,12 @@ def test_a_wrong_template_or_size_is_found_before_the_command_begins(
     result = run([*RUN, *words, "a.py"], folder)
     assert (result.code, result.out) == (code, "")
     assert said in result.err
+
+
+def test_a_script_by_a_name_of_a_strangers_moves_no_cursor_and_commands_no_runner(folder: Path) -> None:
+    name = "\n::error::a\x1b[2J\x9b.py"
+    (folder / name).write_text("import os; os.kill(os.getpid(), 9)")
+    told = run([*RUN, name], folder).err.replace("forgather_mem", "")
+    assert "watching" in told
+    assert_obeyed_by_nobody(told)
+    assert_obeyed_by_nobody(run([*RUN, f"{name}.missing.py"], folder).err)

@@ -51,9 +51,9 @@ def all_answer(reporter: Reporter, real_run: Path, tmp_path: Path, cases: Iterat
         shutil.copytree(real_run, folder)
         make(folder)
         try:
-            hostile.check(reporter, folder, MODES[number % 3])
+            hostile.check(reporter, folder, MODES[number % 4])
         except AssertionError as error:
-            wrong.append(f"{name}, {MODES[number % 3]}: {error}")
+            wrong.append(f"{name}, {MODES[number % 4]}: {error}")
         if name in FOLDERS:
             subprocess.run(["rm", "-rf", str(folder)], check=True)  # it may be too deep for Python
         else:

@@ -12,6 +12,7 @@ import torch
 from forgather_mem.callbacks.minimum_memory import estimate_minimum
 from forgather_mem.system.allocator import devices
 from forgather_mem.telemetry.records import Moment
+from forgather_mem.telemetry.redaction import redacted_value
 from forgather_mem.units import format_bytes
 
 # Shown on every page and compared across runs: what people change from run to run.
@@ -48,10 +49,9 @@ def settings(args: object) -> dict[str, str | int | float | bool]:
 
 
 def arguments(args: object) -> dict[str, object]:
-    """All of the trainer's arguments; tokens and keys are blanked by transformers' own `to_dict`."""
-    if hasattr(args, "to_dict"):
-        return dict(args.to_dict())
-    return {name: value for name, value in vars(args).items() if not name.startswith("_")} if args is not None else {}
+    """All of the trainer's arguments, without what is secret; transformers' `to_dict` blanks some tokens only."""
+    told = args.to_dict() if hasattr(args, "to_dict") else vars(args) if args is not None else {}
+    return {name: redacted_value(value, name) for name, value in told.items() if not name.startswith("_")}
 
 
 def format_count(count: int) -> str:

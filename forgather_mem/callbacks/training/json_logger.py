@@ -16,6 +16,7 @@ from forgather_mem.callbacks.training.output_paths import event_folder
 from forgather_mem.formats.json_array import JsonArrayFile, plain
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.redaction import redacted_value
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent
 
@@ -77,8 +78,8 @@ class _Writer:
 
     def __init__(self, logging_dir: str | Path | None, info: Mapping[str, object]) -> None:
         self._logging_dir = logging_dir
-        self._info = info
-        self._short_info = _short(info)
+        self._info = {name: redacted_value(value, name) for name, value in info.items()}
+        self._short_info = _short(self._info)
         self._file: JsonArrayFile | None = None
         self._began_s = 0.0
         self.path: Path | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.training.facts import arguments, markdown, settings, training_facts
@@ -13,6 +13,7 @@ from forgather_mem.callbacks.training.output_paths import EventTarget
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.redaction import redacted_value
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent
 
@@ -105,7 +106,7 @@ class _Writer:
 
     def __init__(self, logger: TBLogger, *, takes_all: bool, strict: bool) -> None:
         self._target = EventTarget(logger.summary_writer, logger.logging_dir)
-        self._info = logger.experiment_info
+        self._info = {name: redacted_value(value, name) for name, value in logger.experiment_info.items()}
         self._scalars = logger.scalars
         self._keys = {key for key, _, _ in logger.scalars}
         self._takes_all = takes_all
@@ -145,7 +146,7 @@ class _Writer:
         if config is not None:
             facts["model"]["config"] = str(config)
         page.text("training_info", markdown(facts), moment.step)
-        short = {name: v for name, v in self._info.items() if isinstance(v, int | float) or _is_short(v)}
+        short = {name: value for name, value in self._info.items() if _is_short(value)}
         if hparams := {**settings(moment.args), **short}:
             page.hparams(hparams, [tag for _, tag, _ in self._scalars])
 
@@ -194,5 +195,7 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _is_short(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= _MAX_HPARAM_CHARS and "\n" not in value
+def _is_short(value: object) -> TypeGuard[str | float]:
+    return isinstance(value, int | float) or (
+        isinstance(value, str) and len(value) <= _MAX_HPARAM_CHARS and "\n" not in value
+    )

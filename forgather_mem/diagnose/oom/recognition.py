@@ -23,6 +23,7 @@ from forgather_mem.diagnose.oom.messages import (
 )  # fmt: skip
 from forgather_mem.heap.failed_frames import chain
 from forgather_mem.system.allocator import driver_memory, used_allocators
+from forgather_mem.telemetry.redaction import redacted
 from forgather_mem.units import MIB, format_bytes, parse_bytes
 
 MAX_MESSAGE_CHARS = 20_000
@@ -149,7 +150,7 @@ def _name(cls: type) -> str:
 
 def _text(error: Exception) -> str:
     try:
-        return str(error)[:MAX_MESSAGE_CHARS]
+        return redacted(str(error)[:MAX_MESSAGE_CHARS])
     except MemoryError:  # the message is only built now, and there is no memory for it
         return ""
 
