@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from forgather_mem.files import make_real_folder, open_real, remove_real
-from forgather_mem.formats.stalls import STALLS
 from forgather_mem.system.descriptors import out_of_the_way
 from forgather_mem.system.forks import FORKS
 from forgather_mem.units import format_duration
@@ -34,8 +33,7 @@ class AppendFile:
     error but a full disk, the next try opens a new file. When slow writes (10 ms or more) take over 2 % of
     the time, records wait in memory, at most 256 KiB, and go out together. There is no fsync: a record that
     is not waiting survives the death of the process, not that of the machine. A write that never returns (a
-    hung network mount) can't be helped, but is told of (see `formats.stalls`). After a fork the child writes
-    nothing. One thread at a time.
+    hung network mount) can't be helped. After a fork the child writes nothing. One thread at a time.
 
     Args:
         open_next: Gives the path of the next file to open and the bytes that it begins with. The links of the path are
@@ -58,7 +56,6 @@ class AppendFile:
         self._error: str | None = None
         self._longest_s = 0.0
         self.path: Path | None = None
-        self.since_s = 0.0  # for `STALLS`
         self.end = 0  # end of the last good record
         self.written = self.dropped = self.slow_writes = self.rests = 0
 
@@ -69,9 +66,7 @@ class AppendFile:
         now = time.monotonic()
         if now < self._fine_until:
             return True
-        self.since_s = now
         ready = now >= self._retry_at and ((self._fd >= 0 and self._still_there(now)) or self._open(now))
-        self.since_s = 0.0
         self.dropped += not ready
         return ready
 
@@ -84,7 +79,6 @@ class AppendFile:
         began, done = time.monotonic(), 0
         if self._queue or began < self._rest_until:
             return self._wait_with(data)
-        self.since_s = began
         try:
             done = os.write(self._fd, data)
             while done < len(data):
@@ -93,8 +87,6 @@ class AppendFile:
             self._recover(error, done)
             self._pause(error, num_records)
             return False
-        finally:
-            self.since_s = 0.0
         self.end += done
         self.written += num_records
         if num_records:  # not for a preamble alone: else a disk that takes no record would get a file per try
@@ -106,11 +98,9 @@ class AppendFile:
 
     def close(self) -> None:
         """Write what is buffered and close the file; the next `ready()` opens the next one."""
-        self.since_s = now = time.monotonic()
-        if self._forks == FORKS.number and self._fd >= 0 and self._still_there(now):
+        if self._forks == FORKS.number and self._fd >= 0 and self._still_there(time.monotonic()):
             self._flush()
         self._let_go()
-        self.since_s = 0.0
 
     def problem(self) -> str | None:
         """A sentence for the report, or None if all went well."""
@@ -128,7 +118,6 @@ class AppendFile:
         # Without O_NONBLOCK, opening a pipe without a reader would block forever.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
         flags |= os.O_EXCL if self._always_new else 0
-        STALLS.watch(self)
         try:
             path, preamble = self._open_next()
             self.path = path
@@ -227,7 +216,6 @@ class AppendFile:
         self._error = error.strerror or str(error)
 
     def _let_go(self) -> None:
-        STALLS.forget(self)
         if self._fd >= 0:
             try:
                 os.close(self._fd)

@@ -24,7 +24,6 @@ from pathlib import Path
 
 from forgather_mem.files import make_real_folder, open_real, replace_file
 from forgather_mem.formats.append import FIRST_RETRY_S, LONGEST_PAUSE_S
-from forgather_mem.formats.stalls import STALLS
 from forgather_mem.system.descriptors import out_of_the_way
 
 logger = logging.getLogger(__name__)
@@ -58,7 +57,6 @@ class JsonArrayFile:
         self._retry_at, self._retry_s = 0.0, FIRST_RETRY_S
         self._error: str | None = None
         self.written = self.dropped = 0
-        self.since_s = 0.0  # for `STALLS`
 
     def append(self, record: Mapping[str, object]) -> bool:
         """Write one element; returns whether it is in the file."""
@@ -67,23 +65,18 @@ class JsonArrayFile:
         if time.monotonic() < self._retry_at:
             self.dropped += 1
             return False
-        self.since_s = time.monotonic()
-        STALLS.watch(self)
         try:
             self._reach_end()
             self._put((b"\n" if self._empty else b",\n") + element(record) + _TAIL)
         except (OSError, _NoArrayError) as error:
             self._failed(error)
             return False
-        finally:
-            self.since_s = 0.0
         self.written += 1
         self._empty, self._retry_s = False, FIRST_RETRY_S
         return True
 
     def close(self) -> None:
         """Close the file; the next element reopens it."""
-        STALLS.forget(self)
         if self._fd >= 0 and self._status() is not None:
             os.close(self._fd)
         self._fd = -1

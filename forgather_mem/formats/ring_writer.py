@@ -69,7 +69,7 @@ _EVENT, _END = ({name: number for number, name in enumerate(names)} for names in
 _PHASE_BYTE = {name: bytes([number]) for name, number in PHASE_NUMBER.items()}
 # Looked up once: a training writes some records at every step.
 _state_bytes, _sample_bytes = STATE.pack, SAMPLE.pack
-_write, _time, _clock = os.pwrite, time.time, time.monotonic
+_write, _time = os.pwrite, time.time
 _LOOK_EVERY_S = 1.0
 STATE_EVERY_S = 0.1  # of steps whose states stand elsewhere, too
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -105,8 +105,8 @@ class RingWriter:
     """
 
     __slots__ = (
-        "__weakref__", "_file", "_forks", "_header", "_inode", "_looked_s", "_notes", "_phase_at", "_samples",
-        "_stated_s", "_states", "_values", "beside", "path", "problem", "since_s", "step",
+        "_file", "_forks", "_header", "_inode", "_looked_s", "_notes", "_phase_at", "_samples", "_stated_s", "_states",
+        "_values", "beside", "problem", "step",
     )  # fmt: skip
 
     def __init__(
@@ -123,7 +123,6 @@ class RingWriter:
         self._values: tuple[float, ...] = (_NAN,) * len(NAMES)
         self._forks = FORKS.number
         self._header = _header_bytes(header)
-        self.path, self.since_s = path, 0.0  # for `formats.stalls`
         self._file = _new_file(str(path), self._header)
         self._inode = _inode(self._file)
         self._looked_s = self._stated_s = _time()
@@ -157,12 +156,10 @@ class RingWriter:
     def phase(self, phase: str) -> None:
         """Another phase begins in the same step: one byte of the state changes, its time stays."""
         if self._forks == FORKS.number:
-            self.since_s = _clock()
             try:
                 _write(self._file, _PHASE_BYTE.get(phase, b"\0"), self._phase_at)
             except OSError as error:
                 self._failed(error)
-            self.since_s = 0.0
 
     def sample(
         self,
@@ -218,7 +215,6 @@ class RingWriter:
                 return  # what a server has not accepted by now is lost
 
     def _put(self, at: int, data: bytes, now_s: float) -> None:
-        self.since_s = _clock()
         try:
             if not 0 <= now_s - self._looked_s < _LOOK_EVERY_S:
                 self._looked_s = now_s
@@ -226,7 +222,6 @@ class RingWriter:
             _write(self._file, data, at)
         except OSError as error:
             self._failed(error)
-        self.since_s = 0.0
 
     def _look(self) -> None:
         """Begin the file anew where somebody has truncated it or copied another over it."""

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from forgather_mem.formats.append import FIRST_RETRY_S, LONGEST_PAUSE_S
-from forgather_mem.formats.stalls import STALLS, may_stall
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +38,6 @@ class StockWriter:
         self._pid = os.getpid()
         self._retry_at, self._retry_s = 0.0, FIRST_RETRY_S
         self._error: str | None = None
-        self.path, self.since_s = "TensorBoard's events", 0.0  # for `STALLS`
         self.written = self.dropped = 0
 
     def ready(self) -> bool:
@@ -53,7 +51,6 @@ class StockWriter:
 
     def add(self, payload: bytes) -> bool:
         """Pass one event on, after `ready()`; returns whether the writer took it."""
-        self.since_s = time.monotonic()
         try:
             _hand_over(self._writer, payload)
         except OSError as error:
@@ -62,8 +59,6 @@ class StockWriter:
             if self._owned:  # the writer keeps its thread's failure and raises it at every call
                 self.close()
             return False
-        finally:
-            self.since_s = 0.0
         self.written += 1
         self._retry_s = FIRST_RETRY_S
         return True
@@ -71,12 +66,10 @@ class StockWriter:
     def close(self) -> None:
         """Close the writer if it is ours."""
         writer, self._writer = self._writer, None
-        STALLS.forget(self)
         if writer is None or not self._owned or os.getpid() != self._pid:
             return
         try:
-            with may_stall(self.path):
-                writer.close()
+            writer.close()
         except OSError as error:
             self._failed(error)
 
@@ -87,10 +80,8 @@ class StockWriter:
         return f"{self.dropped:,} of {self.dropped + self.written:,} records dropped by the writer ({self._error})"
 
     def _open(self) -> bool:
-        STALLS.watch(self)
         try:
-            with may_stall(self.path):
-                self._writer = self._make()
+            self._writer = self._make()
         except _CANT_OPEN as error:
             self._failed(error)
             return False

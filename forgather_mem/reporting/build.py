@@ -15,7 +15,6 @@ from typing import Any
 from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.files import make_real_folder, replace_file
 from forgather_mem.formats.ring import files_by_rank
-from forgather_mem.formats.stalls import may_stall
 from forgather_mem.reporting.hints import hints_of
 from forgather_mem.reporting.peaks import device_families, highest_of, report_peaks, span_of
 from forgather_mem.reporting.planned import planned_of
@@ -145,9 +144,8 @@ def write_report(report: RunReport, folder: str | Path) -> Path:
     text = json.dumps(to_dict(report), indent=1, allow_nan=False) + "\n"
     whole = report.ranks is not None or report.run.world_size == 1
     path = Path(folder) / (FILE_NAME if whole else f"report.rank{report.run.rank}.json")
-    with may_stall(path):
-        make_real_folder(path.parent)
-        replace_file(path, text.encode(), through_links=False)
+    make_real_folder(path.parent)
+    replace_file(path, text.encode(), through_links=False)
     return path
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from forgather_mem.files import make_real_folder
 from forgather_mem.formats.ring_memory import own_state
 from forgather_mem.formats.ring_writer import ERROR, RingWriter, ring_name
-from forgather_mem.formats.stalls import STALLS, may_stall
 from forgather_mem.system.cgroups import kill_counter
 from forgather_mem.system.memory_limit import limit_facts
 from forgather_mem.system.process_start import process_facts
@@ -54,10 +53,8 @@ class BlackBoxSink:
             return
         path = folder / ring_name(run.rank)
         try:
-            with may_stall(path):
-                make_real_folder(folder)
-                self._ring = RingWriter(path, _header(run), own_state)
-            STALLS.watch(self._ring)
+            make_real_folder(folder)
+            self._ring = RingWriter(path, _header(run), own_state)
         except OSError as error:
             self._problem = f"nothing written: {error.strerror or error}; {path}"
             return
@@ -127,7 +124,6 @@ class BlackBoxSink:
     def _close(self) -> None:
         if self._ring is not None:
             self._ring.close()
-            STALLS.forget(self._ring)
         self._ring = self._run = self.beside = None
 
 

@@ -18,7 +18,6 @@ _OWN = Path("/proc/self")
 _SPARE_FRAC = 1 / 16
 # Telling a failure takes 1 to 2 MiB where the heap has free pages, and up to 8 where it has none: less is of little use
 _LEAST_RESERVE_FRAC = 1 / 2
-_USUAL_STACK_BYTES, _ARENA_BYTES = 8 * 2**20, 64 * 2**20  # of a thread, with glibc
 
 
 class Bound(NamedTuple):
@@ -68,25 +67,6 @@ def spare_bytes() -> float:
         return min((_SPARE_FRAC * limit.free_bytes for limit in own_limits()), default=math.inf)
     except OSError:
         return 0.0
-
-
-def may_start_a_thread() -> bool:
-    """Whether the addresses of one more thread are little of what these limits leave.
-
-    glibc reserves some for what the thread will allocate; they become data only when they are used.
-    """
-    try:
-        limits = own_limits()
-    except OSError:
-        return False
-    return all(_thread_bytes(limit) <= _SPARE_FRAC * limit.free_bytes for limit in limits)
-
-
-def _thread_bytes(limit: Bound) -> int:
-    stack_bytes, _ = resource.getrlimit(resource.RLIMIT_STACK)
-    if stack_bytes == resource.RLIM_INFINITY:
-        stack_bytes = _USUAL_STACK_BYTES
-    return stack_bytes + (_ARENA_BYTES if "RLIMIT_AS" in limit.name else 0)
 
 
 class Reserve:

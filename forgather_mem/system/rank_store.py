@@ -8,6 +8,7 @@ has none.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import logging
 import queue
@@ -85,7 +86,10 @@ class _Question(Generic[T]):
 
 
 class _Asker:
-    """Puts questions to the store, one after the other, in a thread that ends when nobody asks any more."""
+    """Puts questions to the store, one after the other, in a thread that ends when nobody asks any more.
+
+    The thread is none of `threading.enumerate()`: a script that joins all of those waits for its own.
+    """
 
     def __init__(self) -> None:
         self._begin_process()
@@ -93,7 +97,7 @@ class _Asker:
     def _begin_process(self) -> None:
         self._forks = FORKS.number
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._is_answering = False
         self._questions: queue.SimpleQueue[_Question[Any]] = queue.SimpleQueue()
         self._open: dict[str, _Question[Any]] = {}  # those whose answer nobody has taken
         self._slow = False  # the last answer came late, or has not come
@@ -133,9 +137,9 @@ class _Asker:
     def _hand_over(self, question: _Question[T]) -> None:
         with self._lock:
             self._questions.put(question)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._answer, name="forgather_mem store", daemon=True)
-                self._thread.start()
+            if not self._is_answering:
+                self._is_answering = True
+                _thread.start_new_thread(self._answer, ())
                 atexit.unregister(self._ends)
                 atexit.register(self._ends)
 
@@ -154,7 +158,7 @@ class _Asker:
             except queue.Empty:
                 with self._lock:
                     if self._questions.empty():
-                        self._thread = None
+                        self._is_answering = False
                         return
                 continue
             number = id(question.store)

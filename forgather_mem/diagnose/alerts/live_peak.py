@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import _thread
 import time
 
 from forgather_mem.system.native_heap import allocated_natively_bytes
@@ -13,12 +13,15 @@ _MOST_S = 60.0
 
 
 class LivePeak:
-    """Samples until it is stopped. No mark of the kernel is reset for it, and what was freed does not count."""
+    """Samples until it is stopped. No mark of the kernel is reset for it, and what was freed does not count.
+
+    The thread is none of `threading.enumerate()`: a script that joins all of those waits for its own.
+    """
 
     def __init__(self) -> None:
-        self._stop = threading.Event()
+        self._is_stopped = False
         self._peak = 0
-        self._thread: threading.Thread | None = None
+        self._sampling: _thread.LockType | None = None  # held by the thread, as long as it runs
 
     def start(self) -> bool:
         """Begin, and say whether it can: not where asking takes long or nobody answers."""
@@ -28,20 +31,24 @@ class LivePeak:
         allocated_natively_bytes()
         if time.thread_time() - began_s > _EXPENSIVE_S:
             return False
-        self._thread = threading.Thread(target=self._sample, name="forgather-mem: peak of a step", daemon=True)
-        self._thread.start()
+        self._sampling = _thread.allocate_lock()
+        self._sampling.acquire()
+        _thread.start_new_thread(self._sample, (self._sampling,))
         return True
 
     def stop(self) -> int | None:
         """The highest sample in bytes, which may have missed the peak; None if there was none. Idempotent."""
-        thread, self._thread = self._thread, None
-        self._stop.set()
-        if thread is not None:
-            thread.join()
+        sampling, self._sampling = self._sampling, None
+        self._is_stopped = True
+        if sampling is not None:
+            sampling.acquire()
         return self._peak or None
 
-    def _sample(self) -> None:
-        until_s = time.monotonic() + _MOST_S
-        while not self._stop.is_set() and time.monotonic() < until_s:
-            self._peak = max(self._peak, allocated_natively_bytes() or 0)
-            time.sleep(_PAUSE_S)
+    def _sample(self, sampling: _thread.LockType) -> None:
+        try:
+            until_s = time.monotonic() + _MOST_S
+            while not self._is_stopped and time.monotonic() < until_s:
+                self._peak = max(self._peak, allocated_natively_bytes() or 0)
+                time.sleep(_PAUSE_S)
+        finally:
+            sampling.release()
