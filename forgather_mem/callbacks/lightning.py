@@ -11,9 +11,6 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from transformers import TrainerCallback
-from transformers.trainer_callback import TrainerControl, TrainerState
-
 from forgather_mem.callbacks.lightning_saves import planned_saves
 from forgather_mem.callbacks.trainer.method_patches import Around, MethodPatches
 from forgather_mem.loops.events import LoopEvents
@@ -23,6 +20,7 @@ from forgather_mem.telemetry.guard import FailureGuard
 if TYPE_CHECKING:
     import torch
     from lightning.pytorch import LightningModule, Trainer
+    from transformers import TrainerCallback, TrainerControl, TrainerState
 
 try:
     if TYPE_CHECKING or "lightning.pytorch" in sys.modules or "pytorch_lightning" not in sys.modules:

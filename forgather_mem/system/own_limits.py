@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import mmap
-import resource
 from pathlib import Path
 from typing import NamedTuple
 
+from forgather_mem.system.installed import installed
 from forgather_mem.system.procfs import PAGE_BYTES, kib_fields
 
+resource = installed("resource")
 _OWN = Path("/proc/self")
 # What the training will take is not known when it begins: of what is left then, watching sets little aside.
 _SPARE_FRAC = 1 / 16
@@ -83,7 +84,7 @@ def may_start_a_thread() -> bool:
 
 
 def _thread_bytes(limit: Bound) -> int:
-    stack_bytes, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    stack_bytes: int = resource.getrlimit(resource.RLIMIT_STACK)[0]
     if stack_bytes == resource.RLIM_INFINITY:
         stack_bytes = _USUAL_STACK_BYTES
     return stack_bytes + (_ARENA_BYTES if "RLIMIT_AS" in limit.name else 0)

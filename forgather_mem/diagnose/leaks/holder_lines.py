@@ -6,7 +6,6 @@ import itertools
 import queue
 import re
 import sys
-import tracemalloc
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -30,6 +29,9 @@ from forgather_mem.heap.source_lines import (
     user_modules,
 )
 from forgather_mem.heap.syntax import Named
+from forgather_mem.system.installed import installed
+
+tracemalloc = installed("tracemalloc")
 
 Line = tuple[str, int]
 _LAST_NAME = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\]|\(.*\)|\{\.\.\.\})*$")

@@ -28,7 +28,8 @@ def _step_aside():  # type: ignore[no-untyped-def]
         if name.partition(".")[0] != "forgather_mem":
             del sys.modules[name]
     del sys.modules[__name__]
-    import sitecustomize  # noqa: F401, PLW0406  # the next on the path; if there is none, site expects this error
+    # The next on the path; if there is none, site expects this error
+    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
 
 
 _step_aside()  # type: ignore[no-untyped-call]
