@@ -1,6 +1,7 @@
 """Where the memory of a training went, when, and how to get it back.
 
 Importing this package loads neither torch nor transformers nor yaml: every public name is loaded on first use.
+PYTEST_DONT_REWRITE: of a watched pytest it is imported before pytest meets the packages that have a plugin.
 """
 
 from forgather_mem._lazy import names_on_first_use

@@ -67,6 +67,7 @@ def load_callbacks(
         known = _known_callbacks(os.fspath(template))
         if known is not None:
             return known
+    import_template_languages()
     from forgather_mem.config.check import unused
     from forgather_mem.config.environment import ConfigEnvironment
 
@@ -85,6 +86,14 @@ def load_callbacks(
             message, template=name, hint="write it as !list:@trainer_callbacks or !dlist:@trainer_callbacks"
         )
     return list(callbacks)
+
+
+def import_template_languages() -> None:
+    """Import what the template half needs: not what lies beside the script under these names."""
+    from forgather_mem.system.installed import installed
+
+    for name in ("yaml", "markupsafe", "jinja2"):
+        installed(name)
 
 
 def _known_callbacks(template: str) -> list[Any] | None:

@@ -63,6 +63,13 @@ def test_a_clean_environment_loads_a_template_from_the_wheel(clean: Path, tmp_pa
     assert callbacks == "['SimpleGarbageCollector', 'ClearCacheCallback', 'TBMemoryLogger']"
 
 
+def test_pytest_starts_under_run_where_all_warnings_are_errors(clean: Path, tmp_path: Path) -> None:
+    """Unlike an editable one, this installation lists all its files, whose packages pytest rewrites."""
+    (tmp_path / "test_one.py").write_text("def test_one():\n    assert 1 == 1\n")
+    words = ["-m", "pytest", "-W", "error", "-p", "no:cacheprovider", "test_one.py"]
+    assert " 1 passed in " in output(tmp_path, clean / "forgather-mem", "run", *words)
+
+
 def test_the_commands_run_from_the_wheel(clean: Path, tmp_path: Path) -> None:
     ours = clean / "forgather-mem"
     assert "callbacks/memory.yaml" in output(tmp_path, ours, "ls")

@@ -1,4 +1,4 @@
-"""The trainer callbacks. Using one imports transformers.
+"""The trainer callbacks.
 
 Each is loaded on first use: a training that is only watched does not wait for the others.
 """

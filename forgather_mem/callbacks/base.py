@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from transformers import TrainerCallback
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from forgather_mem.callbacks.trainer.link import Link
 from forgather_mem.engine.run_of import RUNS, run_of
 from forgather_mem.engine.schedule import EventSchedule, events_of, lasting
 from forgather_mem.errors import check_flags
+from forgather_mem.loops.state import of_transformers
 from forgather_mem.telemetry.events import EVENTS_THAT_BEGIN_A_RUN
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.protocols import Sink
@@ -21,12 +21,17 @@ from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.switch import is_switched_off, why_off
 
 if TYPE_CHECKING:
+    from transformers import TrainerCallback
     from transformers import TrainerControl as Control
     from transformers import TrainerState as State
     from transformers import TrainingArguments as Args
 
     from forgather_mem.engine.run import Run
     from forgather_mem.engine.summary import RunSummary
+else:
+
+    class TrainerCallback:
+        """In the place of transformers' class until the script has imported that: a loop without it needs neither."""
 
 
 def _passing_on(event: str) -> Callable[..., None]:
@@ -46,6 +51,8 @@ def _passing_on(event: str) -> Callable[..., None]:
 class RuleCallback(TrainerCallback):
     """A trainer callback made of rules. Internal; users take `MemoryCallback(rules=[...])`.
 
+    It is a `TrainerCallback` as soon as one of ours is made, or a Trainer has one, in a process that has imported that.
+
     Args:
         rules: What to do, and when.
         sinks: Where the run's records go, in addition to the sinks of other callbacks.
@@ -60,6 +67,10 @@ class RuleCallback(TrainerCallback):
     needs_phases = False
     # Events that it also handles outside a training, as in an evaluation before or after it.
     outside: ClassVar[frozenset[str]] = frozenset()
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        _be_trainer_callbacks()
+        return super().__new__(cls)
 
     def __init__(
         self, rules: Sequence[Rule], sinks: Sequence[Sink] = (), *, enabled: bool = True, strict: bool = False
@@ -95,6 +106,7 @@ class RuleCallback(TrainerCallback):
     # ---- events ----
 
     def on_init_end(self, args: Args, state: State, control: Control, **objects: Any) -> None:
+        _be_trainer_callbacks()
         FailureGuard(self.strict).call("link", self._stay_linked)
 
     def on_train_begin(self, args: Args, state: State, control: Control, **objects: Any) -> None:
@@ -271,6 +283,13 @@ class RuleCallback(TrainerCallback):
         return run
 
 
+def _be_trainer_callbacks() -> None:
+    theirs = of_transformers("TrainerCallback")
+    if theirs is not None and TrainerCallback in RuleCallback.__bases__:
+        with contextlib.suppress(TypeError):  # a class of somebody's has both as its bases, in an order that is none
+            RuleCallback.__bases__ = (theirs,)
+
+
 def _is_of_another_process(state: object) -> bool:
     """Whether this training's files are those of a process that has forked us."""
     run = run_of(state)
@@ -301,3 +320,6 @@ def _whole_number(epoch: Any) -> int:
         return operator.index(epoch)
     except TypeError:
         raise ValueError(f"on_epoch_end(epoch={epoch!r}): an epoch is a whole number, counted from 0") from None
+
+
+_be_trainer_callbacks()

@@ -5,16 +5,16 @@ Needs the extra `forgather_mem[lightning]`.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from transformers import TrainerCallback
-from transformers.trainer_callback import TrainerControl, TrainerState
-
 from forgather_mem.callbacks.trainer.method_patches import Around, MethodPatches
+from forgather_mem.diagnose.alerts.checkpoint import SavePlan
 from forgather_mem.loops.events import LoopEvents
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.guard import FailureGuard
@@ -22,10 +22,7 @@ from forgather_mem.telemetry.guard import FailureGuard
 if TYPE_CHECKING:
     import torch
     from lightning.pytorch import LightningModule, Trainer
-import math
-from dataclasses import replace
-
-from forgather_mem.diagnose.alerts.checkpoint import SavePlan
+    from transformers import TrainerCallback, TrainerControl, TrainerState
 
 try:
     if TYPE_CHECKING or "lightning.pytorch" in sys.modules or "pytorch_lightning" not in sys.modules:

@@ -12,13 +12,13 @@ import os
 import socket
 import struct
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from forgather_mem.formats.append import AppendFile
 from forgather_mem.formats.summaries import file_version_payload
+from forgather_mem.system.installed import installed
 
 # TensorBoard accepts every name with "tfevents" in it. Its slow loader follows only the last name of a folder during a
 # run: ours sorts before "events.out...", so that a trainer's own curves stay live.
@@ -33,14 +33,11 @@ _OVERHEAD_BYTES = _FRAME.size + _CRC.size
 @functools.cache
 def crc32c() -> Callable[[bytes], int] | None:
     """The checksum in C, or None if google-crc32c only has its Python fallback (100 times slower)."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the fallback warns; we have a better alternative
-        try:
-            import google_crc32c
-        except ImportError:
-            return None
-    value: Callable[[bytes], int] = google_crc32c.value
-    return value if google_crc32c.implementation == "c" else None
+    try:
+        value: Callable[[bytes], int] = installed("google_crc32c._crc32c").value
+    except ImportError:
+        return None
+    return value
 
 
 class EventFile:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from forgather_mem.formats.append import FIRST_RETRY_S, LONGEST_PAUSE_S
+from forgather_mem.system.installed import installed
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +99,7 @@ class StockWriter:
 
 def tensorboard_writer(folder: str) -> object:
     """TensorBoard's own event file writer; folders may be addresses such as `s3://bucket/run`."""
+    installed("tensorboard")
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
     return EventFileWriter(folder, filename_suffix=".forgather_mem")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import tracemalloc
+
+from forgather_mem.system.installed import installed
+
+tracemalloc = installed("tracemalloc")
 
 # https://github.com/python/cpython/issues/128679: until then `tracemalloc.stop()` frees what a thread without the GIL
 # may be using, such as a thread of C++ that calls into Python.

@@ -17,8 +17,6 @@ from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import mmap
-
     from forgather_mem.telemetry.records import Sample
     from forgather_mem.telemetry.report import RunReport
 
@@ -28,28 +26,31 @@ _RESERVE_BYTES = 16 << 20
 
 def watch_process() -> None:
     """At exit of this process, record what has ended it, and write its report unless a better one exists."""
-    import mmap
-
-    try:  # address space without memory behind it, released for reporting at a memory limit
-        reserve = [mmap.mmap(-1, _reserve_bytes(), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)]
-    except (OSError, ValueError):  # no room, or a limit that leaves too little of it
+    try:  # zeros that nobody has touched: addresses without memory behind them, released for reporting at a limit
+        reserve = [bytes(_reserve_bytes())]
+    except (OSError, ValueError, MemoryError):  # no room, or no /proc
         reserve = []
     atexit.register(_ends, os.getpid(), time.time(), reserve)
 
 
 def _reserve_bytes() -> int:
-    """What is kept to report; below a limit of this process little of what it leaves."""
-    import resource
+    """What is kept to report; below a limit of this process little of what it leaves.
 
-    limits = resource.getrlimit(resource.RLIMIT_AS)[0], resource.getrlimit(resource.RLIMIT_DATA)[0]
-    if all(limit == resource.RLIM_INFINITY for limit in limits):
-        return _RESERVE_BYTES  # nothing more is imported: this is any process of the command
-    from forgather_mem.system.own_limits import spare_bytes
+    As `own_limits.spare_bytes`, but nothing is imported: this is any process of the command.
+    """
+    with open("/proc/self/statm", "rb") as file:
+        addresses, *_, data, _ = (int(pages) * os.sysconf("SC_PAGE_SIZE") for pages in file.read().split())
+    with open("/proc/self/limits", "rb") as file:
+        limits = file.read()
+    kept = _RESERVE_BYTES
+    for name, used_bytes in ((b"Max address space", addresses), (b"Max data size", data)):
+        limit = limits.partition(name)[2].split(None, 1)[0]
+        if limit != b"unlimited":
+            kept = min(kept, max(0, int(limit) - used_bytes) // 16)
+    return kept
 
-    return int(min(_RESERVE_BYTES, spare_bytes()))
 
-
-def _ends(pid: int, began_s: float, reserve: list[mmap.mmap]) -> None:
+def _ends(pid: int, began_s: float, reserve: list[bytes]) -> None:
     folder = run_session.folder()
     if os.getpid() != pid or folder is None:
         return  # the last: there is no place, or the command has ended before us

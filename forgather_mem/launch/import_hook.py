@@ -9,9 +9,9 @@ a Trainer. Lightning's Trainer finds us itself, by an entry point.
 from __future__ import annotations
 
 import itertools
-import operator
 import os
 import sys
+from _operator import call
 
 from forgather_mem.telemetry import run_session
 
@@ -125,4 +125,4 @@ def _then(loader: Loader, name: str, afterwards: Callable[[], object]) -> None:
         del loader.exec_module
         yield (afterwards,)
 
-    loader.exec_module = partial(next, filter(None, itertools.starmap(operator.call, calls())))  # type: ignore[method-assign]
+    loader.exec_module = partial(next, filter(None, itertools.starmap(call, calls())))  # type: ignore[method-assign]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 
-from forgather_mem.files import open_real, read_regular
 from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
@@ -43,6 +42,8 @@ def tell_last_error(folder: str, reserve_bytes: int) -> None:
 
         FailureGuard().call("run", _tell, folder, error, reserve_bytes)
     except MemoryError:  # no memory even for our own code
+        from forgather_mem.files import open_real
+
         file = open_real(os.path.join(folder, "oom.rank0.json"), os.O_WRONLY | os.O_CREAT)
         os.write(file, _NOTHING_MORE)
         os.close(file)
@@ -122,6 +123,8 @@ def _first_error(folder: str) -> object:
 def _load(path: str) -> object:
     """What stands in such a file; None for anything else."""
     import json
+
+    from forgather_mem.files import read_regular
 
     try:
         return json.loads(read_regular(path, _MAX_BYTES))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import Any
-
-from transformers import TrainerCallback
+from typing import TYPE_CHECKING, Any
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.memory_callback import MemoryCallback
 from forgather_mem.callbacks.trainer.link import Link
-from forgather_mem.load import WATCH, attach, load_callbacks
+from forgather_mem.load import WATCH, attach, import_template_languages, load_callbacks
 from forgather_mem.sinks import BlackBoxSink, JsonlSink
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.guard import FailureGuard
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
 
 
 class Watching(RuleCallback):
@@ -59,6 +60,7 @@ def template_and_options() -> tuple[str, dict[str, Any]]:
     if settings := os.environ.get(run_session.SETTINGS):
         from forgather_mem.cli.options import parse_settings
 
+        import_template_languages()
         options.update(parse_settings(settings.split("\n")))
     if allowed := os.environ.get(run_session.ALLOW):
         options["allow"] = allowed.split("\n")

@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
-
-from transformers import TrainerCallback, TrainingArguments
-from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback, TrainerControl
+from typing import TYPE_CHECKING, Any
 
 from forgather_mem.diagnose.oom.failing import close_fenced
 from forgather_mem.engine.phases import PhaseStack
 from forgather_mem.engine.run import Run
 from forgather_mem.engine.run_of import run_of
-from forgather_mem.loops.state import NoFlow, new_state
+from forgather_mem.loops.callback_list import CallbackList
+from forgather_mem.loops.state import LoopControl, new_state, of_transformers
 from forgather_mem.telemetry.guard import FailureGuard
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback, TrainerControl
 
 # In each step, and most often of no interest to anybody.
 _OFTEN = frozenset(("step_begin", "pre_optimizer_step", "optimizer_step", "step_end"))
@@ -32,7 +33,7 @@ class LoopEvents:
 
     Attributes:
         state, control: As in a Trainer; the loop counts in `state`.
-        handler: Transformers' own, with the callbacks.
+        handler: The callbacks.
         quiet: The run's phases while no callback wants the events of a step or its batches: who tells of these may
             then call `PhaseStack.turn` alone. None otherwise.
     """
@@ -51,14 +52,19 @@ class LoopEvents:
         self._objects = objects
         self._run: Run | None = None
         self.quiet: PhaseStack | None = None
-        flow = DefaultFlowCallback() if isinstance(args, TrainingArguments) else NoFlow()
-        self.handler = CallbackHandler([flow, *callbacks], model, None, optimizer, None)
+        flow = []  # without `TrainingArguments` the loop's own code decides when to log, evaluate and save
+        if isinstance(args, of_transformers("TrainingArguments", "training_args") or ()):
+            from transformers import DefaultFlowCallback
+
+            flow = [DefaultFlowCallback()]
+        self.handler = CallbackList([*flow, *callbacks], model, optimizer)
         self.renew()
 
     def renew(self) -> None:
         """Another training: its state and control are new ones."""
         self.state = new_state(self.args)
-        self.control = TrainerControl()
+        control: type[Any] = of_transformers("TrainerControl") or LoopControl
+        self.control: TrainerControl = control()
         self._run = self.quiet = None
 
     def fire(self, event: str, **objects: Any) -> None:
@@ -69,12 +75,11 @@ class LoopEvents:
         if self._objects is not None:
             handler.model, handler.optimizer = self._objects()
         try:
-            control = handler.call_event(f"on_{event}", self.args, self.state, self.control, **objects)
+            self.control = handler.call_event(f"on_{event}", self.args, self.state, self.control, **objects)
         finally:
             if self._objects is not None:
                 handler.model = handler.optimizer = None
         self._find_quiet()  # they change their minds in events only
-        self.control = control if control is not None else self.control
 
     def _find_quiet(self) -> None:
         run, self.quiet = self.run(), None

@@ -8,13 +8,12 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import optimizer as of_torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
-from transformers import TrainerCallback
 
 from forgather_mem.engine.run_of import RUNS
 from forgather_mem.engine.settings import settings_of_loaders, settings_of_others
@@ -25,11 +24,14 @@ from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.system.process_end import PROCESS_END, last_error
 from forgather_mem.telemetry.guard import FailureGuard
 
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
 # Looked up once
 _thread, _is_compiling, _trains = threading.get_ident, torch.compiler.is_compiling, torch.is_grad_enabled
 _LOADERS = (DataLoader, _BaseDataLoaderIter)  # while a loop asks for batches, its loader has an iterator
 _BEFORE_FORWARD = ("backward", "data")  # or before the optimizer
-MakeCallbacks = Callable[[], Sequence[TrainerCallback]]
+MakeCallbacks = Callable[[], Sequence["TrainerCallback"]]
 
 
 class ObservedLoop:

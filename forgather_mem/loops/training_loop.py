@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, ClassVar
-
-from transformers import TrainerCallback, TrainingArguments
-from transformers.trainer_callback import TrainerControl, TrainerState
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from forgather_mem.loops.events import LoopEvents
-from forgather_mem.loops.state import default_arguments
+from forgather_mem.loops.state import default_arguments, of_transformers
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback, TrainerControl, TrainerState
 
 
 class TrainingLoop:
@@ -31,7 +31,8 @@ class TrainingLoop:
                 with loop.evaluation() as metrics:
                     metrics["eval_loss"] = evaluate(model)
 
-    Any `TrainerCallback` can be used, also other libraries'; they see a real `TrainerState` and `TrainerControl`.
+    Any `TrainerCallback` can be used, also other libraries'; they see a real `TrainerState` and `TrainerControl`. Where
+    the script does not import transformers, ours see the same names.
     Phases come from hooks on the outermost module and on the optimizer: "forward" while the model runs, "backward" from
     there to the optimizer's step, "data" between steps.
 
@@ -76,12 +77,11 @@ class TrainingLoop:
 
     def pop_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> TrainerCallback | None:
         """Remove a callback, or the first of a class, and return it; None if there is none."""
-        popped: TrainerCallback | None = self.callback_handler.pop_callback(callback)
-        return popped
+        return self.callback_handler.pop_callback(callback)
 
     def remove_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
         """Remove a callback, or the first of a class."""
-        self.callback_handler.remove_callback(callback)
+        self.callback_handler.pop_callback(callback)
 
     @property
     def should_stop(self) -> bool:
@@ -212,7 +212,7 @@ class TrainingLoop:
             raise RuntimeError("TrainingLoop.train(): a training is running already; leave its `with` block first")
         self._events.renew()
         self.state.epoch = float(epoch)
-        if isinstance(self.args, TrainingArguments):
+        if isinstance(self.args, of_transformers("TrainingArguments", "training_args") or ()):
             self.state.max_steps = self.args.max_steps if self.args.max_steps > 0 else sys.maxsize
             for period in ("logging_steps", "eval_steps", "save_steps"):
                 setattr(self.state, period, getattr(self.args, period))

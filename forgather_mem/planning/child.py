@@ -11,7 +11,6 @@ import gc
 import logging
 import os
 import pickle
-import resource
 import select
 import signal
 import stat
@@ -23,6 +22,7 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from forgather_mem.errors import PlanError
+from forgather_mem.system.installed import installed
 from forgather_mem.telemetry.run_session import SWITCH
 
 Result = TypeVar("Result")
@@ -88,6 +88,7 @@ def acting_on_nothing() -> Iterator[None]:
             raise PermissionError(f"{event} of {arguments[0] if arguments else None!r}: not before the training")
 
     sys.addaudithook(look)
+    resource = installed("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import time
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 
 from forgather_mem.system.headroom import HostRooms
 from forgather_mem.system.high_water import HostMark
+from forgather_mem.system.installed import installed
 from forgather_mem.system.peak_windows import PeakWindows, host_peaks
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, kib_fields, own_memory, resident_bytes
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget, backed_off
@@ -18,6 +18,7 @@ from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import RISEN, Moment, Sample
 from forgather_mem.units import format_bytes, format_duration
 
+resource = installed("resource")
 LIMIT_EVERY_S = 1.0
 PSS_MOST_S = 0.05
 _PSS_S_PER_BYTE = 1e-11  # at least: 40 ms at 4.3 GB; measured at every reading
@@ -104,7 +105,7 @@ class HostProbe:
         live = self._live
         if live is None:
             return False
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        peak: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return peak > RISEN * live.told_bytes and live.peaks.mark.peak_bytes(0) == peak
 
     def _start(self) -> _Live | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import resource
 from pathlib import Path
 from typing import Protocol
 
 from forgather_mem.system.allocator import Allocator, gauge
+from forgather_mem.system.installed import installed
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, resident_bytes
 from forgather_mem.units import MIB
 
+resource = installed("resource")
 Reading = tuple[int, int]  # bytes now, highest since the mark was reset
 
 
@@ -104,4 +105,4 @@ def _counter_error_bytes(num_cpus: int) -> int:
 
 
 def _max_rss_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * 1024

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import mmap
-import resource
 from pathlib import Path
 from typing import NamedTuple
 
+from forgather_mem.system.installed import installed
 from forgather_mem.system.procfs import PAGE_BYTES, kib_fields
 
+resource = installed("resource")
 _OWN = Path("/proc/self")
 # What the training will take is not known when it begins: of what is left then, watching sets little aside.
 _SPARE_FRAC = 1 / 16

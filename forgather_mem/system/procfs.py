@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from forgather_mem.system.descriptors import out_of_the_way
 from forgather_mem.system.forks import FORKS
+from forgather_mem.system.installed import installed
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -110,9 +111,7 @@ def own_memory() -> OwnMemory:
     try:
         addresses, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
     except OSError:
-        import psutil
-
-        memory = psutil.Process().memory_info()
+        memory = installed("psutil").Process().memory_info()
         return OwnMemory(int(memory.rss), int(memory.rss), int(memory.vms))
     pages = (int(resident), int(resident) - int(shared), int(addresses))
     return OwnMemory(*(number * PAGE_BYTES for number in pages))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from forgather_mem.system.allocator import Allocator, current_allocator, gauge
+from forgather_mem.system.installed import installed
 from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
 from forgather_mem.system.procfs import KernelFile, resident_bytes
 
@@ -165,9 +166,7 @@ def _host_bytes() -> int:
     try:
         return resident_bytes(statm)
     except OSError:  # a system without /proc
-        import psutil
-
-        return int(psutil.Process().memory_info().rss)
+        return int(installed("psutil").Process().memory_info().rss)
     finally:
         statm.close()
 

@@ -7,9 +7,6 @@ is imported: this is read in every Python process that a watched command starts.
 from __future__ import annotations
 
 import os
-import zlib
-
-from forgather_mem.files import open_real, read_regular, remove_real
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,6 +71,8 @@ def note(kind: str, text: str = "") -> bool:
     path = folder()
     if path is None:
         return False
+    from forgather_mem.files import open_real
+
     try:
         file = open_real(os.path.join(path, NOTES), os.O_WRONLY | os.O_APPEND)
         try:
@@ -87,6 +86,8 @@ def note(kind: str, text: str = "") -> bool:
 
 def noted(path: str, kind: str) -> list[str]:
     """What was told of this kind, in order, each text once."""
+    from forgather_mem.files import read_regular
+
     try:
         lines = os.fsdecode(read_regular(os.path.join(path, NOTES), _MAX_BYTES)).split("\n")
     except OSError:
@@ -100,6 +101,8 @@ def copy_of_report(path: str, training: str, rank: int) -> str:
     >>> copy_of_report("session", "/tmp/out/forgather_mem/20261122-101500", 0)
     'session/report.rank0.json.3290652036'
     """
+    import zlib
+
     return os.path.join(path, f"report.rank{rank}.json.{zlib.crc32(os.fsencode(os.path.abspath(training)))}")
 
 
@@ -109,6 +112,8 @@ def register(training: os.PathLike[str] | str) -> None:
     From now on the training has its own black box; the parent's, which knows less, is removed.
     """
     if note(TRAINING, os.path.abspath(training)):
+        from forgather_mem.files import remove_real
+
         try:
             remove_real(os.path.join(os.environ[FOLDER], WAITING_RING))
         except OSError:

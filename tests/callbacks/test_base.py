@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from forgather_mem.engine.run_of import run_of
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every
 from tests.callbacks.common import RunsOutOfMemoryOnce, Steps, all_callbacks, captured, read_events
+from tests.launch.commands import environment
 from tests.training import make_trainer
 
 
@@ -141,3 +144,44 @@ def test_evaluate_and_predict_work_outside_a_training(tmp_path: Path) -> None:
     metrics = trainer.evaluate()
     assert not any(key.startswith("mem") for key in metrics)
     trainer.predict(trainer.eval_dataset)
+
+
+LOOP_THEN_TRAINER = """
+import sys
+
+import torch
+
+import forgather_mem
+from forgather_mem.callbacks import LeakDetector, MemoryCallback
+
+class Mine(LeakDetector):
+    pass
+
+parameter = torch.nn.Parameter(torch.ones(3))
+optimizer = torch.optim.SGD([parameter])
+with forgather_mem.watch(output_dir=None, quiet=True) as watching:
+    for _ in range(3):
+        parameter.sum().backward()
+        optimizer.step()
+print(watching.report()["steps"], sorted({name.partition(".")[0] for name in sys.modules} & UNWANTED))
+
+early, mine = watching.callbacks[0], Mine()
+from transformers import TrainerCallback
+from tests.training import make_trainer
+
+trainer = make_trainer(sys.argv[1], [early, mine], max_steps=4)
+print(isinstance(early, TrainerCallback), issubclass(Mine, TrainerCallback))
+handle = forgather_mem.attach(trainer)
+trainer.train()
+print(handle.report()["steps"], early.summary.steps, trainer.pop_callback(MemoryCallback) is early)
+print(isinstance(MemoryCallback(), TrainerCallback))
+"""
+UNWANTED = {"transformers", "accelerate", "huggingface_hub", "yaml", "jinja2", "google_crc32c", "psutil", "tensorboard"}
+
+
+def test_a_trainer_takes_callbacks_that_were_made_for_a_loop_before_transformers_was_imported(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    (tmp_path / "script.py").write_text(LOOP_THEN_TRAINER.replace("UNWANTED", str(UNWANTED)))
+    words = [sys.executable, "-W", "ignore", str(tmp_path / "script.py"), str(tmp_path / "out")]
+    done = subprocess.run(words, cwd=root, env=environment(PYTHONPATH=str(root)), capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["3 []", "True True", "4 4 True", "True"], done.stderr

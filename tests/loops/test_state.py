@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 
 import pytest
 from transformers import TrainerControl, TrainerState
-from transformers.trainer_callback import DefaultFlowCallback
 
-from forgather_mem.loops.state import NoFlow, default_arguments, new_state
+from forgather_mem.loops.state import LoopControl, LoopState, default_arguments, new_state
 
 LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 
@@ -43,16 +43,14 @@ def test_the_arguments_own_ranks_come_before_the_launchers(monkeypatch: pytest.M
     assert (own.is_world_process_zero, own.is_local_process_zero) == (True, True)
 
 
-def test_the_loop_decides_when_to_log_evaluate_and_save() -> None:
-    """Where transformers' own flow would stop the training, ours leaves the control as it is."""
-    args = SimpleNamespace(
-        logging_strategy="steps", eval_strategy="steps", save_strategy="steps", logging_first_step=True, eval_delay=0,
-        logging_steps=1, eval_steps=1, save_steps=1,
-    )  # fmt: skip
-    state = TrainerState(global_step=10, max_steps=10, logging_steps=1, eval_steps=1, save_steps=1)
-    theirs, ours = TrainerControl(), TrainerControl()
-    DefaultFlowCallback().on_step_end(args, state, theirs)
-    assert theirs.should_training_stop
-    NoFlow().on_step_end(args, state, ours)
-    NoFlow().on_epoch_end(args, state, ours)
-    assert ours == TrainerControl()
+def test_ours_are_transformers_own_names_and_defaults() -> None:
+    state, control = vars(TrainerState()), vars(TrainerControl())
+    state["epoch"] = state["epoch"] or 0  # None in transformers 4
+    assert {name: state[name] for name in vars(LoopState())} == vars(LoopState())
+    assert vars(LoopControl()) == {name: value for name, value in control.items() if not name.startswith("_")}
+
+
+def test_a_state_is_transformers_own_where_the_script_has_imported_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type(new_state(None)) is TrainerState
+    monkeypatch.delitem(sys.modules, "transformers.trainer_callback")
+    assert type(new_state(None)) is LoopState

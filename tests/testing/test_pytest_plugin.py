@@ -14,6 +14,7 @@ import torch
 
 from forgather_mem.testing import pytest_plugin
 from forgather_mem.testing.pytest_plugin import NoGrowth
+from tests.launch.commands import RUN, python, run
 
 KEPT: list[torch.Tensor] = []
 assert_no_growth = pytest_plugin.assert_no_growth  # also where the entry point is not installed
@@ -120,6 +121,45 @@ def test_marks_limit_what_a_test_takes_and_leaves_and_a_block_is_measured(tmp_pa
     )
     assert 'takes one size, such as "200 MiB"' in done.stdout
     assert told["test_that_fails_itself"].startswith("assert 1 == 2")
+
+
+LOOP = """
+import pytest
+
+def test_that_passes():
+    assert [1] == [1]
+
+def test_a_loop():
+    torch = pytest.importorskip("torch")
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([parameter])
+    for _ in range(3):
+        parameter.sum().backward()
+        optimizer.step()
+
+def test_that_fails():
+    assert [1] == [2]
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "selected"),
+    [(["-W", "error"], "passes or fails"), ([], "passes or fails"), ([], "")],
+    ids=["all warnings are errors", "without torch", "with torch"],
+)
+def test_a_suite_under_run_prints_what_it_prints_alone(tmp_path: Path, options: list[str], selected: str) -> None:
+    """pytest warns of packages with a plugin that are imported before it could rewrite them; ours is by then."""
+    (tmp_path / "test_loop.py").write_text(LOOP)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    words = ["-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", *options, "-k", selected]
+    alone, ours = (run(command, tmp_path) for command in (python(*words), [*RUN, *words]))
+    assert (ours.code, _without_times(ours.out)) == (alone.code, _without_times(alone.out))
+    assert "1 failed, " in alone.out
+    assert ours.err.startswith("forgather-mem: watching pytest")
+
+
+def _without_times(text: str) -> str:
+    return re.sub(r"=* (.*) in [0-9.]+s =*", r"\1", text)
 
 
 def _is_installed() -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import threading
-import tracemalloc
 
 from forgather_mem.diagnose.leaks.holder_lines import traced
 from forgather_mem.diagnose.leaks.library_growth import OWNERS_S, LibraryContainers, far_holder
@@ -25,6 +24,9 @@ from forgather_mem.heap.garbage import Mark, garbage_among
 from forgather_mem.heap.object_size import LRU_CACHE, has_graph, keeps_frames, runs_workers
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.heap.syntax import forget_trees
+from forgather_mem.system.installed import installed
+
+tracemalloc = installed("tracemalloc")
 
 _FRAMES = 12
 # Fraction of the growth that nearby things must explain; otherwise recently created objects are searched.

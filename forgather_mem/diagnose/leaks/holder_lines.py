@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import queue
 import re
-import tracemalloc
 from collections import deque
 from collections.abc import Sequence
 from types import FunctionType, MethodType, TracebackType
@@ -25,6 +24,9 @@ from forgather_mem.heap.source_lines import (
     user_files,
 )
 from forgather_mem.heap.syntax import Named
+from forgather_mem.system.installed import installed
+
+tracemalloc = installed("tracemalloc")
 
 Line = tuple[str, int]
 _LAST_NAME = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\]|\(.*\)|\{\.\.\.\})*$")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
@@ -21,6 +20,9 @@ from typing import Any
 from forgather_mem.diagnose.leaks.snapshot import length_of
 from forgather_mem.heap.allocation_traces import start_tracing
 from forgather_mem.heap.source_lines import is_user_file
+from forgather_mem.system.installed import installed
+
+tracemalloc = installed("tracemalloc")
 
 MOST_S = 0.1  # of reading and counting; then it stops
 _LEAST_FRAC, _MOST_FRAC = 0.6, 1.4  # of the process's growth: what the line must account for

@@ -8,9 +8,10 @@ import sys
 
 
 def _step_aside():  # type: ignore[no-untyped-def]
-    """Remove this folder from the path, and run the sitecustomize that would have run without us."""
+    """Leave path and modules as they are without us, and run the sitecustomize that would have run."""
     import os
 
+    before = set(sys.modules)
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
     try:
@@ -22,16 +23,13 @@ def _step_aside():  # type: ignore[no-untyped-def]
             install()
         except Exception as error:  # noqa: BLE001  # nothing of ours is loaded that could be the fence
             sys.stderr.write("forgather-mem: this process is not watched: " + repr(error) + "\n")
-    for finder in sys.meta_path:
-        spec = finder.find_spec("sitecustomize", None) if hasattr(finder, "find_spec") else None
-        if spec is not None and spec.loader is not None:
-            import importlib.util
-
-            module = sys.modules["sitecustomize"] = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-            return
-    # What site expects if there is none
-    raise ImportError("No module named 'sitecustomize'", name="sitecustomize")
+    # The script's folder is not on the path yet: of what it has a file of that name for, that one is imported there
+    for name in set(sys.modules).difference(before, sys.builtin_module_names):
+        if name.partition(".")[0] != "forgather_mem":
+            del sys.modules[name]
+    del sys.modules[__name__]
+    # The next on the path; if there is none, site expects this error
+    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
 
 
 _step_aside()  # type: ignore[no-untyped-call]
