@@ -26,7 +26,13 @@ _NOTHING_HEARD = (
     "forgather-mem: no training step was heard in this process: put watch() where the steps are made "
     "(with Ray, in the worker's function)"
 )
-WATCH = "callbacks/watch.yaml"
+
+
+class _OwnTemplate(str):
+    """The name of a template of this library, whatever the current folder has by that name."""
+
+
+WATCH = _OwnTemplate("callbacks/watch.yaml")
 _MEMORY, _BASE = "callbacks/memory.yaml", "callbacks/base_callbacks.yaml"
 _TARGET = "trainer_callbacks"
 
@@ -63,7 +69,8 @@ def load_callbacks(
         TemplateError: if anything is wrong with the template, with file, line and what to do.
     """
     given = searchpath or allow or allow_files or policy or context_vars or variables
-    if target == _TARGET and not given and not any(map(os.path.exists, (os.fspath(template), _BASE))):
+    here = [] if isinstance(template, _OwnTemplate) else ["."]
+    if target == _TARGET and not given and not (here and any(map(os.path.exists, (os.fspath(template), _BASE)))):
         known = _known_callbacks(os.fspath(template))
         if known is not None:
             return known
@@ -75,7 +82,7 @@ def load_callbacks(
     name = os.fspath(template)
     if os.path.isabs(name):
         folders, name = [os.path.dirname(name), *folders], os.path.basename(name)
-    env = ConfigEnvironment([*folders, "."], allow=allow, allow_files=allow_files, policy=policy)
+    env = ConfigEnvironment([*folders, *here], allow=allow, allow_files=allow_files, policy=policy)
     config = env.load(name, **variables)
     callbacks = config.construct(target, context_vars=context_vars)
     for problem in unused(env, config, name, variables):

@@ -14,7 +14,9 @@ import torch
 from forgather_mem import TemplateError, attach, load_callbacks, watch
 from forgather_mem.callbacks import ClearCacheCallback, SimpleGarbageCollector, TBMemoryLogger
 from forgather_mem.config.environment import ConfigEnvironment
+from forgather_mem.launch.watching import callbacks_of_run
 from forgather_mem.load import WATCH
+from forgather_mem.telemetry import run_session
 from tests.training import fingerprint, make_trainer
 
 
@@ -197,11 +199,32 @@ def test_what_is_made_without_reading_a_template_of_ours_is_what_it_says(templat
     assert list(map(made_of, load_callbacks(template))) == list(map(made_of, read))
 
 
+OTHER = "trainer_callbacks: !list [ !singleton:forgather_mem.callbacks:LeakDetector ]\n"
+
+
 def test_a_template_of_that_name_in_the_current_folder_goes_before_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert len(load_callbacks(WATCH)) == 3
+    assert len(load_callbacks(str(WATCH))) == 3
     (tmp_path / "callbacks").mkdir()
-    (tmp_path / WATCH).write_text("trainer_callbacks: !list [ !singleton:forgather_mem.callbacks:LeakDetector ]\n")
-    assert [type(one).__name__ for one in load_callbacks(WATCH)] == ["LeakDetector"]
+    (tmp_path / WATCH).write_text(OTHER)
+    assert [type(one).__name__ for one in load_callbacks(str(WATCH))] == ["LeakDetector"]
+
+
+@pytest.mark.parametrize("file", ["watch.yaml", "base_callbacks.yaml"])
+def test_the_default_is_ours_whatever_the_current_folder_has(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "callbacks").mkdir()
+    (tmp_path / "callbacks" / file).write_text(OTHER)
+    ours = ["MemoryCallback", "LeakDetector", "OOMReporter"]
+    for options in ({}, {"logging_dir": "logs"}):
+        trainer = make_trainer(tmp_path)
+        attached = attach(trainer, **options)
+        assert [type(one).__name__ for one in attached.callbacks] == ours
+        with watch(quiet=True, **options) as watched:
+            assert [type(one).__name__ for one in watched.callbacks] == ours
+    monkeypatch.setenv(run_session.SETTINGS, "logging_dir=logs")
+    assert [type(one).__name__ for one in callbacks_of_run()[1:]] == ours

@@ -63,13 +63,17 @@ def check(
 
 
 def _found(environment: ConfigEnvironment, name: str, variables: dict[str, object]) -> list[Problem]:
-    from forgather_mem.config.check import problems
+    from forgather_mem.config.check import Problem, problems_of
 
-    with contextlib.suppress(TemplateError):  # is found below
-        light = is_light(environment.load(name, **variables))
-        if light and is_well_without_torch(lambda: not problems(environment, name, variables)):
-            return []
-    return problems(environment, name, variables)
+    try:  # once: a hostile template takes as long as it may each time
+        config = environment.load(name, **variables)
+    except TemplateError as error:
+        return [Problem(kind="template", error=error)]
+
+    def found() -> list[Problem]:
+        return problems_of(config, environment, name, variables)
+
+    return [] if is_light(config) and is_well_without_torch(lambda: not found()) else found()
 
 
 @contextlib.contextmanager

@@ -76,6 +76,13 @@ def problems(environment: ConfigEnvironment, name: str, variables: Mapping[str, 
         config = environment.load(name, **variables)
     except TemplateError as error:
         return [Problem(kind="template", error=error)]
+    return problems_of(config, environment, name, variables)
+
+
+def problems_of(
+    config: Config, environment: ConfigEnvironment, name: str, variables: Mapping[str, object]
+) -> list[Problem]:
+    """As `problems`, of a template that is loaded already."""
     misfits = list(_misfits(config, variables))
     found = (
         (Problem(kind="block", error=error) for error in config.rendered.unknown_blocks),

@@ -28,12 +28,15 @@ def check_arguments(arguments: Arguments) -> int:
     except ValueError as error:
         complain(f"run: --max-peak: {error}")
         return USAGE
-    return _check_template(arguments) if arguments.template is not None or arguments.settings else 0
+    return _check_template(arguments) if arguments.template or arguments.settings or arguments.allow else 0
 
 
 def _check_template(arguments: Arguments) -> int:
     try:
-        environment, name = environment_of(arguments.template or WATCH, policy=policy_of(arguments.allow))
+        policy = policy_of(arguments.allow)
+        environment, name = ConfigEnvironment((), policy=policy), str(WATCH)
+        if arguments.template:
+            environment, name = environment_of(arguments.template, policy=policy)
         variables = parse_settings(arguments.settings)
         light = is_light(environment.load(name, **variables))
         if light and is_well_without_torch(lambda: _is_well(environment, name, variables)):

@@ -56,3 +56,19 @@ def test_a_template_of_ours_is_checked_without_torch_and_a_mistake_in_one_is_fou
     assert "--max-peak: host=24: is that GiB? Write a unit, for example host=24GiB" in done.err
     assert "did you mean 'host/limit_used_frac'?" in done.err
     assert "did you mean 'collect_freq_epoch'?" in done.err
+
+
+def test_an_entry_that_is_no_name_is_refused_before_the_command_begins(tmp_path: Path) -> None:
+    wordings = [["--allow", "*"], ["--allow", "my_module"], ["--allow", "*", "--template", "callbacks/memory.yaml"]]
+    done = run(python("-c", _CHECK, json.dumps(wordings)), tmp_path)
+    assert [code for code, _ in json.loads(done.out)] == [2, 0, 2], done.err
+    assert "run: " in done.err
+    assert "'*'" in done.err
+
+
+def test_with_settings_alone_the_template_is_ours_whatever_the_current_folder_has(tmp_path: Path) -> None:
+    (tmp_path / "callbacks").mkdir()
+    (tmp_path / "callbacks" / "watch.yaml").write_text("trainer_callbacks: !list [ !call:os:system [x] ]\n")
+    wordings = [["--set", "logging_dir=logs"], ["--template", "callbacks/watch.yaml"]]
+    done = run(python("-c", _CHECK, json.dumps(wordings)), tmp_path)
+    assert [code for code, _ in json.loads(done.out)] == [0, 1], done.err
