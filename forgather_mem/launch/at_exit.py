@@ -54,6 +54,16 @@ def _ends(pid: int, began_s: float, reserve: list[bytes]) -> None:
     folder = run_session.folder()
     if os.getpid() != pid or folder is None:
         return  # the last: there is no place, or the command has ended before us
+    try:
+        _report(folder, began_s, reserve)
+    finally:
+        if "torch" in sys.modules:  # else nothing of ours was imported
+            from forgather_mem.system.process_end import end_as_alone
+
+            end_as_alone()
+
+
+def _report(folder: str, began_s: float, reserve: list[bytes]) -> None:
     reserve_bytes = sum(map(len, reserve))
     reserve.clear()
     tell_last_error(folder, reserve_bytes)

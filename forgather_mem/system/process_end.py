@@ -44,6 +44,7 @@ class _ProcessEnd:
                 self._calls.popitem()[0]()
             finally:  # an error, or a Ctrl-C, of one is not the others'
                 self._run()
+        end_as_alone()
 
     def _forget(self) -> None:
         calls, self._calls = self._calls, {}
@@ -55,6 +56,19 @@ class _ProcessEnd:
 def last_error() -> BaseException | None:
     """What has ended this process, printed by Python already; None where somebody types: there it is of any line."""
     return None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+
+
+def end_as_alone() -> None:
+    """Let Python end by SIGINT after a Ctrl-C that nobody caught, also if code was compiled since, as modules do.
+
+    Python keeps that it is to end so in one flag, which each run of a text (`exec`, a named tuple, a dataclass) sets
+    back. The same sets it again.
+    """
+    if isinstance(last_error(), KeyboardInterrupt):
+        try:
+            exec("raise KeyboardInterrupt")
+        except KeyboardInterrupt:
+            return
 
 
 # One, because there is one process.
