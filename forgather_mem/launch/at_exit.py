@@ -59,11 +59,13 @@ def _ends(pid: int, began_s: float, reserve: list[mmap.mmap]) -> None:
     if "torch" not in sys.modules:
         return
     run_session.note(run_session.TORCH)
+    from forgather_mem.system.process_end import keep_ctrl_c
     from forgather_mem.telemetry.guard import FailureGuard
 
     FailureGuard().call("run", note_word, getattr(sys, "last_value", None))
     if not run_session.registered(folder):
         FailureGuard().call("run", _write, folder, began_s)
+    keep_ctrl_c()
 
 
 def _write(folder: str, began_s: float) -> None:

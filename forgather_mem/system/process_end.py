@@ -7,6 +7,7 @@ and runs them when it ends by `sys.exit` or an error: what the parent has begun 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -44,6 +45,8 @@ class _ProcessEnd:
                 self._calls.popitem()[0]()
             finally:  # an error, or a Ctrl-C, of one is not the others'
                 self._run()
+        else:
+            keep_ctrl_c()
 
     def _forget(self) -> None:
         calls, self._calls = self._calls, {}
@@ -55,6 +58,17 @@ class _ProcessEnd:
 def last_error() -> BaseException | None:
     """What has ended this process, printed by Python already; None where somebody types: there it is of any line."""
     return None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+
+
+def keep_ctrl_c() -> None:
+    """Let a Ctrl-C that has ended the script end the process, too, whatever has been imported since.
+
+    Python remembers whether the last code that it compiled from text was left by one; a dataclass is such code. What it
+    has forgotten shows in the exit code: 1 instead of the signal, after which a shell's loop goes on.
+    """
+    if isinstance(last_error(), KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")
 
 
 # One, because there is one process.
