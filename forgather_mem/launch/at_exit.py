@@ -54,27 +54,19 @@ def _ends(pid: int, began_s: float, reserve: list[bytes]) -> None:
     folder = run_session.folder()
     if os.getpid() != pid or folder is None:
         return  # the last: there is no place, or the command has ended before us
-    try:
-        _report(folder, began_s, reserve)
-    finally:
-        if "torch" in sys.modules:  # else nothing of ours was imported
-            from forgather_mem.system.process_end import end_as_alone
-
-            end_as_alone()
-
-
-def _report(folder: str, began_s: float, reserve: list[bytes]) -> None:
     reserve_bytes = sum(map(len, reserve))
     reserve.clear()
     tell_last_error(folder, reserve_bytes)
     if "torch" not in sys.modules:
         return
     run_session.note(run_session.TORCH)
+    from forgather_mem.system.process_end import keep_ctrl_c
     from forgather_mem.telemetry.guard import FailureGuard
 
     FailureGuard().call("run", note_word, getattr(sys, "last_value", None))
     if not run_session.registered(folder):
         FailureGuard().call("run", _write, folder, began_s)
+    keep_ctrl_c()
 
 
 def _write(folder: str, began_s: float) -> None:

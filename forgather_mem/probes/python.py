@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import operator
 import time
+from collections import deque
 from collections.abc import Hashable, Mapping
+from itertools import accumulate, repeat, starmap, tee
 
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.telemetry.protocols import RunInfo
@@ -20,7 +24,7 @@ class PythonProbe:
 
     `gc/pause_s` is the time spent since the last call, so that it adds up over a step. A step has it once: after its
     record only the totals are reported, after a full collection; that pause is part of the next step. From `begin` to
-    `end` a callable of ours is in `gc.callbacks`; it adds 1 us to an automatic collection.
+    `end` a callable of ours, in C, is in `gc.callbacks`; it adds 1 us to an automatic collection.
 
     Args:
         tracked_every_s: Seconds between counts of the tracked objects; less often if counting would take over 0.1 % of
@@ -46,7 +50,7 @@ class PythonProbe:
         self.give_back()
         self._pace = TimeBudget(self.tracked_every_s, budget_frac=self.budget_frac, expected_s=_COUNTING_S)
         self._pauses = _Pauses()
-        gc.callbacks.append(self._pauses)
+        gc.callbacks.append(self._pauses.callback)
 
     def end(self, run: RunInfo) -> None:
         if self._pace is not None:
@@ -57,14 +61,14 @@ class PythonProbe:
         pauses, pace = self._pauses, self._pace
         if pauses is None or pace is None:  # not begun: there are no counts
             return {}
+        total_s, longest_s = pauses.look()
         after_step = moment.event != "step_end" and moment.step == pauses.step
         if after_step and pauses.given_full == pauses.full:
             return {}
-        total_s = pauses.total_s
         values: dict[str, float] = {
             "gc/pause_s": total_s - pauses.given_s,
             "gc/pause_total_s": total_s,
-            "gc/pause_max_s": pauses.longest_s,
+            "gc/pause_max_s": longest_s,
             "gc/collections": pauses.full,
         }
         pauses.given_full = pauses.full
@@ -81,35 +85,65 @@ class PythonProbe:
         pauses, self._pauses, self._pace = self._pauses, None, None
         if pauses is not None:
             with contextlib.suppress(ValueError):  # the list was emptied elsewhere
-                gc.callbacks.remove(pauses)
+                gc.callbacks.remove(pauses.callback)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_pauses": None, "_pace": None}
 
 
 class _Pauses:
-    """Counts inside the collector. Collections don't overlap, so one start time is enough."""
+    """Adds up the pauses inside the collector, in C alone.
 
-    __slots__ = ("_began_s", "full", "given_full", "given_s", "longest_s", "step", "total_s")
+    The interpreter runs a pending handler of a signal when a function of Python begins, and the collector drops what
+    its callbacks raise: a function here would lose a Ctrl-C that comes during a collection. So the collector calls
+    `getattr(self, phase, info)`, and the properties named as the phases advance iterators whose parts are all of C.
+
+    Attributes:
+        callback: For `gc.callbacks`.
+        sums: One pair: the seconds of all pauses, and of the longest.
+        full: Full collections so far, by the last look.
+    """
+
+    __slots__ = (
+        "_began",
+        "_ended",
+        "_full_before",
+        "_seen",
+        "callback",
+        "full",
+        "given_full",
+        "given_s",
+        "step",
+        "sums",
+    )
+    start = property(operator.methodcaller("_began"))
+    stop = property(operator.methodcaller("_ended"))
 
     def __init__(self) -> None:
-        self._began_s: float | None = None
-        self.full = self.given_full = 0
+        clock = starmap(time.perf_counter, repeat(()))
+        began: dict[str, float] = {}
+        # The end minus the start; of a collection during which we were added the start is not known, and it counts as 0
+        pauses = map(float.__rsub__, map(began.pop, repeat("s"), clock), clock)
+        each, again = tee(pauses)
+        self.sums = deque([(0.0, 0.0)], maxlen=1)
+        self._began = map(began.__setitem__, repeat("s"), clock).__next__
+        self._ended = map(self.sums.append, zip(accumulate(each), accumulate(again, max), strict=True)).__next__
+        self.callback = functools.partial(getattr, self)
         self.step = -1
-        self.total_s = self.given_s = self.longest_s = 0.0
+        self.given_s = 0.0
+        self.given_full = self.full = 0
+        self._seen, self._full_before = self.sums[0], _full_collections()
 
-    def __call__(self, phase: str, info: Mapping[str, int]) -> None:
-        now_s = time.perf_counter()
-        if phase == "start":
-            self._began_s = now_s
-        elif self._began_s is not None:  # None: we were added while this collection was running
-            pause_s = now_s - self._began_s
-            self._began_s = None
-            self.total_s += pause_s
-            if pause_s > self.longest_s:
-                self.longest_s = pause_s
-            if info["generation"] == FULL_GENERATION:
-                self.full += 1
+    def look(self) -> tuple[float, float]:
+        """Both sums until now."""
+        sums = self.sums[0]
+        if sums is not self._seen:
+            self._seen, self.full = sums, _full_collections() - self._full_before
+        return sums
+
+
+def _full_collections() -> int:
+    return int(gc.get_stats()[FULL_GENERATION]["collections"])
 
 
 def _tracked() -> dict[str, float]:

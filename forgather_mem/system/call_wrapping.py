@@ -79,7 +79,7 @@ class _Fenced:
 
 def _function(function: Callable[P, R], around: Around) -> Callable[P, R]:
     def call(*arguments: P.args, **keywords: P.kwargs) -> R:
-        if _in_compiled_code():
+        if in_compiled_code():
             return function(*arguments, **keywords)
         with _Fenced(around):
             return function(*arguments, **keywords)
@@ -87,7 +87,7 @@ def _function(function: Callable[P, R], around: Around) -> Callable[P, R]:
     return call
 
 
-def _in_compiled_code() -> bool:
+def in_compiled_code() -> bool:
     """Whether `torch.compile` is tracing this call: a context of ours would break its graph."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.compiler.is_compiling())

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from itertools import count, repeat
 
 
 class _Forks:
@@ -22,10 +23,8 @@ class _Forks:
 
     def __init__(self) -> None:
         self.number = 0
-        os.register_at_fork(after_in_child=self._count)
-
-    def _count(self) -> None:
-        self.number += 1
+        # Of C alone: the interpreter runs a signal's handler when a function of Python begins, and drops what it raises
+        os.register_at_fork(after_in_child=map(setattr, repeat(self), repeat("number"), count(1)).__next__)
 
 
 # A single instance, because there is a single process.

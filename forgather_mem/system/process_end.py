@@ -7,6 +7,7 @@ and runs them when it ends by `sys.exit` or an error: what the parent has begun 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -44,7 +45,8 @@ class _ProcessEnd:
                 self._calls.popitem()[0]()
             finally:  # an error, or a Ctrl-C, of one is not the others'
                 self._run()
-        end_as_alone()
+        else:
+            keep_ctrl_c()
 
     def _forget(self) -> None:
         calls, self._calls = self._calls, {}
@@ -58,17 +60,15 @@ def last_error() -> BaseException | None:
     return None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
 
 
-def end_as_alone() -> None:
-    """Let Python end by SIGINT after a Ctrl-C that nobody caught, also if code was compiled since, as modules do.
+def keep_ctrl_c() -> None:
+    """Let a Ctrl-C that has ended the script end the process, too, whatever has been imported since.
 
-    Python keeps that it is to end so in one flag, which each run of a text (`exec`, a named tuple, a dataclass) sets
-    back. The same sets it again.
+    Python remembers whether the last code that it compiled from text was left by one; a dataclass is such code. What it
+    has forgotten shows in the exit code: 1 instead of the signal, after which a shell's loop goes on.
     """
     if isinstance(last_error(), KeyboardInterrupt):
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             exec("raise KeyboardInterrupt")
-        except KeyboardInterrupt:
-            return
 
 
 # One, because there is one process.
