@@ -49,6 +49,10 @@ class BackwardPasses:
             self._autograd.backward = self._call  # type: ignore[attr-defined]
 
     def _passed(self) -> None:
+        from forgather_mem.system.tracing import is_traced
+
+        if is_traced():
+            return
         self._num_passes += 1
         if self._num_passes < self._fewest:
             return

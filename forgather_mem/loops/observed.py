@@ -22,13 +22,14 @@ from forgather_mem.loops.outermost import Arguments, Keywords, Outermost
 from forgather_mem.loops.rounds import OptimizerRounds
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.system.process_end import PROCESS_END, last_error
+from forgather_mem.system.tracing import is_traced
 from forgather_mem.telemetry.guard import FailureGuard
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
 # Looked up once
-_thread, _is_compiling, _trains = threading.get_ident, torch.compiler.is_compiling, torch.is_grad_enabled
+_thread, _trains = threading.get_ident, torch.is_grad_enabled
 _LOADERS = (DataLoader, _BaseDataLoaderIter)  # while a loop asks for batches, its loader has an iterator
 _BEFORE_FORWARD = ("backward", "data")  # or before the optimizer
 MakeCallbacks = Callable[[], Sequence["TrainerCallback"]]
@@ -118,7 +119,7 @@ class ObservedLoop:
 
     def before(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """An optimizer's step begins."""
-        if _is_compiling():
+        if is_traced():
             return
         try:
             events = self._events or self._begin(optimizer)
@@ -136,7 +137,7 @@ class ObservedLoop:
 
     def after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """An optimizer's step is over."""
-        if not self._watches or _is_compiling():
+        if not self._watches or is_traced():
             return
         try:
             events = self._events

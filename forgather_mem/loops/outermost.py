@@ -10,6 +10,7 @@ import torch
 from torch.nn import Module
 
 from forgather_mem.system.call_wrapping import without_frames
+from forgather_mem.system.tracing import is_traced
 
 Arguments = tuple[object, ...]
 Keywords = dict[str, object]
@@ -130,12 +131,14 @@ class _CallPatch:
     def __init__(self, cls: type[Module], heard: set[int], around: Callable[..., object]) -> None:
         self._cls = cls
         self._is_own = "__call__" in cls.__dict__
-        self._call = call = cls.__call__
-        is_compiling = torch.compiler.is_compiling  # looked up once
+        self._call = own = cls.__call__
+        # A class without its own has at each call what its base has by then: torch.fx replaces that while it traces
+        owner = None if self._is_own else next(base for base in cls.__mro__ if "__call__" in base.__dict__)
 
-        @functools.wraps(call)
+        @functools.wraps(own)
         def __call__(module: Module, /, *arguments: object, **keywords: object) -> object:
-            if is_compiling():
+            call = own if owner is None else owner.__call__
+            if is_traced():
                 return call(module, *arguments, **keywords)
             try:
                 if id(module) in heard:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from forgather_mem.loops.events import LoopEvents
 from forgather_mem.loops.state import default_arguments, of_transformers
+from forgather_mem.system.tracing import is_traced
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback, TrainerControl, TrainerState
@@ -252,14 +253,16 @@ class TrainingLoop:
         hooks, events = ExitStack(), self._events
         if hasattr(self.model, "register_forward_pre_hook"):
             begins = self.model.register_forward_pre_hook(
-                lambda _, *given: events.forward_begins(*given), with_kwargs=True
+                lambda _, *given: None if is_traced() else events.forward_begins(*given), with_kwargs=True
             )
-            ends = self.model.register_forward_hook(lambda *given: events.forward_ends(given[-1]), always_call=True)
+            ends = self.model.register_forward_hook(
+                lambda *given: None if is_traced() else events.forward_ends(given[-1]), always_call=True
+            )
             hooks.callback(begins.remove)
             hooks.callback(ends.remove)
         if hasattr(self.optimizer, "register_step_pre_hook"):
-            begins = self.optimizer.register_step_pre_hook(lambda *_: self._optimizer_begins())
-            ends = self.optimizer.register_step_post_hook(lambda *_: events.optimizer_ends())
+            begins = self.optimizer.register_step_pre_hook(lambda *_: None if is_traced() else self._optimizer_begins())
+            ends = self.optimizer.register_step_post_hook(lambda *_: None if is_traced() else events.optimizer_ends())
             hooks.callback(begins.remove)
             hooks.callback(ends.remove)
         return hooks

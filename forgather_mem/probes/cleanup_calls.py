@@ -15,7 +15,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from forgather_mem.system.allocator import gauge_now, modules_with_a_cache
-from forgather_mem.system.call_wrapping import in_compiled_code
+from forgather_mem.system.call_wrapping import in_traced_code
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.protocols import RunInfo
@@ -212,7 +212,7 @@ def _counted(function: Callable[P, R], counting: _Counting) -> Callable[P, R]:
     @functools.wraps(function)
     def counted(*arguments: P.args, **keywords: P.kwargs) -> R:
         calls = counting.calls
-        if calls is None or calls.inside or in_compiled_code():
+        if calls is None or calls.inside or in_traced_code():
             return function(*arguments, **keywords)
         begun = None
         try:
@@ -239,6 +239,10 @@ def _uncounted(function: Callable[..., object]) -> Callable[..., object]:
         function = counting.function
         counting = getattr(function, _COUNTING, None)
     return function
+
+
+def _reserved_bytes() -> int:
+    return gauge_now("reserved_bytes") or 0
 
 
 def file_and_origin(file: str) -> tuple[str, str]:

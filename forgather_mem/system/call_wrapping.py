@@ -28,7 +28,7 @@ def around_calls(function: F, around: Around) -> F:
     What fails in the context is logged, and the function does what it does without it.
 
     Supports functions, methods, coroutines, generators and asynchronous generators. A generator is inside the context
-    from its first item to its end. While `torch.compile` traces a function, there is no context.
+    from its first item to its end. While torch traces a function, there is no context.
 
     Raises:
         ValueError: for anything that is not a function, for example a class.
@@ -79,7 +79,7 @@ class _Fenced:
 
 def _function(function: Callable[P, R], around: Around) -> Callable[P, R]:
     def call(*arguments: P.args, **keywords: P.kwargs) -> R:
-        if in_compiled_code():
+        if in_traced_code():
             return function(*arguments, **keywords)
         with _Fenced(around):
             return function(*arguments, **keywords)
@@ -87,10 +87,13 @@ def _function(function: Callable[P, R], around: Around) -> Callable[P, R]:
     return call
 
 
-def in_compiled_code() -> bool:
-    """Whether `torch.compile` is tracing this call: a context of ours would break its graph."""
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.compiler.is_compiling())
+def in_traced_code() -> bool:
+    """Whether torch traces this call instead of computing: what we do would break its graph, or get into it."""
+    if "torch" not in sys.modules:
+        return False
+    from forgather_mem.system.tracing import is_traced  # imports torch
+
+    return is_traced()
 
 
 def _coroutine(function: Callable[P, Awaitable[R]], around: Around) -> Callable[P, Awaitable[R]]:

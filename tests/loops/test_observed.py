@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,9 +14,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import TrainerCallback
 
-from forgather_mem.callbacks import MemoryCallback
+from forgather_mem.callbacks import MemoryCallback, OOMReporter
 from forgather_mem.engine.run_of import run_of
 from forgather_mem.loops.observed import LOOPS, ObservedLoop
 from forgather_mem.loops.state import default_arguments
@@ -291,6 +293,65 @@ def test_a_compiled_model_has_no_more_graph_breaks_and_is_compiled_no_more_often
     watched.close()
     assert with_us == compiled()
     assert capture.samples[-1].step == 10
+
+
+TRACES: dict[str, Callable[[nn.Module, torch.Tensor], Any]] = {
+    "jit": lambda model, rows: torch.jit.trace(model, rows).code,
+    "export": lambda model, rows: torch.export.export(model, (rows,)),
+    "export of any size": lambda model, rows: torch.export.export(
+        model, (rows,), dynamic_shapes=({0: torch.export.Dim("rows")},)
+    ),
+    "make_fx": lambda model, rows: make_fx(lambda batch: model(batch))(rows).code,
+    "make_fx of any size": lambda model, rows: (
+        make_fx(lambda batch: model(batch), tracing_mode="symbolic", _allow_non_fake_inputs=True)(rows).code
+    ),
+    "fx": lambda model, rows: torch.fx.symbolic_trace(nn.Sequential(model, nn.Linear(1, 1))).code,
+    "vmap": lambda model, rows: torch.vmap(model)(rows),
+    "jacobian": lambda model, rows: torch.func.jacrev(model)(rows).shape,
+    "ensemble": lambda model, rows: (
+        torch.vmap(lambda own: torch.func.functional_call(model, own, (rows,)), in_dims=(0,))(
+            {name: torch.stack((value, value)) for name, value in model.named_parameters()}
+        ).shape
+    ),
+}
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["observed", "TrainingLoop"])
+@pytest.mark.parametrize("make", [net, lambda: nn.Linear(8, 1)], ids=["blocks", "one layer"])
+def test_a_model_is_traced_in_its_loop_as_without_us(make: Callable[[], nn.Module], told: bool, tmp_path: Path) -> None:
+    """No warning more, the same graphs, and no size that is only traced is kept."""
+
+    def of_its_loop(begin: Callable[[nn.Module, torch.optim.Optimizer], Callable[[], object]]) -> Any:
+        torch.manual_seed(0)
+        model, rows = make(), torch.ones(16, 8)
+        optimizer = torch.optim.SGD(model.parameters())
+        end = begin(model, optimizer)
+        train(model, optimizer, 3)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            traces = {name: str(trace(model, rows)) for name, trace in TRACES.items()}
+        train(model, optimizer, 3)
+        uses = reporter._watch.uses()
+        batches = (uses.batch, uses.largest) if uses is not None else ()
+        kept.update(type(size) for batch in batches if batch is not None for size in (batch.rows, batch.size))
+        end()
+        return traces, sorted(str(one.message) for one in warned)
+
+    def watched(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], object]:
+        arguments = default_arguments()
+        arguments.output_dir = str(tmp_path)
+        if not told:
+            loop = ObservedLoop(arguments, lambda: [MemoryCallback(), reporter])
+            LOOPS.add(loop)
+            loop.listen()
+            return loop.close
+        block = TrainingLoop(model, optimizer, args=arguments, callbacks=[MemoryCallback(), reporter]).train()
+        block.__enter__()
+        return lambda: block.__exit__(None, None, None)
+
+    reporter, kept = OOMReporter(), set[type]()
+    assert of_its_loop(watched) == of_its_loop(lambda *_: int)
+    assert kept == {int}
 
 
 def test_a_loop_that_tells_of_itself_is_not_observed_and_one_after_it_is(
