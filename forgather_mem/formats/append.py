@@ -13,6 +13,7 @@ from pathlib import Path
 from forgather_mem.files import make_real_folder, open_real, remove_real
 from forgather_mem.system.descriptors import out_of_the_way
 from forgather_mem.system.forks import FORKS
+from forgather_mem.telemetry.signal_handlers import hand_on
 from forgather_mem.units import format_duration
 
 logger = logging.getLogger(__name__)
@@ -85,6 +86,7 @@ class AppendFile:
                 done += os.write(self._fd, data[done:])
         except OSError as error:
             self._recover(error, done)
+            hand_on(error)
             self._pause(error, num_records)
             return False
         self.end += done
@@ -133,6 +135,7 @@ class AppendFile:
             status = os.fstat(self._fd)
             self.path, self.end, self._inode = path, status.st_size, (status.st_dev, status.st_ino)
         except OSError as error:
+            hand_on(error)
             self._pause(error, 0)
             return False
         self._rest_until = 0.0  # another file may be faster
@@ -183,8 +186,8 @@ class AppendFile:
             if os.fstat(self._fd).st_size == torn_end:
                 os.ftruncate(self._fd, self.end)
                 return True
-        except OSError:
-            pass
+        except OSError as error:
+            hand_on(error)
         return False
 
     def _still_there(self, now: float) -> bool:
@@ -194,7 +197,8 @@ class AppendFile:
             there = status.st_nlink > 0 or not stat.S_ISREG(status.st_mode)
             if (status.st_dev, status.st_ino) != self._inode:  # closed by somebody: another file has the number now
                 self._fd, there = -1, False
-        except OSError:
+        except OSError as error:
+            hand_on(error)
             there = False
         if not there:
             lost, self.written = self.written - self._checked, self._checked
@@ -219,7 +223,8 @@ class AppendFile:
         if self._fd >= 0:
             try:
                 os.close(self._fd)
-            except OSError:
+            except OSError as error:
+                hand_on(error)
                 logger.debug("close failed: %s", self.path)
         self._fd, self._fine_until = -1, 0.0
         self.dropped += len(self._queue)
@@ -229,5 +234,6 @@ class AppendFile:
 def _remove(path: Path) -> None:
     try:
         remove_real(path)
-    except OSError:
+    except OSError as error:
+        hand_on(error)
         logger.debug("an empty file stays: %s", path)

@@ -25,6 +25,7 @@ from pathlib import Path
 from forgather_mem.files import make_real_folder, open_real, replace_file
 from forgather_mem.formats.append import FIRST_RETRY_S, LONGEST_PAUSE_S
 from forgather_mem.system.descriptors import out_of_the_way
+from forgather_mem.telemetry.signal_handlers import hand_on
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +146,7 @@ class JsonArrayFile:
         self._bracket += len(tail) - len(_TAIL)
 
     def _failed(self, error: OSError | _NoArrayError) -> None:
+        hand_on(error)
         self.dropped += 1
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         if self._error is None:

@@ -17,6 +17,7 @@ from forgather_mem.files import open_real, remove_real
 from forgather_mem.system.descriptors import out_of_the_way
 from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.events import EVENT_NUMBERS, PHASE_NUMBER
+from forgather_mem.telemetry.signal_handlers import hand_on
 
 TYPE_CHECKING = False  # importing typing would cost the parent a megabyte and 4 ms
 if TYPE_CHECKING:
@@ -211,7 +212,8 @@ class RingWriter:
         if file >= 0 and _inode(file) == self._inode:
             try:
                 os.close(file)
-            except OSError:
+            except OSError as error:
+                hand_on(error)
                 return  # what a server has not accepted by now is lost
 
     def _put(self, at: int, data: bytes, now_s: float) -> None:
@@ -233,6 +235,7 @@ class RingWriter:
             _fill(self._file, self._header)
 
     def _failed(self, error: OSError) -> None:
+        hand_on(error)
         self.problem = f"not all was written: {error.strerror or error}"
         if error.errno not in _DISK_FULL:  # the server has gone: what stands there is all there will be
             self.close()
@@ -245,7 +248,8 @@ def _new_file(path: str, header: bytes) -> int:
     file = open_real(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
         _fill(file, header)
-    except OSError:
+    except OSError as error:
+        hand_on(error)
         os.close(file)
         remove_real(path)
         raise
@@ -260,7 +264,8 @@ def _fill(file: int, header: bytes) -> None:
 def _inode(file: int) -> tuple[int, int] | None:
     try:
         status = os.fstat(file)
-    except OSError:
+    except OSError as error:
+        hand_on(error)
         return None
     return status.st_dev, status.st_ino
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from forgather_mem.formats.append import FIRST_RETRY_S, LONGEST_PAUSE_S
 from forgather_mem.system.installed import installed
+from forgather_mem.telemetry.signal_handlers import hand_on
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class StockWriter:
         return True
 
     def _failed(self, error: Exception) -> None:
+        hand_on(error)
         if self._error is None:
             logger.warning("the TensorBoard writer fails: %s; records are dropped until it works again", error)
         self._error = str(error)

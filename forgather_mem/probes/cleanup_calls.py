@@ -18,6 +18,7 @@ from forgather_mem.system.allocator import gauge_now, modules_with_a_cache
 from forgather_mem.system.call_wrapping import in_traced_code
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile
 from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.signal_handlers import hand_on
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Moment, Sample
 from forgather_mem.units import format_duration
@@ -155,7 +156,8 @@ class _Calls:
         try:
             fields = self._statm.read(128).split()
             held = (int(fields[1]) - int(fields[2])) * PAGE_BYTES
-        except OSError:  # no /proc
+        except OSError as error:  # no /proc
+            hand_on(error)
             held = 0
         return held + (gauge_now("allocated_bytes") or 0)
 

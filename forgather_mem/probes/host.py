@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Hashable, Mapping
@@ -16,6 +15,7 @@ from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, kib_fields, own_
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget, backed_off
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import RISEN, Moment, Sample
+from forgather_mem.telemetry.signal_handlers import missing
 from forgather_mem.units import format_bytes, format_duration
 
 resource = installed("resource")
@@ -188,10 +188,10 @@ class _Live:
             values["host/shmem_bytes"] = fields[b"RssShmem"]
         if b"VmSwap" in fields:
             values["host/swap_bytes"] = fields[b"VmSwap"]
-        with contextlib.suppress(OSError):  # a system without /dev/shm
+        with missing(OSError):  # a system without /dev/shm
             shm = os.statvfs("/dev/shm")
             values["host/shm_bytes"] = (shm.f_blocks - shm.f_bfree) * shm.f_frsize
-        with contextlib.suppress(OSError):  # a kernel without PSI: the file is missing or can't be read
+        with missing(OSError):  # a kernel without PSI: the file is missing or can't be read
             values["host/pressure_frac"] = some_pressure_frac(self._rooms.pressure.read(256))
         return values
 
@@ -201,7 +201,7 @@ class _Live:
             self._pss_skipped_at_bytes = rss
             return {}
         began_s = time.perf_counter()
-        with contextlib.suppress(OSError, KeyError):  # a kernel without smaps_rollup
+        with missing(OSError, KeyError):  # a kernel without smaps_rollup
             pss = kib_fields(self._rollup.read())[b"Pss"]
             self._pss_s_per_byte = max(_PSS_S_PER_BYTE, (time.perf_counter() - began_s) / rss)
             return {"host/pss_bytes": pss}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from forgather_mem.system.procfs import anonymous_bytes, child_pids, kib_fields
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.signal_handlers import hand_on, missing
 
 # Fields of /proc/<pid>/stat after the name (proc_pid_stat(5) counts from 1, including PID and name).
 _START_TIME, _START_STACK = 22 - 3, 28 - 3
@@ -25,7 +25,8 @@ def is_data_worker(process: Path) -> bool:
     """
     try:
         return (process / "comm").read_bytes().strip() == _WORKER_NAME
-    except OSError:  # it has ended
+    except OSError as error:  # it has ended
+        hand_on(error)
         return False
 
 
@@ -157,7 +158,7 @@ class Children:
         pids = tuple(pid for pid in child_pids(self._root / "self") if is_data_worker(self._root / pid))
         found = None
         if pids:
-            with contextlib.suppress(OSError, KeyError):
+            with missing(OSError, KeyError):
                 found = self._child(pids[0], "self", True, known)
         self._inherited_bytes = known
         return found, pids
@@ -165,7 +166,7 @@ class Children:
     def _below(self, parent: str, of_worker: bool, known: dict[tuple[int, int], int]) -> Iterator[ChildMemory]:
         for pid in child_pids(self._root / parent):
             is_worker = of_worker or is_data_worker(self._root / pid)
-            with contextlib.suppress(OSError, KeyError):
+            with missing(OSError, KeyError):
                 yield self._child(pid, parent, is_worker, known)
             yield from self._below(pid, is_worker, known)
 

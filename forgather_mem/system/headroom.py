@@ -24,6 +24,7 @@ from forgather_mem.system.memory_limit import MemoryLimit
 from forgather_mem.system.own_limits import own_limits
 from forgather_mem.system.peak_windows import peaks_of
 from forgather_mem.system.time_budget import TimeBudget
+from forgather_mem.telemetry.signal_handlers import hand_on
 from forgather_mem.units import MIB
 
 # Below this much unused memory nobody asks whether it lies in private pools.
@@ -97,7 +98,8 @@ def host_rooms() -> list[Room]:
     """
     try:
         rooms = HostRooms()
-    except OSError:
+    except OSError as error:
+        hand_on(error)
         return []
     try:
         return rooms.read()

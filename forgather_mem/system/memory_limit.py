@@ -11,7 +11,6 @@ there. v1's `memory.memsw` bounds the sum of both.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict
@@ -19,6 +18,7 @@ from typing import Literal, NamedTuple, TypedDict
 from forgather_mem.system.cgroups import memory_groups
 from forgather_mem.system.own_limits import Bound
 from forgather_mem.system.procfs import KernelFile, kib_fields
+from forgather_mem.telemetry.signal_handlers import hand_on, missing
 
 
 class _Kind(NamedTuple):
@@ -96,7 +96,7 @@ class MemoryLimit:
         """Every limit with its current use, the one that leaves the least first; takes 15 us for each limit."""
         found = []
         for limit in self._limits:
-            with contextlib.suppress(OSError):  # the group is gone
+            with missing(OSError):  # the group is gone
                 found.append(limit.bound())
         # MemTotal, MemFree and MemAvailable come first
         fields = kib_fields(self._meminfo.read(4096 if self._strict else 256))
@@ -111,7 +111,7 @@ class MemoryLimit:
         found = []
         for limit in self._limits:
             if limit.kills:
-                with contextlib.suppress(OSError):  # the group is gone
+                with missing(OSError):  # the group is gone
                     found.append(limit.bound(*_CACHE[limit.version]))
         return min(found, key=lambda bound: bound.free_bytes, default=None)
 
@@ -128,7 +128,8 @@ def near_a_kill() -> Bound | None:
     """The group's limit at which the kernel may kill if much is loaded and read now; None if there is room."""
     try:
         limits = MemoryLimit()
-    except (OSError, KeyError):
+    except (OSError, KeyError) as error:
+        hand_on(error)
         return None
     try:
         limit = limits.deadliest()
@@ -146,7 +147,7 @@ class LimitFacts(TypedDict, total=False):
 
 def limit_facts() -> LimitFacts:
     """The limit that applies now."""
-    with contextlib.suppress(OSError, KeyError):
+    with missing(OSError, KeyError):
         limit = MemoryLimit()
         limit.close()
         return {"limit_bytes": limit.limit_bytes, "limit_kind": limit.kind}
@@ -185,7 +186,7 @@ def _of_all_groups(folder: Path) -> Iterator[_Limit]:
 
 def _field(file: KernelFile, name: bytes) -> int | None:
     """The number behind this name at the beginning of a line; None if there is no such line or file."""
-    with contextlib.suppress(OSError):
+    with missing(OSError):
         for line in file.read(16384).splitlines():
             if line.startswith(name):
                 return int(line[len(name) :])
@@ -195,5 +196,6 @@ def _field(file: KernelFile, name: bytes) -> int | None:
 def _number(file: Path) -> int | None:
     try:
         return int(file.read_text())
-    except (OSError, ValueError):  # no such level, or "max"
+    except (OSError, ValueError) as error:  # no such level, or "max"
+        hand_on(error)
         return None

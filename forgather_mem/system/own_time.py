@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from forgather_mem.system.procfs import KernelFile
+from forgather_mem.telemetry.signal_handlers import hand_on
 
 # A thread that loses its processor is away for longer.
 SHORT_S = 0.0002
@@ -76,5 +77,6 @@ class OwnTime:
         """0 where the kernel does not tell."""
         try:
             return int(self._file.read(128).split()[1]) / 1e9
-        except (OSError, ValueError, IndexError):
+        except (OSError, ValueError, IndexError) as error:
+            hand_on(error)
             return 0.0

@@ -25,6 +25,7 @@ from typing import Generic, TypeVar
 from forgather_mem.system.allocator import Allocator, current_allocator
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.high_water import DeviceMark, HighWaterMark, HostMark, Reading
+from forgather_mem.telemetry.signal_handlers import hand_on
 
 M = TypeVar("M", bound=HighWaterMark, covariant=True)
 
@@ -233,7 +234,8 @@ def peaks_of(allocator: Allocator) -> PeakWindows[DeviceMark] | None:
 def _host_windows() -> PeakWindows[HostMark] | None:
     try:
         return PeakWindows(HostMark())
-    except (OSError, IndexError):  # no /proc, or one without VmHWM
+    except (OSError, IndexError) as error:  # no /proc, or one without VmHWM
+        hand_on(error)
         return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 from forgather_mem.system.descriptors import out_of_the_way
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.installed import installed
+from forgather_mem.telemetry.signal_handlers import hand_on, missing
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -78,9 +78,9 @@ def anonymous_bytes(process: Path) -> int:
 def child_pids(process: Path = Path("/proc/self")) -> list[str]:
     """The children of the process with this folder under /proc; none if it has ended or the kernel doesn't tell."""
     pids: list[str] = []
-    with contextlib.suppress(OSError):
+    with missing(OSError):
         for thread in (process / "task").iterdir():
-            with contextlib.suppress(OSError):  # a thread that has ended, or a kernel without this file
+            with missing(OSError):  # a thread that has ended, or a kernel without this file
                 pids += (thread / "children").read_text().split()
     return pids
 
@@ -110,7 +110,8 @@ def own_memory() -> OwnMemory:
     """
     try:
         addresses, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
-    except OSError:
+    except OSError as error:
+        hand_on(error)
         memory = installed("psutil").Process().memory_info()
         return OwnMemory(int(memory.rss), int(memory.rss), int(memory.vms))
     pages = (int(resident), int(resident) - int(shared), int(addresses))

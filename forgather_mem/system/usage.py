@@ -10,6 +10,7 @@ from forgather_mem.system.allocator import Allocator, current_allocator, gauge
 from forgather_mem.system.installed import installed
 from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
 from forgather_mem.system.procfs import KernelFile, resident_bytes
+from forgather_mem.telemetry.signal_handlers import hand_on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +166,8 @@ def _host_bytes() -> int:
     statm = KernelFile("/proc/self/statm")
     try:
         return resident_bytes(statm)
-    except OSError:  # a system without /proc
+    except OSError as error:  # a system without /proc
+        hand_on(error)
         return int(installed("psutil").Process().memory_info().rss)
     finally:
         statm.close()

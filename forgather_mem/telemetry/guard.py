@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, TypeVarTuple
 
+from forgather_mem.telemetry.signal_handlers import hand_on, is_of_handler
+
 logger = logging.getLogger(__name__)
 
 MAX_STRIKES = 3
@@ -35,7 +37,8 @@ class Guarded(Protocol):
 class FailureGuard:
     """Runs our own code and contains its exceptions.
 
-    `KeyboardInterrupt` and `SystemExit` pass through. With `strict` (or `FORGATHER_MEM_STRICT=1`) all exceptions do.
+    `KeyboardInterrupt`, `SystemExit` and what a signal's handler raises while we run pass through. With `strict` (or
+    `FORGATHER_MEM_STRICT=1`) all exceptions do.
 
     Attributes:
         switched_off: One sentence for each part that failed too often.
@@ -71,6 +74,8 @@ class FailureGuard:
 
     def keeps(self, name: str, error: Exception) -> bool:
         """Whether this failure stays with us; it is then logged, once by each name. Who gets False raises it again."""
+        if is_of_handler(error):
+            return False
         self.failure = _text_of(error)
         if not self.strict and name not in self._logged:
             self._logged.add(name)
@@ -101,4 +106,4 @@ def _warn(message: str, *arguments: object, exc_info: Exception | None = None) -
     try:
         logger.warning(message, *arguments, exc_info=exc_info)
     except Exception as error:  # noqa: BLE001  # no memory or stack left for a line, or somebody's handler that raises
-        del error
+        hand_on(error)
