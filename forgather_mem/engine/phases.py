@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from forgather_mem.system.own_time import OwnTime
+from forgather_mem.system.time_budget import OwnTime
 from forgather_mem.telemetry.events import OPAQUE_PHASES, PHASE_NUMBER, STEP_PHASES
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.protocols import PhaseWatcher, SeesBatch

@@ -27,9 +27,8 @@ from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.probes.live_objects import live_unless_frozen
 from forgather_mem.system.allocator import ASK
 from forgather_mem.system.forks import FORKS
-from forgather_mem.system.own_time import OwnTime
 from forgather_mem.system.process_end import PROCESS_END
-from forgather_mem.system.time_budget import backed_off
+from forgather_mem.system.time_budget import OwnTime, backed_off
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.protocols import PhaseWatcher, SeesBatch, Sink
 from forgather_mem.telemetry.records import Finding, Moment, Objects, Outcome

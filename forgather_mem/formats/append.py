@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from forgather_mem.files import make_real_folder, open_real, remove_real
-from forgather_mem.system.descriptors import out_of_the_way
+from forgather_mem.files import make_real_folder, open_real, out_of_the_way, remove_real
 from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.signal_handlers import hand_on
 from forgather_mem.units import format_duration

@@ -22,9 +22,8 @@ from datetime import date
 from enum import Enum
 from pathlib import Path
 
-from forgather_mem.files import make_real_folder, open_real, replace_file
+from forgather_mem.files import make_real_folder, open_real, out_of_the_way, replace_file
 from forgather_mem.formats.append import FIRST_RETRY_S, LONGEST_PAUSE_S
-from forgather_mem.system.descriptors import out_of_the_way
 from forgather_mem.telemetry.signal_handlers import hand_on
 
 logger = logging.getLogger(__name__)

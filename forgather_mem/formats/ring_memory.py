@@ -17,9 +17,8 @@ import functools
 import os
 import struct
 
-from forgather_mem.files import open_real
+from forgather_mem.files import open_real, out_of_the_way
 from forgather_mem.formats.ring_writer import CELL_BYTES, HEAD, STATE, STATE_AT, ring_name
-from forgather_mem.system.descriptors import out_of_the_way
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

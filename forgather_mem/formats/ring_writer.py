@@ -13,8 +13,7 @@ import struct
 import time
 import zlib
 
-from forgather_mem.files import open_real, remove_real
-from forgather_mem.system.descriptors import out_of_the_way
+from forgather_mem.files import open_real, out_of_the_way, remove_real
 from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.events import EVENT_NUMBERS, PHASE_NUMBER
 from forgather_mem.telemetry.signal_handlers import hand_on

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from forgather_mem.system.descriptors import out_of_the_way
+from forgather_mem.files import out_of_the_way
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.installed import installed
 from forgather_mem.telemetry.signal_handlers import hand_on, missing

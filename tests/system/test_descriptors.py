@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forgather_mem.system.descriptors import out_of_the_way
+from forgather_mem.files import out_of_the_way
 
 
 @pytest.fixture

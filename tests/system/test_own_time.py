@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from forgather_mem.system.own_time import SHORT_S, OwnTime
+from forgather_mem.system.time_budget import SHORT_S, OwnTime
 
 
 @pytest.fixture
