@@ -58,14 +58,25 @@ def place(file: str, line: int) -> str:
     return f"{os.path.basename(file)}:{line}"
 
 
-def calling_line() -> str | None:
-    """The innermost line of the user's own that is running; takes 1 us for each frame on the way to it."""
+def told_line(file: str, line: int) -> str:
+    """A line with its text: "train.py:41 (total += loss.item())"."""
+    return f"{place(file, line)} ({source_line(file, line)})"
+
+
+def calling_place() -> tuple[str, int] | None:
+    """File and number of the innermost line of the user's own that is running; 1 us for each frame on the way to it."""
     frame = sys._getframe(1)
     while not is_user_file(frame.f_code.co_filename):
         if frame.f_back is None:
             return None
         frame = frame.f_back
-    return place(frame.f_code.co_filename, frame.f_lineno)
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def calling_line() -> str | None:
+    """The same in the usual notation."""
+    found = calling_place()
+    return place(*found) if found is not None else None
 
 
 def failed_line(error: BaseException) -> str | None:

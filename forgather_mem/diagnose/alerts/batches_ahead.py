@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from forgather_mem.diagnose.oom.shapes.batch_shapes import batch_of
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.child import acting_on_nothing, in_a_child
+from forgather_mem.planning.child import in_a_child
 
 _MOST_BATCHES = 1_000_000
 _STUCK_S = 1.0  # longer than it was given: one sample takes that long, or waits for a thread that is not there
@@ -57,30 +57,30 @@ def batches_ahead(iterator: Pass, lengths: Sequence[int] | None, most_s: float) 
     if isinstance(iterator._dataset, streams) or not hasattr(iterator._dataset, "__getitem__"):
         return None  # a stream, of which nothing can be made twice
     taken = getattr(iterator, "_send_idx", iterator._num_yielded)  # workers are sent batches ahead
+    acts: dict[str, None] = {}
     try:
-        shapes = in_a_child(partial(_shapes, iterator, lengths, most_s), most_s + _STUCK_S)
+        shapes = in_a_child(partial(_shapes, iterator, lengths, most_s), most_s + _STUCK_S, acts)
     except PlanError:
         return None
-    return Ahead(taken, shapes) if shapes else None
+    return Ahead(taken, shapes) if shapes and not acts else None
 
 
 def _shapes(iterator: Pass, lengths: Sequence[int] | None, most_s: float) -> list[tuple[int, int]]:
     until_s, found, longest = time.monotonic() + most_s, list[tuple[int, int]](), 0
-    with acting_on_nothing():
-        chance = _chance()
-        order = list(_until(until_s - most_s / 2, islice(iterator._sampler_iter, _MOST_BATCHES)))
-        if _chance() != chance:
-            return []
-        if lengths is not None:
-            return [(len(batch), max(lengths[number] for number in batch)) for batch in order]
-        fetch = _fetch(iterator)
-        for batch in _until(until_s, iter(order)):
-            shape = _shape(fetch(batch))
-            if shape[0] * shape[1] > longest:
-                longest = shape[0] * shape[1]
-                if _shape(fetch(batch)) != shape:
-                    return []
-            found.append(shape)
+    chance = _chance()
+    order = list(_until(until_s - most_s / 2, islice(iterator._sampler_iter, _MOST_BATCHES)))
+    if _chance() != chance:
+        return []
+    if lengths is not None:
+        return [(len(batch), max(lengths[number] for number in batch)) for batch in order]
+    fetch = _fetch(iterator)
+    for batch in _until(until_s, iter(order)):
+        shape = _shape(fetch(batch))
+        if shape[0] * shape[1] > longest:
+            longest = shape[0] * shape[1]
+            if _shape(fetch(batch)) != shape:
+                return []
+        found.append(shape)
     return found
 
 
