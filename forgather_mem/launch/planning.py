@@ -57,13 +57,13 @@ class _Acts:
 
     def look(self, event: str, arguments: tuple[Any, ...]) -> None:
         """For `sys.addaudithook`."""
-        what = acted_on(event, arguments)
-        if what is None or what.startswith(self._not_noted):
+        names = acted_on(event, arguments)
+        if names is None or any(name.startswith(self._not_noted) for name in names):
             return
         if self._planner is None:
-            self._done[f"{'write' if event == 'open' else event} {what!r}"] = None
+            self._done[" ".join(["write" if event == "open" else event, *map(repr, names)])] = None
         elif self._planner != get_ident():
-            raise PermissionError(f"{event} {what!r}: a plan acts on nothing")
+            raise PermissionError(f"{event}: a plan acts on nothing")
 
     def end(self) -> None:
         """This thread plans."""
@@ -72,7 +72,8 @@ class _Acts:
     def notes(self) -> list[str]:
         """A sentence with the first few, if there are any."""
         more = len(self._done) - _MOST_NAMED
-        near_first = sorted(self._done, key=lambda act: "'/" in act)
+        here = f"'{os.environ.get('PWD')}/"
+        near_first = sorted(self._done, key=lambda act: "'/" in act and here not in act)
         text = ", ".join(near_first[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
         return [f"Before it was planned the script acted as in a run: {text}."] if text else []
 

@@ -35,20 +35,24 @@ _NO_NEW_PRIVILEGES = 38
 _RUN, _WRITE, _CHANGE_FOLDERS, _LINK, _TRUNCATE = 1, 2, 0x1FF0, 0x2000, 0x4000
 
 
-def acted_on(event: str, arguments: tuple[Any, ...]) -> str | None:
-    """What an audit event's call changes, starts or calls, "" if that has no name; None if it does nothing outside."""
+def acted_on(event: str, arguments: tuple[Any, ...]) -> list[str] | None:
+    """What an audit event's call changes, starts or calls, as far as it has names; None if it does nothing outside."""
     if not event.startswith(_ACTS) or event in _HARMLESS:
         return None
-    if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & (_MAKES | os.O_RDWR)):
-        return None
-    named = arguments[:1] if event == "open" else arguments
-    what = next((one for one in named if isinstance(one, str | bytes | tuple | os.PathLike)), "")
-    what = ":".join(map(str, what[:2])) if isinstance(what, tuple) else os.fsdecode(what)
+    if event == "open":
+        if not (isinstance(arguments[2], int) and arguments[2] & (_MAKES | os.O_RDWR)):
+            return None
+        arguments = arguments[:1]
+    names = [
+        ":".join(map(str, one[:2])) if isinstance(one, tuple) else os.fsdecode(one)
+        for one in arguments
+        if isinstance(one, str | bytes | tuple | os.PathLike)
+    ]
     if event in _IN_FOLDERS and arguments[-1] >= 0:
-        what = os.path.join(os.readlink(f"/proc/self/fd/{arguments[-1]}"), what)
-    if (event == "open" and what in ("", os.devnull)) or (event == "os.mkdir" and os.path.exists(what)):
+        names = [os.path.join(os.readlink(f"/proc/self/fd/{arguments[-1]}"), *names)]
+    if (event == "open" and names in ([], [os.devnull])) or (event == "os.mkdir" and os.path.exists(names[0])):
         return None  # a file that is open; a folder that is there, as will be told
-    return what
+    return names
 
 
 def act_on_nothing(not_done: Lines, scratch: str) -> None:
@@ -64,11 +68,11 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
     from forgather_mem.heap.source_lines import calling_place, told_line
 
     def look(event: str, arguments: tuple[Any, ...]) -> None:
-        what = acted_on(event, arguments)
-        if what is not None and not what.startswith(scratch):
+        names = acted_on(event, arguments)
+        if names is not None and not (names and all(name.startswith(scratch) for name in names)):
             where = calling_place()
             not_done[told_line(*where) if where is not None else "a line of a library"] = None
-            raise PermissionError(f"{event} {what!r}: a plan acts on nothing")
+            raise PermissionError(f"{' '.join([event, *map(repr, names)])}: a plan acts on nothing")
 
     by_name, by_number = open, os.open
 

@@ -49,7 +49,8 @@ import atexit, multiprocessing, os, shutil, signal, sys, threading, time
 def write(name):
     with open(name, "a") as file: file.write("of a training that was none")
 def wait_and_write(name, process):
-    while os.getppid() == process: time.sleep(0.02)
+    until = time.monotonic() + 30
+    while os.getppid() == process and time.monotonic() < until: time.sleep(0.02)
     write(name)
 class Tee:
     def write(self, text): return sys.__stdout__.write(text)
