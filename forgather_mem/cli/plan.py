@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import forgather_mem
 from forgather_mem.cli.app import FAILURE, complain
@@ -21,6 +22,18 @@ from forgather_mem.units import parse_bytes
 
 _SIZES = ("batch", "length")
 _LEAST_CARD_BYTES = 2**20  # less is a number whose unit was forgotten
+# Trackers that can be told to track nothing, or nothing that others see
+_QUIET = {
+    "CLEARML_OFFLINE_MODE": "1",
+    "COMET_AUTO_LOG_DISABLE": "1",
+    "COMET_START_ONLINE": "0",
+    "DO_NOT_TRACK": "true",
+    "DVCLIVE_TEST": "true",
+    "NEPTUNE_MODE": "debug",
+    "SWANLAB_MODE": "disabled",
+    "WANDB_MODE": "disabled",
+}
+_FOLDERS = "CLEARML_CACHE_DIR", "COMET_OFFLINE_DIRECTORY", "TMPDIR", "TRACKIO_DIR"  # for what goes with the plan
 _SITE = os.path.join(os.path.dirname(forgather_mem.__file__), "launch", "on_path")
 
 
@@ -65,12 +78,14 @@ def plan_script(
             None if code else "for another loop: forgather_mem.plan(step, model, optimizer, batch)",
         )
         return code if code > 0 else FAILURE
+    notes = answer.pop("notes")
     if "problem" in answer:
-        raise ForgatherMemError(f"this can't be planned: {answer['problem']}")
+        raise ForgatherMemError("\n".join([f"this can't be planned: {answer['problem']}", *notes]))
+    text = answer.pop("text")
     if as_json:
-        print(json_text({key: value for key, value in answer.items() if key != "text"}, indent=1))
+        print(json_text({**answer, "notes": notes}, indent=1))
     else:
-        print_text(str(answer["text"]))
+        print_text("\n".join([text, *notes]))
     return 0
 
 
@@ -109,11 +124,12 @@ def _environment(folder: str) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if name != run_session.FOLDER}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_SITE, environment.get("PYTHONPATH"))))
     environment[run_session.PLAN] = folder
+    environment |= {**_QUIET, **dict.fromkeys(_FOLDERS, folder), "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
     # No script shall find a device: none is needed, and its memory may be in use
     return {**environment, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": "none"}
 
 
-def _answer(file: Path) -> dict[str, object] | None:
+def _answer(file: Path) -> dict[str, Any] | None:
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError):

@@ -1,41 +1,81 @@
 """In a script under `forgather-mem plan`: its Trainer is planned where it would train, and then the script ends.
 
-Nothing is imported before the script does it. There is no accelerator, whatever the machine has: sizes don't depend on
-one, and a training that is planned must not take memory on it.
+It ends with all of its processes, and none of its code runs after the plan: no `finally`, no exit handler, no thread.
+What it has done on the outside before is noted. Nothing is imported before the script does it. There is no accelerator,
+whatever the machine has: sizes don't depend on one, and a training that is planned must not take memory on it.
 """
 
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
+import signal
 import sys
 import weakref
+from _thread import allocate_lock, get_ident
 
 from forgather_mem.launch.backward_passes import BackwardPasses
+from forgather_mem.planning.acts import acted_on
 from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, NoReturn
 
 _OPTIMIZERS = "torch.optim.optimizer"
 _MOST_PASSES = 3
 _WHAT_TO_DO = "ended at its first steps: plan that loop in Python, by forgather_mem.plan(step, model, optimizer, batch)"
+_MOST_NAMED = 5
 _ARGUMENTS, _TRAINER, _MODELS = "transformers.training_args", "transformers.trainer", "transformers.modeling_utils"
 
 
 def meetings() -> dict[str, Callable[[], object]]:
-    """What is to be done once the script has imported a module, by its name."""
+    """What is to be done once the script has imported a module, by its name; from now on its acts are noted."""
+    acts = _Acts()
+    sys.dont_write_bytecode = True
+    sys.addaudithook(acts.look)
     found: dict[str, Callable[[], object]] = {
         _ARGUMENTS: _allow_what_devices_do,
-        _TRAINER: _plan_instead,
-        _OPTIMIZERS: _end_at_the_first_step,
+        _TRAINER: functools.partial(_plan_instead, acts),
+        _OPTIMIZERS: functools.partial(_end_at_the_first_step, acts),
     }
     if _request()["meta"]:
         found[_MODELS] = _leave_weights_unread
     return found
+
+
+class _Acts:
+    """What a script does on the outside until it is planned; while it is, its other threads do nothing there."""
+
+    def __init__(self) -> None:
+        self._done: dict[str, None] = {}
+        self._planner: int | None = None
+        self._not_noted = os.environ[run_session.PLAN], "/dev/", "/proc/"
+
+    def look(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """For `sys.addaudithook`."""
+        names = acted_on(event, arguments)
+        if names is None or any(name.startswith(self._not_noted) for name in names):
+            return
+        if self._planner is None:
+            self._done[" ".join(["write" if event == "open" else event, *map(repr, names)])] = None
+        elif self._planner != get_ident():
+            raise PermissionError(f"{event}: a plan acts on nothing")
+
+    def end(self) -> None:
+        """This thread plans."""
+        self._planner = get_ident()
+
+    def notes(self) -> list[str]:
+        """A sentence with the first few, if there are any."""
+        more = len(self._done) - _MOST_NAMED
+        here = f"'{os.environ.get('PWD')}/"
+        near_first = sorted(self._done, key=lambda act: "'/" in act and here not in act)
+        text = ", ".join(near_first[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+        return [f"Before it was planned the script acted as in a run: {text}."] if text else []
 
 
 def _request() -> dict[str, object]:
@@ -43,26 +83,63 @@ def _request() -> dict[str, object]:
         return dict(json.load(file))
 
 
-def _plan_instead() -> None:
+def _plan_instead(acts: _Acts) -> None:
+    import traceback
+
     from forgather_mem.planning.answers import answer_to
 
     trainers = sys.modules[_TRAINER].Trainer
-    original = trainers.train
+    original, turn, planner = trainers.train, allocate_lock(), 0
 
-    def train(trainer: object, *_: object, **__: object) -> None:
-        trainers.train = original  # which is planned
-        _answer(answer_to(_request(), trainer))
-        raise SystemExit(0)
+    def train(trainer: object, *arguments: object, **keywords: object) -> object:
+        nonlocal planner
+        if planner not in (0, os.getpid()):
+            return original(trainer, *arguments, **keywords)  # which is planned, in a child
+        turn.acquire()  # another thread that would train waits for the end
+        planner = os.getpid()
+        acts.end()
+        answer: dict[str, Any] = {"problem": "planning has failed"}
+        try:
+            answer = answer_to(_request(), trainer)
+        except BaseException as error:  # noqa: BLE001  # an interrupt, too: nothing of the script's shall handle it
+            traceback.print_exc(file=sys.__stderr__)
+            answer["problem"] += f" with {type(error).__name__}, as told above"
+        finally:
+            _end(answer, acts)
 
     trainers.train = train
 
 
-def _answer(answer: dict[str, object]) -> None:
-    with open(os.path.join(os.environ[run_session.PLAN], run_session.ANSWER), "w", encoding="utf-8") as file:
-        json.dump(answer, file)
+def _end(answer: dict[str, object], acts: _Acts) -> NoReturn:
+    """Give the answer, and end all processes of the plan at once: no code of the script's follows.
+
+    What it has replaced the streams with is not flushed, but for files.
+    """
+    try:
+        folder = os.environ[run_session.PLAN]
+        with open(os.path.join(folder, run_session.ANSWER), "w", encoding="utf-8") as file:
+            json.dump({**answer, "notes": acts.notes()}, file)
+        for stream in sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__:
+            if type(stream) is io.TextIOWrapper:
+                stream.flush()
+        mark, own = f"{run_session.PLAN}={folder}".encode(), os.getpid()
+        for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+            if pid != own and mark in _environment_of(pid):
+                os.kill(pid, signal.SIGKILL)
+    finally:
+        os._exit("problem" in answer)
 
 
-def _end_at_the_first_step() -> None:
+def _environment_of(pid: int) -> list[bytes]:
+    """The variables that a process began with; none of one that is not ours."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []
+
+
+def _end_at_the_first_step(acts: _Acts) -> None:
     """Let no loop without a Trainer train, which may take hours.
 
     The script ends at the first step of an optimizer; without one, where parameters are changed by hand, after its
@@ -77,10 +154,8 @@ def _end_at_the_first_step() -> None:
 
         if any(isinstance(mode, Pretending) for mode in _get_current_dispatch_mode_stack()):
             return  # a step of a plan
-        if not os.path.exists(os.path.join(os.environ[run_session.PLAN], run_session.ANSWER)):
-            where = calling_line() or "the command"
-            _answer({"problem": f"{where} trains without a transformers Trainer, and was {_WHAT_TO_DO}"})
-        raise SystemExit(1)
+        where = calling_line() or "the command"
+        _end({"problem": f"{where} trains without a transformers Trainer, and was {_WHAT_TO_DO}"}, acts)
 
     sys.modules[_OPTIMIZERS].register_optimizer_step_pre_hook(stepping)
     if (autograd := sys.modules.get("torch.autograd")) is not None:

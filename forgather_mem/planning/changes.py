@@ -86,6 +86,7 @@ def need_no_values() -> None:
     """Let torch, for good, not ask for values that change nothing here.
 
     `torch.amp.GradScaler` steps as if no gradient were infinite, and a distribution does not check what it is given.
+    Data is loaded in this process: another could not send it.
     """
 
     def step(_: object, optimizer: torch.optim.Optimizer, found: object, *args: object, **keywords: object) -> object:
@@ -93,6 +94,9 @@ def need_no_values() -> None:
 
     torch.amp.GradScaler._maybe_opt_step = step  # type: ignore[method-assign, assignment]
     torch.distributions.Distribution.set_default_validate_args(False)
+    loading = {"num_workers": 0, "timeout": 0, "pin_memory": False, "persistent_workers": False}
+    for name, value in {**loading, "prefetch_factor": None, "multiprocessing_context": None}.items():
+        setattr(torch.utils.data.DataLoader, name, property(lambda _, value=value: value, lambda *_: None))  # type: ignore[misc]
 
 
 def leave_weights_unread(models: type) -> None:

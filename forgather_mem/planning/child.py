@@ -1,7 +1,7 @@
 """Calls a function in a forked child, where it may change what it likes, and gives back its result.
 
-Memory is the child's own by `fork()`. Open files are not: their positions are shared, and what is read from a socket is
-gone for the parent. So the child has files of its own and no sockets.
+Memory is the child's own by `fork()`. Open files are not: their positions are shared, and what is read from a pipe is
+gone for the parent. So the child has files of its own, and neither pipes nor sockets. It acts on nothing outside.
 """
 
 from __future__ import annotations
@@ -15,47 +15,54 @@ import select
 import signal
 import stat
 import sys
+import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import TypeVar
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
 
 from forgather_mem.errors import PlanError
-from forgather_mem.system.installed import installed
+from forgather_mem.planning.acts import act_on_nothing
 from forgather_mem.telemetry.run_session import SWITCH
+
+if TYPE_CHECKING:
+    from forgather_mem.planning.acts import Lines
 
 Result = TypeVar("Result")
 _MOST_S = 900.0  # a lock that a thread of the parent held stays locked in the child: it may wait forever
-_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-_ACTS = ("os.", "shutil.", "socket.", "sqlite3.", "subprocess.")  # audit events; the others change nothing outside
-_HARMLESS = (
-    "os.listdir",
-    "os.scandir",
-    "os.walk",
-    "os.fwalk",
-    "os.getxattr",
-    "os.listxattr",
-    "os.putenv",
-    "os.unsetenv",
-)
 
 
-def in_a_child(function: Callable[[], Result], most_s: float = _MOST_S) -> Result:
+def in_a_child(function: Callable[[], Result], most_s: float = _MOST_S, not_done: Lines | None = None) -> Result:
     """The result of the function, which must be picklable; this process stays as it was.
 
     The child prints nothing and runs on one thread: threads of the parent do not exist in it.
 
+    Args:
+        function: Called there.
+        most_s: The child is killed after so many seconds.
+        not_done: Gets the lines that would have acted on something.
+
     Raises:
-        PlanError: if the function raised anything, if the child was killed, or has not ended after so many seconds.
+        PlanError: if the function raised anything, if the child was killed, or has not ended in time.
     """
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+        result, problem, lines = pickle.loads(_answer_of_fork(function, most_s, scratch))
+    if problem is not None:
+        raise PlanError(problem)
+    if not_done is not None:
+        not_done.update(lines)
+    return result  # type: ignore[no-any-return]
+
+
+def _answer_of_fork(function: Callable[[], object], most_s: float, scratch: str) -> bytes:
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on forks where there are threads
         child = os.fork()
     if not child:
         os.close(reader)
-        _answer(function, writer)
+        _answer(function, writer, scratch)
     os.close(writer)
     try:
         told = _told(reader, most_s)
@@ -69,33 +76,7 @@ def in_a_child(function: Callable[[], Result], most_s: float = _MOST_S) -> Resul
     if code:
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         raise PlanError(f"the process that planned was {how}")
-    result, problem = pickle.loads(told)
-    if problem is not None:
-        raise PlanError(problem)
-    return result  # type: ignore[no-any-return]
-
-
-@contextmanager
-def acting_on_nothing() -> Iterator[None]:
-    """Inside it files are not written, made or removed, no program is started and nobody is called: PermissionError.
-
-    A library of C that asks nobody can still make an empty file.
-    """
-    is_on = True
-
-    def look(event: str, arguments: tuple[object, ...]) -> None:
-        if is_on and _acts(event, arguments):
-            raise PermissionError(f"{event} of {arguments[0] if arguments else None!r}: not before the training")
-
-    sys.addaudithook(look)
-    resource = installed("resource")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-    try:
-        yield
-    finally:
-        is_on = False  # a hook stays
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    return told
 
 
 def _told(reader: int, most_s: float) -> bytes:
@@ -111,10 +92,10 @@ def _told(reader: int, most_s: float) -> bytes:
     raise PlanError(f"planning has not ended after {most_s:,.0f} s")
 
 
-def _answer(function: Callable[[], object], writer: int) -> None:
+def _answer(function: Callable[[], object], writer: int, scratch: str) -> None:
     code = 1
     try:
-        answer = pickle.dumps(_result_and_problem(function))
+        answer = pickle.dumps(_result_and_problem(function, writer, scratch))
         with os.fdopen(writer, "wb") as file:
             file.write(answer)
         code = 0
@@ -122,9 +103,10 @@ def _answer(function: Callable[[], object], writer: int) -> None:
         os._exit(code)  # no exit handler of the parent's, no flush of its buffers
 
 
-def _result_and_problem(function: Callable[[], object]) -> tuple[object, str | None]:
+def _result_and_problem(function: Callable[[], object], writer: int, scratch: str) -> tuple[object, str | None, Lines]:
     import torch
 
+    _have_own_files(writer)  # first: what is let go may be written
     os.environ[SWITCH] = "0"  # what is planned is no training to be watched
     gc.freeze()  # the parent's objects: a Trainer collects garbage before it trains
     torch.set_num_threads(1)
@@ -132,19 +114,27 @@ def _result_and_problem(function: Callable[[], object]) -> tuple[object, str | N
     warnings.simplefilter("ignore")
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
     os.dup2(sys.stderr.fileno(), 2)  # for what is not Python's
-    _have_own_files()  # a data set may read one
+    not_done: Lines = {}
+    os.environ["TMPDIR"] = tempfile.tempdir = scratch
+    act_on_nothing(not_done, scratch)
     try:
-        return function(), None
+        return function(), None, not_done
     except PlanError as error:
-        return None, str(error)
+        problem = str(error)
     except Exception as error:  # noqa: BLE001  # the training's own: the parent tells it
         from forgather_mem.planning.refusal import problem_of  # takes long
 
-        return None, problem_of(error)
+        problem = problem_of(error)
+    return None, "\n".join([problem, *notes_of(not_done, problem)]), not_done
 
 
-def _have_own_files() -> None:
-    """Give this process its own position in each open file, and take its sockets away. For good.
+def notes_of(not_done: Lines, said: str = "") -> list[str]:
+    """What to say of lines that would have acted on something, unless they stand in what is said already."""
+    return [f"{line} was not done: a plan acts on nothing." for line in not_done if line not in said]
+
+
+def _have_own_files(writer: int) -> None:
+    """Give this process its own position in each open file; take its sockets, terminals and other pipes away. For good.
 
     Files that are written become the null device.
     """
@@ -154,7 +144,7 @@ def _have_own_files() -> None:
             kind = os.fstat(number).st_mode
             if stat.S_ISREG(kind):
                 os.dup2(_opened_again(number, null), number)
-            elif stat.S_ISSOCK(kind):
+            elif number != writer and (stat.S_ISSOCK(kind) or stat.S_ISFIFO(kind) or os.isatty(number)):
                 os.dup2(null, number)
 
 
@@ -167,10 +157,3 @@ def _opened_again(number: int, otherwise: int) -> int:
         return otherwise
     os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
     return own
-
-
-def _acts(event: str, arguments: tuple[object, ...]) -> bool:
-    if event == "open":
-        path, _, flags = arguments
-        return isinstance(flags, int) and bool(flags & _WRITES) and path != os.devnull
-    return event.startswith(_ACTS) and event not in _HARMLESS

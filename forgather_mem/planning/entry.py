@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
-from forgather_mem.planning.batches import Batch, Shape, Wanted
-from forgather_mem.planning.child import in_a_child
-from forgather_mem.planning.loop import plan_of_loop
-from forgather_mem.planning.pretending import warm_up
-from forgather_mem.planning.result import PLANS, Plan
+from forgather_mem.errors import PlanError
+from forgather_mem.planning.batches import Batch, Shape, Wanted, resized, shape_of
+from forgather_mem.planning.changes import need_no_values, step_as_on_a_device
+from forgather_mem.planning.child import in_a_child, notes_of
+from forgather_mem.planning.model import empty, notes_on
+from forgather_mem.planning.phases import STEPS, tell_phases
+from forgather_mem.planning.pretending import Pretending, tensors_among, warm_up
+from forgather_mem.planning.ranks import prepare_ranks
+from forgather_mem.planning.result import PLANS, Plan, plan_of_log
+from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.planning.trainer import Trainer, plan_of_trainer
+
+if TYPE_CHECKING:
+    from forgather_mem.planning.acts import Lines
 
 
 def plan(
@@ -58,9 +68,10 @@ def plan(
         TypeError: if `training` is neither, or a function without its model and batch.
     """
     call: Callable[[], Plan]
+    not_done: Lines = {}
     wanted = Wanted(Shape(rows, length), on_device, ranks, arguments)
     if callable(getattr(training, "train", None)) and hasattr(training, "get_train_dataloader"):
-        call = functools.partial(_plan_of_trainer, training, wanted)
+        call = functools.partial(_plan_of_trainer, training, wanted, not_done)
     elif not callable(training):
         raise TypeError(f"plan({type(training).__name__}): give a Trainer, or a function that does one step")
     elif model is None or batch is None:
@@ -72,19 +83,55 @@ def plan(
     elif arguments:
         raise TypeError(f"plan(step, ..., {next(iter(arguments))}=...): only a Trainer has arguments to change")
     else:
-        call = functools.partial(in_a_child, functools.partial(plan_of_loop, training, model, optimizer, batch, wanted))
+        planned = functools.partial(_plan_of_loop, training, model, optimizer, batch, wanted)
+        call = functools.partial(in_a_child, planned, not_done=not_done)
     warm_up()
     found = call()
+    found = replace(found, notes=(*found.notes, *notes_of(not_done, "\n".join(found.notes))))
     if not callable(training) and wanted.shape == Shape() and not arguments and ranks == 1:
         PLANS[training] = found
     return found
 
 
-def _plan_of_trainer(trainer: Trainer, wanted: Wanted) -> Plan:
+def _plan_of_trainer(trainer: Trainer, wanted: Wanted, not_done: Lines) -> Plan:
     """Without the callbacks that fail in it, each of which a child has tried."""
     failed: dict[int, str] = {}
     while True:
-        found = in_a_child(functools.partial(plan_of_trainer, trainer, wanted, failed))
+        found = in_a_child(functools.partial(plan_of_trainer, trainer, wanted, failed), not_done=not_done)
         if isinstance(found, Plan):
             return found
         failed[found.number] = found.why
+
+
+def _plan_of_loop(
+    step: Callable[[Batch], object],
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    batch: Batch,
+    wanted: Wanted,
+) -> Plan:
+    """What `step(batch)`, called twice, takes. The model can't be used afterwards: call it in a child.
+
+    Raises:
+        PlanError: if the step has an optimizer and neither went backward nor called it: it would tell too little.
+    """
+    if wanted.on_device:
+        step_as_on_a_device()
+    log = StorageLog()
+    mode = Pretending(log, wanted.on_device)
+    empty(model, optimizer, mode, log)
+    prepare_ranks(model, mode)
+    batch = resized(batch, wanted.shape.rows, wanted.shape.length)
+    for tensor in tensors_among(batch):
+        log.saw(tensor, "batch")
+    tell_phases(log, model)
+    need_no_values()
+    with mode:
+        for number in range(1, STEPS + 1):
+            log.begin("forward", number)
+            step(batch)
+    if optimizer is not None and not {"backward", "optimizer"} & {stretch.phase for stretch in log.stretches}:
+        raise PlanError(
+            "step(batch) called no backward(): give a function that also does backward() and optimizer.step()"
+        )
+    return plan_of_log(log, shape_of(batch), notes=notes_on(model, wanted.on_device))

@@ -1,8 +1,8 @@
 """Tells the log of a planned training its phases and steps, and what tensors are for.
 
 Of a Trainer's callbacks those that the user has written are called, since they may keep tensors, such as averaged
-weights. They can act on nothing but this process. One that fails, because it needs a value or would write a file, is
-left out, and said. All of it is set for good: it is called in a process that plans and then ends.
+weights. One that fails, because it needs a value or would start a program, is left out, and said. All of it is set for
+good: it is called in a process that plans and then ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from forgather_mem.heap.source_lines import is_our_class, is_user_class
-from forgather_mem.planning.child import acting_on_nothing
 from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.storage_log import StorageLog
@@ -158,8 +157,7 @@ class Steps:
                 continue
             self._log.making = "callbacks"
             try:
-                with acting_on_nothing():
-                    call(arguments, *map(copy.copy, of_training), **keywords)
+                call(arguments, *map(copy.copy, of_training), **keywords)
             except Exception as error:  # the callback's own
                 raise CallbackFailed(number, problem_of(error)) from error
             finally:

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from forgather_mem.heap.source_lines import is_user_file, place, source_line
+from forgather_mem.heap.source_lines import is_user_file, told_line
 from forgather_mem.telemetry.redaction import redacted
 
 _ASKS_FOR = {
@@ -53,5 +53,4 @@ def _where(error: BaseException) -> str:
     others = [frame for frame in frames if _OF_TORCH not in frame[0] and not frame[0].startswith(_OURS)]
     if not users and not others and frames[-1][0].startswith(_OURS):
         return ""  # a function that can't be called with a batch: it has no line yet
-    file, line = (users or others or frames)[-1]
-    return f"{place(file, line)} ({source_line(file, line)}): "
+    return f"{told_line(*(users or others or frames)[-1])}: "

@@ -33,10 +33,6 @@ _ARGUMENTS = {
     "auto_find_batch_size": False,
     "torch_compile": False,
     "torch_empty_cache_steps": None,
-    "dataloader_num_workers": 0,
-    "dataloader_prefetch_factor": None,
-    "dataloader_persistent_workers": False,
-    "dataloader_pin_memory": False,
     "push_to_hub": False,
     "skip_memory_metrics": True,
 }

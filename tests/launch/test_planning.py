@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from transformers import TrainingArguments
 from tests.launch.commands import ROOT, Result, run, watched
 from tests.launch.forked_run import run_forked, watched_forked
 from tests.training import needs_fully_shard
+from tests.trees import tree
 
 PLAN = [sys.executable, "-m", "forgather_mem", "plan"]
 SCRIPT = """\
@@ -32,11 +35,71 @@ class MyTrainer(Trainer):
         LINE
         return loss
 
+BEFORE
 config = LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=SIZE, num_attention_heads=2)
 print("of the script")
 arguments = TrainingArguments("out", per_device_train_batch_size=4, report_to=[], HALF=True)
-MyTrainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=Rows()).train()
+trainer = MyTrainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=Rows())
+TRAIN
 print("never")
+"""
+# What people do at the end of a training, each of which must not happen
+BEFORE = """
+import atexit, multiprocessing, os, shutil, signal, sys, threading, time
+def write(name):
+    with open(name, "a") as file: file.write("of a training that was none")
+def wait_and_write(name, process):
+    until = time.monotonic() + 30
+    while os.getppid() == process and time.monotonic() < until: time.sleep(0.02)
+    write(name)
+class Tee:
+    def write(self, text): return sys.__stdout__.write(text)
+    def flush(self): write("flushed")
+class Leaves:
+    def __enter__(self): return self
+    def __exit__(self, *of): write("left")
+    def __del__(self): write("deleted")
+log = open("log", "w")
+print("begins", file=log)
+leaves = Leaves()
+atexit.register(write, "at_exit")
+threading.Thread(target=lambda: (time.sleep(1), write("thread"))).start()
+start = multiprocessing.get_context("fork").Process
+for daemon in True, False:
+    start(target=wait_and_write, args=(f"daemon_{daemon}", os.getpid()), daemon=daemon).start()
+sys.stdout = Tee()
+"""
+TRAIN = """
+try:
+    try:
+        with Leaves():
+            try:
+                trainer.train()
+            finally:
+                torch.save(trainer.model.state_dict(), "final.pt")
+    except BaseException:
+        shutil.rmtree("cache")
+        raise
+except:
+    write("bare")
+"""
+# What a step does beside computing
+LINES = """
+        with open("log.txt", "a") as file: file.write("x")
+        os.remove("final.pt")
+        shutil.rmtree("cache")
+        os.makedirs("new", exist_ok=True)
+        torch.save({}, "new/scores.pt")
+        with contextlib.suppress(OSError): subprocess.call(["touch", "touched"])
+        with contextlib.suppress(OSError): socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+        return loss
+    def _inner_training_loop(self, *arguments, **keywords):
+        with open("log.txt", "a") as file: file.write("begins")
+        try:
+            return super()._inner_training_loop(*arguments, **keywords)
+        finally:
+            torch.save({}, "final.pt")
+    def more(self, loss):
 """
 
 LOOP = """\
@@ -62,11 +125,21 @@ for number in range(3): model(torch.ones(2, 4)).sum().backward(); optimizer.step
 
 
 def planned(
-    folder: Path, *options: str, line: str = "pass", half: str = "bf16", start: Callable[..., Result] = run_forked
-) -> Result:
+    folder: Path, *options: str, line: str = "pass", half: str = "bf16", before: str = "",
+    train: str = "trainer.train()", start: Callable[..., Result] = run_forked, words: Sequence[str] = (),
+) -> Result:  # fmt: skip
     text = SCRIPT.replace("LINE", line).replace("HALF", half).replace("SIZE", "1")
-    (folder / "train.py").write_text(text)
-    return start([*PLAN, *options, "train.py"], folder)
+    (folder / "train.py").write_text(text.replace("BEFORE", before).replace("TRAIN", train))
+    return start([*PLAN, *options, "train.py", *words], folder)
+
+
+def with_work(folder: Path) -> Path:
+    """A folder with the work of last week."""
+    (folder / "final.pt").write_text("trained")
+    (folder / "cache").mkdir()
+    (folder / "cache" / "rows").write_text("1 2 3")
+    (folder / "out").mkdir()
+    return folder
 
 
 def test_it_is_planned_where_it_would_train_and_ends(tmp_path: Path) -> None:
@@ -78,6 +151,82 @@ def test_it_is_planned_where_it_would_train_and_ends(tmp_path: Path) -> None:
     assert "of the script" in result.err
     assert "never" not in result.err
     assert not list((tmp_path / "out").iterdir())  # the Trainer makes its folder when it is built
+    (note,) = json.loads(result.out)["notes"]
+    assert note.startswith("Before it was planned the script acted as in a run: os.mkdir 'out'")
+    assert all(plan["notes"] == [] for plan in (small, large))
+
+
+def test_once_it_is_planned_nothing_of_the_script_runs(tmp_path: Path) -> None:
+    with_work(tmp_path)
+    (tmp_path / "log").touch()
+    (tmp_path / "starts.py").write_text(
+        "import subprocess, sys\nsubprocess.run([sys.executable, 'train.py'])\nopen('starts.py', 'a').write('1')\n"
+    )
+    before = tree(tmp_path)
+    result = planned(
+        tmp_path, before=BEFORE, train=TRAIN, start=lambda words, folder: run([*words[:-1], "starts.py"], folder)
+    )
+    assert result.code == 0, result.err
+    assert result.out.startswith("Peak ")
+    assert "of the script" in result.err
+    assert result.out.splitlines()[-1] == ("Before it was planned the script acted as in a run: write 'log'.")
+    time.sleep(1.5)  # longer than what was begun waits
+    after = tree(tmp_path)
+    assert {name: state for name, state in after.items() if name not in (".", "train.py", "log")} == {
+        name: state for name, state in before.items() if name not in (".", "train.py", "log")
+    }
+
+
+@pytest.mark.fresh
+def test_a_step_acts_on_nothing_and_its_lines_are_named(tmp_path: Path) -> None:
+    with_work(tmp_path)
+    (tmp_path / "train.py").touch()
+    names = {*tree(tmp_path)}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.2)
+        before = "import contextlib, os, shutil, socket, subprocess, sys"
+        result = planned(tmp_path, line=LINES.strip(), before=before, words=[str(listener.getsockname()[1])])
+        assert result.code == 0, result.err
+        with pytest.raises(TimeoutError):
+            listener.accept()
+    assert {*tree(tmp_path)} == names
+    assert (tmp_path / "final.pt").read_text() == "trained"
+    told = [line for line in result.out.splitlines() if line.endswith("was not done: a plan acts on nothing.")]
+    assert len(told) == 9, result.out
+    assert all(line.startswith("train.py:") for line in told)
+    assert 'train.py:15 (os.remove("final.pt")) was not done: a plan acts on nothing.' in told
+
+
+@pytest.mark.fresh
+def test_where_planning_fails_nothing_of_the_script_runs_either(tmp_path: Path) -> None:
+    with_work(tmp_path)
+    # A signal's handler may raise anything, in the middle of it
+    before = """
+class Stop(BaseException): pass
+def stop(*of): raise Stop
+signal.signal(signal.SIGALRM, stop)
+"""
+    train = TRAIN.replace("trainer.train()", "signal.setitimer(signal.ITIMER_REAL, 1.0); trainer.train()")
+    result = planned(tmp_path, line="time.sleep(2)", before=BEFORE[: BEFORE.index("log = ")] + before, train=train)
+    assert (result.code, result.out) == (1, ""), result.err
+    assert "forgather-mem: this can't be planned: planning has failed with Stop, as told above" in result.err
+    assert {*tree(tmp_path)} == {".", "train.py", "final.pt", "cache", "cache/rows", "out"}
+    assert (tmp_path / "final.pt").read_text() == "trained"
+
+
+@pytest.mark.fresh
+def test_a_training_in_a_thread_is_planned_once_and_ends_all(tmp_path: Path) -> None:
+    with_work(tmp_path)
+    train = """
+threads = [threading.Thread(target=trainer.train) for _ in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+write("joined")
+"""
+    result = planned(tmp_path, before="import threading\nwrite = print", train=train)
+    assert result.code == 0, result.err
+    assert result.out.count("Peak ") == 1
+    assert "joined" not in result.err
 
 
 @pytest.mark.fresh
@@ -113,6 +262,7 @@ def test_what_stands_in_the_way_is_named_by_file_and_line(tmp_path: Path) -> Non
     result = planned(tmp_path, line="print(loss.item())")
     assert (result.code, result.out) == (1, "")
     assert "forgather-mem: this can't be planned: train.py:14 (print(loss.item())): .item()" in result.err
+    assert "Before it was planned the script acted as in a run: os.mkdir 'out'." in result.err
 
 
 @pytest.mark.parametrize(("code", "expected"), [(0, 1), (7, 7)])
@@ -137,6 +287,23 @@ def test_a_loop_without_a_trainer_does_not_train(tmp_path: Path) -> None:
 
 
 @pytest.mark.fresh
+def test_such_a_loop_ends_without_its_cleanup(tmp_path: Path) -> None:
+    with_work(tmp_path)
+    loop = LOOP.replace("for number", "import atexit; atexit.register(print, 'at exit')\ntry:\n  for number").replace(
+        "\n    ", "\n      "
+    )
+    text = loop.replace('print("trained")', "finally:\n  torch.save(model.state_dict(), 'final.pt'); print('trained')")
+    (tmp_path / "train.py").write_text(text)
+    before = tree(tmp_path)
+    result = run([*PLAN, "train.py"], tmp_path)
+    assert (result.code, result.out) == (1, "")
+    assert "train.py:8 trains without a transformers Trainer" in result.err
+    assert "batch 0" in result.err
+    assert not {"trained", "at exit"} & {*result.err.split("\n")}
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.fresh
 def test_a_loop_that_changes_its_parameters_by_hand_does_not_train(tmp_path: Path) -> None:
     text = LOOP.replace("optimizer = torch.optim.AdamW(model.parameters())", "").replace("range(3)", "range(9)")
     (tmp_path / "train.py").write_text(text.replace("optimizer.step()", "model.weight.data -= model.weight.grad"))
@@ -157,9 +324,14 @@ def test_a_script_that_plans_its_loop_itself_does_so(tmp_path: Path) -> None:
 
 
 def test_a_run_may_be_planned_first_and_its_report_compares(tmp_path: Path) -> None:
-    text = SCRIPT.replace("LINE", "pass").replace("SIZE", "1").replace("HALF=True", "max_steps=24")
-    (tmp_path / "train.py").write_text(text)
+    text = (
+        SCRIPT.replace("LINE", "open('steps', 'a').write('x')")
+        .replace("SIZE", "1")
+        .replace("HALF=True", "max_steps=24")
+    )
+    (tmp_path / "train.py").write_text(text.replace("BEFORE", "").replace("TRAIN", "trainer.train()"))
     result = watched(["--plan", "train.py"], tmp_path)
+    assert (tmp_path / "steps").read_text() == "x" * 24, "those of the plan are not there"
     assert "never" in result.plain.out
     assert "Peak " in result.plain.err
     (path,) = tmp_path.glob("out/forgather_mem/*/report.json")  # one training: the planned steps are none
@@ -176,7 +348,8 @@ def test_a_run_may_be_planned_first_and_its_report_compares(tmp_path: Path) -> N
 @pytest.mark.fresh
 def test_what_cannot_be_planned_trains_all_the_same(tmp_path: Path) -> None:
     text = SCRIPT.replace("LINE", "print(f'{loss.item():.0f}'[:0], end='')").replace("SIZE", "1")
-    (tmp_path / "train.py").write_text(text.replace("HALF=True", "max_steps=3"))
+    text = text.replace("HALF=True", "max_steps=3").replace("BEFORE", "").replace("TRAIN", "trainer.train()")
+    (tmp_path / "train.py").write_text(text)
     result = watched_forked(["--plan", "train.py"], tmp_path)
     assert result.plain.code == 0
     assert "never" in result.plain.out

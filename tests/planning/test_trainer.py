@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,11 @@ class Writes(TrainerCallback):
         self.path.touch()
 
 
+class Starts(TrainerCallback):
+    def on_step_end(self, *_: object, **__: object) -> None:
+        subprocess.run(["true"], check=True)
+
+
 class AsksForAValue(TrainerCallback):
     def on_step_end(self, *_: object, model: torch.nn.Module, **__: object) -> None:
         self.kept = torch.zeros(2**24)
@@ -111,14 +117,17 @@ class AsksForAValue(TrainerCallback):
 
 
 def test_a_callback_that_acts_or_needs_a_value_is_left_out_and_named(tmp_path: Path) -> None:
-    callbacks = [AsksForAValue(), SimpleGarbageCollector(), EarlyStoppingCallback(), Writes(tmp_path / "new")]
+    made = [AsksForAValue(), Starts(), Writes(tmp_path / "new")]
+    callbacks = [SimpleGarbageCollector(), EarlyStoppingCallback(), *made]
     plan = forgather_mem.plan(make_trainer(tmp_path, callbacks))
     assert not (tmp_path / "new").exists()
-    asks, writes = plan.notes
+    asks, starts, writes = plan.notes
     assert asks.startswith("AsksForAValue is not in the plan: test_trainer.py:")
     assert ".item() or a condition needs a value" in asks
-    assert writes.startswith("Writes is not in the plan: test_trainer.py:")
-    assert writes.endswith("not before the training")
+    assert starts.startswith("Starts is not in the plan: test_trainer.py:")
+    assert starts.endswith("PermissionError: subprocess.Popen 'true': a plan acts on nothing")
+    assert writes.startswith("test_trainer.py:")
+    assert writes.endswith("(self.path.touch()) was not done: a plan acts on nothing.")
     assert not plan.highest_parts()["callbacks"], "what it kept before it failed is not there either"
 
 

@@ -97,3 +97,32 @@ def test_a_loop_with_accelerate_logs_our_numbers_with_its_own(tracker: str, tmp_
         assert {name: value for name, value in line.items() if "mem_" in name} == pytest.approx(ours)
         assert line["loss"] == pytest.approx(logged["loss"])
     check_summary(kept, "finished")
+
+
+def test_a_plan_tracks_nothing(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "train.py").write_text(
+        "import comet_ml, mlflow, trackio, wandb\n"
+        "from pathlib import Path\n"
+        "from tests.training import make_trainer\n"
+        "trackers = ['comet_ml', 'mlflow', 'trackio', 'wandb']\n"
+        "trainer = make_trainer(Path('out'), report_to=trackers, trackio_space_id=None)\n"
+        "comet_ml.start(api_key='0' * 25, project_name='planned')\n"
+        "mlflow.set_experiment('planned')\n"
+        "mlflow.log_metric('loss', 1.0)\n"
+        "trackio.init(project='planned', space_id=None).log({'loss': 1.0})\n"
+        "wandb.init(project='planned').log({'loss': 1.0})\n"
+        "print('it tracks')\n"
+        "trainer.train()\n"
+    )
+    command = [sys.executable, "-m", "forgather_mem", "plan", "train.py"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path / "home")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Peak ")
+    assert "it tracks" in done.stderr
+    made = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")]
+    assert not [
+        path for path in made if any(name in path for name in ("wandb", "mlflow", "mlruns", "comet", "trackio"))
+    ]
+    assert "socket.connect" not in done.stdout

@@ -57,11 +57,12 @@ def batches_ahead(iterator: Pass, lengths: Sequence[int] | None, most_s: float) 
     if isinstance(iterator._dataset, streams) or not hasattr(iterator._dataset, "__getitem__"):
         return None  # a stream, of which nothing can be made twice
     taken = getattr(iterator, "_send_idx", iterator._num_yielded)  # workers are sent batches ahead
+    acts: dict[str, None] = {}
     try:
-        shapes = in_a_child(partial(_shapes, iterator, lengths, most_s), most_s + _STUCK_S)
+        shapes = in_a_child(partial(_shapes, iterator, lengths, most_s), most_s + _STUCK_S, acts)
     except PlanError:
         return None
-    return Ahead(taken, shapes) if shapes else None
+    return Ahead(taken, shapes) if shapes and not acts else None
 
 
 def _shapes(iterator: Pass, lengths: Sequence[int] | None, most_s: float) -> list[tuple[int, int]]:
