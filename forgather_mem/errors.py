@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -131,6 +133,15 @@ def escape_controls(text: str, *, keep: str = "") -> str:
         return text
     bad = (char for char in set(text) if not char.isprintable() and char not in keep)
     return text.translate({ord(char): char.encode("unicode_escape").decode() for char in bad})
+
+
+def say(text: str) -> None:
+    """Print on stderr. Where that is closed or full nobody hears of it, and it costs nothing else."""
+    try:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        return
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
