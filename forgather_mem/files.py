@@ -169,14 +169,19 @@ def read_file(path: str | os.PathLike[str], max_bytes: int, *, follow: bool = Tr
     return content
 
 
-def read_regular(path: str | os.PathLike[str], max_bytes: int) -> bytes:
+def read_regular(path: str | os.PathLike[str], max_bytes: int, *, follow: bool = False) -> bytes:
     """All of a file that has at most so many bytes, and that a stranger may have put there: no link is followed.
+
+    Args:
+        path: The file.
+        max_bytes: How large it may be.
+        follow: Whether the name may be a link: a person has typed it.
 
     Raises:
         OSError: as `open_regular`, and for a file that is larger.
     """
     try:
-        return read_file(path, max_bytes, follow=False)
+        return read_file(path, max_bytes, follow=follow)
     except ValueError as error:
         raise OSError(errno.EFBIG, str(error), os.fspath(path)) from error
 

@@ -160,6 +160,7 @@ def simulated_devices(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[
             patch.setattr(owner, name, first.answer(name, answer), raising=False)
         for cache in caches:
             cache.cache_clear()
+        allocator.ASK.failure = []
         yield devices
     for cache in caches:
         cache.cache_clear()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from forgather_mem.reporting.build import write_report
@@ -55,3 +57,49 @@ def test_a_run_is_compared_with_another_and_a_failing_command_keeps_its_code(tmp
     code, summary, _ = step(tmp_path, "fails.py", compare_with="before")
     assert code == 7
     assert "| memory | before | memory-report.json | difference |" in summary
+
+
+SHOWS = "import json, sys\nfrom pathlib import Path\nPath('words.json').write_text(json.dumps(sys.argv[1:]))\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("show.py --name 'a b' \"c d\" e\\ f", ["--name", "a b", "c d", "e f"]),
+        ("\nshow.py\n  --one 1\n  --two 2\n", ["--one", "1", "--two", "2"]),
+        ("show.py --one 1 \\\n  --two # 2", ["--one", "1", "--two", "#", "2"]),
+        ("show.py $HOME `id` $(id) ; id | id && id > x * 'two\nlines'", [
+            "$HOME", "`id`", "$(id)", ";", "id", "|", "id", "&&", "id", ">", "x", "*", "two\nlines"
+        ]),
+        ("show.py ''", [""]),
+    ],
+)  # fmt: skip
+def test_the_words_of_a_command_are_those_that_its_author_quoted(
+    tmp_path: Path, command: str, words: list[str]
+) -> None:
+    (tmp_path / "show.py").write_text(SHOWS)
+    code, _, _ = step(tmp_path, command)
+    assert code == 0
+    assert json.loads((tmp_path / "words.json").read_text()) == words
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("command", ["", "train.py 'open", "nowhere.py"])
+def test_a_report_of_an_earlier_step_is_not_handed_out(tmp_path: Path, command: str) -> None:
+    write_report(run(), tmp_path)
+    (tmp_path / "report.json").rename(tmp_path / "memory-report.json")
+    write_report(run(), tmp_path / "before")
+    code, summary, output = step(tmp_path, command, compare_with="before")
+    assert (code, output) == (2, "")
+    assert "difference" not in summary
+
+
+def test_what_a_training_prints_stays_inside_its_fence(tmp_path: Path) -> None:
+    (tmp_path / "prints.py").write_text(
+        "import sys\nprint('== forgather-mem ==\\n' + '`' * 5 + '\\n![x](http://host/x)', file=sys.stderr)\n"
+    )
+    code, summary, _ = step(tmp_path, "prints.py")
+    lines = summary.splitlines()
+    assert (code, lines[1], lines[-1]) == (0, "``````text", "``````")
+    assert lines.count("``````") == 1
+    assert "`````" in lines

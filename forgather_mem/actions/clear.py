@@ -6,7 +6,7 @@ import gc
 import time
 from collections.abc import Mapping
 
-from forgather_mem.system.allocator import ASK, current_allocator, gauge, reserved_bytes
+from forgather_mem.system.allocator import current_allocator, gauge, reserved_bytes
 from forgather_mem.telemetry.records import Moment, Sample
 
 
@@ -51,15 +51,10 @@ def clear_cache(*, garbage_collection: bool = False) -> dict[str, float]:
     began_s = time.perf_counter()
     if garbage_collection:
         gc.collect()
-    allocator = current_allocator()
+    before, allocator = reserved_bytes(), current_allocator()  # in this order: the first question may fail
     if allocator is None:
         return {}
-    before = reserved_bytes()
-    try:
-        allocator.empty_cache()  # from here, where clean-up calls are counted by their lines
-    except RuntimeError as error:
-        if not ASK.is_lost_by(error):
-            raise
+    allocator.empty_cache()
     after = reserved_bytes()
     values = {"cache/time_s": time.perf_counter() - began_s}
     if before is not None and after is not None:

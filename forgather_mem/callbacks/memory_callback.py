@@ -149,8 +149,8 @@ class _MonitorBridge:
         ]
 
     def _is_silent(self, moment: Moment) -> bool:
-        """Whether it prints what rank 0 alone prints: a rank may be known from the trainer's arguments only."""
-        return moment.run.rank != 0 and getattr(self._monitor, "say", None) is print_line
+        """Whether it prints what the main process alone prints; the trainer knows which one that is."""
+        return not moment.is_main and getattr(self._monitor, "say", None) is print_line
 
     def epoch_begins(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if self._is_silent(moment):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forgather_mem.cli.app import complain
 from forgather_mem.cli.output import json_text, print_text, write_page
+from forgather_mem.cli.run import BROKEN, UNDECIDED
 from forgather_mem.errors import UsageError
 from forgather_mem.units import parse_share
 
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from forgather_mem.telemetry.report import RunReport
 
 _GROWTH = "growth:"
-_GREW, _UNDECIDED = 3, 4
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -59,11 +60,13 @@ def compare(runs: list[str], as_json: bool, markdown: bool, html: Path | None, f
     if most is not None and any(one.growth > most for one in found):
         what, growth = max(((what, size) for one in found for what, size in one.growths.items()), key=itemgetter(1))
         complain(f"--fail-on {fail_on}: memory has grown by at least {growth:.1%} ({what})", wrap=True)
-        return _GREW
+        return BROKEN
     early = [one.after.name for one in found if any(map(unfinished, one.after.reports))]
-    if most is not None and early:
-        complain(f"--fail-on {fail_on}: {', '.join(early)} has not finished: it may have grown later", wrap=True)
-        return _UNDECIDED
+    untold = [f"{', '.join(early)} has not finished: it may have grown later"] if early else []
+    untold += [f"can't tell: {sentence}" for one in found for sentence in one.untold]
+    if most is not None and untold:
+        complain(f"--fail-on {fail_on}: {untold[0]}", wrap=True)
+        return UNDECIDED
     return 0
 
 
@@ -110,13 +113,13 @@ def _report(path: str) -> RunReport:
     from forgather_mem.reporting.run_dir import NoRun, run_report
     from forgather_mem.telemetry.report_schema import read_report
 
-    if Path(path).is_file():
-        report, wrong = read_report(path)
-        report = report or report_of_plan(path)
-        if report is None:
-            raise NoRun(f"{path!r} is no report of a run\n  {wrong[0] if wrong else 'give a folder, or a report.json'}")
-        return report
-    return run_report(path)
+    if not Path(path).is_file():
+        return run_report(path)
+    report, wrong = read_report(path, follow=True)
+    report = replace(report, left_out=(*report.left_out, *wrong)) if report is not None else report_of_plan(path)
+    if report is None:
+        raise NoRun(f"{path!r} is no report of a run\n  {wrong[0] if wrong else 'give a folder, or a report.json'}")
+    return report
 
 
 def _most_growth(fail_on: str | None) -> float | None:

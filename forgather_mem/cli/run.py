@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from forgather_mem.cli.parser import CommandParser
 
 VERDICTS = ("leak",)
+# Exit codes of a command that itself ended with 0: a limit is exceeded; a limit was not judged.
+BROKEN, UNDECIDED = 3, 4
 _OF_PYTHON = ("-m", "-c", "-")
 _OF_SCRIPTS = (".py", ".pyc", ".pyz", ".sh")
 _OF_CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml")
@@ -217,6 +219,13 @@ class Arguments:
         if not self.help:
             self._find_baseline()
 
+    @property
+    def limits(self) -> list[str]:
+        """The options that ask for a judgement, as they were given."""
+        given = (("--baseline", self.baseline), ("--fail-on", self.fail_on))
+        peaks = [f"--max-peak {where}={size}" for where, size in self.max_peaks]
+        return [f"{name} {value}" for name, value in given if value is not None] + peaks
+
     def _find_baseline(self) -> None:
         if self.update_baseline and self.baseline is None:
             raise UsageError("--update-baseline needs --baseline FILE.json, the file to write")
@@ -224,16 +233,14 @@ class Arguments:
             self.plan = True  # which counts each tensor
             if not self.update_baseline and not os.path.exists(self.baseline):
                 raise UsageError(f"there is no file {self.baseline!r}", "--update-baseline writes it")
-            if (
-                os.access(self.baseline, os.R_OK)
-                and os.path.isfile(self.baseline)
-                and not _may_be_baseline(self.baseline)
-            ):
+            if os.path.exists(self.baseline) and not _may_be_baseline(self.baseline):
                 raise UsageError(f"{self.baseline!r} is no baseline", "name another file, or delete it")
 
 
 def _may_be_baseline(path: str) -> bool:
     """Whether a file looks like one, or is empty: known before the training, and nobody's settings are written over."""
+    if not os.path.isfile(path) or not os.access(path, os.R_OK):
+        return False
     with open(path, "rb") as file:
         start = file.read(2**12)
     return not start.strip() or b'"allowed_growth"' in start

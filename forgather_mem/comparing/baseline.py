@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from forgather_mem.comparing.causes import changed, leading
 from forgather_mem.comparing.side import HELD, held_sizes
 from forgather_mem.errors import ForgatherMemError
 from forgather_mem.files import read_regular, write_chosen_file
-from forgather_mem.telemetry.report import RunReport
-from forgather_mem.telemetry.report_schema import checked
+from forgather_mem.telemetry.report import ReportPart, RunReport
+from forgather_mem.telemetry.report_schema import checked, to_dict
 from forgather_mem.units import format_bytes
 
 COUNTED_FRAC, RESIDENT_FRAC = 0.01, 0.1
@@ -34,7 +34,7 @@ class NoBaseline(ForgatherMemError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingSizes:
+class TrainingSizes(ReportPart):
     """One training of a command.
 
     Attributes:
@@ -71,14 +71,16 @@ class Baseline:
             NoBaseline: if there is none.
         """
         try:
-            told = json.loads(read_regular(path, _MOST_BYTES))
-            trainings = [_checked(one) for one in told["trainings"]]
+            told = json.loads(read_regular(path, _MOST_BYTES, follow=True))
+            trainings = checked(tuple[TrainingSizes, ...], told["trainings"])
             allowed = told["allowed_growth"]
             counted, resident = float(allowed["counted"]), float(allowed["resident"])
         except OSError as error:
             raise NoBaseline(f"can't read {str(path)!r}: {error.strerror}\n  --update-baseline writes it") from None
-        except (ValueError, KeyError, TypeError):
-            raise NoBaseline(f"{str(path)!r} is no baseline\n  --update-baseline writes one") from None
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            trainings = None
+        if trainings is None:
+            raise NoBaseline(f"{str(path)!r} is no baseline\n  --update-baseline writes one")
         if not (0 <= counted < 1 and 0 <= resident < 1):
             raise NoBaseline(f"allowed_growth in {str(path)!r} must be from 0 to below 1\n  0.05 allows 5 %")
         return cls(trainings=trainings, counted_frac=counted, resident_frac=resident)
@@ -92,7 +94,7 @@ class Baseline:
         told = {
             "schema": 1,
             "allowed_growth": {"counted": self.counted_frac, "resident": self.resident_frac},
-            "trainings": [asdict(one) for one in self.trainings],
+            "trainings": [to_dict(one) for one in self.trainings],
         }
         try:
             write_chosen_file(path, (json.dumps(told, indent=1, sort_keys=True) + "\n").encode())
@@ -114,6 +116,8 @@ class Baseline:
         if len(self.trainings) != len(now.trainings):
             yield f"trainings: {len(self.trainings)} in the baseline, {len(now.trainings)} in this run"
         for before, after in zip(self.trainings, now.trainings, strict=False):
+            if not before.counted and not before.resident:
+                yield "the baseline has a training without sizes"
             for name in [*before.counted, *before.resident]:
                 if name not in after.counted and name not in after.resident:
                     yield f"the baseline has {name!r}, which this run has not measured"
@@ -152,14 +156,5 @@ def _sizes(report: RunReport) -> TrainingSizes:
     counted |= {name: size for name, size in held_sizes(report) if name == HELD}
     resident = {"host": report.host.rss_peak_bytes}
     resident |= {device.where: device.peak_allocated_bytes for device in report.device}
-    return TrainingSizes(counted=counted, resident=resident, settings=dict(report.run.settings))
-
-
-def _checked(told: object) -> TrainingSizes:
-    if not isinstance(told, dict):
-        raise TypeError
-    sizes = {name: checked(Mapping[str, int], told.get(name)) for name in ("counted", "resident")}  # type: ignore[type-abstract]
-    settings = checked(Mapping[str, str], told.get("settings"))  # type: ignore[type-abstract]
-    if settings is None or None in sizes.values():
-        raise TypeError
-    return TrainingSizes(counted=sizes["counted"] or {}, resident=sizes["resident"] or {}, settings=settings)
+    known = {where: size for where, size in resident.items() if size}
+    return TrainingSizes(counted=counted, resident=known, settings=dict(report.run.settings))

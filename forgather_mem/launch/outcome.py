@@ -6,13 +6,12 @@ import contextlib
 import json
 import os
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from forgather_mem.cli.run import Arguments, Command
+from forgather_mem.cli.run import BROKEN, UNDECIDED, Arguments, Command
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import ForgatherMemError, say
 from forgather_mem.files import is_real_folder, write_chosen_file
@@ -31,29 +30,22 @@ from forgather_mem.reporting.run_dir import killed_report, lasted_until, report_
 from forgather_mem.reporting.table import format_place
 from forgather_mem.reporting.text import report_command, report_text
 from forgather_mem.telemetry import run_session
-from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_schema import read_report, to_dict
 from forgather_mem.units import format_bytes, parse_bytes
 
-# Exit codes of a command that itself ended with 0.
-BROKEN, UNDECIDED = 3, 4
+_Judgement = tuple[int, str]  # an exit code, and a sentence about it
 # Signals that ask the command to end; others kill it.
 _ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def tell_outcome(folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler) -> int:
-    """Write the reports of all trainings, print the last one, and check the limits that the user set.
-
-    A failure of our own is logged and does not count as a broken limit.
+    """Write the reports of all trainings, print the last one, and judge the limits that the user set.
 
     Returns:
         The exit code that the limits ask for: 0, `BROKEN` or `UNDECIDED`.
     """
-    return FailureGuard().call("run", _tell, folder, arguments, command, ended, sampler) or 0
-
-
-def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler) -> int:
+    is_gone = folder.path is not None and not os.path.isfile(os.path.join(folder.path, run_session.NOTES))
     trainings = run_session.registered(folder.path) if folder.path else []
     word, session = word_of(folder.path), folder.path
     reports = [_finished(Path(place), command, ended, session=session) for place in trainings[:-1]]
@@ -63,6 +55,10 @@ def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: 
     )
     if not trainings:
         reports = [_seen_from_outside(reports[0], sampler, ended)]
+    unknown = ["the command has removed what its trainings noted"] * is_gone
+    unknown += [sentence for report in reports for sentence in _unknown(report)]
+    if command.is_python and ended.signal is None:
+        reports = [_not_killed(report) for report in reports]
     if ended.code != 0 and folder.path:
         reports[-1] = add_last_error(reports[-1], folder.path)
     for report in reports:
@@ -76,19 +72,19 @@ def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: 
         print_reports(reports, run_session.noted(folder.path, run_session.PRINTED) if folder.path else [])
     if trainings or (in_a_line is not None and reports[-1].run.error is None):
         folder.remove()
-    if arguments.report is not None:
-        _write_where_wanted(reports[-1], arguments.report)
-    broken = list(_broken_limits(reports, arguments))
-    undecided = [] if broken else list(_undecided(reports, arguments))
-    if arguments.baseline is not None and ended.code == 0:
-        grown, missing = against_baseline(arguments.baseline, reports, say, update=arguments.update_baseline)
-        broken, undecided = [*broken, *grown], [*undecided, *missing]
-    elif arguments.baseline is not None:
-        done = "written" if arguments.update_baseline else "compared with"
-        say(f"forgather-mem: --baseline: not {done}, since the command ended with {ended.code}")
-    for sentence in broken or [*undecided, *_limits_not_judged(reports, arguments)]:
-        say(f"forgather-mem: {sentence}")
-    return BROKEN if broken else UNDECIDED if undecided else 0
+    is_written = arguments.report is None or _write_where_wanted(reports[-1], arguments.report)
+    if not arguments.limits:
+        return 0
+    found = [(UNDECIDED, f"can't tell: {sentence}") for sentence in unknown] + [(UNDECIDED, "")] * (not is_written)
+    found += [*_peaks_judged(reports, arguments), *_leaks_judged(reports, arguments)]
+    found += _growth_judged(reports, arguments, ended, is_known=not unknown)
+    codes = [code for code, _ in found]
+    # Only as many passes as there are limits are a pass
+    code = BROKEN if BROKEN in codes else 0 if codes == [0] * len(arguments.limits) else UNDECIDED
+    for which, sentence in dict.fromkeys(found):
+        if which == code and sentence:
+            say(f"forgather-mem: {sentence}")
+    return code
 
 
 def print_reports(reports: Sequence[RunReport], printed: Sequence[str]) -> None:
@@ -96,7 +92,7 @@ def print_reports(reports: Sequence[RunReport], printed: Sequence[str]) -> None:
     *before, last = reports
     shown = _is_known(last, printed)
     if not shown:
-        say(report_text(last, color=sys.stderr.isatty()), is_shown=True)
+        say(report_text(last, color=os.isatty(2)), is_shown=True)
     if before and before[-1].run.folder and not _is_known(before[-1], printed):
         which = "the last" if not shown else "the last, which the script has printed,"
         say(f"forgather-mem: this was {which} of {len(reports)} trainings; the one before it:")
@@ -122,11 +118,13 @@ def _is_known(report: RunReport, printed: Sequence[str]) -> bool:
     return run.folder in printed and run.exit_code == 0 and run.world_size == 1
 
 
-def _write_where_wanted(report: RunReport, path: str) -> None:
+def _write_where_wanted(report: RunReport, path: str) -> bool:
     try:
         write_chosen_file(path, (json.dumps(to_dict(report), indent=1) + "\n").encode())
     except OSError as error:
         say(f"forgather-mem: can't write --report {path}: {error.strerror}")
+        return False
+    return True
 
 
 def _finished(
@@ -157,10 +155,15 @@ def _finished(
         report = killed_report(report, ended.signal)
         return _ended_as(report, "interrupted") if ended.signal in _ASKED else report
     if ended.signal is None:
-        report = replace(report, run=replace(report.run, exit_code=ended.code))
-        if run.end == "killed" and command.is_python and run.world_size == 1:  # it called os._exit during its training
-            return replace(_ended_as(report, "interrupted"), killed=None)
+        return replace(report, run=replace(report.run, exit_code=ended.code))
     return report
+
+
+def _not_killed(report: RunReport) -> RunReport:
+    """The report of a process that has ended by itself: without another end it called os._exit during its training."""
+    if report.run.end != "killed" or report.run.world_size > 1:
+        return report
+    return replace(_ended_as(report, "interrupted"), killed=None)
 
 
 def _of_rank(ended: Ended, files: list[Path], ring: Ring | None, wrong: list[str]) -> RunReport | None:
@@ -202,34 +205,61 @@ def _seen_from_outside(report: RunReport, sampler: Sampler, ended: Ended) -> Run
     return replace(report, run=run, host=host, peaks=())  # peaks belong to steps
 
 
-def _broken_limits(reports: Sequence[RunReport], arguments: Arguments) -> Iterator[str]:
-    """One sentence for each command-line limit that a training broke."""
-    if arguments.fail_on == "leak" and any(report.leak.verdict == "leak" for report in reports):
-        yield "a leak was found (--fail-on leak)"
+def _unknown(report: RunReport) -> Iterator[str]:
+    """Why a training may have exceeded a limit although nothing says so."""
+    yield from (*report.left_out, *report.switched_off)
+    if report.missing_ranks:
+        yield f"no report of rank {', '.join(map(str, report.missing_ranks[:8]))}"
+    if {report.run.end, *(row.end for row in report.ranks or ())} & {None, "killed"}:
+        yield "a training has recorded no end"
+
+
+def _peaks_judged(reports: Sequence[RunReport], arguments: Arguments) -> Iterator[_Judgement]:
     for where, size in arguments.max_peaks:
-        found = [peak for report in reports for peak in _peaks(report, where)]
-        if max(found, default=0) > parse_bytes(size):
-            yield f"the peak of {format_place(where)} was {format_bytes(max(found))}, over --max-peak {where}={size}"
+        found = [max(_peaks(report, where), default=0) for report in reports]
+        if max(found) > parse_bytes(size):
+            yield (
+                BROKEN,
+                f"the peak of {format_place(where)} was {format_bytes(max(found))}, over --max-peak {where}={size}",
+            )
+        elif not any(found) or (where == "host" and not all(found)):  # a mistyped number, or a device not used
+            yield UNDECIDED, f"--max-peak {where}={size}: {format_place(where)} was not measured"
+        else:
+            yield 0, ""
 
 
-def _undecided(reports: Sequence[RunReport], arguments: Arguments) -> Iterator[str]:
-    """One sentence if `--fail-on leak` was asked for and no training has a verdict: silence would be read as passed."""
-    if arguments.fail_on != "leak" or any(report.leak.verdict != "not enough data" for report in reports):
+def _leaks_judged(reports: Sequence[RunReport], arguments: Arguments) -> Iterator[_Judgement]:
+    if arguments.fail_on != "leak":
         return
-    last = reports[-1]
-    why = f"no verdict after {last.steps:,} step{'s' * (last.steps != 1)}"
-    if not last.leak.judged:
-        why = "no training was watched for leaks"
-    elif last.leak.why:
-        why = f"undecided: {last.leak.why}"
-    yield f"--fail-on leak: {why}"
+    if any(report.leak.verdict == "leak" for report in reports):
+        yield BROKEN, "a leak was found (--fail-on leak)"
+    for report in reports:
+        why = f"undecided: {report.leak.why}"
+        if not report.leak.judged:
+            why = "no training was watched for leaks"
+        elif not report.leak.why:
+            why = f"no verdict after {report.steps:,} step{'s' * (report.steps != 1)}"
+        if report.leak.verdict != "no leak":
+            yield UNDECIDED, f"--fail-on leak: {why}"
+            return
+    yield 0, ""
 
 
-def _limits_not_judged(reports: Sequence[RunReport], arguments: Arguments) -> Iterator[str]:
-    """One sentence for each limit without a reading: a mistyped number, or a device that was not used."""
-    for where, size in arguments.max_peaks:
-        if not any(_peaks(report, where) for report in reports):
-            yield f"--max-peak {where}={size}: {format_place(where)} was not measured, so the limit was not checked"
+def _growth_judged(
+    reports: Sequence[RunReport], arguments: Arguments, ended: Ended, *, is_known: bool
+) -> Iterator[_Judgement]:
+    if arguments.baseline is None:
+        return
+    why = f"the command ended with {ended.code}" if ended.code else "not all is known of this run"
+    if ended.code != 0 or (arguments.update_baseline and not is_known):
+        done = "written" if arguments.update_baseline else "compared with"
+        yield UNDECIDED, f"--baseline: not {done}, since {why}"
+        return
+    grown, missing = against_baseline(arguments.baseline, reports, say, update=arguments.update_baseline)
+    yield from ((BROKEN, sentence) for sentence in grown)
+    yield from ((UNDECIDED, sentence) for sentence in missing)
+    if not grown and not missing:
+        yield 0, ""
 
 
 def _peaks(report: RunReport, where: str) -> list[int]:

@@ -7,9 +7,8 @@ the training. The modules for reports are imported after that.
 from __future__ import annotations
 
 import os
-import sys
 
-from forgather_mem.cli.run import Arguments, Command, command_of
+from forgather_mem.cli.run import UNDECIDED, Arguments, Command, command_of
 from forgather_mem.errors import UsageError, say
 from forgather_mem.formats.ring_memory import PLACE as STATES
 from forgather_mem.formats.ring_memory import StateMemory
@@ -29,7 +28,7 @@ _SITE = os.path.join(os.path.dirname(__file__), "on_path")
 
 
 def run_command(words: Sequence[str]) -> int:
-    """Run `forgather-mem run WORDS...`; returns the exit code of the command, or 3 if it broke one of our limits."""
+    """Run `forgather-mem run WORDS...`; returns the exit code of the command, or of the user's limits if that is 0."""
     try:
         arguments = Arguments(words)
         if arguments.help:
@@ -38,8 +37,12 @@ def run_command(words: Sequence[str]) -> int:
     except UsageError as error:
         say(f"forgather-mem: run: {error}\n  {error.hint or 'try `forgather-mem run -h`'}")
         return USAGE
-    if run_session.is_off():
+    if run_session.is_off() and not arguments.limits:
         return execute_or_tell(command.argv, os.environ)
+    if run_session.is_off():
+        ended = Child(command.argv, os.environ).wait(lambda: None, LOOK_EVERY_S)
+        say(f"forgather-mem: {_not_judged(arguments)}: {run_session.SWITCH} switches all watching off")
+        return end_like(ended) or UNDECIDED
     unknown = run_session.unknown_switch()
     if unknown is not None:
         say(f"forgather-mem: {unknown}")
@@ -55,13 +58,8 @@ def run_command(words: Sequence[str]) -> int:
     child = Child(command.argv, _environment(arguments, folder.path) | {STATES: states.place})
     sampler = Sampler(folder.path, child.pid, command)
     ended = child.wait(sampler.look, LOOK_EVERY_S)
-    sampler.end(ended)
-    if folder.path is not None:
-        states.settle(run_session.registered(folder.path))
-    code = _tell(folder, arguments, command, ended, sampler)
-    if code and ended.code == 0:
-        return code
-    return end_like(ended)
+    code = _judged(folder, states, arguments, command, ended, sampler)
+    return end_like(ended) or code
 
 
 def _show_help() -> int:
@@ -70,21 +68,41 @@ def _show_help() -> int:
     return dispatch(["run", "--help"])
 
 
-def _tell(folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler) -> int:
-    """The exit code that the user's limits ask for, or 0; where there is nothing to tell the folder goes."""
-    if not is_worth_a_report(folder.path, arguments, command, ended):
-        folder.remove()
+def _judged(
+    folder: SessionFolder,
+    states: StateMemory,
+    arguments: Arguments,
+    command: Command,
+    ended: Ended,
+    sampler: Sampler,
+) -> int:
+    """What the limits of the user come to, once all is told: without a judgement `UNDECIDED`, whatever has failed."""
+    code = UNDECIDED if arguments.limits else 0
+    try:
+        sampler.end(ended)
+        if folder.path is not None:
+            states.settle(run_session.registered(folder.path))
+        if is_worth_a_report(folder.path, arguments, command, ended):
+            from forgather_mem.launch.outcome import tell_outcome
+
+            return tell_outcome(folder, arguments, command, ended, sampler)
+        folder.remove()  # there is nothing to tell
         if ended.code == 0 and not asks_for_help(command):
             say(f"forgather-mem: no report: {command.name} took {ended.wall_s:.1f} s and did not import torch")
-        return 0
-    try:
-        from forgather_mem.launch.outcome import tell_outcome
+    except (Exception, KeyboardInterrupt) as error:
+        from forgather_mem.telemetry.guard import FailureGuard
 
-        return tell_outcome(folder, arguments, command, ended, sampler)
-    except KeyboardInterrupt:
-        return 0
+        if isinstance(error, Exception) and not FailureGuard().keeps("the report", error):
+            raise
+        if code:
+            say(f"forgather-mem: {_not_judged(arguments)}: there is no report ({type(error).__name__})")
     finally:
         folder.close()
+    return code
+
+
+def _not_judged(arguments: Arguments) -> str:
+    return f"can't tell about {', '.join(arguments.limits)}"
 
 
 def _instead(folder: SessionFolder) -> str:
@@ -106,7 +124,6 @@ def _check(arguments: Arguments) -> int:
 
         code = check_arguments(arguments)
     finally:
-        sys.stderr.flush()
         os._exit(code)
 
 

@@ -29,7 +29,7 @@ def asks_for_help(command: Command) -> bool:
 
 def is_asked_for(arguments: Arguments) -> bool:
     """Whether an option of ours needs the report."""
-    return bool(arguments.report or arguments.fail_on or arguments.max_peaks or arguments.baseline)
+    return bool(arguments.report or arguments.limits)
 
 
 def is_worth_a_report(folder: str | None, arguments: Arguments, command: Command, ended: Ended) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 
 from forgather_mem.errors import shown
@@ -135,8 +134,6 @@ def end_like(ended: Ended) -> int:
         return ended.code or 0
     import resource
 
-    sys.stdout.flush()
-    sys.stderr.flush()
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # one core is enough
     if ended.signal != signal.SIGKILL:
         signal.signal(ended.signal, signal.SIG_DFL)

@@ -32,16 +32,13 @@ def planned_of(plan: Mapping[str, object]) -> Planned | None:
 def report_of_plan(path: str | Path) -> RunReport | None:
     """The first plan in a file, as the report of a training that has not been run; None without one.
 
-    The file is that of `plan --json`, or has what `Plan.to_dict` gives.
-
-    Raises:
-        OSError: if the file can't be read.
+    The file, which a person has named, is that of `plan --json`, or has what `Plan.to_dict` gives.
     """
     try:
-        answer = json.loads(read_regular(path, MAX_REPORT_BYTES))
+        answer = json.loads(read_regular(path, MAX_REPORT_BYTES, follow=True))
         plan = answer["plans"][0] if "plans" in answer else answer
         planned = planned_of(plan)
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         return None
     settings = checked(Mapping[str, str], answer.get("settings")) or {}  # type: ignore[type-abstract]
     batch = {f"batch.{name}": str(plan[name]) for name in ("rows", "length") if isinstance(plan.get(name), int)}

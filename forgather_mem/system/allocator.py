@@ -1,8 +1,7 @@
 """The accelerator's allocator, read in one call without waking an idle device.
 
 All torch calls that differ between accelerators and torch versions are in this file. Nothing here initialises a device:
-before the user's script has done so there is no allocator, and functions return None. So they do after a question has
-failed: what a kernel has done to the device's context stays until the process ends.
+before the user's script has done so there is no allocator, and functions return None; nor after a question has failed.
 """
 
 from __future__ import annotations
@@ -33,12 +32,8 @@ _WITH_A_CACHE = (
 
 # Here the statistics of a device that was never used can be read, and don't create a context on it.
 _ANSWERS_FOR_UNUSED = ("cuda", "xpu")
-# The first line of an error after which a device gives no other answer; older torch has no type for it.
+# An error after which a device gives no other answer; older torch has no type for it.
 _LOST = re.compile(r"[A-Z]+ error: (?!out of memory)(?!.*not (supported|permitted)$).*|.*DEVICE_LOST.*")
-# What an allocator's questions are answered with then.
-_WITHOUT: dict[str, object] = {
-    "stats": {}, "reset_peaks": None, "memory_info": None, "summary": "", "fraction": 1.0, "segments": (),
-}  # fmt: skip
 
 
 class _Questions:
@@ -59,17 +54,12 @@ class _Questions:
         try:
             return question()
         except RuntimeError as error:
-            if not self.is_lost_by(error):
+            found = _LOST.match(str(error))
+            if found is None:
                 raise
-            return otherwise
-
-    def is_lost_by(self, error: RuntimeError) -> bool:
-        """Whether this error says so; then it is told, and nothing more is asked."""
-        found = _LOST.match(str(error))
-        if found is not None:
             self.failure = [f"the device has failed, and is asked nothing more: {found[0]}"]
             logger.warning("%s", *self.failure)
-        return found is not None
+            return otherwise
 
 
 # A single instance, because a process has a single context.
@@ -134,7 +124,7 @@ class Allocator:
     index: int
     stats: Callable[[], Nested]
     reset_peaks: Callable[[], object] | None
-    memory_info: Callable[[], tuple[int, int] | None] | None
+    memory_info: Callable[[], tuple[int, int]] | None
     empty_cache: Callable[[], object]
     counts_retries: bool
     device: Callable[[], Device]
@@ -165,10 +155,6 @@ def used_allocators() -> list[Allocator]:
     `nn.DataParallel` and `device_map="auto"` use several. Costs one reading of the statistics for each device; no
     context is made: both allocators of CUDA, and that of XPU, answer 0 for a device that was never used.
     """
-    return ASK(_used_allocators, [])
-
-
-def _used_allocators() -> list[Allocator]:
     current = current_allocator()
     if current is None or current.kind not in _ANSWERS_FOR_UNUSED:
         return [] if current is None else [current]
@@ -201,7 +187,7 @@ def devices() -> list[Device]:
         return []
     import torch
 
-    return ASK(lambda: [_device(torch, allocator.kind, n) for n in range(torch.accelerator.device_count())], [])
+    return [_device(torch, allocator.kind, index) for index in range(torch.accelerator.device_count())]
 
 
 def modules_with_a_cache() -> list[str]:
@@ -249,12 +235,11 @@ def _allocator(kind: str, index: int) -> Allocator:
     import torch
 
     if kind == "mps":
-        found = _mps_allocator(torch)
-    else:
-        found = _cuda_allocator(torch, index) if kind == "cuda" else _other_allocator(torch, kind, index)
-    without = {**_WITHOUT, "device": Device(f"{kind}:{index}", "", 0)}
-    asked = {name: functools.partial(ASK, ask, without[name]) for name in without if (ask := getattr(found, name))}
-    found = dataclasses.replace(found, **asked)  # type: ignore[arg-type]
+        return _mps_allocator(torch)
+    found = _cuda_allocator(torch, index) if kind == "cuda" else _other_allocator(torch, kind, index)
+    reset = None if found.reset_peaks is None else functools.partial(ASK, found.reset_peaks, None)
+    nothing: Nested = {}
+    found = dataclasses.replace(found, stats=functools.partial(ASK, found.stats, nothing), reset_peaks=reset)
     try:
         found.stats()
     except RuntimeError:  # a pluggable allocator of the user keeps no statistics
@@ -417,11 +402,13 @@ def gauge_now(name: str, what: str = "current") -> int | None:
 
 def driver_memory(allocator: Allocator) -> tuple[int, int] | None:
     """(free, total) bytes of the whole device, from the driver; None if unavailable."""
+    if allocator.memory_info is None:
+        return None
     try:
-        found = None if allocator.memory_info is None else allocator.memory_info()
+        free, total = ASK(allocator.memory_info, (0, 0))
     except RuntimeError:  # a device or driver without this query
         return None
-    return None if found is None else (int(found[0]), int(found[1]))
+    return (int(free), int(total)) if total else None
 
 
 def empty_host_cache() -> None:
@@ -433,4 +420,4 @@ def empty_host_cache() -> None:
     empty = getattr(torch.accelerator, "empty_host_cache", None) or getattr(torch._C, "_host_emptyCache", None)
     if empty is not None:
         with contextlib.suppress(RuntimeError):  # an accelerator without pinned memory
-            ASK(empty, None)
+            empty()

@@ -100,3 +100,8 @@ class Moment:
     control: Any
     objects: Objects
     run: RunInfo
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process prints for all: the trainer's own word, or else by rank."""
+        return bool(getattr(self.state, "is_world_process_zero", self.run.rank == 0))

@@ -107,11 +107,14 @@ def checked(kind: type[T], value: object) -> T | None:
     return None if wrong else found
 
 
-def read_report(path: str | Path) -> tuple[RunReport | None, list[str]]:
-    """The report in a file, None where there is none, and a sentence for what of it can't be used."""
+def read_report(path: str | Path, *, follow: bool = False) -> tuple[RunReport | None, list[str]]:
+    """The report in a file, None where there is none, and a sentence for what of it can't be used.
+
+    A link is followed on request only: for a name that a person has typed.
+    """
     name = Path(path).name
     try:
-        report = checked_report(json.loads(read_regular(path, MAX_REPORT_BYTES)))
+        report = checked_report(json.loads(read_regular(path, MAX_REPORT_BYTES, follow=follow)))
     except FileNotFoundError:
         return None, []
     except OSError as error:

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformers import Trainer
 
-from forgather_mem.callbacks import MemoryCallback
+from forgather_mem import load_callbacks
+from forgather_mem.callbacks import InfoCallback, MemoryCallback, ProgressCallback
 from forgather_mem.engine.run_of import run_of
 from forgather_mem.probes import PhaseProbe
 from forgather_mem.sinks import Capture
@@ -117,6 +119,21 @@ def test_only_what_needs_phases_has_the_trainer_wrapped_for_them(tmp_path: Path)
 
     assert MemoryCallback().needs_phases
     assert not MemoryCallback(monitor=Monitor()).needs_phases
+
+
+@pytest.mark.parametrize("is_main", [True, False])
+def test_who_prints_for_all_is_the_trainers_to_say(
+    tmp_path: Path, is_main: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Says(Trainer):
+        def is_world_process_zero(self) -> bool:
+            return is_main
+
+    callbacks = [*load_callbacks("callbacks/memory_debug.yaml", every_steps=1), InfoCallback(), ProgressCallback()]
+    make_trainer(tmp_path, callbacks, trainer_class=Says).train()
+    printed = "".join(capfd.readouterr())
+    for line in ("Memory monitoring enabled", "Epoch end: ", "training starts", "step 2/6"):
+        assert (line in printed) == is_main, line
 
 
 @pytest.mark.skipif(OLD_TORCH, reason="torch 2.6 can't compile the models of transformers 5")

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
+import sys
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
+from forgather_mem.formats.ring_memory import StateMemory
+from forgather_mem.launch.outcome import print_reports, tell_outcome
+from forgather_mem.launch.sampler import Sampler
+from forgather_mem.reporting.run_dir import run_report
+from tests.faults import failing
 from tests.launch.commands import RUN, run, taken_apart, watched
-from tests.launch.forked_run import watched_forked
+from tests.launch.forked_run import run_forked, watched_forked
 from tests.launch.processes import Waiting
 
 
@@ -37,8 +45,9 @@ def test_a_peak_over_its_limit_ends_in_3_and_the_report_goes_where_it_is_wanted(
     assert 2**26 < report["host"]["rss_peak_bytes"] < 2**27
     assert report["run"]["argv"] == ["0"]
     assert watched(["--max-peak=host=50MiB", "grows.py", "5"], folder).plain.code == 5, "the command's own code"
+    assert watched(["--max-peak", "host=8GiB", "grows.py", "0"], folder).plain.code == 0
     result = watched(["--max-peak", "host=8GiB", "--max-peak", "gpu7=1GiB", "grows.py", "0"], folder)
-    assert result.plain.code == 0
+    assert result.plain.code == 4
     assert "GPU 7 was not measured" in result.report
 
 
@@ -48,6 +57,8 @@ def test_where_the_wanted_file_cannot_be_written_the_report_comes_all_the_same(t
     result = taken_apart(run([*RUN, "--report", "to/report.json", "a.py"], tmp_path))
     assert result.plain.code == 0
     assert f"can't write --report {tmp_path}/to/report.json: No such file or directory" in result.report
+    (tmp_path / "to").mkdir()
+    assert run([*RUN, "--report", "to/report.json", "--max-peak", "host=8GiB", "a.py"], tmp_path).code == 4
 
 
 @pytest.mark.fresh
@@ -71,3 +82,83 @@ def test_a_training_whose_folder_is_cleared_away_has_its_report(folder: Path) ->
     assert "train.py == 5 steps" in result.report
     assert json.loads((folder / "r.json").read_text())["run"]["folder"] is None
     assert not list(folder.glob("forgather_mem*"))
+
+
+@pytest.mark.fresh
+@pytest.mark.parametrize("error", [RecursionError, MemoryError, KeyboardInterrupt])
+@pytest.mark.parametrize(
+    "function", [StateMemory.settle, Sampler.end, tell_outcome, run_report, print_reports], ids=lambda f: f.__qualname__
+)
+def test_a_limit_is_not_passed_because_something_of_ours_has_failed(
+    tmp_path: Path, function: FunctionType, error: type[BaseException]
+) -> None:
+    (tmp_path / "a.py").write_text("import sys; sys.exit(int(sys.argv[1]))")
+    told = f"can't tell about --fail-on leak, --max-peak host=8GiB: there is no report ({error.__name__})\n"
+    with failing(function, error):
+        result = run_forked([*RUN, "--max-peak", "host=8GiB", "--fail-on=leak", "a.py", "0"], tmp_path)
+        assert (result.code, told in result.err) == (4, True), result.err
+        assert run_forked([*RUN, "--max-peak", "host=8GiB", "a.py", "7"], tmp_path).code == 7
+        assert run_forked([*RUN, "--report", "report.json", "a.py", "0"], tmp_path).code == 0
+
+
+def test_switched_off_a_limit_is_not_passed_and_the_command_is_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import os, sys; print('PYTHONPATH' in os.environ); sys.exit(int(sys.argv[1]))")
+    for own, code in ((0, 4), (7, 7)):
+        result = run([*RUN, "--max-peak", "host=8GiB", "a.py", str(own)], tmp_path, FORGATHER_MEM="0")
+        assert (result.code, result.out) == (code, run([sys.executable, "a.py", "0"], tmp_path).out)
+        assert (
+            result.err
+            == "forgather-mem: can't tell about --max-peak host=8GiB: FORGATHER_MEM switches all watching off\n"
+        )
+    assert {path.name for path in tmp_path.iterdir()} == {"a.py"}
+
+
+@pytest.mark.parametrize("limits", [["--max-peak", "host=8GiB"], ["--fail-on", "leak"]])
+def test_a_limit_is_not_passed_where_the_command_has_removed_our_folder(tmp_path: Path, limits: list[str]) -> None:
+    (tmp_path / "a.py").write_text("import shutil; shutil.rmtree('forgather_mem')")
+    result = run([*RUN, *limits, "a.py"], tmp_path)
+    assert result.code == 4
+    assert "forgather-mem: can't tell: the command has removed what its trainings noted\n" in result.err
+
+
+@pytest.mark.parametrize(("where", "code"), [(">&-", 0), (">/dev/full", 0), (">&- --max-peak host=2MiB", 3)])
+def test_where_nothing_can_be_said_the_exit_code_is_as_otherwise(tmp_path: Path, where: str, code: int) -> None:
+    (tmp_path / "a.py").write_text("x = b'x' * 2**26")
+    stream, _, limit = where.partition(" ")
+    command = f"exec {shlex.join(RUN)} {limit or '--max-peak host=8GiB'} a.py 2{stream}"
+    assert run(["sh", "-c", command], tmp_path).code == code
+
+
+LOOP = """
+import os, signal, sys
+import torch
+
+if not os.fork():
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(5):
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+    os.kill(os.getpid(), getattr(signal, sys.argv[1])) if len(sys.argv) > 1 else sys.exit()
+os.wait()
+"""
+
+
+@pytest.mark.fresh
+def test_a_limit_is_not_passed_by_a_training_that_was_killed_unnoticed(folder: Path) -> None:
+    (folder / "launcher.py").write_text(LOOP)
+    assert watched_forked(["--max-peak", "host=8GiB", "launcher.py"], folder).plain.code == 0
+    result = watched_forked(["--max-peak", "host=8GiB", "launcher.py", "SIGKILL"], folder)
+    assert (result.plain.code, "can't tell: a training has recorded no end\n" in result.report) == (4, True)
+    assert watched_forked(["--max-peak", "host=2MiB", "launcher.py", "SIGKILL"], folder).plain.code == 3
+
+
+@pytest.mark.fresh
+def test_a_limit_is_not_passed_where_nothing_is_watched(folder: Path) -> None:
+    (folder / "off.yaml").write_text(
+        "trainer_callbacks: !list\n    - !singleton:forgather_mem.callbacks:MemoryCallback { enabled: false }\n"
+    )
+    (folder / "train.py").write_text(LOOP)
+    result = watched_forked(["--template", "off.yaml", "--max-peak", "host=8GiB", "train.py"], folder)
+    assert result.plain.code == 4, result.report
+    assert "--max-peak host=8GiB: host was not measured" in result.report

@@ -5,11 +5,24 @@ set -uo pipefail
 summary="${GITHUB_STEP_SUMMARY:-/dev/null}"
 report="${RUNNER_TEMP:-/tmp}/memory-report.json"
 said="${RUNNER_TEMP:-/tmp}/memory-said.txt"
-options=(--report "$report")
-[ -n "${MEMORY_BASELINE:-}" ] && options+=(--baseline "$MEMORY_BASELINE")
-read -r -a words <<<"$MEMORY_COMMAND"
+words="${RUNNER_TEMP:-/tmp}/memory-words"
+rm -rf "$report" "$said" "$words" # an earlier step's
+python="$(command -v python3 || command -v python)"
 
-forgather-mem run "${options[@]}" "${words[@]}" 2> >(tee "$said" >&2)
+# Words are quoted as for a shell, and line breaks are spaces; no shell sees them
+"$python" -c '
+import os, shlex, sys
+try:
+    words = shlex.split(os.environ["MEMORY_COMMAND"].replace("\\\n", " "))
+except ValueError as error:
+    sys.exit(f"the command can not be split into words: {error}")
+sys.stdout.buffer.write(b"".join(os.fsencode(word) + b"\0" for word in words))
+' >"$words" || exit 2
+command=(forgather-mem run --report "$report")
+[ -n "${MEMORY_BASELINE:-}" ] && command+=(--baseline "$MEMORY_BASELINE")
+while IFS= read -r -d '' word; do command+=("$word"); done <"$words"
+
+"${command[@]}" 2> >(tee "$said" >&2)
 code=$?
 wait
 {
@@ -17,9 +30,13 @@ wait
   if [ -n "${MEMORY_COMPARE_WITH:-}" ] && [ -f "$report" ]; then
     forgather-mem compare "$MEMORY_COMPARE_WITH" "$report" --markdown
   fi
-  echo '```text'
-  sed -n '/^== forgather-mem/,$p' "$said"
-  echo '```'
+  # A fence that is longer than any in the text
+  sed -n '/^== forgather-mem/,$p' "$said" | "$python" -c '
+import re, sys
+text = sys.stdin.buffer.read()
+fence = b"`" * max(3, *(len(found) + 1 for found in re.findall(b"`+", text)), 0)
+sys.stdout.buffer.write(fence + b"text\n" + text + fence + b"\n")
+'
 } >>"$summary"
 [ -f "$report" ] && echo "report=$report" >>"${GITHUB_OUTPUT:-/dev/null}"
 exit "$code"

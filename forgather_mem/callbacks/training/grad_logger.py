@@ -154,7 +154,7 @@ class _Watcher:
         return self._trainers_total
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        if moment.run.rank != 0:
+        if not moment.is_main:
             return _NOTHING
         if moment.event == "step_begin":
             self._arm(moment)

@@ -48,7 +48,7 @@ class _Teller:
         self.facts: dict[str, Facts] = {}
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        if moment.run.rank == 0:
+        if moment.is_main:
             self.facts = training_facts(moment)
             if self._verbose:
                 self.facts |= _everything(moment)

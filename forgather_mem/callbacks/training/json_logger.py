@@ -98,7 +98,7 @@ class _Writer:
         self._file = None
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        if moment.run.rank == 0:
+        if moment.is_main:
             if self._file is None:
                 self.path = self._place(moment)
                 self._file = JsonArrayFile(self.path)

@@ -106,7 +106,7 @@ class _Bars:
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if self.silent is None:
             self.silent = any(map(_is_bar, fellow_callbacks()))
-        if moment.run.rank != 0 or self.silent:
+        if not moment.is_main or self.silent:
             return _NOTHING
         getattr(self, f"_{moment.event}")(moment)
         return _NOTHING

@@ -124,7 +124,7 @@ class _Writer:
         self._target.end()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        if moment.run.rank != 0:
+        if not moment.is_main:
             return _NOTHING
         if moment.event == "train_begin":
             self._written.clear()

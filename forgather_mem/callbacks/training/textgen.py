@@ -155,7 +155,7 @@ class _Check:
         self._by_steps = by_steps
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        if moment.run.rank != 0:
+        if not moment.is_main:
             return _NOTHING
         strategy = getattr(moment.args, "eval_strategy", None)
         missing = self._writer.missing(moment)
