@@ -6,7 +6,7 @@ import contextlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from forgather_mem.callbacks.trainer.link import Link
 from forgather_mem.engine.run_of import RUNS, run_of
@@ -68,14 +68,11 @@ class RuleCallback(TrainerCallback):
     # Events that it also handles outside a training, as in an evaluation before or after it.
     outside: ClassVar[frozenset[str]] = frozenset()
 
-    def __new__(cls, *_: object, **__: object) -> Self:
-        _be_trainer_callbacks()
-        return super().__new__(cls)
-
     def __init__(
         self, rules: Sequence[Rule], sinks: Sequence[Sink] = (), *, enabled: bool = True, strict: bool = False
     ) -> None:
         check_flags(type(self).__name__, enabled=enabled, strict=strict)
+        FailureGuard(strict).call("link", _be_trainer_callbacks)
         self.rules = tuple(rules)
         self.sinks = tuple(sinks)
         self.enabled = enabled
@@ -106,7 +103,7 @@ class RuleCallback(TrainerCallback):
     # ---- events ----
 
     def on_init_end(self, args: Args, state: State, control: Control, **objects: Any) -> None:
-        _be_trainer_callbacks()
+        FailureGuard(self.strict).call("link", _be_trainer_callbacks)
         FailureGuard(self.strict).call("link", self._stay_linked)
 
     def on_train_begin(self, args: Args, state: State, control: Control, **objects: Any) -> None:

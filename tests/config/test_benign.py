@@ -12,12 +12,7 @@ from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.policy.policy import Policy
 from forgather_mem.errors import TemplateError
 
-HERE = Path(__file__).parent
-TEMPLATES = [
-    template
-    for file in ("benign.yaml", "benign_more.yaml")
-    for template in yaml.load((HERE / file).read_text(), yaml.CSafeLoader)
-]
+TEMPLATES = yaml.load((Path(__file__).parent / "benign.yaml").read_text(), yaml.CSafeLoader)
 
 
 def plain(value: object) -> object:

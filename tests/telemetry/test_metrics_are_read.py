@@ -45,6 +45,7 @@ def read_in_a_training(folder: Path) -> set[str]:
     return {name for sample in capture.samples for name in sample.values}
 
 
+@pytest.mark.fresh
 def test_each_row_is_read_on_the_host_or_on_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = read_in_a_training(tmp_path / "host")
     monkeypatch.setitem(sys.modules, "pynvml", PaperNvml({os.getpid(): 5, 1: 7}))

@@ -38,8 +38,11 @@ FILES = ("accelerator_config", "deepspeed", "fsdp_config")
 ROOTS = frozenset(("cgroup_root", "proc_root"))
 """Arguments that name another folder for the kernel's files: a probe reads and writes there."""
 
-TEXTS = ("prompts",)
+TEXTS = ("project", "prompts", "run_name")
 """Arguments that are text and never opened."""
+
+WEIGHTS = ("generation_config", "target_lang")
+"""Arguments of models that are read from the model's folder or repository: `target_lang` names an adapter there."""
 
 HUB = "hf://"
 """What a person allows for uploads to Hugging Face's hub."""
@@ -95,7 +98,7 @@ class ArgumentCheck:
             if key == "push_to_hub" and value and not isinstance(value, Node) and not self._is_allowed(HUB):
                 return Forbidden(f"push_to_hub would let {name} upload to the hub", True, HUB)
             text = _as_text(value)
-            if text is not None and (key == "generation_config" or (key in FILES and not _is_file_here(text))):
+            if text is not None and (key in WEIGHTS or (key in FILES and not _is_file_here(text))):
                 return Forbidden(f"{_shown(key, text)} would let {name} read a file or a repository; write a mapping")
         return None
 

@@ -184,7 +184,8 @@ TESTS: Final[Mapping[str, Rule]] = _rules(
         "boolean callable defined divisibleby even false filter float integer iterable mapping none number odd sameas "
         "sequence string test true undefined",
     ),
-    (deep, "== eq equalto != ne > gt greaterthan >= ge < lt lessthan <= le in lower upper"),
+    (prints, "lower upper"),  # of whatever they are given they make a text
+    (deep, "== eq equalto != ne > gt greaterthan >= ge < lt lessthan <= le in"),
 )
 
 FUNCTIONS: Final[Mapping[str, Rule]] = _rules(
