@@ -10,6 +10,7 @@ import sys
 import time
 
 from forgather_mem.telemetry.redaction import redacted_argv
+from forgather_mem.telemetry.signal_handlers import hand_on
 
 
 def process_start(pid: int | str = "self") -> str:
@@ -22,7 +23,8 @@ def process_start(pid: int | str = "self") -> str:
         space, ticks = os.readlink(f"/proc/{pid}/ns/pid"), _stat(pid)[1]
         with open("/proc/sys/kernel/random/boot_id") as file:
             return f"{file.read().strip()} {space} {ticks}"
-    except OSError:
+    except OSError as error:
+        hand_on(error)
         return ""
 
 
@@ -35,7 +37,8 @@ def process_age_s() -> float | None:
     try:
         began_s = int(_stat("self")[1]) / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s)
-    except (OSError, AttributeError):  # no /proc, or no such clock
+    except (OSError, AttributeError) as error:  # no /proc, or no such clock
+        hand_on(error)
         return None
 
 
@@ -59,7 +62,8 @@ def is_process_running(pid: int, host: str, start: str) -> bool | None:
         return None  # in another container numbers mean other processes
     try:
         state, ticks = _stat(pid)
-    except OSError:
+    except OSError as error:
+        hand_on(error)
         return False
     if state == "Z" or (start and ticks != then[-1]):
         return False

@@ -44,6 +44,9 @@ def test_what_a_signals_handler_raises_while_our_code_runs_reaches_the_user(
     before = signal.signal(signal.SIGALRM, raising(kind))
     try:
         with loop.train():
+            for _ in range(3):  # files are begun
+                with loop.step():
+                    pass
             for _ in range(_SIGNALS):
                 signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-4, 2e-3))
                 deadline_s = time.monotonic() + 5.0
