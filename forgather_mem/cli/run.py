@@ -42,13 +42,7 @@ class Option:
     __slots__ = ("field", "metavar", "repeats", "take", "text")
 
     def __init__(
-        self,
-        field: str,
-        metavar: str,
-        text: str,
-        take: Callable[[str], object],
-        *,
-        repeats: bool = False,
+        self, field: str, metavar: str, text: str, take: Callable[[str], object], *, repeats: bool = False
     ) -> None:
         self.field, self.metavar, self.text = field, metavar, text
         self.take, self.repeats = take, repeats
@@ -65,16 +59,13 @@ def _setting(value: str) -> str:
     return value
 
 
-def _report(value: str) -> str:
-    if not value.endswith(".json") or not os.path.isdir(os.path.dirname(value) or "."):
-        raise UsageError(f"--report {value!r}: give a file that ends in .json, in a folder that exists")
-    return os.path.abspath(value)
+def _json_file(option: str) -> Callable[[str], str]:
+    def take(value: str) -> str:
+        if not value.endswith(".json") or not os.path.isdir(os.path.dirname(value) or "."):
+            raise UsageError(f"{option} {value!r}: give a file that ends in .json, in a folder that exists")
+        return os.path.abspath(value)
 
-
-def _baseline(value: str) -> str:
-    if not value.endswith(".json") or not os.path.isdir(os.path.dirname(value) or "."):
-        raise UsageError(f"--baseline {value!r}: give a file that ends in .json, in a folder that exists")
-    return os.path.abspath(value)
+    return take
 
 
 def _verdict(value: str) -> str:
@@ -94,13 +85,16 @@ OPTIONS = {
     "--template": Option("template", "NAME", "The callbacks that watch. Default: callbacks/watch.yaml.", _template),
     "--set": Option("settings", "KEY=VALUE", "A variable of the template.", _setting, repeats=True),
     "--allow": Option("allow", "NAME", "A module that the template may use.", str, repeats=True),
-    "--report": Option("report", "OUT.json", "Write the report to this file, too.", _report),
+    "--report": Option("report", "OUT.json", "Write the report to this file, too.", _json_file("--report")),
     "--fail-on": Option(
         "fail_on", "leak", "Exit with 3 when the report finds a leak, with 4 when it can't tell.", _verdict
     ),
     "--plan": Option("plan", "", "Plan the Trainer's memory before it trains; the report compares.", str),
     "--baseline": Option(
-        "baseline", "FILE.json", "Exit with 3 when memory has grown since that file was written.", _baseline
+        "baseline",
+        "FILE.json",
+        "Exit with 3 when memory has grown since that file was written.",
+        _json_file("--baseline"),
     ),
     "--update-baseline": Option("update_baseline", "", "Write what this run takes to the file of --baseline.", str),
     "--max-peak": Option(

@@ -105,7 +105,8 @@ class Baseline:
         """A sentence for each size that has grown by more than is allowed, with settings that may be the cause."""
         for number, (before, after) in enumerate(zip(self.trainings, now.trainings, strict=False), 1):
             which = f" of training {number}" if len(self.trainings) > 1 else ""
-            found = [*self._over(before, after, self.counted_frac), *self._over_resident(before, after)]
+            found = list(_over(before.counted, after.counted, self.counted_frac))
+            found += [f"the peak of {told}" for told in _over(before.resident, after.resident, self.resident_frac)]
             yield from (f"{sentence.replace(':', which + ':', 1)}" for sentence in found)
             causes = leading(changed(before.settings, after.settings)) if found else []
             for cause in causes[:_MOST_CAUSES]:
@@ -131,17 +132,13 @@ class Baseline:
             if name in before.counted
         )
 
-    def _over_resident(self, before: TrainingSizes, after: TrainingSizes) -> Iterator[str]:
-        old, new = TrainingSizes(counted=before.resident), TrainingSizes(counted=after.resident)
-        for sentence in self._over(old, new, self.resident_frac):
-            yield f"the peak of {sentence}"
 
-    def _over(self, before: TrainingSizes, after: TrainingSizes, frac: float) -> Iterator[str]:
-        for name, size in after.counted.items():
-            old = before.counted.get(name)
-            if old is not None and size > old + max(frac * old, _LEAST.get(name, _LEAST_RESIDENT)):
-                by = f", {(size - old) / old:.1%} more" if old else ""
-                yield f"{name}: {format_bytes(old)} in the baseline, {format_bytes(size)} now{by}"
+def _over(before: Mapping[str, int], after: Mapping[str, int], frac: float) -> Iterator[str]:
+    for name, size in after.items():
+        old = before.get(name)
+        if old is not None and size > old + max(frac * old, _LEAST.get(name, _LEAST_RESIDENT)):
+            by = f", {(size - old) / old:.1%} more" if old else ""
+            yield f"{name}: {format_bytes(old)} in the baseline, {format_bytes(size)} now{by}"
 
 
 def _sizes(report: RunReport) -> TrainingSizes:
@@ -156,5 +153,5 @@ def _sizes(report: RunReport) -> TrainingSizes:
     counted |= {name: size for name, size in held_sizes(report) if name == HELD}
     resident = {"host": report.host.rss_peak_bytes}
     resident |= {device.where: device.peak_allocated_bytes for device in report.device}
-    known = {where: size for where, size in resident.items() if size}
-    return TrainingSizes(counted=counted, resident=known, settings=dict(report.run.settings))
+    resident = {where: size for where, size in resident.items() if size}
+    return TrainingSizes(counted=counted, resident=resident, settings=dict(report.run.settings))

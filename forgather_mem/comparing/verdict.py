@@ -117,14 +117,14 @@ class Comparison:
         """Why memory of the later side may have grown by more than `growths` say."""
         sides = (self.before, self.after)
         found = [f"{side.name}: {sentence}" for side in sides for run in side.reports for sentence in run.left_out]
-        sizes = [self.peak, *(one for one in self.differences if one.name in MODEL_PARTS)]
-        if min(self.peak.before, self.peak.after) <= 0 or any(min(one.before, one.after) < 0 for one in sizes):
-            found.append("a peak or a part was not measured")
-        if not self.planned and self.before.place != self.after.place:
-            found.append("only one of them has used a device")
-        if not self.planned and self.before.knows_model and not self.after.knows_model:
-            found.append(f"{self.after.name} has no sizes of its model's parts")
-        return found
+        sizes = [size for one in self.differences if one.name in MODEL_PARTS for size in (one.before, one.after)]
+        checks = {
+            "a peak or a part was not measured": min(self.peak.before, self.peak.after) > 0 <= min(sizes, default=0),
+            "only one of them has used a device": self.planned or self.before.place == self.after.place,
+            "the later one has no sizes of its model": self.planned
+            or self.before.knows_model <= self.after.knows_model,
+        }
+        return found + [why for why, is_well in checks.items() if not is_well]
 
     def _unless_noise(self, one: Difference) -> Difference:
         """The same, not sure where it is a rise of resident memory that explains nothing."""

@@ -83,7 +83,7 @@ def tell_outcome(folder: SessionFolder, arguments: Arguments, command: Command, 
     code = BROKEN if BROKEN in codes else 0 if codes == [0] * len(arguments.limits) else UNDECIDED
     for which, sentence in dict.fromkeys(found):
         if which == code and sentence:
-            say(f"forgather-mem: {sentence}")
+            say(escape_controls(f"forgather-mem: {sentence}", keep="\n"))  # a name in it may be anybody's
     return code
 
 
@@ -216,7 +216,10 @@ def _unknown(report: RunReport) -> Iterator[str]:
 
 def _peaks_judged(reports: Sequence[RunReport], arguments: Arguments) -> Iterator[_Judgement]:
     for where, size in arguments.max_peaks:
-        found = [max(_peaks(report, where), default=0) for report in reports]
+        rows = [[row.peak_allocated_bytes for row in report.device if row.where == where] for report in reports]
+        if where == "host":
+            rows = [[report.host.rss_peak_bytes] for report in reports]
+        found = [max(sizes, default=0) for sizes in rows]
         if max(found) > parse_bytes(size):
             yield (
                 BROKEN,
@@ -260,9 +263,3 @@ def _growth_judged(
     yield from ((UNDECIDED, sentence) for sentence in missing)
     if not grown and not missing:
         yield 0, ""
-
-
-def _peaks(report: RunReport, where: str) -> list[int]:
-    if where == "host":
-        return [report.host.rss_peak_bytes]
-    return [device.peak_allocated_bytes for device in report.device if device.where == where]

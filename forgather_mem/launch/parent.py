@@ -69,12 +69,7 @@ def _show_help() -> int:
 
 
 def _judged(
-    folder: SessionFolder,
-    states: StateMemory,
-    arguments: Arguments,
-    command: Command,
-    ended: Ended,
-    sampler: Sampler,
+    folder: SessionFolder, states: StateMemory, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler
 ) -> int:
     """What the limits of the user come to, once all is told: without a judgement `UNDECIDED`, whatever has failed."""
     code = UNDECIDED if arguments.limits else 0

@@ -159,10 +159,7 @@ class _Live:
             reserved: int = stats["reserved_bytes"]["all"]["current"]
         except KeyError:  # an allocator that keeps no statistics
             return {}
-        values: dict[str, float] = {
-            "device/allocated_bytes": allocated,
-            "device/reserved_bytes": reserved,
-        }
+        values: dict[str, float] = {"device/allocated_bytes": allocated, "device/reserved_bytes": reserved}
         window = self._window
         if window is not None:
             reading = (allocated, of_tensors["peak"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -180,56 +180,47 @@ class _Relay:
 
 
 class _Passes:
-    """All passes over one checkpoint of a profiler."""
+    """All passes over one checkpoint of a profiler.
+
+    By place, how many of them have a change, which the very first checkpoint has not, and one span over all of these:
+    from the last memory less all changes to the last memory, with the highest peak.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._times = 0
-        self._places: dict[str, _Passed] = {}
+        self._places: dict[str, tuple[int, Span]] = {}
 
     def add(self, span: UsageSpan, first: bool) -> None:
         self._times += 1
         for place, part in (("cpu", span.host), ("gpu", span.device)):
             if part is not None:
-                self._places.setdefault(place, _Passed()).add(part, first)
+                changes, whole = self._places.get(place, (0, Span(start_bytes=0, end_bytes=0, peak_bytes=0)))
+                end, changed, peak = part.end_bytes, whole.consumed_bytes, whole.peak_bytes
+                if not first:
+                    changed, peak = changed + part.consumed_bytes, max(peak, part.peak_bytes)
+                exact = whole.exact and (first or part.exact)
+                whole = Span(start_bytes=end - changed, end_bytes=end, peak_bytes=peak, exact=exact)
+                self._places[place] = changes + (not first), whole
 
     def row(self) -> Checkpoint:
-        spans = {place: passed.mean_span() for place, passed in self._places.items()}
-        first = not self._places["cpu"].changes
+        spans = {place: self._mean(place) for place in self._places}
+        first = not self._places["cpu"][0]
         return Checkpoint(name=self._name, host=spans["cpu"], device=spans.get("gpu"), first=first, times=self._times)
 
     def to_dict(self) -> dict[str, float]:
         values: dict[str, float] = {"times": self._times}
-        for place, passed in self._places.items():
-            span = passed.mean_span()
+        for place, (changes, _) in self._places.items():
+            span = self._mean(place)
             values[f"{place}_bytes"] = span.end_bytes
-            if passed.changes:
+            if changes:
                 values[f"{place}_change_bytes"] = span.consumed_bytes
                 values[f"{place}_peak_bytes"] = span.peak_bytes
         return values
 
-
-@dataclass(slots=True)
-class _Passed:
-    """The passes on host or device: last memory, all changes (none at the very first checkpoint), highest peak."""
-
-    held_bytes: int = 0
-    changes: int = 0
-    changed_bytes: int = 0
-    peak_bytes: int = 0
-    exact: bool = True
-
-    def add(self, span: Span, first: bool) -> None:
-        self.held_bytes = span.end_bytes
-        if not first:
-            self.changes += 1
-            self.changed_bytes += span.consumed_bytes
-            self.peak_bytes = max(self.peak_bytes, span.peak_bytes)
-            self.exact = self.exact and span.exact
-
-    def mean_span(self) -> Span:
-        start_bytes = self.held_bytes - round(self.changed_bytes / max(1, self.changes))
-        return Span(start_bytes=start_bytes, end_bytes=self.held_bytes, peak_bytes=self.peak_bytes, exact=self.exact)
+    def _mean(self, place: str) -> Span:
+        changes, whole = self._places[place]
+        return replace(whole, start_bytes=whole.end_bytes - round(whole.consumed_bytes / max(1, changes)))
 
 
 def _peak_bytes(record: MemoryRecord, on_device: bool) -> int:
