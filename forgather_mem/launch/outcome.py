@@ -83,7 +83,7 @@ def tell_outcome(folder: SessionFolder, arguments: Arguments, command: Command, 
     code = BROKEN if BROKEN in codes else 0 if codes == [0] * len(arguments.limits) else UNDECIDED
     for which, sentence in dict.fromkeys(found):
         if which == code and sentence:
-            say(escape_controls(f"forgather-mem: {sentence}", keep="\n"))  # a name in it may be anybody's
+            say(f"forgather-mem: {sentence}")
     return code
 
 
