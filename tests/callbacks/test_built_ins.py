@@ -227,7 +227,7 @@ def test_the_shipped_template_has_both_loggers_and_a_child_adds_to_them(tmp_path
 
 
 def test_every_callback_has_its_section_in_the_docs() -> None:
-    page = (Path(__file__).parent.parent.parent / "docs" / "callbacks.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parent.parent.parent / "docs" / "callback_examples.md").read_text(encoding="utf-8")
     sections = set(re.findall(r"^### (\w+)$", page, re.M))
     public = {name: getattr(forgather_mem.callbacks, name) for name in forgather_mem.callbacks.__all__}
     classes = {name for name, value in public.items() if isinstance(value, type) and issubclass(value, TrainerCallback)}
