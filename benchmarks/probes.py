@@ -37,7 +37,7 @@ from forgather_mem.system import peak_windows
 from forgather_mem.system.allocator import Allocator, Device, Nested
 from forgather_mem.system.memory_limit import MemoryLimit
 from forgather_mem.system.peak_windows import host_peaks
-from forgather_mem.system.procfs import KernelFile
+from forgather_mem.system.procfs import read_once
 from forgather_mem.telemetry.records import Moment, Sample
 
 Variants = dict[str, Callable[[], object]]
@@ -174,7 +174,7 @@ def device_variants(run: Any, moment: Moment) -> Variants:
 
 
 def single_readings() -> Variants:
-    peaks, limit, rollup = host_peaks(), MemoryLimit(), KernelFile("/proc/self/smaps_rollup")
+    peaks, limit = host_peaks(), MemoryLimit()
     assert peaks is not None
     peaks.open(reset=False)  # somebody watches the whole run: the kernel's files stay open
     phases = PhaseProbe(host_mark=True, device=False)
@@ -188,7 +188,7 @@ def single_readings() -> Variants:
         "a window of the kernel's mark, opened and closed": lambda: peaks.open().close(),
         "a phase of PhaseProbe(host_mark=True)": phase,
         "what is left below the limits": limit.bounds,
-        "PSS (smaps_rollup)": rollup.read,
+        "PSS (smaps_rollup)": lambda: read_once("/proc/self/smaps_rollup"),
         "tracked objects": lambda: len(gc.get_objects()) + gc.get_freeze_count(),
     }
 

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from forgather_mem.system.allocator import gauge_now, modules_with_a_cache
 from forgather_mem.system.call_wrapping import in_traced_code
-from forgather_mem.system.procfs import PAGE_BYTES, KernelFile
+from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Moment, Sample
-from forgather_mem.telemetry.signal_handlers import hand_on
 from forgather_mem.units import format_duration
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 class CleanupProbe:
     """Counts all clean-up calls while a training runs: the script's, its libraries', our own.
 
-    `gc.collect`, and `empty_cache` in the loaded modules of torch, are wrapped and restored at the end. This adds 10 us
+    `gc.collect`, and `empty_cache` in the loaded modules of torch, are wrapped and restored at the end. This adds 25 us
     to a call, or more with a device. It returns no samples; the counts are reported as a finding: first when there are
     any, again whenever the number of calls has doubled, and at the end.
 
@@ -103,8 +102,6 @@ class CleanupProbe:
             getattr(counted, _COUNTING).calls = None
             if vars(module).get(name) is counted:  # what others have replaced since is theirs
                 vars(module)[name] = _uncounted(counted)
-        if self._ledger is not None:
-            self._ledger.close()
         self._ledger = None
         self._wrapped = []
 
@@ -137,7 +134,6 @@ class _Calls:
         self.inside = False
         self.sites: dict[tuple[str, str, int], _Site] = {}
         self.fence = FailureGuard()
-        self._statm = KernelFile("/proc/self/statm")
 
     def add(self, what: str, file: str, line: int, seconds: float, freed_bytes: int) -> None:
         key = (what, file, line)
@@ -153,13 +149,7 @@ class _Calls:
 
     def held_bytes(self) -> int:
         """Anonymous memory of the process plus live tensors on its device: what a collection can free."""
-        try:
-            fields = self._statm.read(128).split()
-            held = (int(fields[1]) - int(fields[2])) * PAGE_BYTES
-        except OSError as error:  # no /proc
-            hand_on(error)
-            held = 0
-        return held + (gauge_now("allocated_bytes") or 0)
+        return own_memory().anonymous_bytes + (gauge_now("allocated_bytes") or 0)
 
     def rows(self) -> list[CleanupCall]:
         """The rows of the report, most expensive first."""
@@ -174,9 +164,6 @@ class _Calls:
     def text(self) -> str:
         seconds = sum(site.seconds for site in self.sites.values())
         return f"{self.number:,} clean-up calls from {len(self.sites)} lines took {format_duration(seconds)}"
-
-    def close(self) -> None:
-        self._statm.close()
 
 
 class _Counting:

@@ -11,7 +11,7 @@ from forgather_mem.system.headroom import HostRooms
 from forgather_mem.system.high_water import HostMark
 from forgather_mem.system.installed import installed
 from forgather_mem.system.peak_windows import PeakWindows, host_peaks
-from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, kib_fields, own_memory, resident_bytes
+from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, kib_fields, own_memory, read_once, resident_bytes
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget, backed_off
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import RISEN, Moment, Sample
@@ -133,8 +133,7 @@ class _Live:
         self.window = peaks.open(reset=False)
         self.next_s = 0.0
         self.told_bytes = 0  # the peak returned last
-        self._status = KernelFile(own / "status")
-        self._rollup = KernelFile(own / "smaps_rollup")
+        self._own = own
         self._rooms = HostRooms(probe.proc_root, probe.cgroup_root)
         self._pss_s_per_byte = _PSS_S_PER_BYTE
         self._pss_skipped_at_bytes = 0
@@ -168,9 +167,7 @@ class _Live:
 
     def close(self) -> None:
         self.window.close()
-        self._rooms.close()
-        for file in (self.statm, self._status, self._rollup):
-            file.close()
+        self.statm.close()
 
     def _limit_values(self) -> dict[str, float]:
         room = next(iter(self._rooms.read()), None)
@@ -180,7 +177,7 @@ class _Live:
         return {"host/limit_used_frac": room.used_bytes / limit, "host/available_bytes": room.free_bytes}
 
     def _slow_values(self) -> dict[str, float]:
-        fields = kib_fields(self._status.read())
+        fields = kib_fields(read_once(self._own / "status"))
         values: dict[str, float] = {"host/major_faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt}
         if b"VmSize" in fields:
             values["host/vms_bytes"] = fields[b"VmSize"]
@@ -192,7 +189,7 @@ class _Live:
             shm = os.statvfs("/dev/shm")
             values["host/shm_bytes"] = (shm.f_blocks - shm.f_bfree) * shm.f_frsize
         with missing(OSError):  # a kernel without PSI: the file is missing or can't be read
-            values["host/pressure_frac"] = some_pressure_frac(self._rooms.pressure.read(256))
+            values["host/pressure_frac"] = some_pressure_frac(read_once(self._rooms.pressure))
         return values
 
     def _pss_values(self) -> dict[str, float]:
@@ -202,7 +199,7 @@ class _Live:
             return {}
         began_s = time.perf_counter()
         with missing(OSError, KeyError):  # a kernel without smaps_rollup
-            pss = kib_fields(self._rollup.read())[b"Pss"]
+            pss = kib_fields(read_once(self._own / "smaps_rollup"))[b"Pss"]
             self._pss_s_per_byte = max(_PSS_S_PER_BYTE, (time.perf_counter() - began_s) / rss)
             return {"host/pss_bytes": pss}
         return {}

@@ -60,7 +60,7 @@ class Room:
 
 
 class HostRooms:
-    """All limits on this process's host memory, with their files kept open for reading during a run.
+    """All limits on this process's host memory, found once.
 
     Args:
         proc_root, cgroup_root: Locations of the kernel's files; for tests.
@@ -86,10 +86,6 @@ class HostRooms:
         rooms += [_host(limit.name, limit.used_bytes, limit.limit_bytes) for limit in own_limits(self._own)]
         return sorted(rooms, key=lambda room: room.free_bytes)
 
-    def close(self) -> None:
-        """Close the descriptors."""
-        self._memory.close()
-
 
 def host_rooms() -> list[Room]:
     """All limits on this process's host memory, tightest first; none without /proc.
@@ -97,14 +93,10 @@ def host_rooms() -> list[Room]:
     Costs about 0.5 ms: keep `HostRooms` to ask often.
     """
     try:
-        rooms = HostRooms()
+        return HostRooms().read()
     except OSError as error:
         hand_on(error)
         return []
-    try:
-        return rooms.read()
-    finally:
-        rooms.close()
 
 
 def ranks_on_this_host() -> int:

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, TypedDict
 
 from forgather_mem.system.cgroups import memory_groups
 from forgather_mem.system.own_limits import Bound
-from forgather_mem.system.procfs import KernelFile, kib_fields
+from forgather_mem.system.procfs import kib_fields, read_once
 from forgather_mem.telemetry.signal_handlers import hand_on, missing
 
 
@@ -52,18 +52,18 @@ _UNLIMITED = 2**62  # v1 writes "no limit" as the largest number of whole pages
 
 
 class _Limit(NamedTuple):
-    """A limit of a control group, with the open files that tell its use."""
+    """A limit of a control group, with the files that tell its use."""
 
     name: str
     limit_bytes: int
     kills: bool
-    usage: KernelFile
-    stat: KernelFile
+    usage: Path
+    stat: Path
     version: int
 
     def bound(self, *not_used: bytes) -> Bound:
         """Without what stands in these fields of `memory.stat`. Raises OSError if the group no longer exists."""
-        used = int(self.usage.read(64))
+        used = int(read_once(self.usage))
         used -= sum(_field(self.stat, name) or 0 for name in not_used or (_DROPPABLE[self.version],))
         return Bound(self.name, self.limit_bytes, max(0, used))
 
@@ -78,28 +78,27 @@ class MemoryLimit:
     """
 
     def __init__(self, proc_root: str | Path = "/proc", cgroup_root: str | Path = "/sys/fs/cgroup") -> None:
-        self._meminfo = KernelFile(Path(proc_root) / "meminfo")
-        self.limit_bytes = kib_fields(self._meminfo.read(256))[b"MemTotal"]
+        self._meminfo = Path(proc_root) / "meminfo"
+        self.limit_bytes = kib_fields(read_once(self._meminfo, 256))[b"MemTotal"]
         self.kind: Literal["cgroup", "host"] = "host"
         self._strict = _number(Path(proc_root) / "sys" / "vm" / "overcommit_memory") == 2
         self._limits = _limits(str(proc_root), str(cgroup_root))
-        pressure = Path(proc_root) / "pressure" / "memory"
+        self.pressure = Path(proc_root) / "pressure" / "memory"
         for limit in self._limits:
             # Of two equal limits the outer one counts: its members wait for each other.
             if limit.kills and limit.limit_bytes <= self.limit_bytes:
                 self.limit_bytes, self.kind = limit.limit_bytes, "cgroup"
-                beside = Path(limit.usage.path).with_name("memory.pressure")
-                pressure = beside if beside.exists() else pressure
-        self.pressure = KernelFile(pressure)
+                beside = limit.usage.with_name("memory.pressure")
+                self.pressure = beside if beside.exists() else self.pressure
 
     def bounds(self) -> list[Bound]:
-        """Every limit with its current use, the one that leaves the least first; takes 15 us for each limit."""
+        """Every limit with its current use, the one that leaves the least first; takes 30 us for each limit."""
         found = []
         for limit in self._limits:
             with missing(OSError):  # the group is gone
                 found.append(limit.bound())
         # MemTotal, MemFree and MemAvailable come first
-        fields = kib_fields(self._meminfo.read(4096 if self._strict else 256))
+        fields = kib_fields(read_once(self._meminfo, 4096 if self._strict else 256))
         if b"MemAvailable" in fields:
             found.append(Bound("host", fields[b"MemTotal"], fields[b"MemTotal"] - fields[b"MemAvailable"]))
         if self._strict and b"Committed_AS" in fields:  # the machine promises no more memory than it can back
@@ -115,26 +114,14 @@ class MemoryLimit:
                     found.append(limit.bound(*_CACHE[limit.version]))
         return min(found, key=lambda bound: bound.free_bytes, default=None)
 
-    def close(self) -> None:
-        """Close the descriptors."""
-        for file in (self._meminfo, self.pressure):
-            file.close()
-        for limit in self._limits:
-            limit.usage.close()
-            limit.stat.close()
-
 
 def near_a_kill() -> Bound | None:
     """The group's limit at which the kernel may kill if much is loaded and read now; None if there is room."""
     try:
-        limits = MemoryLimit()
+        limit = MemoryLimit().deadliest()
     except (OSError, KeyError) as error:
         hand_on(error)
         return None
-    try:
-        limit = limits.deadliest()
-    finally:
-        limits.close()
     return limit if limit is not None and limit.free_bytes < _NEAR_BYTES else None
 
 
@@ -149,7 +136,6 @@ def limit_facts() -> LimitFacts:
     """The limit that applies now."""
     with missing(OSError, KeyError):
         limit = MemoryLimit()
-        limit.close()
         return {"limit_bytes": limit.limit_bytes, "limit_kind": limit.kind}
     return {}
 
@@ -160,14 +146,12 @@ def _limits(proc_root: str, cgroup_root: str) -> list[_Limit]:
     hidden: list[_Limit] = []
     for name, version in memory_groups(proc_root, cgroup_root):
         folder = Path(name)
-        stat = KernelFile(folder / "memory.stat")
         of = f" of {name.removeprefix(cgroup_root)}" if found else ""
         for kind in _KINDS[version]:
             limit = _number(folder / kind.file)
             if limit is not None and limit < _UNLIMITED:
                 label = f"container ({kind.file}{of})" if of or not kind.kills else "container"
-                usage = KernelFile(folder / kind.usage)
-                found.append(_Limit(label, limit, kind.kills, usage, stat, version))
+                found.append(_Limit(label, limit, kind.kills, folder / kind.usage, folder / "memory.stat", version))
         if version == 1 and not hidden:
             hidden += _of_all_groups(folder)
     shown = min((limit.limit_bytes for limit in found if limit.kills), default=_UNLIMITED)
@@ -176,18 +160,16 @@ def _limits(proc_root: str, cgroup_root: str) -> list[_Limit]:
 
 def _of_all_groups(folder: Path) -> Iterator[_Limit]:
     """The smallest limit of this group of v1 and all above it, shown or not; only this one's use of it is known."""
-    stat = KernelFile(folder / "memory.stat")
+    stat = folder / "memory.stat"
     limit = _field(stat, _OF_ALL_GROUPS)
-    stat.close()
     if limit is not None:
-        usage = KernelFile(folder / "memory.usage_in_bytes")
-        yield _Limit("container (of an outer group)", limit, True, usage, stat, 1)
+        yield _Limit("container (of an outer group)", limit, True, folder / "memory.usage_in_bytes", stat, 1)
 
 
-def _field(file: KernelFile, name: bytes) -> int | None:
+def _field(file: Path, name: bytes) -> int | None:
     """The number behind this name at the beginning of a line; None if there is no such line or file."""
     with missing(OSError):
-        for line in file.read(16384).splitlines():
+        for line in read_once(file, 16384).splitlines():
             if line.startswith(name):
                 return int(line[len(name) :])
     return None

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from forgather_mem.system.allocator import Allocator, current_allocator, gauge
-from forgather_mem.system.installed import installed
 from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
-from forgather_mem.system.procfs import KernelFile, resident_bytes
-from forgather_mem.telemetry.signal_handlers import hand_on
+from forgather_mem.system.procfs import own_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +67,7 @@ class UsageSpan:
 def usage_now() -> Usage:
     """The current usage of this process."""
     stats = _stats(current_allocator())
-    return Usage(host_bytes=_host_bytes(), device_bytes=stats[0], reserved_bytes=stats[1])
+    return Usage(host_bytes=own_memory().resident_bytes, device_bytes=stats[0], reserved_bytes=stats[1])
 
 
 class UsageWindow:
@@ -107,7 +105,7 @@ class UsageWindow:
         if device is not None:
             opened._device = device.open(reset=reset_peaks)
         opened._start = Usage(
-            host_bytes=_host_bytes() if opened._host is None else opened._host.start_bytes,
+            host_bytes=own_memory().resident_bytes if opened._host is None else opened._host.start_bytes,
             device_bytes=_stats(opened._allocator)[0] if opened._device is None else opened._device.start_bytes,
         )
         return opened
@@ -127,7 +125,7 @@ class UsageWindow:
     def _host_span(self) -> Span:
         start_bytes, window, peaks = self._start.host_bytes, self._host, host_peaks()
         if window is None or window.closed or peaks is None:
-            end_bytes = _host_bytes()
+            end_bytes = own_memory().resident_bytes
             peak_bytes, exact = start_bytes if window is None else window.peak_bytes, False
         else:
             with peaks.held():  # one reading for both
@@ -160,17 +158,6 @@ class UsageWindow:
         # there is no owner left.
         if not finalizing():
             self._end()
-
-
-def _host_bytes() -> int:
-    statm = KernelFile("/proc/self/statm")
-    try:
-        return resident_bytes(statm)
-    except OSError as error:  # a system without /proc
-        hand_on(error)
-        return int(installed("psutil").Process().memory_info().rss)
-    finally:
-        statm.close()
 
 
 def _stats(allocator: Allocator | None) -> tuple[int | None, int | None]:

@@ -126,7 +126,6 @@ def test_what_is_left_on_the_host_is_read_in_one_place(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 67108864 kB\nMemFree: 4 kB\nMemAvailable: 67108864 kB\n")
     rooms = HostRooms(tmp_path, tmp_path)
     room = rooms.read()[0]
-    rooms.close()
     assert (room.limit, room.used_bytes, room.free_bytes) == ("container (memory.max of /pod)", 3 * GIB, GIB)
 
 

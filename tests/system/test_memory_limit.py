@@ -52,7 +52,6 @@ class Machine:
     def tightest(self) -> Bound:
         limit = self.limit()
         bound = limit.bounds()[0]
-        limit.close()
         return bound
 
 
@@ -193,7 +192,7 @@ def test_pressure_comes_from_the_level_whose_limit_applies(machine: Machine) -> 
     machine.process_in("0::/job/step\n")
     (machine.v2("job", str(GIB)) / "memory.pressure").write_text("some avg10=2.00 ")
     (machine.v2("job/step", "max") / "memory.pressure").write_text("some avg10=1.00 ")
-    assert machine.limit().pressure.read().startswith(b"some avg10=2.00")
+    assert machine.limit().pressure.read_bytes().startswith(b"some avg10=2.00")
 
 
 def test_on_this_machine_it_agrees_with_psutil_or_a_smaller_limit() -> None:
@@ -205,7 +204,6 @@ def test_on_this_machine_it_agrees_with_psutil_or_a_smaller_limit() -> None:
     if limit.kind == "host" and len(limit.bounds()) == 1:
         assert limit.limit_bytes == memory.total
         assert left == pytest.approx(memory.available, abs=256 * MIB)
-    limit.close()
 
 
 def test_before_the_kernel_kills_it_drops_page_cache_and_slabs(machine: Machine) -> None:
@@ -217,10 +215,8 @@ def test_before_the_kernel_kills_it_drops_page_cache_and_slabs(machine: Machine)
     limit = machine.limit()
     assert limit.deadliest() == Bound("container (memory.max of )", 9 * GIB, 9 * GIB - 6), "5 bytes are active cache"
     machine.v2("", str(99 * GIB), usage=9 * GIB - 1)
-    limit.close()
     limit = machine.limit()
     assert limit.deadliest() == Bound("container", 8 * GIB, 5 * GIB)
-    limit.close()
 
 
 def test_of_v1_the_cache_of_the_groups_below_is_dropped_too(machine: Machine) -> None:
@@ -230,11 +226,9 @@ def test_of_v1_the_cache_of_the_groups_below_is_dropped_too(machine: Machine) ->
     (folder / "memory.stat").write_text(stat)
     limit = machine.limit()
     assert limit.deadliest() == Bound("container", 8 * GIB, 6 * GIB)
-    limit.close()
 
 
 def test_a_machine_without_groups_has_no_limit_at_which_a_process_is_killed_for_its_group(machine: Machine) -> None:
     machine.process_in("0::/\n")
     limit = machine.limit()
     assert limit.deadliest() is None
-    limit.close()

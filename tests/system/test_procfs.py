@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -16,6 +18,7 @@ from forgather_mem.system.procfs import (
     child_pids,
     kib_fields,
     own_memory,
+    read_once,
     resident_bytes,
     shmem_bytes,
 )
@@ -61,6 +64,93 @@ def test_in_a_forked_child_a_kept_file_is_the_childs() -> None:
         os._exit(int(file.read().split()[0]) != os.getpid())
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     file.close()
+
+
+def test_a_file_is_open_once_however_many_read_it_and_closed_when_none_does_any_more(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"text")
+    before = open_descriptors()
+    files = [KernelFile(path) for _ in range(3)]
+    assert [file.read() for file in files] == [b"text"] * 3
+    assert len(open_descriptors() - before) == 1
+    writes = KernelFile(path, write=True)
+    writes.write(b"TEXT")
+    assert len(open_descriptors() - before) == 2
+    for file in (*files[:2], writes):
+        file.close()
+        file.close()
+    assert files[2].read() == b"TEXT"
+    assert len(open_descriptors() - before) == 1
+    files[2].close()
+    assert open_descriptors() == before
+
+
+def test_in_a_forked_child_each_reader_of_one_file_reads_the_childs_and_none_is_left_open() -> None:
+    before = open_descriptors()
+    files = [KernelFile("/proc/self/stat") for _ in range(3)]
+    assert {int(file.read().split()[0]) for file in files} == {os.getpid()}
+    pid = os.fork()
+    if not pid:
+        files[0].close()  # before it has read anything here
+        right = [int(file.read().split()[0]) == os.getpid() for file in files]
+        num_open = len(open_descriptors() - before)
+        for file in files:
+            file.close()
+        os._exit(not all(right) + 2 * (num_open != 1) + 4 * (open_descriptors() != before))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert {int(file.read().split()[0]) for file in files} == {os.getpid()}
+    for file in files:
+        file.close()
+
+
+def test_threads_that_begin_and_end_to_read_one_file_at_any_time_read_it_and_leave_nothing_open() -> None:
+    before = open_descriptors()
+    failed: list[OSError] = []
+
+    def reads() -> None:
+        file = KernelFile("/proc/self/statm")
+        try:
+            for _ in range(3000):
+                file.read(128)
+                file.close()
+        except OSError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=reads) for _ in range(4)]
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert not failed
+    assert open_descriptors() == before
+
+
+def test_what_is_of_the_thread_that_reads_is_open_once_for_each_thread() -> None:
+    def tid(file: KernelFile) -> int:
+        return int(file.read().split()[0])
+
+    mine, others = KernelFile("/proc/thread-self/stat"), KernelFile("/proc/thread-self/stat")
+    with ThreadPoolExecutor(1) as pool:
+        assert (tid(mine), pool.submit(tid, others).result()) == (
+            threading.get_native_id(),
+            pool.submit(threading.get_native_id).result(),
+        )
+    mine.close()
+    others.close()
+
+
+def test_what_is_read_once_is_not_left_open(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    before = open_descriptors()
+    assert (read_once(tmp_path / "file"), read_once(str(tmp_path / "file"), 2)) == (b"12345", b"12")
+    with pytest.raises(IsADirectoryError):
+        read_once(tmp_path)
+    assert open_descriptors() == before
 
 
 def test_this_processs_memory_is_what_psutil_says() -> None:

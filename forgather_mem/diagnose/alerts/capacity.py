@@ -68,10 +68,9 @@ class Wall:
         return None if known or self._room is None else (found, self._room)
 
     def close(self) -> None:
-        """Close the descriptors."""
+        """Read no more of the host."""
         if self._measure is not None and self._rooms is not None:
             self._measure.close()
-            self._rooms.close()
             self._measure = self._rooms = None
 
     def _read(self) -> float | None:

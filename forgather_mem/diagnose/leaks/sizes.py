@@ -14,7 +14,7 @@ from forgather_mem.diagnose.leaks.copied_pages import CopiedPages
 from forgather_mem.probes.workers import inherited_bytes, is_data_worker
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.native_heap import mallinfo2
-from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, anonymous_bytes, child_pids, shmem_bytes
+from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, anonymous_bytes, child_pids, read_once, shmem_bytes
 from forgather_mem.system.time_budget import TimeBudget
 
 # Expensive readings wait until the resident size, which takes 2 us, has grown: the C library's statistics take 20 us,
@@ -53,7 +53,6 @@ class LeakSizes:
         self._statm = KernelFile("/proc/self/statm")
         self._mallinfo = mallinfo2()
         self._calls = self._step = 0
-        self._status = KernelFile("/proc/self/status")
         self._first: tuple[int, ...] | None = None
         self._shmem_bytes = 0
         self.totals: dict[str, float] = {}
@@ -121,11 +120,10 @@ class LeakSizes:
     def close(self) -> None:
         """Close what is open."""
         self._statm.close()
-        self._status.close()
 
     def _more_shared(self, calls: int, shared: int, growth: float) -> bool:
         """Read how much shared memory this process maps; whether it has grown."""
-        before, self._shmem_bytes = self._shmem_bytes, shmem_bytes(self._status.read())
+        before, self._shmem_bytes = self._shmem_bytes, shmem_bytes(read_once("/proc/self/status"))
         self._shared.took(calls, shared, growth, self._shmem_bytes)
         return self._shmem_bytes > before
 

@@ -12,7 +12,7 @@ from forgather_mem.diagnose.oom.shapes.larger_batch import room
 from forgather_mem.probes.tensors import tensor_bytes
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.headroom import Room, device_room, device_rooms, host_rooms
-from forgather_mem.system.procfs import KernelFile, kib_fields
+from forgather_mem.system.procfs import kib_fields, read_once
 from forgather_mem.telemetry.report import Change
 
 # Whose memory it is that a larger batch would fill; other limits are named as they are.
@@ -106,13 +106,10 @@ def _peak_bytes(uses: BatchUses, rss_peak_bytes: int | None) -> _Peak | None:
     if allocator is not None:
         peak = gauge(allocator.stats(), "allocated_bytes", "peak")
         return None if peak is None else _Peak(*[max(peak, uses.highest_bytes)] * 2)
-    status = KernelFile("/proc/self/status")
     try:
-        fields = kib_fields(status.read())
+        fields = kib_fields(read_once("/proc/self/status"))
     except OSError:
         return None
-    finally:
-        status.close()
     resident = max(rss_peak_bytes or 0, fields.get(b"VmHWM", 0))
     if uses.host.name == "address space" and b"VmPeak" in fields:
         return _Peak(fields[b"VmPeak"], resident)
