@@ -48,20 +48,13 @@ def report(folder: Path, as_json: bool, markdown: bool, html: Path | None, serve
         _serve(folder, port)
         return
     place = find_run(folder)
-    read = None
-    if html is None:
-        found = run_report(place)
-    else:
-        from forgather_mem.page.readings import LogsReadOnce
-
-        read = LogsReadOnce()
-        found = run_report(place, of_log=read.of_log)
+    found = run_report(place)
     for sentence in found.left_out:
         complain(f"left out: {sentence}")
     if html is not None:
         from forgather_mem.page.data import run_data
 
-        write_page([run_data(found, place, read=read)], html)
+        write_page([run_data(found, place)], html)
     if as_json:
         print(json_text(to_dict(found), indent=1))
     elif markdown:

@@ -150,6 +150,12 @@ class Run:
     def told(self) -> RunReport:
         return self.summary.told
 
+    def so_far(self) -> dict[str, object]:
+        from forgather_mem.engine.so_far import plain_summary
+
+        self._tell_ledger()
+        return plain_summary(self.summary)
+
     def outcome(self, what: str) -> Outcome | None:
         return self.ledger.outcome(what)
 
@@ -369,6 +375,9 @@ class Run:
         for rule in {id(rule): rule for rule in self._paced if rule.longest_stretch > 1}.values():
             self.emit(backed_off(self, *rule.told_rarely()))
 
+    def _tell_ledger(self) -> None:
+        self.summary.told = replace(self.summary.told, ledger=tuple(self.ledger.rows()))
+
     def _conclude(self, end: str, exit_code: int | None) -> None:
         """What is known of the run when it is over goes into its summary."""
         fence, summary = self.fence, self.summary
@@ -377,8 +386,7 @@ class Run:
         fence.call("own time", self._recorder.take_self_s)
         self._recorder.own.close()
         fence.call("ledger", self.ledger.close)
-        rows = fence.call("ledger", self.ledger.rows) or ()
-        summary.told = replace(summary.told, ledger=tuple(rows))
+        fence.call("ledger", self._tell_ledger)
         wall_s = time.perf_counter() - self._recorder.began_at
         fence.call("facts", finish_facts, self.facts, end, exit_code, wall_s, self.device)
         self._sinks.collect_problems(summary)

@@ -6,14 +6,12 @@ bytes however long the run is.
 
 from __future__ import annotations
 
-import itertools
 import math
-import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.formats.like_lines import Rows
+from forgather_mem.engine.growth import Growth
 from forgather_mem.heap.source_lines import failed_line
 from forgather_mem.telemetry.bounds import bounded_text
 from forgather_mem.telemetry.metrics import name_on_current
@@ -63,11 +61,11 @@ class GaugeRange:
     placed: float = 0.0
     read: int = 0
 
-    def rise(self, value: float, step: int, phase: str | None, certain: bool) -> None:
+    def rise(self, value: float, step: int, certain: bool) -> None:
         """Record a value above all earlier ones."""
         self.highest = value
         if certain or value > RISEN * self.placed:
-            self.step, self.phase, self.placed = step, phase, value
+            self.step, self.placed = step, value
 
 
 @dataclass(slots=True)
@@ -129,15 +127,18 @@ class RunSummary:
         device: Index of this process's accelerator, None without one.
         spans: First, last and highest value by sample name, for the gauges and phases in a report.
         started_with: Sizes before the first step.
-        rises: Maximum by which a phase's peak in a step exceeded the memory held at the end of that step, by ("host" |
-            "device", phase).
+        rises: Maximum by which a phase's peak in a step exceeded the memory held at the end of that step, by the peak's
+            name.
         least_anon_bytes: The least anonymous memory at a step's end; None before the first reading.
         latest: The last value of every name seen.
+        latest_s: When the last record was.
+        growth: That of this process and its workers, for the report of a run that is killed.
         self_s: Our own time so far.
         steady_self_s, steady_s, steady_steps: Our own time in the steps after the first record, the duration of these
             steps, and their number: one-off work at the start is in none.
         findings: The first `MAX_FINDINGS` findings that are no part of the report.
         told: What findings and the ledger have told: the report's `leak`, `oom`, `advice`, `cleanup_calls`, `ledger`.
+        leak_step: The step at which the leak was told.
         switched_off: Rules switched off by the failure guard, one sentence each; also what sinks had to drop.
     """
 
@@ -149,15 +150,18 @@ class RunSummary:
         self.spans: dict[str, GaugeRange] = {}
         self.started_with: dict[str, float] = {}
         self.least_anon_bytes: float | None = None
-        self.rises: dict[tuple[str, str], float] = {}
-        self._rising: list[tuple[str, str, tuple[str, str]]] = []  # names of peak and baseline, key
+        self.rises: dict[str, float] = {}
+        self._rising: list[tuple[str, str]] = []  # names of peak and baseline
         self.latest: dict[str, float] = {}
+        self.latest_s = 0.0
+        self.growth = Growth()
         self.self_s = 0.0
         self.steady_self_s = self.steady_s = 0.0
         self.steady_steps = 0
-        self._num_costs = 0
+        self.num_costs = 0  # records whose steps' cost was added
         self.findings: list[Finding] = []
         self._told: RunReport | None = None
+        self.leak_step = 0
         self.switched_off: list[str] = []
 
     @property
@@ -197,8 +201,8 @@ class RunSummary:
         self.first_step = step
         self.last_step = step
 
-    def add(self, sample: Sample, phase: str | None = None) -> None:
-        """Add one record. `phase` is where a running maximum rose, if the engine knows it."""
+    def add(self, sample: Sample) -> None:
+        """Add one record."""
         values, step = sample.values, sample.step
         if self.first_step is None:
             self.begin(step - 1)
@@ -210,42 +214,23 @@ class RunSummary:
         num_known = len(self.latest)
         self.latest.update(values)
         if len(self.latest) != num_known:
-            self._look_for_new(sample, phase)
+            self._look_for_new(sample)
         for name, span in self.spans.items():
             value = values.get(name)
             if value is not None:
                 span.last, span.read = value, step
                 if value > span.highest:
-                    span.rise(value, step, phase, certain)
+                    span.rise(value, step, certain)
         anon_bytes = values.get("host/anon_bytes") if sample.event == "step_end" else None
         if anon_bytes is not None and (self.least_anon_bytes is None or anon_bytes < self.least_anon_bytes):
             self.least_anon_bytes = anon_bytes
-        for peak, ground, key in self._rising:
+        for peak, ground in self._rising:
             if peak in values and ground in values:
                 risen = values[peak] - values[ground]
-                if risen > self.rises.get(key, -math.inf):
-                    self.rises[key] = max(0.0, risen)
-
-    def add_rows(self, rows: Rows) -> None:
-        """Add records whose names are known, in a fifth of the time."""
-        steps, before = rows.steps, self.last_step
-        columns = dict(zip(rows.shape.names, rows.columns, strict=True))
-        self.latest.update((name, column[-1]) for name, column in columns.items())
-        for name in self.spans.keys() & columns.keys():
-            span, column = self.spans[name], columns[name]
-            span.last, span.read = column[-1], steps[-1]
-            if max(column) > span.highest:
-                for value, step, last in zip(column, steps, itertools.accumulate((before, *steps), max), strict=False):
-                    if value > span.highest:
-                        span.rise(value, step, None, step <= last + 1)
-        self.last_step = max(before, *steps)
-        if rows.shape.event == "step_end" and "host/anon_bytes" in columns:
-            least = min(columns["host/anon_bytes"])
-            self.least_anon_bytes = least if self.least_anon_bytes is None else min(least, self.least_anon_bytes)
-        for peak, ground, key in self._rising:
-            if peak in columns and ground in columns:
-                risen = max(map(operator.sub, columns[peak], columns[ground]))
-                self.rises[key] = max(self.rises.get(key, 0.0), risen)
+                if risen > self.rises.get(peak, -math.inf):
+                    self.rises[peak] = max(0.0, risen)
+        self.growth.add(sample)
+        self.latest_s = sample.time_s
 
     def collect_sink_problems(self, sink: Sink) -> None:
         """What this sink could not write, and where TensorBoard finds what it wrote."""
@@ -256,30 +241,25 @@ class RunSummary:
 
     def add_step_cost(self, own_s: float, all_s: float, steps: int) -> None:
         """Add the steps of one record: our own time in them, their duration, and how many they are."""
-        self._num_costs += 1
-        if self._num_costs > 2:  # what the first cost, and what it cost to write it, comes once
+        self.num_costs += 1
+        if self.num_costs > 2:  # what the first cost, and what it cost to write it, comes once
             self.steady_self_s += own_s
             self.steady_s += all_s
             self.steady_steps += steps
 
-    def add_step_costs(self, own_times_s: Sequence[float], all_times_s: Sequence[float], steps: Sequence[int]) -> None:
-        """The same for records that follow each other."""
-        once = max(0, 2 - self._num_costs)
-        self._num_costs += len(steps)
-        self.steady_self_s = sum(own_times_s[once:], self.steady_self_s)
-        self.steady_s = sum(all_times_s[once:], self.steady_s)
-        self.steady_steps += sum(steps[once:])
-
-    def _look_for_new(self, sample: Sample, phase: str | None) -> None:
+    def _look_for_new(self, sample: Sample) -> None:
         for name, value in sample.values.items():
-            if name not in self.spans and (name_on_current(name) in REPORTED or name.startswith("phase/")):
-                self.spans[name] = GaugeRange(value, value, value, sample.step, phase, value, sample.step)
-                for head, where in _PHASE_HEADS:
-                    if name.startswith(head):
-                        self._rising.append((name, _GROUND[where], (where, _phase_of(name, head))))
+            if name not in self.spans and is_spanned(name):
+                self.add_span(name, GaugeRange(value, value, value, sample.step, None, value, sample.step))
+
+    def add_span(self, name: str, span: GaugeRange) -> None:
+        """Begin with a gauge or a phase's peak."""
+        self.spans[name] = span
+        self._rising += [(name, _GROUND[where]) for head, where in _PHASE_HEADS if name.startswith(head)]
 
     def tell(self, finding: Finding) -> None:
         """Keep a finding for the report."""
+        self.leak_step = finding.step if finding.kind == "leak" else self.leak_step
         if finding.kind in _PARTS and self._tell_part(finding.kind, dict(finding.data)):
             return
         if finding.kind == "settings" and all(isinstance(value, str) for value in finding.data.values()):
@@ -321,6 +301,11 @@ class RunSummary:
             for head, where in _PHASE_HEADS
             if name.startswith(head)
         }
+
+
+def is_spanned(name: str) -> bool:
+    """Whether first, last and highest value of this name are kept."""
+    return name_on_current(name) in REPORTED or name.startswith("phase/")
 
 
 def _phase_of(name: str, head: str) -> str:

@@ -1,7 +1,8 @@
 """Samples and findings as lines of JSON, one file per rank, readable after a crash.
 
-Each line is an object with a "type": "header" (one at the start of each process's part and of each file), "sample" or
-"finding". Keys are only ever added.
+Each line is an object with a "type": "header" (one at the start of each process's part and of each file), "sample",
+"finding" or "roll-up": all that a report needs of the lines before it, so that it is made from the last one and what
+follows. Keys are only ever added.
 """
 
 from __future__ import annotations
@@ -10,23 +11,22 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeAlias
 
 from forgather_mem.files import open_regular, remove_real, rename_real
-from forgather_mem.formats.like_lines import LikeLines, Rows, lines_of
 from forgather_mem.telemetry.bounds import is_number
 from forgather_mem.telemetry.records import Finding, Sample
 
 SCHEMA = 1
-T = TypeVar("T")
 # A longer line is none of ours. The longest holds a whole report.
 _MAX_LINE_BYTES = 2**20
-# So much is read at once, and the rest of its last line
-_BLOCK_BYTES = 2**16
+# So far from a file's end is a roll-up looked for: 4,096 records of 15 numbers take 2 MiB, and it would be 120 numbers
+_LOOK_BACK_BYTES = (2**21, 2**24)
+_MOST_TRIED = 8  # of which all but one were torn, or are none of ours
 # A file with so much that is no record is none of ours, or one of which a crash has left nothing more; each line counts
 # as 100 bytes at least.
 _MAX_BAD_BYTES, _LEAST_BAD_BYTES = 2**20, 100
@@ -46,6 +46,22 @@ class Header:
     schema: int
     rank: int
     data: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollUp:
+    """What came of one process's records so far.
+
+    Attributes:
+        header: The fields of its header.
+        so_far: The summary, see `forgather_mem.engine.so_far`.
+    """
+
+    header: Mapping[str, object]
+    so_far: Mapping[str, object]
+
+
+Record: TypeAlias = Header | Sample | Finding | RollUp
 
 
 def header_line(rank: int, data: Mapping[str, object]) -> bytes:
@@ -78,8 +94,17 @@ def finding_line(finding: Finding) -> bytes:
     return _line({"type": "finding", "kind": finding.kind, "step": finding.step, "text": finding.text, "data": data})
 
 
+def roll_up_line(rank: int, header: Mapping[str, object], so_far: Mapping[str, object]) -> bytes:
+    """What came of the lines before, with the header's data."""
+    return _line({"type": "roll-up", "header": {"schema": SCHEMA, "rank": rank, **header}, "so_far": so_far})
+
+
 class LogReader:
     """Reads files of such lines one record at a time, in whatever state a crash has left them.
+
+    Args:
+        paths: The files, oldest first.
+        start: Where in the first of them to begin.
 
     Attributes:
         bad_lines: Lines passed over so far because they are no records.
@@ -87,55 +112,31 @@ class LogReader:
         torn: Whether the last line of a file has no end.
     """
 
-    def __init__(self, *paths: str | Path) -> None:
+    def __init__(self, *paths: str | Path, start: int = 0) -> None:
         self._paths = [Path(path) for path in paths]
+        self._start = start
         self.bad_lines = 0
         self.torn = self.given_up = False
 
-    def __iter__(self) -> Iterator[Header | Sample | Finding]:
+    def __iter__(self) -> Iterator[Record]:
         """The records of all files in order.
 
         Raises:
             OSError: a file can't be read, or is no regular file.
         """
-        for path in self._paths:
+        for number, path in enumerate(self._paths):
+            bad_bytes = 0
             with open_regular(path) as file:
-                yield from self._records(file, lines_of)
-
-    def runs(self, wanted: Callable[[str], bool]) -> Iterator[Header | Sample | Finding | Rows]:
-        """The same, with samples of one shape that follow each other in one piece, which takes a third of the time.
-
-        Args:
-            wanted: Which names somebody asks for: of samples in one piece the others' numbers are not read.
-
-        Raises:
-            OSError: a file can't be read, or is no regular file.
-        """
-        like = LikeLines(wanted)
-        for path in self._paths:
-            with open_regular(path) as file:
-                for record in self._records(file, like.split):
-                    if isinstance(record, Sample):
-                        like.learn(record)
-                    yield record
-
-    def _records(
-        self, file: BinaryIO, split: Callable[[bytes], Sequence[T | bytes]]
-    ) -> Iterator[Header | Sample | Finding | T]:
-        bad_bytes = 0
-        while block := file.read(_BLOCK_BYTES) + file.readline(_MAX_LINE_BYTES):
-            for piece in split(block):
-                if not isinstance(piece, bytes):
-                    yield piece
-                    continue
-                record = _parse(piece) if len(piece) <= _MAX_LINE_BYTES else None
-                if record is not None:
-                    yield record
-                    continue
-                bad_bytes += self._pass_over(piece)
-                if bad_bytes > _MAX_BAD_BYTES:
-                    self.given_up = True
-                    return
+                file.seek(0 if number else self._start)
+                for line in iter(partial(file.readline, _MAX_LINE_BYTES), b""):
+                    record = _parse(line)
+                    if record is not None:
+                        yield record
+                        continue
+                    bad_bytes += self._pass_over(line)
+                    if bad_bytes > _MAX_BAD_BYTES:
+                        self.given_up = True
+                        break
 
     def _pass_over(self, line: bytes) -> int:
         """What a line that is no record counts as."""
@@ -178,7 +179,7 @@ class LogTail:
         self.path = Path(path)
         self._inode, self._read_bytes, self._bad_bytes = 0, 0, 0
 
-    def read(self) -> Iterator[Header | Sample | Finding]:
+    def read(self) -> Iterator[Record]:
         """The new records; none of a file with too much that is no record.
 
         Raises:
@@ -206,7 +207,7 @@ class LogReplaced(Exception):
     """Another file stands in the place of a log that was being followed."""
 
 
-def last_record(path: str | Path) -> Header | Sample | Finding | None:
+def last_record(path: str | Path) -> Record | None:
     """The record in a file's last line, without reading the lines before; None if it is not a record.
 
     Raises:
@@ -216,6 +217,30 @@ def last_record(path: str | Path) -> Header | Sample | Finding | None:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _MAX_LINE_BYTES))
         return _parse(file.read().rstrip(b"\n").rpartition(b"\n")[2])
+
+
+def roll_ups(path: str | Path) -> Iterator[tuple[RollUp, int]]:
+    """The roll-ups near the end of a file, the last one first, and where the record after each begins.
+
+    Raises:
+        OSError: if the file can't be read.
+    """
+    with open_regular(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        for back in _LOOK_BACK_BYTES:
+            start = max(0, size - back)
+            file.seek(start)
+            data = file.read(back)
+            at = len(data)
+            for _ in range(_MOST_TRIED):
+                if (at := data.rfind(b"\n" + _ROLL_UP, 0, at)) < 0:  # the first line of a file is a header
+                    break
+                end = data.find(b"\n", at + 1, at + _MAX_LINE_BYTES) + 1
+                record = _parse(data[at:end])
+                if isinstance(record, RollUp):
+                    yield record, start + end
+            if not start:
+                break
 
 
 def log_files(folder: str | Path) -> dict[int, list[Path]]:
@@ -272,6 +297,7 @@ def _plain(value: object) -> object:
 
 
 _NUMBERS = frozenset((int, float))
+_ROLL_UP = b'{"type":"roll-up",'
 _DECODE = json.JSONDecoder().raw_decode
 _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain).encode
 
@@ -288,7 +314,7 @@ def _is_infinite(value: object) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-def _parse(line: bytes) -> Header | Sample | Finding | None:
+def _parse(line: bytes) -> Record | None:
     """The record of a line; None for anything else, whoever has written it."""
     try:
         text = line.decode().strip()
@@ -300,6 +326,8 @@ def _parse(line: bytes) -> Header | Sample | Finding | None:
             return _sample(record)
         if kind == "finding":
             return _finding(record)
+        if kind == "roll-up" and isinstance(record["header"], dict) and isinstance(record["so_far"], dict):
+            return RollUp(header=record["header"], so_far=record["so_far"])
         return Header(schema=record["schema"], rank=record["rank"], data=record) if kind == "header" else None
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -78,17 +78,19 @@ class Series:
     (True, 'leak')
     """
 
-    __slots__ = ("_every", "_seen", "points")
+    __slots__ = ("_every", "points", "seen")
 
-    def __init__(self) -> None:
-        self.points: list[Point] = []
+    def __init__(self, points: Iterable[Point] = (), seen: int = 0) -> None:
+        self.points = list(points)
+        self.seen = seen  # readings
         self._every = 1  # readings per point
-        self._seen = 0
+        while self._every * MAX_POINTS < seen:
+            self._every *= 2
 
     def add(self, step: int, value: float) -> None:
         """Add a reading; each point keeps the lowest of its readings."""
         points = self.points
-        if self._seen % self._every:
+        if self.seen % self._every:
             if value < points[-1][1]:
                 points[-1] = (step, value)
         else:
@@ -96,22 +98,13 @@ class Series:
                 points[:] = [min(pair, key=size_at) for pair in zip(points[::2], points[1::2], strict=True)]
                 self._every *= 2
             points.append((step, value))
-        self._seen += 1
+        self.seen += 1
 
-    def extend(self, steps: Sequence[int], values: Sequence[float]) -> None:
-        """Add readings that follow each other."""
-        added = 0
-        while added < len(steps):
-            if not self._seen % self._every:
-                self.add(steps[added], values[added])
-                added += 1
-            rest = slice(added, added + -self._seen % self._every)
-            if rest.start < min(rest.stop, len(steps)):
-                lowest = min(values[rest])
-                if lowest < self.points[-1][1]:
-                    self.points[-1] = (steps[added + values[rest].index(lowest)], lowest)
-                self._seen += len(steps[rest])
-            added = rest.stop
+    @property
+    def is_possible(self) -> bool:
+        """Whether so many readings give so many points, in this order; of a series that was read from a file."""
+        steps = [step for step, _ in self.points]
+        return len(steps) == -(-self.seen // self._every) and steps == sorted(steps)
 
     def clear(self) -> None:
         """Start again: a different thing is measured now."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from forgather_mem.errors import shown
 from forgather_mem.formats.jsonl import log_files
-from forgather_mem.page.readings import BETWEEN, MAX_RANKS_READ, Column, LogsReadOnce, Readings, read_readings
+from forgather_mem.page.readings import BETWEEN, MAX_RANKS_READ, Column, Readings, read_readings
 from forgather_mem.page.stacks import OOM, Stack, stacks
 from forgather_mem.page.tables import headline, tables
 from forgather_mem.reporting.table import format_place, format_time
@@ -31,21 +31,20 @@ Rows = NDArray[np.int64]
 T = TypeVar("T")
 
 
-def run_data(report: RunReport, folder: str | Path | None, name: str = "", read: LogsReadOnce | None = None) -> Json:
+def run_data(report: RunReport, folder: str | Path | None, name: str = "") -> Json:
     """The data of the run in a folder, with its ranks side by side if they left logs.
 
     Args:
         report: Its report, see `run_report`.
         folder: The run's folder or a TensorBoard folder; None of a plan, which has no curves.
         name: What to call it where several runs are shown.
-        read: Logs that were read already for that report.
     """
     if folder is None:
         return page_data(report, Readings(), name=name)
     rank, logs = shown_rank(report), log_files(folder)
     wanted = [other for other in (logs if len(logs) <= MAX_RANKS_READ else [0]) if other in logs and other != rank]
-    others = {other: read_readings(folder, other, read) for other in wanted}
-    readings = read_readings(folder, rank, read)
+    others = {other: read_readings(folder, other) for other in wanted}
+    readings = read_readings(folder, rank)
     return page_data(report, readings, others, name)
 
 

@@ -8,19 +8,14 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 from forgather_mem.errors import ForgatherMemError, escape_controls, shown
-from forgather_mem.formats.jsonl import Header, LogReader, LogReplaced, LogTail, log_files
-from forgather_mem.formats.like_lines import Rows
-from forgather_mem.formats.ring import Ring
+from forgather_mem.formats.jsonl import LogReader, LogReplaced, LogTail, log_files
 from forgather_mem.page.data import Json, page_data, run_data, shown_rank
 from forgather_mem.page.readings import Readings
-from forgather_mem.reporting.from_log import LogReplay, finished_report, is_reported
-from forgather_mem.reporting.run_dir import find_runs, report_of_rank, run_report
-from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.reporting.run_dir import find_runs, run_report
 from forgather_mem.telemetry.report import RunReport
 
 # Of one core: making the data of a long run takes a second, and the training may need both.
@@ -114,7 +109,7 @@ class FollowedRun:
     def _made(self) -> bytes:
         try:
             self._read()
-            report = run_report(self._place, of_log=self._of_log)
+            report = run_report(self._place)
             self._ended = report.run.end is not None
             data = self._page(report)
         except (ForgatherMemError, OSError) as error:
@@ -131,12 +126,6 @@ class FollowedRun:
                 except LogReplaced:
                     del self._processes[files[-1]]
                 self._processes[files[-1]] = _Process(files)
-
-    def _of_log(self, files: list[Path], ring: Ring | None, wrong: list[str]) -> RunReport | None:
-        process = self._processes.get(files[-1]) if files else None
-        if process is None:
-            return report_of_rank(files, ring, wrong)
-        return finished_report(copy.deepcopy(process.told), ring, files[-1].name)  # the ring is ahead of the log
 
     def _page(self, report: RunReport) -> Json:
         ranks = {
@@ -157,15 +146,12 @@ class _Process:
     """What one process of a run has written so far."""
 
     def __init__(self, files: list[Path]) -> None:
-        self.readings, self.told = Readings(), LogReplay()
+        self.readings = Readings()
         self._tail = LogTail(files[-1])
-        self._take(LogReader(*files[:-1]).runs(lambda name: is_reported(name) or self.readings.wants(name)))
+        for record in LogReader(*files[:-1]):
+            self.readings.take(record)
         self.read()
 
     def read(self) -> None:
-        self._take(self._tail.read())
-
-    def _take(self, records: Iterable[Header | Sample | Finding | Rows]) -> None:
-        for record in records:
+        for record in self._tail.read():
             self.readings.take(record)
-            self.told.take(record)

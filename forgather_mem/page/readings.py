@@ -12,17 +12,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from forgather_mem.formats.jsonl import Header, LogReader, log_files
-from forgather_mem.formats.like_lines import Rows
-from forgather_mem.formats.ring import Ring
+from forgather_mem.formats.jsonl import Header, LogReader, Record, log_files
 from forgather_mem.formats.scalars import ScalarSeries
 from forgather_mem.reporting.from_events import event_series
-from forgather_mem.reporting.run_dir import report_of_rank
 from forgather_mem.telemetry.bounds import MOST, is_number
 from forgather_mem.telemetry.events import PHASES
 from forgather_mem.telemetry.metrics import name_on_current, other_device
 from forgather_mem.telemetry.records import Finding, Sample
-from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_schema import checked
 
 Column = NDArray[np.float64]
@@ -70,18 +66,16 @@ class Readings:
         self._columns: dict[str, array[float]] = {}
         self._wanted: dict[str, bool] = {}
 
-    def take(self, record: Header | Sample | Finding | Rows) -> None:
-        """Add one record of a log, or samples of one shape; another process's header starts over, as in the report."""
-        if isinstance(record, Rows):
-            self.add_rows(record)
-        elif isinstance(record, Sample):
+    def take(self, record: Record) -> None:
+        """Add one record of a log; another process's header starts over, as in the report."""
+        if isinstance(record, Sample):
             self.add(record.event, record.step, record.time_s, record.values.items())
         elif isinstance(record, Finding):
             if record.kind == "alert" and len(self.findings) < _MAX_FINDINGS:
                 self.findings.append(record)
             elif record.kind == "settings":
                 self.settings |= {name: str(value) for name, value in record.data.items() if name in _PERIODS}
-        elif record.data.get("pid") != self._pid or not self.steps:
+        elif isinstance(record, Header) and (record.data.get("pid") != self._pid or not self.steps):
             self._clear()
             self._pid, started_s = record.data.get("pid"), record.data.get("process_started_s")
             self.started_s = float(started_s) if is_number(started_s) else 0.0  # type: ignore[arg-type]
@@ -117,22 +111,6 @@ class Readings:
             if abs(value) <= MOST:
                 column.extend(repeat(math.nan, row - len(column)))
                 column.append(value)
-
-    def add_rows(self, rows: Rows) -> None:
-        """The same as to add them one by one."""
-        if rows.shape.event != "step_end":
-            for sample in rows.samples():
-                self.take(sample)
-            return
-        before = len(self.steps)
-        self.steps.extend(rows.steps)
-        self.times_s.extend(rows.times_s)
-        self.events += repeat("step_end", len(rows.steps))
-        for name, values in zip(rows.shape.names, rows.columns, strict=True):
-            if name in self._columns or self.wants(name):
-                column = self._columns.setdefault(name, array("d"))
-                column.extend(repeat(math.nan, before - len(column)))
-                column.extend(values)
 
     def column(self, name: str) -> Column | None:
         """The values of a name, NaN where it was not read; None if it never was."""
@@ -175,42 +153,20 @@ def filled(values: Column) -> Column:
     return values[np.where(latest < 0, known.argmax(), latest)]
 
 
-class LogsReadOnce:
-    """The readings of logs that had to be read for their reports: give `of_log` to `run_report`.
-
-    Attributes:
-        readings: Of the first of them, by their last files.
-    """
-
-    def __init__(self) -> None:
-        self.readings: dict[Path, Readings] = {}
-
-    def of_log(self, files: list[Path], ring: Ring | None, wrong: list[str]) -> RunReport | None:
-        """The report of one process, see `report_of_rank`."""
-        listener = Readings() if len(self.readings) < MAX_RANKS_READ else None
-        report = report_of_rank(files, ring, wrong, listener)
-        if listener is not None and listener.steps:
-            self.readings[files[-1]] = listener
-        return report
-
-
-def read_readings(folder: str | Path, rank: int = 0, read: LogsReadOnce | None = None) -> Readings:
+def read_readings(folder: str | Path, rank: int = 0) -> Readings:
     """The readings of one process of a run.
 
     Args:
         folder: A run's folder or a TensorBoard folder.
         rank: The rank whose log is read; if it left none, the first rank's.
-        read: Logs that were read already.
     """
     logs = log_files(folder)
     if not logs:
         return readings_of_series(event_series(folder))
     files = logs.get(rank) or next(iter(logs.values()))
-    if read is not None and files[-1] in read.readings:
-        return read.readings[files[-1]]
     readings = Readings()
     with contextlib.suppress(OSError):  # `run_report` has said of a file that it can't be read
-        for record in LogReader(*files).runs(readings.wants):
+        for record in LogReader(*files):
             readings.take(record)
     return readings
 

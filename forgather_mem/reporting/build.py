@@ -251,7 +251,7 @@ def _breakdown(summary: RunSummary) -> Breakdown:
     place = "device" if on_device else "host"
     peaks = [highest_of(summary, family, but="startup") for family in (families if on_device else ["host"])]
     stays = 0.0 if on_device else _stays_resident(summary, optimizer)
-    forward, backward = (summary.rises.get((place, phase), 0.0) for phase in _BUSY_PHASES)
+    forward, backward = (summary.rises.get(f"phase/{place}/{phase}_peak_bytes", 0.0) for phase in _BUSY_PHASES)
     if summary.facts.micro_batches > 1:  # gradients of the earlier micro-batches are in memory
         forward -= gradients
     forward += max(0.0, stays - gradients)

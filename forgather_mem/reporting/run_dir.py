@@ -19,7 +19,7 @@ from forgather_mem.formats.jsonl import log_files
 from forgather_mem.formats.ring import Ring, read_ring, ring_files
 from forgather_mem.reporting.build import FILE_NAME, rank_reports
 from forgather_mem.reporting.first_failure import NO_WORD, LauncherWord
-from forgather_mem.reporting.from_log import LogListener, report_of_log
+from forgather_mem.reporting.from_log import report_of_log
 from forgather_mem.reporting.merge_ranks import merge_ranks
 from forgather_mem.telemetry.report import KilledReport, RunReport
 from forgather_mem.telemetry.report_schema import read_report, to_dict
@@ -54,8 +54,8 @@ def run_report(folder: str | Path, word: LauncherWord = NO_WORD, of_log: OfLog |
         folder: The run's folder; or one above it, whose newest run is used; or a TensorBoard folder with `mem_*` tags,
             for which a run near it that names it is used.
         word: What the launcher of several ranks has told of their ends.
-        of_log: Gives the report of one process from its log and its black box, and adds to the list what it left out;
-            for those that follow a log and needn't read it again.
+        of_log: Gives the report of one process from its log and its black box, and adds to the list what it left out.
+            Default: `report_of_rank`.
 
     Raises:
         NoRun: if there is none.
@@ -95,12 +95,10 @@ def _from_ranks(place: Path, word: LauncherWord, of_log: OfLog) -> tuple[RunRepo
     return report_of_events(place), left_out
 
 
-def report_of_rank(
-    files: list[Path], ring: Ring | None, wrong: list[str], listener: LogListener | None = None
-) -> RunReport | None:
+def report_of_rank(files: list[Path], ring: Ring | None, wrong: list[str]) -> RunReport | None:
     """The report of one process, see `report_of_log`; what can't be read is added to `wrong`."""
     try:
-        return report_of_log(files, ring, listener) if files or ring is not None else None
+        return report_of_log(files, ring) if files or ring is not None else None
     except OSError as error:
         wrong.append(f"{files[-1].name}: {error.strerror or error}")
         return report_of_log((), ring) if ring is not None else None

@@ -49,7 +49,7 @@ def test_the_rise_of_a_phase_is_above_what_the_step_has_kept() -> None:
     summary = RunSummary()
     for step, (rss, peak) in enumerate([(10.0, 15.0), (20.0, 40.0), (30.0, 45.0)], 1):
         summary.add(sample(step, host__rss_bytes=rss, phase__host__forward_peak_bytes=peak))
-    assert summary.rises == {("host", "forward"): 20.0}
+    assert summary.rises == {"phase/host/forward_peak_bytes": 20.0}
 
 
 def test_the_least_anonymous_memory_is_that_at_the_end_of_a_step() -> None:

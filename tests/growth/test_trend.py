@@ -159,21 +159,21 @@ def test_the_verdict_depends_on_neither_unit_nor_origin(found: list[int], unit: 
     assert judge(moved, floor=4096 * unit).kind == judge(points, floor=4096).kind
 
 
-def test_readings_in_pieces_are_kept_as_those_one_by_one() -> None:
-    chance = random.Random(2)
-    values = [chance.random() for _ in range(5000)]
-    single, pieces = Series(), Series()
+@pytest.mark.parametrize("seen", [0, 1, 511, 512, 513, 1024, 1025, 3000])
+def test_a_series_goes_on_from_its_points_as_if_it_had_seen_them(seen: int) -> None:
+    chance = random.Random(seen)
+    values = [chance.random() for _ in range(seen + 700)]
+    whole, first = Series(), Series()
+    for step, value in enumerate(values[:seen]):
+        first.add(step, value)
+    resumed = Series(first.points, first.seen)
+    assert resumed.is_possible
+    assert not Series(first.points[1:], first.seen).is_possible or not seen
     for step, value in enumerate(values):
-        single.add(step, value)
-    begin = 0
-    while begin < len(values):
-        end = begin + chance.choice((1, 3, 40, 1000))
-        pieces.extend(range(begin, min(end, len(values))), values[begin:end])
-        begin = end
-    assert pieces.points == single.points
-    pieces.add(5000, 0.0)
-    single.add(5000, 0.0)
-    assert pieces.points == single.points
+        whole.add(step, value)
+        if step >= seen:
+            resumed.add(step, value)
+    assert resumed.points == whole.points
 
 
 def test_what_stays_where_it_is_has_no_rate_however_little_is_asked() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from forgather_mem.page.data import page_data, run_data, shown_rank
 from forgather_mem.page.html import script_json
-from forgather_mem.page.readings import LogsReadOnce, Readings
+from forgather_mem.page.readings import Readings
 from forgather_mem.reporting.run_dir import run_report
 from forgather_mem.telemetry.records import Finding
 from forgather_mem.units import GIB, MIB
@@ -75,21 +75,6 @@ def test_of_very_many_ranks_one_log_and_rank_0_are_read(tmp_path: Path) -> None:
     data = run_data(run_report(tmp_path), tmp_path)
     assert data["rank"] == 19
     assert numbers(data["band"]["most"], 1) == [17, 17]  # type: ignore[index]
-
-
-@pytest.mark.parametrize("ranks", [3, 20])
-def test_logs_that_were_read_for_the_report_are_not_read_again_for_the_page(tmp_path: Path, ranks: int) -> None:
-    logs = []
-    for rank in range(ranks):
-        values = {"host/rss_bytes": GIB + rank * float(MIB), "gc/pause_s": 0.5, "my/own": 1.0}
-        rows = [("step_end", step, {**values, "phase/host/save_peak_bytes": 2.0 * GIB}) for step in range(500)]
-        logs.append(written_log(tmp_path, rank, rows, world_size=ranks))
-    again, read = run_data(run_report(tmp_path), tmp_path), LogsReadOnce()
-    report = run_report(tmp_path, of_log=read.of_log)
-    for log in logs[:16]:
-        log.write_bytes(b"")
-    assert run_data(report, tmp_path, read=read) == again
-    assert len(again["steps"]) == 500  # type: ignore[arg-type]
 
 
 def test_steps_that_go_back_are_drawn_where_they_were_read() -> None:

@@ -7,11 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from forgather_mem.formats.jsonl import LogReader, sample_line
-from forgather_mem.formats.like_lines import Rows
 from forgather_mem.page.readings import Readings, read_readings
 from forgather_mem.telemetry.metrics import metric_of
-from forgather_mem.telemetry.records import Sample
 from tests.page.runs import readings_of, written_log
 
 
@@ -64,27 +61,3 @@ def test_each_name_that_is_wanted_is_measured() -> None:
     from forgather_mem.page import readings
 
     assert [name for name in readings._NAMES if metric_of(name).meaning == "A metric of your own."] == []
-
-
-def test_samples_in_one_piece_are_the_same_as_one_by_one(tmp_path: Path) -> None:
-    names = ("host/rss_bytes", "my/own", "host/anon_bytes")
-    stretches = [("step_end", names[:2], 2000), ("evaluate", names[:1], 800), ("step_end", names, 1500)]
-    lines: list[bytes] = []
-    for event, has, count in stretches:
-        for step in range(len(lines), len(lines) + count):
-            lines.append(sample_line(Sample(event, step, None, step / 2, dict.fromkeys(has, 3.0 * step))))
-    path = tmp_path / "memory.rank0.jsonl"
-    path.write_bytes(b"".join(lines))
-    single, pieces = Readings(), Readings()
-    for record in LogReader(path):
-        single.take(record)
-    in_pieces = list(LogReader(path).runs(pieces.wants))
-    assert {one.shape.event for one in in_pieces if isinstance(one, Rows)} == {"step_end", "evaluate"}
-    for piece in in_pieces:
-        pieces.take(piece)
-    assert (pieces.steps, pieces.times_s, pieces.events) == (single.steps, single.times_s, single.events)
-    for name in names:
-        found, expected = pieces.column(name), single.column(name)
-        assert (found is None) == (expected is None) == (name == "my/own")
-        if found is not None and expected is not None:
-            assert np.array_equal(found, expected, equal_nan=True)

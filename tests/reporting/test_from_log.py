@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import platform
-import random
-import sys
-from collections.abc import Iterator
-from dataclasses import replace
+import json
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forgather_mem.formats.jsonl import LogReader, finding_line, header_line, sample_line
-from forgather_mem.formats.like_lines import Rows
-from forgather_mem.reporting.from_log import LogReplay, finished_report, is_reported, report_of_log
+from forgather_mem.engine.so_far import plain_summary
+from forgather_mem.engine.summary import RunSummary
+from forgather_mem.formats.jsonl import LogReader, finding_line, roll_up_line
 from forgather_mem.reporting.run_dir import read_run
-from forgather_mem.telemetry.metrics import every_metric
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report import LeakReport, LeakSuspect
 from forgather_mem.telemetry.report_schema import to_dict
@@ -124,58 +120,81 @@ def test_records_of_every_tenth_step_count_all_steps(tmp_path: Path) -> None:
     assert read_run(tmp_path)["steps"] == 100
 
 
-def lines_of_all_kinds(seed: int) -> Iterator[bytes]:
-    """A log with stretches of like samples, between them other names, events, gaps, actions and no records."""
-    chance, step, time_s = random.Random(seed), 0, 1000.0
-    yield header_line(0, {"pid": 2**22 + 5, "time_s": time_s})
-    for _ in range(60):
-        more = chance.sample(["host/limit_used_frac", "collect/time_s", "phase/host/forward_peak_bytes", "my/own"], 1)
-        names = ["host/rss_bytes", "host/anon_bytes", "step/self_s", *more * chance.randrange(2)]
-        gap, epoch = chance.choice((1, 1, 3)), chance.choice((None, 0.5))
-        event = chance.choice(("step_end", "step_end", "evaluate"))
-        for _ in range(chance.choice((1, 3, 40))):
-            step, time_s = step + gap, time_s + chance.random()
-            values = {name: chance.choice((1, 10, 2**30)) * chance.random() for name in names}
-            yield sample_line(Sample(event, step, epoch, time_s, values))
-        yield chance.choice((b"no record\n", finding_line(Finding(kind="alert", step=step, text="full")), b""))
+def long_log(folder: Path, steps: int = 300, every: int = 100) -> Path:
+    """A log of a process that is gone, with what came of it so far after each `every` records, as a run writes it."""
+    path = log_of(folder, steps=steps, left=(7 / 8, GIB))
+    header, *lines = path.read_bytes().splitlines(True)
+    data = {key: value for key, value in json.loads(header).items() if key not in ("type", "schema", "rank")}
+    summary, last_s = RunSummary(), 1000.0
+    summary.begin(0)
+    for number, sample in enumerate(list(LogReader(path))[1:]):
+        assert isinstance(sample, Sample)
+        summary.add(sample)
+        summary.add_step_cost(0.0, sample.time_s - last_s, 1)
+        last_s = sample.time_s
+        if not (number + 1) % every:
+            lines[number] += roll_up_line(0, data, plain_summary(summary))
+    path.write_bytes(b"".join([header, *lines]))
+    return path
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_samples_in_one_piece_give_the_same_report_as_one_by_one(tmp_path: Path, seed: int) -> None:
-    path = tmp_path / "memory.rank0.jsonl"
-    path.write_bytes(b"".join(lines_of_all_kinds(seed)))
-    pieces, single = LogReplay(), LogReplay()
-    in_pieces = list(LogReader(path).runs(is_reported))
-    for piece in in_pieces:
-        pieces.take(piece)
-    for record in LogReader(path):
-        single.take(record)
-    assert max(len(one.steps) for one in in_pieces if isinstance(one, Rows)) >= 40
-    report, one_by_one = (finished_report(replay, None, "log") for replay in (pieces, single))
-    if sys.version_info >= (3, 12):  # sum() rounds once there
-        for name in ("seconds", "share_of_run", "share_of_step", "step_s", "once_s"):
-            assert getattr(report.overhead, name) == pytest.approx(getattr(one_by_one.overhead, name), rel=1e-3)
-        report = replace(report, overhead=one_by_one.overhead)
-    assert report == one_by_one
+def without_roll_ups(path: Path, folder: Path) -> dict[str, object]:
+    """The report of the same log as an older version has written it."""
+    folder.mkdir()
+    lines = [line for line in path.read_bytes().splitlines(True) if not line.startswith(b'{"type":"roll-up"')]
+    (folder / path.name).write_bytes(b"".join(lines))
+    return comparable(folder)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_what_is_left_unread_tells_a_report_nothing(tmp_path: Path, seed: int) -> None:
-    """A log with every metric there is, also of other devices, grows and shrinks: the same report as of all of it."""
-    chance, path = random.Random(seed), tmp_path / "memory.rank0.jsonl"
-    names = [row.name for row in every_metric()]
-    names += [f"device1/{name.removeprefix('device/')}" for name in names if name.startswith("device/")]
-    some = [[name for name in names if "_frac" not in name and "/time_s" not in name], names]
-    lines = [header_line(0, {"pid": 2**22 + 5, "host": platform.node(), "time_s": 1000.0})]
-    for step in range(1, 1500):
-        sizes = {name: chance.choice((0, 1, 2**30)) * chance.random() for name in some[step > 1300]}
-        sizes |= {name: chance.random() for name in sizes if name.endswith("_frac")}
-        lines.append(sample_line(Sample("step_end", step, None, 1000.0 + step, sizes)))
-    path.write_bytes(b"".join(lines))
-    single = LogReplay()
-    for record in LogReader(path):
-        single.take(record)
-    report = report_of_log([path])
-    assert report.killed is not None
-    assert report == finished_report(single, None, path.name)
-    assert any(isinstance(one, Rows) for one in LogReader(path).runs(is_reported))
+def comparable(folder: Path) -> dict[str, object]:
+    report = read_run(folder)
+    report["run"]["folder"] = None
+    return report
+
+
+def test_a_log_is_read_from_its_last_roll_up_on_as_from_its_beginning(tmp_path: Path) -> None:
+    path = long_log(tmp_path / "run")
+    whole = without_roll_ups(path, tmp_path / "old")
+    assert comparable(tmp_path / "run") == whole
+    data = path.read_bytes()
+    at = data.rfind(b'{"type":"roll-up"')
+    path.write_bytes(data[: data.index(b"\n") + 1] + b"no record\n" * 99 + data[at:])
+    assert comparable(tmp_path / "run") == whole, "what stands before it is not read"
+
+
+def test_a_roll_up_is_found_in_the_file_before(tmp_path: Path) -> None:
+    path = long_log(tmp_path / "run", every=250)
+    whole = without_roll_ups(path, tmp_path / "old")
+    lines = path.read_bytes().splitlines(True)
+    path.with_name(f"{path.name}.1").write_bytes(b"".join(lines[200:280]))  # the files before that one are gone
+    path.write_bytes(lines[0] + b"".join(lines[280:]))
+    assert comparable(tmp_path / "run") == whole
+
+
+@settings(max_examples=60, deadline=None)
+@given(cut=st.floats(0, 1), junk=st.sampled_from([b"", b"\n", b"x\n", b"\0" * 9, b'"}}\n']))
+def test_a_torn_roll_up_is_passed_over(tmp_path_factory: pytest.TempPathFactory, cut: float, junk: bytes) -> None:
+    folder = tmp_path_factory.mktemp("torn")
+    path = long_log(folder / "run")
+    data = path.read_bytes()
+    at = data.rfind(b'{"type":"roll-up"')
+    end = data.index(b"\n", at)
+    path.write_bytes(data[: at + int(cut * (end - at))] + junk + b"\n" + data[end + 1 :])
+    assert comparable(folder / "run") == without_roll_ups(path, folder / "old")
+
+
+def test_a_roll_up_of_a_process_before_does_not_tell_of_this_one(tmp_path: Path) -> None:
+    path = long_log(tmp_path)
+    first = path.read_bytes()
+    second = log_of(tmp_path, steps=30, pid=2**22 + 6).read_bytes()
+    path.write_bytes(first + second)
+    assert read_run(tmp_path)["steps"] == 30
+
+
+def test_roll_ups_that_nobody_of_us_has_written_cost_little(tmp_path: Path) -> None:
+    path = long_log(tmp_path)
+    with path.open("ab") as file:
+        file.write(b'{"type":"roll-up","header":{},"so_far":{}}\n' * 100_000)
+    began_s = time.thread_time()
+    assert read_run(tmp_path)["steps"] == 300
+    assert time.thread_time() - began_s < 15

@@ -29,6 +29,9 @@ class PlainRun:
     def emit(self, finding: Finding) -> None:
         self.told.append(finding)
 
+    def so_far(self) -> dict[str, object]:
+        return {"step": self.step}
+
     def print_line(self, text: str) -> None:
         self.said.append(text)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from forgather_mem.formats.jsonl import Header, LogReader, log_files
-from forgather_mem.sinks import JsonlSink
+from forgather_mem.formats.jsonl import Header, LogReader, RollUp, log_files
+from forgather_mem.sinks import JsonlSink, jsonl
 from forgather_mem.telemetry.records import Finding, Sample
 from tests.sinks.plain_run import PlainRun
 
@@ -36,6 +36,24 @@ def test_each_rank_has_a_file_that_begins_with_a_header(tmp_path: Path) -> None:
         assert first == sample(1)
         assert finding == Finding(kind="leak", step=1, text="It grows.", data={"bytes_per_step": 3.0})
         assert all(json.loads(line) for line in path.read_text().splitlines())
+
+
+def test_what_came_of_the_records_so_far_stands_behind_each_4096th(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl, "ROLL_UP_RECORDS", 3)
+    sink = JsonlSink()
+    sink.begin(run := PlainRun(folder=tmp_path))
+    for step in range(1, 8):
+        run.step = step
+        sink.write(sample(step))
+    sink.end(run)
+    header, *records = LogReader(tmp_path / "memory.rank0.jsonl")
+    assert isinstance(header, Header)
+    rolled_up = [record for record in records if isinstance(record, RollUp)]
+    assert [records.index(record) for record in rolled_up] == [3, 7]
+    assert [record.so_far for record in rolled_up] == [{"step": 3}, {"step": 6}]
+    assert rolled_up[0].header.keys() == header.data.keys() - {"type"}
 
 
 def test_a_path_of_ones_own_has_the_rank_in_it_on_other_ranks(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from forgather_mem.formats.like_lines import Rows
 from forgather_mem.growth.trend import Series
 from forgather_mem.telemetry.records import Sample
 
@@ -19,6 +18,7 @@ class Growth:
 
     Attributes:
         since_step: The first step seen; None before it.
+        series: The sizes of each.
 
     >>> growth = Growth()
     >>> for step in range(1, 101):
@@ -28,7 +28,7 @@ class Growth:
     """
 
     def __init__(self) -> None:
-        self._series = {who: Series() for who in _NAMES}
+        self.series = {who: Series() for who in _NAMES}
         self.since_step: int | None = None
 
     def add(self, sample: Sample) -> None:
@@ -43,25 +43,14 @@ class Growth:
             if value is None:
                 value = values.get(second)
             if value is not None:
-                self._series[who].add(sample.step, value)
-
-    def add_rows(self, rows: Rows) -> None:
-        """Add records that follow each other and have the same names."""
-        if rows.shape.event != "step_end":
-            return
-        if self.since_step is None:
-            self.since_step = rows.steps[0]
-        for who, (first, second) in _NAMES.items():
-            values = rows.column(first) or rows.column(second)
-            if values:
-                self._series[who].extend(rows.steps, values)
+                self.series[who].add(sample.step, value)
 
     def of(self, who: Literal["process", "workers"]) -> float | None:
         """Bytes per step, 0.0 if flat and None if it was not read often enough.
 
         What grew too unevenly to be judged, or ever more slowly, counts with the rate that was measured.
         """
-        series = self._series[who]
+        series = self.series[who]
         if len(series.points) < _FEWEST_POINTS:
             return None
         trend = series.judge()
