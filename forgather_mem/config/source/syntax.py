@@ -8,16 +8,27 @@ comment leaves an empty Jinja comment, which prints nothing, not even its newlin
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from forgather_mem.config.source.comments import STATEMENT, Scanner
+
+FORMS: Mapping[str, Literal["sequence", "mapping"]] = {
+    "list": "sequence",
+    "dlist": "mapping",
+    "dict": "mapping",
+    "tuple": "sequence",
+    "var": "mapping",
+}
+"""Tags that call nothing, and what each takes."""
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _SPLIT = re.compile(r"\n#[^\S\n]*-{3,}[^\S\n]*([\w./]+)[^\S\n]*-{3,}(?=\n)")
 _BLOCK = re.compile(r"(\s*)\[(\w+)(!*)\]\s*")
 _EXTENDS = re.compile(r"^[^\S\n]*(?:--|<<|>>)\s+extends\b|\{%[-+]?\s*extends\b", re.MULTILINE)
-_SEQUENCE = re.compile(r"(?:^|\s)!(?:list|tuple)(?::\S*)?(?:\s+&\S+)?\s*$")
+_TAKE_SEQUENCES = "|".join(word for word, takes in FORMS.items() if takes == "sequence")
+_SEQUENCE = re.compile(rf"(?:^|\s)!(?:{_TAKE_SEQUENCES})(?::\S*)?(?:\s+&\S+)?\s*$")
 _STATEMENT_TAGS = {
     "--": ("{% ", " %}"),
     "<<": ("{%- ", " %}"),
@@ -133,7 +144,7 @@ def _with_blocks(lines: Sequence[tuple[str, bool]], is_child: bool) -> list[str]
 
 
 def _is_yaml(lines: Sequence[tuple[str, bool]], number: int) -> bool:
-    """Whether a line `[name]` is the whole value of a `!list` or `!tuple` above it, or an item of an open flow
+    """Whether a line `[name]` is the whole value of a tag above it that takes a sequence, or an item of an open flow
     collection, and so a YAML list rather than a block."""
     indent = _indent(lines[number][0])
     in_flow = False  # after a comma
