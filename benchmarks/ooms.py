@@ -6,8 +6,8 @@ Each script is run alone, then by `forgather-mem run`, then alone with the first
 stands: its `set` and `in_script` become options of the command line. Prints a line for each, then how many were right;
 then which of the real messages of tests/diagnose are recognised, beside what Lightning and accelerate recognise.
 
-With `--folder` the scripts of another folder: tests/ooms/by_travellers and by_guests, by people who did not know the
-diagnosis, or an older set, from the commit that benchmarks/results/ooms.md names. What is suggested is written in the
+With `--folder` the scripts of another folder: two each of tests/ooms/by_travellers and by_guests, by people who did not
+know the diagnosis, or a whole set, from the commit that benchmarks/results/ooms.md names. What is suggested is written in the
 place of the script's own constants (`constants` in facts.json), or, where it is no number of theirs, is the patch of a
 reader who had only the script and this suggestion (patches/*.diff, which begins with the suggestion).
 """
