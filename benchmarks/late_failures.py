@@ -5,8 +5,8 @@
 Each of seven scripts, written after threads of users, is run at a limit at which it fails; without one, for the size
 that it really needs; and at the limit with the advice applied. The disks are small file systems in memory (`unshare`,
 `mount`). Then the trainings of normal.py, each without a limit and with half more than it has needed, as forks of this
-process: nothing may be foretold. With `--folder` the scripts of an older commit, which benchmarks/results/late_failures.md
-names, and all of its late_*.py and normal*.py.
+process: nothing may be foretold. With `--folder` all late_*.py and normal*.py of an older commit, which
+benchmarks/results/late_failures.md names.
 """
 
 from __future__ import annotations

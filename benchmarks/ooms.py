@@ -7,9 +7,9 @@ stands: its `set` and `in_script` become options of the command line. Prints a l
 then which of the real messages of tests/diagnose are recognised, beside what Lightning and accelerate recognise.
 
 With `--folder` the scripts of another folder: two each of tests/ooms/by_travellers and by_guests, by people who did not
-know the diagnosis, or a whole set, from the commit that benchmarks/results/ooms.md names. What is suggested is written in the
-place of the script's own constants (`constants` in facts.json), or, where it is no number of theirs, is the patch of a
-reader who had only the script and this suggestion (patches/*.diff, which begins with the suggestion).
+know the diagnosis, or a whole set, from the commit that benchmarks/results/ooms.md names. What is suggested is written
+in the place of the script's own constants (`constants` in facts.json), or, where it is no number of theirs, is the
+patch of a reader who had only the script and this suggestion (patches/*.diff, which begins with the suggestion).
 """
 
 from __future__ import annotations

@@ -8,27 +8,20 @@ comment leaves an empty Jinja comment, which prints nothing, not even its newlin
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from forgather_mem.config.source.comments import STATEMENT, Scanner
 
-FORMS: Mapping[str, Literal["sequence", "mapping"]] = {
-    "list": "sequence",
-    "dlist": "mapping",
-    "dict": "mapping",
-    "tuple": "sequence",
-    "var": "mapping",
-}
-"""Tags that call nothing, and what each takes."""
+SEQUENCES, MAPPINGS = ("list", "tuple"), ("dlist", "dict", "var")
+"""Tags that call nothing, by what each takes."""
+FORMS = (*SEQUENCES, *MAPPINGS)
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _SPLIT = re.compile(r"\n#[^\S\n]*-{3,}[^\S\n]*([\w./]+)[^\S\n]*-{3,}(?=\n)")
 _BLOCK = re.compile(r"(\s*)\[(\w+)(!*)\]\s*")
 _EXTENDS = re.compile(r"^[^\S\n]*(?:--|<<|>>)\s+extends\b|\{%[-+]?\s*extends\b", re.MULTILINE)
-_TAKE_SEQUENCES = "|".join(word for word, takes in FORMS.items() if takes == "sequence")
-_SEQUENCE = re.compile(rf"(?:^|\s)!(?:{_TAKE_SEQUENCES})(?::\S*)?(?:\s+&\S+)?\s*$")
+_SEQUENCE = re.compile(rf"(?:^|\s)!(?:{'|'.join(SEQUENCES)})(?::\S*)?(?:\s+&\S+)?\s*$")
 _STATEMENT_TAGS = {
     "--": ("{% ", " %}"),
     "<<": ("{%- ", " %}"),
@@ -162,11 +155,9 @@ def _is_yaml(lines: Sequence[tuple[str, bool]], number: int) -> bool:
         break
     else:
         return False
-    for index in range(number + 1, len(lines)):
-        below = lines[index][0]
-        if below.strip() and below != "{##}":
-            return _indent(below) < indent
-    return True
+    texts = (lines[index][0] for index in range(number + 1, len(lines)))
+    below = next((text for text in texts if text.strip() and text != "{##}"), None)
+    return below is None or _indent(below) < indent
 
 
 def _indent(line: str) -> int:

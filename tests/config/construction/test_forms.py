@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forgather_mem.config.environment import ConfigEnvironment
-from forgather_mem.config.source.syntax import FORMS
+from forgather_mem.config.source.syntax import FORMS, SEQUENCES
 from forgather_mem.errors import TemplateError
 
 BLOCK = "x: !{tag}\n    [a]\n    {item}\ny: 1"
@@ -24,7 +24,7 @@ REFUSED = dict.fromkeys([("var", 0), ("var", 2)], "does not say which variable")
 @pytest.mark.parametrize("tag", FORMS)
 @pytest.mark.parametrize("number", range(4), ids=["empty", "one item", "line", "block"])
 def test_each_form_is_built_however_it_is_written(tag: str, number: int) -> None:
-    text = (EMPTY, ONE_ITEM, LINE, BLOCK)[number].format(tag=tag, item="- 1" if FORMS[tag] == "sequence" else "name: v")
+    text = (EMPTY, ONE_ITEM, LINE, BLOCK)[number].format(tag=tag, item="- 1" if tag in SEQUENCES else "name: v")
     built, refused = BUILT[tag][number], REFUSED.get((tag, number))
     if refused is not None:
         with pytest.raises(TemplateError, match=refused):
