@@ -174,8 +174,7 @@ def recognition() -> list[tuple[str, int, int, int, int]]:
     from accelerate.utils.memory import should_reduce_batch_size
 
     from forgather_mem.diagnose.oom.recognition import recognise
-    from tests.diagnose.oom.oom_messages import OUT_OF_MEMORY
-    from tests.diagnose.oom.other_errors import OTHERS
+    from tests.diagnose.oom.oom_messages import OTHERS, OUT_OF_MEMORY
 
     def ours(error: BaseException) -> bool:
         return recognise(error) is not None
