@@ -20,9 +20,9 @@ from torch.distributed import DistBackendError
 from torch.multiprocessing import ProcessExitedException
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from forgather_mem.units import GIB, KIB, MIB
+from forgather_mem.units import MIB
+from tests.sizes import sized
 
-_UNITS = {"KiB": KIB, "MiB": MIB, "GiB": GIB}
 _ERRORS: dict[str, type[Exception]] = {
     "RuntimeError": RuntimeError,
     "OutOfMemoryError": torch.OutOfMemoryError,
@@ -108,14 +108,6 @@ def _in_the_thread_that_pins() -> None:
         ExceptionWrapper(where="in pin memory thread for device 0").reraise()
 
 
-def _size(text: object) -> object:
-    """Bytes of "226 MiB" or of "13.71 GiB - 8.77 GiB"; anything else is itself."""
-    if not isinstance(text, str) or text[-3:] not in _UNITS:
-        return text
-    first, *less = (int(float(number) * _UNITS[unit]) for number, unit in map(str.split, text.split(" - ")))
-    return first - sum(less)
-
-
 _WRITTEN = yaml.safe_load((Path(__file__).parent / "messages.yaml").read_text(encoding="utf-8"))
 
 
@@ -125,7 +117,7 @@ def _met(part: str) -> list[OutOfMemoryCase]:
             row["name"],
             row["source"],
             _ERRORS[row.get("error", "RuntimeError")](row["words"]),
-            {name: _size(value) for name, value in row["expected"].items()},
+            sized(row["expected"]),
         )
         for row in _WRITTEN[part]
     ]
@@ -145,7 +137,7 @@ OUT_OF_MEMORY = [
         where="host", error_type="builtins.MemoryError", message="",
     ),
     _here("numpy", raised(lambda: np.zeros(2**45)), "MemoryError", requested_bytes=2**48),
-    # Met in jwyang/faster-rcnn.pytorch#550, and in mittagessen/kraken#642 (pins) and jacobgil/pytorch-pruning#16 (a line)
+    # Met in jwyang/faster-rcnn.pytorch#550; mittagessen/kraken#642 and jacobgil/pytorch-pruning#16 are about pinning
     _here("ENOMEM from fork", OSError(errno.ENOMEM, "Cannot allocate memory"), "ENOMEM", where="host"),
     _here("killed process of torch.multiprocessing.spawn", _KILLED, "killed worker"),
     _here(
@@ -168,8 +160,8 @@ LIBRARY_MESSAGES = [
 OTHERS = [
     *map(RuntimeError, _WRITTEN["about_something_else"]),
     DistBackendError(
-        "NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, unhandled cuda error (run with NCCL_DEBUG=INFO "
-        "for details), NCCL version 2.20.5\nLast error:\nCuda failure 1 'invalid argument'"
+        "NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, unhandled cuda error (run with "
+        "NCCL_DEBUG=INFO for details), NCCL version 2.20.5\nLast error:\nCuda failure 1 'invalid argument'"
     ),
     ValueError("use a smaller batch: at 64 this ended with RuntimeError: CUDA out of memory. Tried to allocate 2 GiB"),
     AssertionError("Torch not compiled with CUDA enabled"),
