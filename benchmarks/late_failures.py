@@ -1,12 +1,12 @@
 """Is what fails late told early, and nothing else? Runs the scripts of tests/late/scripts under `forgather-mem run`.
 
-    python benchmarks/late_failures.py [--only NAME ...] [--markdown OUT]
+    python benchmarks/late_failures.py [--folder tests/late/scripts] [--only NAME ...] [--markdown OUT]
 
 Each of seven scripts, written after threads of users, is run at a limit at which it fails; without one, for the size
 that it really needs; and at the limit with the advice applied. The disks are small file systems in memory (`unshare`,
-`mount`). Then those of late_too.py and late_loops.py, and the trainings of normal.py, normal_too.py and
-normal_loops.py, each without a limit and with half more than it has needed, as forks of this process: nothing may be
-foretold.
+`mount`). Then the trainings of normal.py, each without a limit and with half more than it has needed, as forks of this
+process: nothing may be foretold. With `--folder` all late_*.py and normal*.py of an older commit, which
+benchmarks/results/late_failures.md names.
 """
 
 from __future__ import annotations
@@ -136,28 +136,28 @@ def failing(name: str) -> Row:
     )
 
 
-def normal(cases: Sequence[tuple[str, str]], at_once: int) -> tuple[list[str], int]:
+def normal(cases: Sequence[tuple[Path, str]], at_once: int) -> tuple[list[str], int]:
     """What was foretold of these trainings, without a limit and at one that they keep to; and of how many runs."""
-    starts = [partial(Fork, SCRIPTS / f"{script}.py", ["--case", case]) for script, case in cases]
+    starts = [partial(Fork, path, ["--case", case]) for path, case in cases]
     tight, alarms = [], []
-    for (script, case), ran in zip(cases, in_turn(starts, at_once), strict=True):
+    for (path, case), ran in zip(cases, in_turn(starts, at_once), strict=True):
         disk = DISKS_MIB.get(case, 0)
         limit = round(1.5 * (peak_mib(ran.output) or 0) + 40)
         options = ["--case", case, *(("--folder", "disk") if disk else ("--limit", str(limit)))]
-        tight.append((f"{case}, {disk or limit} MiB", partial(Fork, SCRIPTS / f"{script}.py", options, disk)))
+        tight.append((f"{case}, {disk or limit} MiB", partial(Fork, path, options, disk)))
         alarms += note(case, ran)
     for (what, _), ran in zip(tight, in_turn([start for _, start in tight], at_once), strict=True):
         alarms += note(what, ran)
     return alarms, 2 * len(cases)
 
 
-def late(cases: Sequence[tuple[str, str]], at_once: int) -> list[str]:
+def late(cases: Sequence[tuple[Path, str]], at_once: int) -> list[str]:
     """A line for each of these trainings: whether it failed, and what was foretold of it."""
     starts = []
-    for script, case in cases:
+    for path, case in cases:
         disk = DISKS_MIB.get(case, 0)
         options = ["--case", case, *(["--folder", "disk"] if disk else [])]
-        starts.append(partial(Fork, SCRIPTS / f"{script}.py", options, disk))
+        starts.append(partial(Fork, path, options, disk))
     lines = []
     for (_, case), ran in zip(cases, in_turn(starts, at_once), strict=True):
         state = "fails" if ran.code else "DOES NOT FAIL"
@@ -175,17 +175,17 @@ def note(what: str, ran: Ran) -> list[str]:
     return [f"{what}: {said}" for said in ran.foretold]
 
 
-def forked(only: Sequence[str], at_once: int) -> list[str]:
+def forked(folder: Path, only: Sequence[str], at_once: int) -> list[str]:
     """What came of the scripts with many trainings each, or of those asked for."""
     prepare(("torch", "transformers.trainer", "lightning"))
     known = [
-        (script, case)
-        for script in ("late_too", "late_loops", "normal", "normal_too", "normal_loops")
-        for case in Fork(SCRIPTS / f"{script}.py", ["--case", "names"]).wait().output.split()
+        (path, case)
+        for path in sorted((*folder.glob("late_*.py"), *folder.glob("normal*.py")))
+        for case in Fork(path, ["--case", "names"]).wait().output.split()
     ]
-    known = [one for one in known if not only or {*one} & {*only}]
-    lines = late([one for one in known if one[0].startswith("late")], at_once)
-    cases = [one for one in known if one[0].startswith("normal")]
+    known = [one for one in known if not only or {one[0].stem, one[1]} & {*only}]
+    lines = late([one for one in known if one[0].stem.startswith("late")], at_once)
+    cases = [one for one in known if one[0].stem.startswith("normal")]
     alarms, count = normal(cases, at_once) if cases else ([], 0)
     summary = [f"False alarms in {count} runs of {len(cases)} normal trainings: {len(alarms)}.", *alarms]
     print(*summary, sep="\n")
@@ -194,6 +194,7 @@ def forked(only: Sequence[str], at_once: int) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=SCRIPTS, help="of the scripts with many trainings each")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--at-once", type=int, default=2, help="normal trainings at once (2)")
     parser.add_argument("--markdown", type=Path)
@@ -205,7 +206,7 @@ def main() -> None:
             lines.append(failing(name).line())
             print(lines[-1], flush=True)
     if not asked.only or any(name not in FAILING for name in asked.only):
-        lines += ["", *forked(asked.only, asked.at_once)]
+        lines += ["", *forked(asked.folder.resolve(), asked.only, asked.at_once)]
     if asked.markdown:
         asked.markdown.write_text("\n".join(lines) + "\n")
 

@@ -4,9 +4,10 @@
                                          [--folder FOLDER]
 
 Runs the scripts of tests/leaks/by_others, each under `forgather-mem run`: 60 to 150 lines with a real Trainer and one
-leak among several features, their twins (`twins/*.diff`: only the leak is mended), and innocent ones. `patches/*.diff`
-are the patches of readers who were given a script and its report and nothing else. What the report says is held against
-facts.json, and what is mended is judged by the kernel's count of the same script without us, beside the twin's.
+leak among several features, their twins (`twins/*.diff`: only the leak is mended), and innocent ones; with `--folder`
+those of whole sets, from the commit that benchmarks/results/leaks.md names. `patches/*.diff` are the patches of readers
+who were given a script and its report and nothing else. What the report says is held against facts.json, and what is
+mended is judged by the kernel's count of the same script without us, beside the twin's.
 Prints a line for each script, then recall, false alarms, how many holders and lines were named, and how many leaks were
 mended. A leak counts as told, not as recall, if the verdict is none but says that it grows, and names its true holder:
 a cache of all rows, pages that workers copy, growth that becomes slower.
@@ -140,7 +141,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=SCRIPTS, help="of the scripts, with their facts.json")
     parser.add_argument("--only", nargs="*", help="names of scripts")
-    parser.add_argument("--set", type=int, help="the leaking scripts and twins of one author")
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--reports", type=Path, help="put each leaking script and its report here, for a reader")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
@@ -154,8 +154,6 @@ def main() -> None:
         if one.kind in options.kinds and (not options.only or one.name in options.only)
     ]
     chosen = [one for one in chosen if one.diff is None or one.diff.exists()]
-    if options.set:
-        chosen = [one for one in chosen if one.facts.get("set", options.set) == options.set]
     print(f"{'script':<18}{'kind':<10}{'verdict':<17}{'KiB/step':>9}{'kernel':>9}  located  first suspect")
     results = []
     with ThreadPoolExecutor(options.jobs) as pool:

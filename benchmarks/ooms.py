@@ -6,10 +6,10 @@ Each script is run alone, then by `forgather-mem run`, then alone with the first
 stands: its `set` and `in_script` become options of the command line. Prints a line for each, then how many were right;
 then which of the real messages of tests/diagnose are recognised, beside what Lightning and accelerate recognise.
 
-With `--folder` the scripts of another folder: tests/ooms/by_travellers and by_guests, by people who did not know the
-diagnosis, or an older set, from the commit that benchmarks/results/ooms.md names. What is suggested is written in the
-place of the script's own constants (`constants` in facts.json), or, where it is no number of theirs, is the patch of a
-reader who had only the script and this suggestion (patches/*.diff, which begins with the suggestion).
+With `--folder` the scripts of another folder: two each of tests/ooms/by_travellers and by_guests, by people who did not
+know the diagnosis, or a whole set, from the commit that benchmarks/results/ooms.md names. What is suggested is written
+in the place of the script's own constants (`constants` in facts.json), or, where it is no number of theirs, is the
+patch of a reader who had only the script and this suggestion (patches/*.diff, which begins with the suggestion).
 """
 
 from __future__ import annotations
@@ -174,8 +174,7 @@ def recognition() -> list[tuple[str, int, int, int, int]]:
     from accelerate.utils.memory import should_reduce_batch_size
 
     from forgather_mem.diagnose.oom.recognition import recognise
-    from tests.diagnose.oom.oom_messages import OUT_OF_MEMORY
-    from tests.diagnose.oom.other_errors import OTHERS
+    from tests.diagnose.oom.oom_messages import OTHERS, OUT_OF_MEMORY
 
     def ours(error: BaseException) -> bool:
         return recognise(error) is not None

@@ -124,8 +124,7 @@ def choices() -> list[str]:
 
 def recognition() -> list[str]:
     sys.path.insert(0, str(ROOT))
-    from tests.diagnose.oom.oom_messages import OUT_OF_MEMORY
-    from tests.diagnose.oom.other_errors import OTHERS
+    from tests.diagnose.oom.oom_messages import OTHERS, OUT_OF_MEMORY
 
     def count(recognises: Callable[[Any], object]) -> str:
         right = sum(bool(recognises(case.error)) for case in OUT_OF_MEMORY)

@@ -44,7 +44,7 @@ def holder_of(thing: object) -> str:
     return walk.holder(position)
 
 
-def suspects_after(grow: Any, steps: int = 10) -> list[Suspect]:
+def suspects_after(grow: Any, steps: int = 10, most: int = 3) -> list[Suspect]:
     """What is suspected of growing while `grow` was called so many times."""
     walk = ReachableGraph.walk(budget_s=10.0)
     before = look(walk, 0)
@@ -55,7 +55,7 @@ def suspects_after(grow: Any, steps: int = 10) -> list[Suspect]:
     found = grown(before, walk, steps)
     if not any(one.bytes_per_step > 1_000 for one in found):
         found += chains(before, walk, steps)
-    return [suspect_of(one, walk) for one in found[:3]]
+    return [suspect_of(one, walk) for one in found[:most]]
 
 
 # ---- names ----

@@ -7,16 +7,22 @@ import random
 import re
 import string
 import time
+from pathlib import Path
 
 import pytest
+import yaml
 from transformers import Seq2SeqTrainingArguments
 
 from forgather_mem.telemetry.redaction import redacted, redacted_argv, redacted_value
-from tests.telemetry.redaction_tables import HEX, ORDINARY, REVISION, SECRET
+
+_LINES = yaml.safe_load((Path(__file__).parent / "command_lines.yaml").read_text(encoding="utf-8"))
+HEX = "3f9ae27c51d04b8a9e6f7c2d1b5a8e0c4d7f9a26"  # as W&B's keys
+REVISION = "0e9e39f249a16976918f6564b8830bc894c89659"
 
 
-@pytest.mark.parametrize(("words", "secret"), SECRET, ids=[" ".join(words)[:40] for words, _ in SECRET])
-def test_a_secret_goes_and_the_names_stay(words: list[str], secret: str) -> None:
+@pytest.mark.parametrize("line", _LINES["secret"], ids=lambda line: " ".join(line[1:])[:40])
+def test_a_secret_goes_and_the_names_stay(line: list[str]) -> None:
+    secret, *words = line
     told = redacted_argv(tuple(words))
     assert secret not in " ".join(told)
     assert len(told) == len(words)
@@ -25,7 +31,7 @@ def test_a_secret_goes_and_the_names_stay(words: list[str], secret: str) -> None
     assert [name for name in names if name not in "\n".join(told)] == []
 
 
-@pytest.mark.parametrize("words", ORDINARY, ids=lambda words: " ".join(words)[:40])
+@pytest.mark.parametrize("words", _LINES["ordinary"], ids=lambda words: " ".join(words)[:40])
 def test_an_ordinary_argument_stays(words: list[str]) -> None:
     assert redacted_argv(tuple(words)) == tuple(words)
 

@@ -21,6 +21,7 @@ from forgather_mem.config.graph.nodes import (
     VarNode,
 )
 from forgather_mem.config.graph.scalars import STANDARD
+from forgather_mem.config.source.syntax import FORMS, MAPPINGS, SEQUENCES
 from forgather_mem.errors import did_you_mean
 
 CALLS: Mapping[str, Kind] = {
@@ -32,9 +33,6 @@ CALLS: Mapping[str, Kind] = {
     "meta": "meta",
 }
 """Tags that call something."""
-
-FORMS = ("list", "dlist", "dict", "tuple", "var")
-"""Tags that call nothing."""
 
 _TAG = re.compile(r"!(?P<word>[^:@]*)(?::(?P<constructor>[^@]*))?(?:@(?P<name>.*))?", re.DOTALL)
 _POSITIONAL = re.compile(r"arg([0-9]{1,9})")
@@ -124,10 +122,10 @@ def check_form(tag: Tag, is_mapping: bool, mark: Mark) -> None:
     Raises:
         TemplateNodeError: for a mapping after `!list`, a sequence after `!dict`, and the like.
     """
-    if is_mapping and tag.word in ("list", "tuple"):
+    if is_mapping and tag.word in SEQUENCES:
         hint = "for a list whose items have names write !dlist" if tag.word == "list" else None
         raise TemplateNodeError(mark, f"{tag} takes a sequence or nothing; this is a mapping", hint)
-    if not is_mapping and tag.word in ("dict", "dlist", "var"):
+    if not is_mapping and tag.word in MAPPINGS:
         raise TemplateNodeError(mark, f"{tag} takes a mapping; this is a sequence")
 
 
@@ -196,7 +194,7 @@ def scalar_node(tag: Tag, mark: Mark, content: tuple[Value] | None, unquoted: Ma
         return _var_node(mark, {"name": content[0] if content else ""}, {})
     if tag.word in CALLS:
         return _call_node(tag, mark, positional=content or (), marks=None if unquoted is None else {TEXT: unquoted})
-    is_mapping = tag.word in ("dict", "dlist")
+    is_mapping = tag.word in MAPPINGS
     if content is not None and content[0] != "":
         hint = missing_colon_hint(content[0]) if is_mapping else None
         what = "mapping" if is_mapping else "sequence"

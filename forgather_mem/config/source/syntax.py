@@ -13,11 +13,15 @@ from dataclasses import dataclass
 
 from forgather_mem.config.source.comments import STATEMENT, Scanner
 
+SEQUENCES, MAPPINGS = ("list", "tuple"), ("dlist", "dict", "var")
+"""Tags that call nothing, by what each takes."""
+FORMS = (*SEQUENCES, *MAPPINGS)
+
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _SPLIT = re.compile(r"\n#[^\S\n]*-{3,}[^\S\n]*([\w./]+)[^\S\n]*-{3,}(?=\n)")
 _BLOCK = re.compile(r"(\s*)\[(\w+)(!*)\]\s*")
 _EXTENDS = re.compile(r"^[^\S\n]*(?:--|<<|>>)\s+extends\b|\{%[-+]?\s*extends\b", re.MULTILINE)
-_SEQUENCE = re.compile(r"(?:^|\s)!(?:list|tuple)(?::\S*)?(?:\s+&\S+)?\s*$")
+_SEQUENCE = re.compile(rf"(?:^|\s)!(?:{'|'.join(SEQUENCES)})(?::\S*)?(?:\s+&\S+)?\s*$")
 _STATEMENT_TAGS = {
     "--": ("{% ", " %}"),
     "<<": ("{%- ", " %}"),
@@ -133,7 +137,7 @@ def _with_blocks(lines: Sequence[tuple[str, bool]], is_child: bool) -> list[str]
 
 
 def _is_yaml(lines: Sequence[tuple[str, bool]], number: int) -> bool:
-    """Whether a line `[name]` is the whole value of a `!list` or `!tuple` above it, or an item of an open flow
+    """Whether a line `[name]` is the whole value of a tag above it that takes a sequence, or an item of an open flow
     collection, and so a YAML list rather than a block."""
     indent = _indent(lines[number][0])
     in_flow = False  # after a comma
@@ -151,11 +155,9 @@ def _is_yaml(lines: Sequence[tuple[str, bool]], number: int) -> bool:
         break
     else:
         return False
-    for index in range(number + 1, len(lines)):
-        below = lines[index][0]
-        if below.strip() and below != "{##}":
-            return _indent(below) < indent
-    return True
+    texts = (lines[index][0] for index in range(number + 1, len(lines)))
+    below = next((text for text in texts if text.strip() and text != "{##}"), None)
+    return below is None or _indent(below) < indent
 
 
 def _indent(line: str) -> int:

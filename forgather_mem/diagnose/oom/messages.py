@@ -1,7 +1,7 @@
 """The messages with which libraries report that memory ran out, and where the numbers are in them.
 
 Everything known is in these tables: a new form of message is a new row. Every row is tested with messages that people
-posted (tests/diagnose/oom/oom_messages.py), or with one that is about something else.
+posted (tests/diagnose/oom/messages.yaml), or with one that is about something else.
 """
 
 from __future__ import annotations

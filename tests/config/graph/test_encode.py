@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from forgather_mem.config.graph.encode import Branch, encode, tree
 from forgather_mem.config.graph.nodes import Graph, mark_at
 from forgather_mem.config.graph.parse import parse
-from forgather_mem.config.graph.tags import FORMS, Tag, TemplateNodeError, mapping_node, sequence_node
+from forgather_mem.config.graph.tags import Tag, TemplateNodeError, mapping_node, sequence_node
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.source.rendered import Rendered
+from forgather_mem.config.source.syntax import FORMS
 
 HERE = mark_at(1, 1)
 

@@ -15,7 +15,7 @@ from forgather_mem.diagnose.oom.recognition import OutOfMemory, recognise
 from forgather_mem.diagnose.oom.story import Story
 from forgather_mem.telemetry.report import Change, OomReport
 from forgather_mem.units import GIB, MIB
-from tests.diagnose.oom.library_messages import LIBRARY_MESSAGES
+from tests.diagnose.oom.oom_messages import LIBRARY_MESSAGES
 
 NAMED = {case.name: case.error for case in LIBRARY_MESSAGES}
 

@@ -8,9 +8,7 @@ import pytest
 
 from forgather_mem.diagnose.oom.messages import BESIDE_TORCH, NUMBERS, PINNED, SHAPES, SHM_KINDS, MessageShape
 from forgather_mem.heap.failed_frames import chain
-from tests.diagnose.oom.library_messages import LIBRARY_MESSAGES
-from tests.diagnose.oom.oom_messages import OUT_OF_MEMORY
-from tests.diagnose.oom.other_errors import OTHERS
+from tests.diagnose.oom.oom_messages import LIBRARY_MESSAGES, OTHERS, OUT_OF_MEMORY
 
 MET = [str(error) for case in (*OUT_OF_MEMORY, *LIBRARY_MESSAGES) for error in chain(case.error)]
 OF_OTHERS = [str(error) for error in OTHERS]
@@ -24,7 +22,7 @@ def test_each_form_is_that_of_a_message_that_was_met(shape: MessageShape) -> Non
     words = [*MET, *IN_OTHER_TESTS, NCCL_WITHOUT_A_REASON] + OF_OTHERS * shape.only_when_full
     firsts = [next((one for one in SHAPES if one.pattern.search(said)), None) for said in words]
     assert any(first is shape for first in firsts), (
-        "nobody has met it, or another row comes before it: add the message to oom_messages.py, with its source"
+        "nobody has met it, or another row comes before it: add the message to messages.yaml, with its source"
     )
 
 

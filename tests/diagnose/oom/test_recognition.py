@@ -12,9 +12,14 @@ import torch
 from forgather_mem.diagnose.oom.recognition import OutOfMemory, recognise
 from forgather_mem.heap.failed_frames import MAX_ERRORS, chain
 from forgather_mem.units import GIB, MIB
-from tests.diagnose.oom.library_messages import ASYNCHRONOUS, LIBRARY_MESSAGES
-from tests.diagnose.oom.oom_messages import OUT_OF_MEMORY, OutOfMemoryCase, raised
-from tests.diagnose.oom.other_errors import OTHERS
+from tests.diagnose.oom.oom_messages import (
+    ASYNCHRONOUS,
+    LIBRARY_MESSAGES,
+    OTHERS,
+    OUT_OF_MEMORY,
+    OutOfMemoryCase,
+    raised,
+)
 from tests.simulated_device import simulated_device
 
 

@@ -1,0 +1,94 @@
+"""Each row of the table of holder kinds is told of something that grows so."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from forgather_mem.diagnose.leaks.holder_kinds import KINDS
+from tests.heap.test_reachable import suspects_after
+
+pytestmark = pytest.mark.alone(forked=True)
+
+# Told by other means than what a holder is: a walk of its own, the collector, native memory, the workers.
+BY_OTHER_MEANS = {"chain", "cycle", "graph cycle", "library", "native", "native line", "workers", "copied pages"}
+
+
+class Figure:
+    """A plotting library's, by the module of its class."""
+
+    def __init__(self) -> None:
+        self.canvas = bytes(5000)
+
+
+Figure.__module__ = "matplotlib.figure"
+
+
+@functools.cache
+def cached(step: int) -> bytes:
+    return bytes(5000)
+
+
+class Grows:
+    """One thing of each kind."""
+
+    def __init__(self) -> None:
+        self.layer = torch.nn.Linear(3, 3)
+        self.optimizer = torch.optim.SGD(self.layer.parameters(), lr=0.1)
+        self.loss = self.layer(torch.zeros(3)).sum()
+        self.batches = itertools.cycle(torch.zeros(5000) for _ in range(1000))
+        self.read, self.unread = itertools.tee(torch.zeros(5000) for _ in range(1000))
+        self.queue: queue.Queue[bytes] = queue.Queue()
+        self.contexts = contextlib.ExitStack()
+        self.text = bytearray(5000)
+        self.by_step: dict[int, bytes] = {}
+        self.kept: dict[str, list[Any]] = {}
+
+    def keep(self, name: str, thing: object) -> None:
+        self.kept.setdefault(name, []).append(thing)
+
+
+GROWTH: dict[str, Callable[[Grows, int], object]] = {
+    "graph": lambda it, step: setattr(it, "loss", it.loss + it.layer(torch.zeros(3)).sum()),
+    "cycle iterator": lambda it, step: next(it.batches),
+    "tee": lambda it, step: next(it.read),
+    "hooks": lambda it, step: it.layer.register_forward_hook(lambda *_, kept=bytes(5000): None),
+    "lru_cache": lambda it, step: cached(step),
+    "param_groups": lambda it, step: it.optimizer.add_param_group({"params": [torch.zeros(5000)]}),
+    "optimizer state": lambda it, step: it.optimizer.state.update({torch.zeros(1): {"moment": torch.zeros(5000)}}),
+    "queue": lambda it, step: it.queue.put(bytes(5000)),
+    "open contexts": lambda it, step: it.contexts.callback(print, bytes(5000)),
+    "exceptions": lambda it, step: it.keep("errors", ValueError(bytes(5000))),
+    "threads": lambda it, step: it.keep("threads", threading.Thread(args=(bytes(5000),))),
+    "device": lambda it, step: it.keep("on a device", torch.zeros(5000, device="meta")),
+    "view": lambda it, step: it.keep("views", torch.zeros(5000)[:2]),
+    "tensor": lambda it, step: it.keep("tensors", torch.zeros(5000)),
+    "log records": lambda it, step: it.keep("records", logging.makeLogRecord({"msg": "a" * (5000 + step)})),
+    "figures": lambda it, step: it.keep("figures", Figure()),
+    "closure": lambda it, step: it.keep("functions", functools.partial(print, bytes(5000))),
+    "size": lambda it, step: it.text.extend(bytes(5000)),
+    "dict": lambda it, step: it.by_step.update({step: bytes(5000)}),
+    "list": lambda it, step: it.keep("texts", bytes(5000)),
+}
+
+
+def test_each_kind_of_holder_is_told_of_something_that_grows_so() -> None:
+    assert set(KINDS) == GROWTH.keys() | BY_OTHER_MEANS, "a new kind is shown to be told here"
+    every = Grows()
+
+    def grow(step: int) -> None:
+        for name in GROWTH:
+            GROWTH[name](every, step)
+
+    grow(-1)  # what is empty has no holder yet
+    told = {one.kind: one.held_by for one in suspects_after(grow, most=100)}
+    assert set(GROWTH) <= set(told), set(GROWTH) - set(told)
