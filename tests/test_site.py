@@ -15,7 +15,8 @@ import yaml
 
 import forgather_mem
 from forgather_mem.cli.app import COMMANDS
-from forgather_mem.cli.run import Arguments
+from forgather_mem.cli.parser import CommandParser
+from forgather_mem.cli.run import add_arguments
 from tests.test_docs import ROOT, blocks, headings
 
 DOCS = ROOT / "docs"
@@ -109,7 +110,9 @@ def test_the_kubernetes_job_names_its_volumes_and_a_command_that_can_be_run() ->
     (container,) = pod["containers"]
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
     assert container["command"][:2] == ["forgather-mem", "run"]
-    assert Arguments(container["command"][2:]).words == ["train.py"]
+    parser = CommandParser("forgather-mem run", "")
+    add_arguments(parser)
+    assert parser.parse(container["command"][2:])["command"] == ["train.py"]
     assert container["env"][0]["value"] in [mount["mountPath"] for mount in container["volumeMounts"]]
 
 

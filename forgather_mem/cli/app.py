@@ -12,7 +12,7 @@ import os
 import shlex
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from forgather_mem import __version__
 from forgather_mem.cli.parser import CommandParser
@@ -44,14 +44,17 @@ _PREFIX = "forgather-mem: "
 _WIDTH = 80
 
 
-def dispatch(argv: Sequence[str]) -> int:
-    """Run one command and return its exit code: 2 for wrong usage, 1 for a failure, 0 for success."""
+def dispatch(argv: Sequence[str], do: Callable[..., int | None] | None = None) -> int:
+    """Run one command and return its exit code: 2 for wrong usage, 1 for a failure, 0 for success.
+
+    `do` is called with its values instead of the command.
+    """
     name, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (None, argv or ["--help"])
     if name is not None and (name := ALIASES.get(name, name)) not in COMMANDS:
         complain(f"there is no command {name!r}", _meant(name))
         return USAGE
     try:
-        return perform(name, words)
+        return perform(name, words, do)
     except SystemExit as end:  # after --help and --version
         return end.code if isinstance(end.code, int) else FAILURE
     except UsageError as error:
@@ -68,7 +71,7 @@ def dispatch(argv: Sequence[str]) -> int:
         return INTERRUPTED
 
 
-def perform(name: str | None, words: Sequence[str]) -> int:
+def perform(name: str | None, words: Sequence[str], do: Callable[..., int | None] | None = None) -> int:
     """Run a command, or what stands before any, and pass on all that it raises."""
     if name is None:
         parser = CommandParser(_prog(None), _ABOUT, COMMANDS)
@@ -79,7 +82,7 @@ def perform(name: str | None, words: Sequence[str]) -> int:
     command = getattr(module, name)
     parser = CommandParser(_prog(name), command.__doc__ or COMMANDS[name])
     module.add_arguments(parser)
-    return command(**parser.parse(words)) or 0
+    return (do or command)(**parser.parse(words)) or 0
 
 
 def complain(message: str, hint: str | None = None, *, wrap: bool = False) -> None:

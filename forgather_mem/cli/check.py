@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shlex
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from forgather_mem.cli.app import FAILURE
-from forgather_mem.cli.light_check import is_light, is_well_without_torch
-from forgather_mem.cli.options import add_template_arguments, environment_of, parse_settings, policy_of
+from forgather_mem.cli.options import add_allow, add_template_arguments, environment_of, parse_settings, policy_of
 from forgather_mem.cli.output import first_names, json_text, print_text
 from forgather_mem.errors import TemplateError
 
@@ -20,13 +22,13 @@ if TYPE_CHECKING:
     from forgather_mem.config.check import Problem
     from forgather_mem.config.environment import ConfigEnvironment
 
+_OURS = ("forgather_mem:", "forgather_mem.")
+_HEAVY = ("torch", "transformers", "transformers.trainer_callback")
+
 
 def add_arguments(parser: CommandParser) -> None:
     add_template_arguments(parser)
-    parser.add_argument(
-        "--allow", metavar="NAME", action="append", default=[],
-        help="What templates may use: a module, one module:name, an address. Repeatable.",
-    )  # fmt: skip
+    add_allow(parser)
     parser.add_argument(
         "--allow-file", dest="allow_files", metavar="FILE", action="append", type=Path, default=[],
         help="A Python file that templates may use. Repeatable.",
@@ -53,7 +55,7 @@ def check(
     """
     environment, name = environment_of(template, searchpath, policy_of(allow, allow_files, unsafe_any))
     with _no_warnings():  # warnings are among the findings
-        found = _found(environment, name, parse_settings(settings))
+        found = found_problems(environment, name, parse_settings(settings))
     mistakes = [problem for problem in found if problem.is_mistake]
     if as_json:
         print(json_text({"template": name, "ok": not mistakes, "findings": list(map(_as_json, found))}, indent=2))
@@ -62,18 +64,48 @@ def check(
     return FAILURE if mistakes else 0
 
 
-def _found(environment: ConfigEnvironment, name: str, variables: dict[str, object]) -> list[Problem]:
+def found_problems(
+    environment: ConfigEnvironment, name: str, variables: dict[str, object], builds: str | None = None
+) -> list[Problem]:
+    """What is wrong with a template, found without torch and transformers if it names only ours.
+
+    `builds` is the target that is then built, too: constructors of ours only check their arguments.
+    """
     from forgather_mem.config.check import Problem, problems_of
 
     try:  # once: a hostile template takes as long as it may each time
         config = environment.load(name, **variables)
     except TemplateError as error:
         return [Problem(kind="template", error=error)]
+    is_light = all(use.name.startswith(_OURS) for use in config.names())
 
     def found() -> list[Problem]:
-        return problems_of(config, environment, name, variables)
+        problems = problems_of(config, environment, name, variables)
+        if builds and is_light and not any(problem.is_mistake for problem in problems):
+            try:
+                environment.load(name, **variables).construct(builds)
+            except TemplateError as error:
+                problems.append(Problem(kind="template", error=error))
+        return problems
 
-    return [] if is_light(config) and is_well_without_torch(lambda: not found()) else found()
+    return [] if is_light and _is_well_without_torch(lambda: not found()) else found()
+
+
+def _is_well_without_torch(check: Callable[[], bool]) -> bool:
+    """Whether a check succeeds in a separate process, with empty stand-ins for the modules that take seconds to import.
+
+    If it does not, or fails, the same check with the real modules produces the message.
+    """
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    code = 1
+    try:
+        sys.modules.update({heavy: _StandIn(heavy) for heavy in _HEAVY})
+        if check():
+            code = 0
+    finally:
+        os._exit(code)
 
 
 @contextlib.contextmanager
@@ -109,3 +141,16 @@ def _summary(name: str, found: Sequence[Problem]) -> Iterator[str]:
     entries = list(dict.fromkeys(entry for problem in found for entry in problem.entries))
     if len(entries) > 1:
         yield f"  forgather-mem allow {shlex.quote(name)}  opens {first_names(entries)}"
+
+
+class _StandIn(ModuleType):
+    """A module in which every name is a class that does nothing; used as a decorator it returns its argument."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []  # marks it as a package
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {"__module__": self.__name__, "__call__": lambda decorator, function: function})

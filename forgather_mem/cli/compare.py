@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forgather_mem.cli.app import complain
+from forgather_mem.cli.command import BROKEN, UNDECIDED
 from forgather_mem.cli.output import json_text, print_text, write_page
-from forgather_mem.cli.run import BROKEN, UNDECIDED
 from forgather_mem.errors import UsageError
 from forgather_mem.units import parse_share
 

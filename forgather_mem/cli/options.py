@@ -38,6 +38,13 @@ def add_searchpath(parser: CommandParser) -> None:
     )  # fmt: skip
 
 
+def add_allow(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--allow", metavar="NAME", action="append", default=[],
+        help="What templates may use: a module, one module:name, an address. Repeatable.",
+    )  # fmt: skip
+
+
 def check_folders(searchpath: Sequence[Path]) -> None:
     """Raise UsageError for a folder that does not exist."""
     for folder in searchpath:

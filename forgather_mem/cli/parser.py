@@ -7,10 +7,12 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
-from forgather_mem.cli.run import LIKE_AN_OPTION, OTHERS_OPTIONS, begins_command
+from forgather_mem.cli.command import begins_command
 from forgather_mem.errors import UsageError, did_you_mean
+from forgather_mem.units import MIB, parse_bytes
 
 _LEAST_WIDTH, _MOST_WIDTH = 40, 100
+_LIKE_AN_OPTION = 0.7  # all begin alike
 _MOST_LEFT = 28  # characters of a left column; what is longer has a line of its own
 
 
@@ -97,9 +99,9 @@ class CommandParser(argparse.ArgumentParser):
             name = word.partition("=")[0] if word.startswith("--") else word[:2]
             if not word.startswith("-") or word == "-" or _is_number(word) or name in self._option_string_actions:
                 continue
-            hint = did_you_mean(name, self._option_string_actions, LIKE_AN_OPTION)
+            hint = did_you_mean(name, self._option_string_actions, _LIKE_AN_OPTION)
             if hint is None and self._runs_a_command:
-                hint = OTHERS_OPTIONS.format(self.prog.split()[-1])
+                hint = f"options of the command come after it; for ours try `{self.prog} -h`"
             raise UsageError(f"there is no option {name!r}", hint)
 
     def _explained(self, error: argparse.ArgumentError) -> UsageError:
@@ -137,6 +139,17 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
         return number
 
     return convert
+
+
+def size_bytes(word: str) -> int:
+    """A converter to bytes, which refuses a number that has surely lost its unit."""
+    try:
+        size = parse_bytes(word)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if size < MIB:
+        raise argparse.ArgumentTypeError(f"{word!r}: is that GiB? Write a unit, for example {word.strip()}GiB")
+    return size
 
 
 def _is_number(word: str) -> bool:

@@ -13,15 +13,13 @@ from typing import Any
 
 import forgather_mem
 from forgather_mem.cli.app import FAILURE, complain
+from forgather_mem.cli.command import command_of
 from forgather_mem.cli.output import json_text, print_text
-from forgather_mem.cli.parser import CommandParser, whole_number
-from forgather_mem.cli.run import command_of
+from forgather_mem.cli.parser import CommandParser, size_bytes, whole_number
 from forgather_mem.errors import ForgatherMemError, UsageError
 from forgather_mem.telemetry import run_session
-from forgather_mem.units import parse_bytes
 
 _SIZES = ("batch", "length")
-_LEAST_CARD_BYTES = 2**20  # less is a number whose unit was forgotten
 # Trackers that can be told to track nothing, or nothing that others see
 _QUIET = {
     "CLEARML_OFFLINE_MODE": "1",
@@ -39,7 +37,10 @@ _SITE = os.path.join(os.path.dirname(forgather_mem.__file__), "launch", "on_path
 
 def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
-        "--card", metavar="SIZE", help="Memory of the device that shall train: what fits, and what would."
+        "--card",
+        metavar="SIZE",
+        type=size_bytes,
+        help="Memory of the device that shall train: what fits, and what would.",
     )
     parser.add_argument(
         "--set", dest="settings", metavar="batch=8,16|length=512", action="append", default=[],
@@ -57,7 +58,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def plan_script(
-    command: list[str], card: str | None, settings: list[str], ranks: int, as_json: bool, meta: bool
+    command: list[str], card: int | None, settings: list[str], ranks: int, as_json: bool, meta: bool
 ) -> int:
     """Say what a script's training will take, without training.
 
@@ -65,9 +66,8 @@ def plan_script(
     stderr.
     """
     sizes = _sizes(settings)
-    card_bytes = None if card is None else _card_bytes(card)
     words = command_of(command).argv
-    request = {"sizes": sizes, "card_bytes": card_bytes, "meta": meta, "ranks": ranks}
+    request = {"sizes": sizes, "card_bytes": card, "meta": meta, "ranks": ranks}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / run_session.REQUEST).write_text(json.dumps(request), encoding="utf-8")
         code = subprocess.run(words, env=_environment(folder), stdout=sys.stderr, check=False).returncode
@@ -108,16 +108,6 @@ def _sizes(settings: list[str]) -> list[tuple[int | None, int | None]]:
             raise UsageError(f"--set {setting!r}: write batch=8,16 or length=512")
         asked[name] = list(numbers)
     return list(itertools.product(*asked.values()))  # type: ignore[arg-type]
-
-
-def _card_bytes(size: str) -> int:
-    try:
-        found = parse_bytes(size)
-    except ValueError as error:
-        raise UsageError(f"--card: {error}") from None
-    if found < _LEAST_CARD_BYTES:
-        raise UsageError(f"--card {size!r}: is that GiB? Write a unit, for example 24GiB")
-    return found
 
 
 def _environment(folder: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from forgather_mem.comparing.causes import changed, leading
-from forgather_mem.comparing.side import HELD, held_sizes
+from forgather_mem.comparing.side import HELD, held_bytes
 from forgather_mem.errors import ForgatherMemError
 from forgather_mem.files import read_regular, write_chosen_file
 from forgather_mem.telemetry.report import ReportPart, RunReport
@@ -150,7 +150,9 @@ def _sizes(report: RunReport) -> TrainingSizes:
         counted |= {"parameters": parts.parameters, "gradients": parts.gradients, "optimizer": parts.optimizer}
     if report.planned is None and report.host.activations_bytes:
         counted["activations"] = report.host.activations_bytes
-    counted |= {name: size for name, size in held_sizes(report) if name == HELD}
+    held = held_bytes(report)
+    if held is not None:
+        counted[HELD] = held
     resident = {"host": report.host.rss_peak_bytes}
     resident |= {device.where: device.peak_allocated_bytes for device in report.device}
     resident = {where: size for where, size in resident.items() if size}

@@ -7,14 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from forgather_mem.comparing.side import JOINED, LEAK, OTHERS, WORKERS, Side
+from forgather_mem.comparing.side import HELD, LEAK, OTHERS, WORKERS, Side
 from forgather_mem.telemetry.report import RunReport
 
 _ABOUT_BATCHES = ("arguments.per_device_train_batch_size", "batch.", "arguments.max_length", "arguments.max_seq_length")
-_ABOUT_EVALUATIONS = (
-    "trainer.compute_metrics", "arguments.prediction_", "trainer.preprocess_logits", "arguments.eval_",
-    "arguments.per_device_eval", "arguments.batch_eval",
-)  # fmt: skip
 _ABOUT_ATTENTION = ("model.attn_implementation", "forward.attention")
 _ABOUT_WORKERS = ("arguments.dataloader_", "loader.")
 _ABOUT_GARBAGE = ("calls.gc.collect", "actions.collect", "collector")
@@ -34,11 +30,11 @@ _CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     LEAK: (*_ABOUT_GARBAGE, "callback."),
     "batch": _ABOUT_BATCHES,
     "temporaries": (*_ABOUT_ATTENTION, *_ABOUT_BATCHES, "optimizer", "arguments.optim", "model."),
-    "results": _ABOUT_EVALUATIONS,
-    "evaluate": _ABOUT_EVALUATIONS,
-    "save": ("arguments.save_", "arguments.load_best"),
-    "other": (*_ABOUT_GARBAGE, "other_models", "actions.", "calls.", "callback.", *_ABOUT_WORKERS),
-    JOINED: (*_ABOUT_ATTENTION, *_ABOUT_BATCHES, "model.", "forward."),
+    "results": (
+        "trainer.compute_metrics", "arguments.prediction_", "trainer.preprocess_logits", "arguments.eval_",
+        "arguments.per_device_eval", "arguments.batch_eval",
+    ),
+    HELD: (*_ABOUT_GARBAGE, "other_models", "actions.", "calls.", "callback.", *_ABOUT_WORKERS),
     "cached": ("actions.clear", "calls.", "environment.PYTORCH", "arguments.torch_empty_cache_steps"),
 })  # fmt: skip
 # What else may change any part
@@ -149,8 +145,3 @@ def leading(found: Sequence[Changed]) -> list[Changed]:
     """Without those that come of others among them, or are other names of the same."""
     names = {one.name for one in found}
     return [one for one in found if names.isdisjoint(_FOLLOWS.get(one.name, ()))]
-
-
-def decides(part: str, setting: Changed) -> bool:
-    """Whether a setting is known to decide about this part."""
-    return setting.comparable and setting.name.startswith(_CAUSES.get(part, ()))

@@ -12,9 +12,7 @@ from forgather_mem.telemetry.report import LeakReport, Peak, Planned, RunReport
 
 PEAK, STARTUP, WORKERS, LEAK = "peak", "in startup", "data workers", "leak"
 PLANNED = "planned"  # all tensors of a plan
-# What the training leaves allocated beside model and optimizer, and what of it there was when it began
-HELD, HELD_AT_START = "held", "held at the start"
-JOINED = "activations, other"  # as one size, where they are not known apart
+HELD = "held"  # what the training leaves allocated beside its model, the optimizer's state and other models
 OTHERS = "other models"  # the parameters of models beside the one that is trained
 # Within which fraction and how many bytes sizes are equal. What is counted tensor by tensor is exact, but for
 # TensorBoard, which keeps 24 bits of a number
@@ -24,7 +22,6 @@ _ON_DEVICE = 0.01, 2**21  # the allocator's own numbers
 # Resident memory: what the C library keeps, and threads and imports that come and go, differ from run to run
 _RESIDENT = 0.04, 2**24
 _STARTUP = 0.02, 2**23  # before the first step nothing has been freed
-_RISE = 0.08, 6 * 2**20  # how far it rose in a pass: readings miss some of it
 _STUDENT = ((20, 2.85), (10, 3.17), (8, 3.36), (6, 3.71), (5, 4.04), (4, 4.61), (3, 5.85), (2, 9.93))
 _EXACT_PARTS = ("parameters", "gradients", "optimizer")
 MODEL_PARTS = (*_EXACT_PARTS, "activations")
@@ -73,10 +70,6 @@ class Side:
     def leak(self) -> LeakReport | None:
         """The verdict of the first run that found one."""
         return next((report.leak for report in self.reports if report.leak.verdict == "leak"), None)
-
-    def peak_phase(self, place: str) -> str:
-        """The phase of the first run's peak."""
-        return next((peak.phase for peak in _peaks(self.first, place)), "")
 
     @property
     def is_counted(self) -> bool:
@@ -134,14 +127,13 @@ def differences(before: Side, after: Side, place: str) -> list[Difference]:
     counted = place == "host" and before.is_counted and after.is_counted
     counted &= before.knows_model == after.knows_model  # else what is held has it on one side
     olds, news = before.sizes(place, counted), after.sizes(place, counted)
-    both = [name for name in olds if name in news and not (name == JOINED and "other" in olds and "other" in news)]
-    found = [_difference(name, olds[name], news[name], place, counted) for name in both]
+    found = [_difference(name, olds[name], news[name], place) for name in olds if name in news]
     gradients = next((abs(one.bytes) for one in found if one.name == "gradients"), 0.0)
     for number, one in enumerate(found):
-        if one.name in ("other", JOINED):  # what is left of the peak is no surer than the peak
+        if one.name == "other":  # what is left of the peak is no surer than the peak
             unsure = max(found[0].high - found[0].bytes, one.high - one.bytes)
             found[number] = replace(one, low=one.bytes - unsure, high=one.bytes + unsure)
-        elif one.name in (HELD, HELD_AT_START):  # some loops keep the gradients
+        elif one.name == HELD:  # some loops keep the gradients
             found[number] = replace(one, low=one.low - gradients, high=one.high + gradients)
     return found
 
@@ -151,20 +143,21 @@ def _sizes(report: RunReport, place: str, counted: bool) -> Iterator[tuple[str, 
     if place == "device":
         peak = max(device.peak_allocated_bytes for device in report.device)
     yield PEAK, peak
-    parts = report.breakdown.sizes()
-    if counted:
-        exact = {name: parts[name] for name in _EXACT_PARTS}
-        exact["activations"] = report.host.activations_bytes
-        yield from {**exact, "other": peak - sum(exact.values())}.items()
-        yield from held_sizes(report)
-    elif report.breakdown.parameters:
-        # Short plain loops and TensorBoard's tags don't tell activations: they are in the rest
-        unknown = () if parts["activations"] else ("activations", "other")
-        yield from ((name, size) for name, size in parts.items() if name not in unknown)
-        yield JOINED, parts["activations"] + parts["other"]
     others = report.run.settings.get("other_models.bytes", "")
+    parts = report.breakdown.sizes() if counted or report.breakdown.parameters else {}
+    if parts and place == "host":
+        known = {name: parts[name] for name in _EXACT_PARTS}
+        if counted:  # a rise of resident memory is no size of activations
+            known["activations"] = report.host.activations_bytes
+        parts = {**known, "other": peak - sum(known.values())}
+    # TensorBoard's tags don't tell activations: they are in the rest
+    unknown = () if parts.get("activations") or place == "host" else ("activations", "other")
+    yield from ((name, size) for name, size in parts.items() if name not in unknown)
     if others.isdecimal():
         yield OTHERS, int(others)
+    held = held_bytes(report)
+    if counted and held is not None:
+        yield HELD, held - int(others or 0)
     if place == "host":
         yield WORKERS, report.host.workers_peak_bytes
     # Peaks of other phases are those by which the run's peak rose: of two runs not the same
@@ -173,28 +166,26 @@ def _sizes(report: RunReport, place: str, counted: bool) -> Iterator[tuple[str, 
         yield STARTUP, max(startup)
 
 
-def held_sizes(report: RunReport) -> Iterator[tuple[str, int]]:
-    """Beside the model and the optimizer's state, of a training that has come to its end."""
-    model, host = report.breakdown.parameters, report.host
-    if report.run.end == "finished" and host.allocated_start_bytes and host.allocated_end_bytes:
-        yield HELD, host.allocated_end_bytes - model - report.breakdown.optimizer
-        yield HELD_AT_START, host.allocated_start_bytes - model
+def held_bytes(report: RunReport) -> int | None:
+    """What is held beside the model and the optimizer's state, of a training that has come to its end."""
+    if report.run.end != "finished" or not report.host.allocated_end_bytes:
+        return None
+    return report.host.allocated_end_bytes - report.breakdown.parameters - report.breakdown.optimizer
 
 
 def _peaks(report: RunReport, place: str) -> list[Peak]:
     return [peak for peak in report.peaks if (peak.where == "host") == (place == "host")]
 
 
-def _difference(name: str, before: Sequence[int], after: Sequence[int], place: str, counted: bool) -> Difference:
+def _difference(name: str, before: Sequence[int], after: Sequence[int], place: str) -> Difference:
     old, new = statistics.fmean(before), statistics.fmean(after)
-    is_allocated = counted and name in ("activations", HELD, HELD_AT_START)
-    frac, least = _ALLOCATED if is_allocated else _tolerance(name, place)
+    frac, least = _tolerance(name, place)
     unsure = max(least, frac * max(old, new))
     if len(before) > 1 and len(after) > 1:
         spread = math.sqrt(statistics.variance(before) / len(before) + statistics.variance(after) / len(after))
         # A few runs tell little of their own spread
         unsure = max(_quantile(len(before) + len(after) - 2) * spread, unsure / 4)
-    is_counted = is_allocated or name in (*_EXACT_PARTS, OTHERS)
+    is_counted = name in (*MODEL_PARTS, HELD, OTHERS)
     return Difference(name, old, new, new - old - unsure, new - old + unsure, counted=is_counted)
 
 
@@ -203,7 +194,8 @@ def _tolerance(name: str, place: str) -> tuple[float, int]:
         return _COUNTED
     if place == "device":
         return _ON_DEVICE
-    return {"activations": _RISE, STARTUP: _STARTUP, WORKERS: _STARTUP}.get(name, _RESIDENT)
+    counted_or_early = {"activations": _ALLOCATED, HELD: _ALLOCATED, STARTUP: _STARTUP, WORKERS: _STARTUP}
+    return counted_or_early.get(name, _RESIDENT)
 
 
 def _quantile(freedom: int) -> float:

@@ -7,18 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from forgather_mem.comparing.causes import Changed
-from forgather_mem.comparing.side import (
-    HELD,
-    HELD_AT_START,
-    JOINED,
-    LEAK,
-    OTHERS,
-    PLANNED,
-    STARTUP,
-    WORKERS,
-    Difference,
-    Side,
-)  # fmt: skip
+from forgather_mem.comparing.side import HELD, LEAK, OTHERS, PLANNED, STARTUP, WORKERS, Difference, Side
 from forgather_mem.comparing.verdict import Comparison, Grown
 from forgather_mem.errors import escape_controls, shown
 from forgather_mem.reporting.markdown import markdown_text
@@ -34,18 +23,15 @@ _MOST_DIGITS = 15
 _NOT_SET = "not set"
 _NO_SETTINGS = "it is older, from TensorBoard, or ended before its first step"
 _LEAST_SHOWN = 2**20
+_PLAN_BOTH = "`forgather-mem run --plan` on both sides says more"
 _BEGINS_A_BLOCK = re.compile(r"\A\d*(?=[-+=#.)])")  # in Markdown: a list, a heading
 _WORDS = {
     WORKERS: "memory of data workers",
     LEAK: "a leak",
-    "other": "memory outside of model, optimizer and activations",
     HELD: "held memory",
     OTHERS: "other models' parameters",
-    JOINED: "memory outside of model and optimizer",
     "results": "what evaluations gather",
     "batch": "the batch",
-    "evaluate": "memory of evaluations",
-    "save": "memory of checkpoints",
     "optimizer": "the optimizer's state",
 }
 
@@ -133,12 +119,14 @@ def _verdict(comparison: Comparison) -> str:
         return f"{name}: {parts}; whether the peak ({comparison.place}) differs can't be told."
     text = f"{name} {takes} {_more(peak.bytes)} {where}"
     if not grown:
-        is_known = any(one.name in ("other", JOINED) for one in comparison.differences)
-        return f"{text}; {'no part explains it' if is_known else 'its parts are not known of both'}."
+        return f"{text}; can't tell what it is: {_PLAN_BOTH}."
     first, share = grown[0], grown[0].bytes / peak.bytes if peak.bytes else 0.0
     if 0.8 <= share <= 1.25:
         return f"{text}, nearly all of it {_WORDS.get(first.part, first.part)}{_phase(first)}."
-    return f"{text}: {_parts(grown)}."
+    known = sum(one.bytes for one in grown)
+    is_all = comparison.planned or abs(peak.bytes - known) <= peak.high - peak.bytes
+    rest = "" if is_all else f"; can't tell what the rest is: {_PLAN_BOTH}"
+    return f"{text}: {_parts(grown)}{rest}."
 
 
 def unfinished(report: RunReport) -> str:
@@ -152,10 +140,7 @@ def unfinished(report: RunReport) -> str:
 
 
 def _parts(grown: Sequence[Grown]) -> str:
-    """The first of them, and what is larger than the first although it comes later."""
-    first, *others = grown[:_MOST_PARTS]
-    larger = [one for one in grown[_MOST_PARTS:] if abs(one.bytes) > abs(first.bytes)]
-    return ", ".join(map(_part, [first, *others, *larger]))
+    return ", ".join(map(_part, grown[:_MOST_PARTS]))
 
 
 def _part(grown: Grown) -> str:
@@ -166,7 +151,7 @@ def _phase(grown: Grown) -> str:
     since = "" if grown.since_step is None else f" from step {grown.since_step:,} on"
     if not grown.phase or grown.part == "results" or grown.phase in (grown.part, "optimizer"):
         return since
-    return ", there since before the first step" if grown.phase == "startup" else f" in {grown.phase}{since}"
+    return f" in {grown.phase}{since}"
 
 
 def _cause(setting: Changed) -> str:
@@ -200,14 +185,9 @@ def _tables(comparison: Comparison) -> Iterator[Table]:
     shown = [
         one
         for one in comparison.differences
-        if one.name != HELD_AT_START and (max(one.before, one.after) >= _LEAST_SHOWN or (one.counted and one.is_sure))
+        if max(one.before, one.after) >= _LEAST_SHOWN or (one.counted and one.is_sure)
     ]
     rows = list(map(_size_row, shown))
-    if comparison.joined is not None:
-        # Where one gains what the other loses only their sum means something, and it is what the verdict says
-        rows = [(*row[:-1], "") if row[0] in ("activations", "other") else row for row in rows]
-        where = max(place for place, row in enumerate(rows) if row[0] in ("activations", "other"))
-        rows.insert(where + 1, _size_row(comparison.joined))
     if comparison.planned:
         yield [("plan", *names, "difference"), _size_row(comparison.peak)]
         yield from _by_phase(comparison.planned)

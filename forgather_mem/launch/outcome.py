@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from forgather_mem.cli.run import BROKEN, UNDECIDED, Arguments, Command
+from forgather_mem.cli.command import BROKEN, UNDECIDED, Arguments, Command
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import ForgatherMemError, say
 from forgather_mem.files import is_real_folder, write_chosen_file

@@ -6,9 +6,10 @@ the training. The modules for reports are imported after that.
 
 from __future__ import annotations
 
+import marshal
 import os
 
-from forgather_mem.cli.run import UNDECIDED, Arguments, Command, command_of
+from forgather_mem.cli.command import UNDECIDED, Arguments, Command, begins_command, command_of
 from forgather_mem.errors import UsageError, say
 from forgather_mem.formats.ring_memory import PLACE as STATES
 from forgather_mem.formats.ring_memory import StateMemory
@@ -20,7 +21,7 @@ from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 USAGE = 2
 LOOK_EVERY_S = 1.0
@@ -29,11 +30,15 @@ _SITE = os.path.join(os.path.dirname(__file__), "on_path")
 
 def run_command(words: Sequence[str]) -> int:
     """Run `forgather-mem run WORDS...`; returns the exit code of the command, or of the user's limits if that is 0."""
+    code = 0
+    asked: Mapping[str, object] = {"command": words}
+    if words[:1] and words[0].startswith("-") and not begins_command(words[0]):
+        code, asked = _read(words)
+    if not asked:
+        return code
+    arguments = Arguments(asked)
     try:
-        arguments = Arguments(words)
-        if arguments.help:
-            return _show_help()
-        command = command_of(arguments.words)
+        command = command_of(arguments.command)
     except UsageError as error:
         say(f"forgather-mem: run: {error}\n  {error.hint or 'try `forgather-mem run -h`'}")
         return USAGE
@@ -46,9 +51,6 @@ def run_command(words: Sequence[str]) -> int:
     unknown = run_session.unknown_switch()
     if unknown is not None:
         say(f"forgather-mem: {unknown}")
-    code = _check(arguments)
-    if code:
-        return code
     folder = SessionFolder(command.stem)
     if not asks_for_help(command):
         say(f"forgather-mem: watching {command.name}; your run is not changed. Report at the end.")
@@ -60,12 +62,6 @@ def run_command(words: Sequence[str]) -> int:
     ended = child.wait(sampler.look, LOOK_EVERY_S)
     code = _judged(folder, states, arguments, command, ended, sampler)
     return end_like(ended) or code
-
-
-def _show_help() -> int:
-    from forgather_mem.cli.app import dispatch
-
-    return dispatch(["run", "--help"])
 
 
 def _judged(
@@ -106,20 +102,27 @@ def _instead(folder: SessionFolder) -> str:
     return f"no folder for our files ({folder.problem}): the report is of what is seen from outside; set {PLACE}"
 
 
-def _check(arguments: Arguments) -> int:
-    """Check template and sizes in a process that exits before the command starts."""
-    if arguments.template is None and not arguments.settings and not arguments.max_peaks:
-        return 0
-    pid = os.fork()
-    if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    code = 1
-    try:
-        from forgather_mem.launch.checking import check_arguments
+def _read(words: Sequence[str]) -> tuple[int, Mapping[str, object]]:
+    """The values of our options, read and checked in a process that ends before the command starts, and its exit code.
 
-        code = check_arguments(arguments)
-    finally:
-        os._exit(code)
+    There are none after `--help`, and where something is wrong, which has been said then.
+    """
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            from forgather_mem.launch.checking import read
+
+            os.close(reader)
+            code = read(words, writer)
+        finally:
+            os._exit(code)
+    os.close(writer)
+    with open(reader, "rb") as file:
+        told = file.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return code, marshal.loads(told) if told and not code else {}
 
 
 def _environment(arguments: Arguments, folder: str | None) -> dict[str, str]:

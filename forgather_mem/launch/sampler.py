@@ -12,7 +12,7 @@ from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from forgather_mem.cli.run import Command
+    from forgather_mem.cli.command import Command
     from forgather_mem.launch.waiting import Ended
 
 

@@ -11,7 +11,7 @@ from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from forgather_mem.cli.run import Arguments, Command
+    from forgather_mem.cli.command import Arguments, Command
     from forgather_mem.launch.waiting import Ended
 
 SHORT_S = 5.0  # a process without torch that has run for less has nothing to tell

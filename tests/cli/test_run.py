@@ -7,9 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from forgather_mem.cli.run import OPTIONS, Arguments, command_of
+from forgather_mem.cli.command import Arguments, command_of
+from forgather_mem.cli.parser import CommandParser
+from forgather_mem.cli.run import add_arguments
 from forgather_mem.errors import UsageError
 from tests.launch.commands import RUN, run
+
+
+def asked(*words: str) -> Arguments:
+    parser = CommandParser("forgather-mem run", "")
+    add_arguments(parser)
+    return Arguments(parser.parse(words))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +42,7 @@ def test_a_mistyped_command_line_names_what_was_meant(tmp_path: Path, words: lis
         (["--tmplate", "x", "a.py"], "run: there is no option '--tmplate'"),
         (["--template"], "run: --template needs a value"),
         (["--set", "lr", "a.py"], "run: --set 'lr' must be KEY=VALUE"),
-        (["--fail-on", "leaks", "a.py"], "run: --fail-on 'leaks': the only value is leak"),
+        (["--fail-on", "leaks", "a.py"], "run: --fail-on 'leaks': did you mean 'leak'?"),
         (["--max-peak", "8GiB", "a.py"], "run: --max-peak '8GiB': write host=8GiB or gpu0=40GiB"),
         (["mine.yaml"], "run: 'mine.yaml' is a configuration, not a script"),
         (["--report", "out.txt", "a.py"], "run: --report 'out.txt': give a file that ends in .json"),
@@ -53,11 +61,13 @@ def test_a_wrong_command_line_says_so_and_starts_nothing(tmp_path: Path, words: 
 def test_a_file_of_another_kind_is_no_baseline_and_stays_as_it_is(tmp_path: Path, update: list[str]) -> None:
     other = tmp_path / "config.json"
     other.write_text('{"lr": 0.1}')
-    with pytest.raises(UsageError, match=r"config.json' is no baseline"):
-        Arguments(["--baseline", str(other), *update, "train.py"])
+    result = run([*RUN, "--baseline", str(other), *update, "-c", "print('started')"], tmp_path)
+    assert (result.code, result.out) == (2, "")
+    assert "config.json' is no baseline" in " ".join(result.err.split())
     assert other.read_text() == '{"lr": 0.1}'
     other.write_text("")  # as mktemp makes it
-    assert Arguments(["--baseline", str(other), "--update-baseline", "train.py"]).baseline == str(other)
+    result = run([*RUN, "--baseline", str(other), "--update-baseline", "-c", "print('started')"], tmp_path)
+    assert result.out == "started\n"
 
 
 def test_options_end_where_the_command_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,8 +86,7 @@ def test_options_end_where_the_command_begins(tmp_path: Path, monkeypatch: pytes
         "--set",
         "x",
     ]
-    found = Arguments(words)
-    assert {name: getattr(found, name) for name in Arguments.__slots__} == {
+    assert vars(asked(*words)) == {
         "template": str(tmp_path / "mine.yaml"),  # the command may change its folder
         "settings": ["lr=1", "run=a=b"],
         "allow": ["mine"],
@@ -85,15 +94,14 @@ def test_options_end_where_the_command_begins(tmp_path: Path, monkeypatch: pytes
         "fail_on": "leak",
         "max_peaks": [("host", "8GiB"), ("gpu0", "1GiB")],
         "plan": True,
-        "help": False,
         "baseline": None,
         "update_baseline": False,
-        "words": ["train.py", "--set", "x"],
+        "command": ["train.py", "--set", "x"],
     }
-    assert not Arguments(["train.py", "--plan"]).plan, "it is the script's"
+    assert not asked("train.py", "--plan").plan, "it is the script's"
     with pytest.raises(UsageError, match="--plan takes no value"):
-        Arguments(["--plan=yes", "train.py"])
-    assert Arguments(["-m", "tool", "--report"]).words == ["-m", "tool", "--report"]
+        asked("--plan=yes", "train.py")
+    assert asked("-m", "tool", "--report").command == ["-m", "tool", "--report"]
 
 
 def test_a_command_is_named_after_its_script_whoever_starts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,11 +128,11 @@ def test_a_command_is_named_after_its_script_whoever_starts_it(tmp_path: Path, m
 
 
 def test_a_module_may_be_joined_to_its_option_as_for_python() -> None:
-    found = command_of(Arguments(["--plan", "-mtool.train", "-x"]).words)
+    found = command_of(asked("--plan", "-mtool.train", "-x").command)
     assert (found.argv[-3:], found.stem, found.arguments) == (["-m", "tool.train", "-x"], "tool.train", ["-x"])
     for wrong in ("-m-x", "-max=1"):
         with pytest.raises(UsageError, match="there is no option"):
-            Arguments([wrong, "train.py"])
+            asked(wrong, "train.py")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["--plan", "--set", "lr=1", "-h"]])
@@ -134,13 +142,11 @@ def test_help_is_there(tmp_path: Path, words: list[str]) -> None:
     assert "--max-peak" in result.out
 
 
-def test_the_help_names_each_option_that_the_parent_reads(cli) -> None:
-    code, out, _ = cli("run", "--help")
-    assert code == 0
-    text = " ".join(out.split())
-    for name, option in OPTIONS.items():
-        assert f" {name} " in text
-        assert option.text in text
+def test_what_is_not_given_has_the_default_of_a_command_without_options() -> None:
+    plain = Arguments({"command": ["train.py"]})
+    read = asked("train.py")
+    for name in vars(read):
+        assert getattr(plain, name) in (getattr(read, name), tuple(getattr(read, name) or ())), name
 
 
 def test_an_option_of_the_script_before_it_is_told_where_it_belongs(tmp_path: Path) -> None:

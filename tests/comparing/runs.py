@@ -29,7 +29,7 @@ def run(
     leak: LeakReport | None = None,
     workers: float = 0,
     held: float = 0,
-    held_at_start: float = 0,
+    counted: bool = True,
     planned: Mapping[str, Mapping[str, float]] | None = None,
     phases: Mapping[str, float] | None = None,
     versions: Mapping[str, str] | None = None,
@@ -37,12 +37,12 @@ def run(
 ) -> RunReport:
     """A run whose parts are those of a small model where nothing else is said; what they leave of the peak is other.
 
-    Activations are counted where something is said of what it held beside the model. A plan is given by phase and part.
+    Without `counted`, activations are known as a rise of resident memory only. A plan is given by phase and part.
     """
     sizes = {"parameters": 12, "gradients": 12, "optimizer": 24, "activations_peak": 76, **parts}
     whole = {name: int(size * MIB) for name, size in sizes.items()}
     whole.setdefault("other", max(0, int(peak * MIB) - sum(whole.values())))
-    started, ended = sizes["parameters"] + held_at_start, sizes["parameters"] + sizes["optimizer"] + held
+    ended = sizes["parameters"] + sizes["optimizer"] + held
     passes = {"startup": 350, "forward": peak - 5, "backward": peak, "optimizer": peak - 10, **(phases or {})}
     passes = dict(sorted(passes.items(), key=lambda told: -told[1]))
     return RunReport(
@@ -53,9 +53,9 @@ def run(
         host=HostMemory(
             rss_peak_bytes=int(peak * MIB),
             workers_peak_bytes=int(workers * MIB),
-            allocated_start_bytes=int(started * MIB) if held else 0,
-            allocated_end_bytes=int(ended * MIB) if held else 0,
-            activations_bytes=whole["activations_peak"] if held else 0,
+            allocated_start_bytes=int(sizes["parameters"] * MIB) if counted else 0,
+            allocated_end_bytes=int(ended * MIB) if counted else 0,
+            activations_bytes=whole["activations_peak"] if counted else 0,
         ),
         breakdown=Breakdown(**whole),
         peaks=tuple(Peak(where="host", bytes=int(size * MIB), step=3, phase=name) for name, size in passes.items()),

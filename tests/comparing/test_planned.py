@@ -30,7 +30,7 @@ def grown(after: dict[str, dict[str, float]], **changes: Any) -> list[tuple[str,
 
 
 def test_of_equal_plans_nothing_is_said_however_resident_memory_differs() -> None:
-    found = compared(sizes(), peak=515, activations_peak=90)
+    found = compared(sizes(), peak=515)
     assert (found.grown, found.growth) == ([], 0.0)
     assert comparison_text(found).startswith("No difference: b takes as much at the planned peak, to the byte.\n")
 
@@ -48,14 +48,16 @@ def test_the_part_at_the_peak_comes_before_what_differs_elsewhere() -> None:
 
 
 def test_what_is_in_no_plan_is_told_beside_it() -> None:
-    assert grown(sizes(), peak=700) == [("other", "", 200)]
-    assert grown(sizes(), peak=700, phases={"startup": 550}) == [("other", "startup", 200)]
-    assert grown(sizes(activations=90), peak=680, leak=leaking())[:2] == [
+    assert grown(sizes(activations=90), peak=680, leak=leaking()) == [
         ("leak", "", 180), ("activations", "backward", 10),
     ]  # fmt: skip
-    before = side("a", run(planned=sizes(), held=100))
-    found = comparison_of(before, side("b", run(planned=sizes(), held=114)))
-    assert [(one.part, one.bytes / MIB) for one in found.grown] == [("held", 14)]
+    assert grown(sizes(), held=14) == [("held", "", 14)]
+
+
+def test_resident_memory_that_no_plan_explains_is_a_number() -> None:
+    found = compared(sizes(), peak=700)
+    assert found.grown == []
+    assert "resident: 200.0 MiB more\n" in comparison_text(found)
 
 
 def test_the_table_has_a_row_for_each_part_and_a_column_for_each_phase() -> None:

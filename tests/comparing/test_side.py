@@ -53,10 +53,10 @@ def test_a_second_model_of_one_mib_beside_a_large_one_is_sure() -> None:
 
 def test_what_the_parts_leave_of_the_peak_is_no_surer_than_the_peak() -> None:
     # Two equal runs of 12 steps, measured on a busy machine
-    first, second = run(577.8, other=423.6), run(567.5, other=415)
+    first, second = run(577.8), run(567.5)
     told = {one.name: one for one in differences(side("a", first), side("b", second), "host")}
     assert (told["peak"].is_sure, told["other"].is_sure) == (False, False)
-    assert told["other"].bytes == pytest.approx(-8.6 * MIB, abs=2)
+    assert told["other"].bytes == pytest.approx(-10.3 * MIB, abs=2)
 
 
 def test_what_only_one_side_has_is_left_out() -> None:
@@ -70,4 +70,3 @@ def test_a_side_is_on_the_device_only_if_all_its_runs_are() -> None:
     both = side("a", on_device(1000), on_device(1010))
     assert (both.place, side("b", on_device(1000), run()).place) == ("device", "host")
     assert both.sizes("device")["peak"] == [1000 * MIB, 1010 * MIB]
-    assert both.peak_phase("device") == "backward"

@@ -88,9 +88,9 @@ def test_curves_of_tensorboard_do_as_well(tmp_path: Path) -> None:
 
 def test_a_comparison_says_it(tmp_path: Path) -> None:
     before, after = log(tmp_path / "a", lambda step: 500), log(tmp_path / "b", lambda step: 500 + 80 * (step > 120))
-    old, new = side("a", run()), side("b", run(580, activations_peak=156))
+    old, new = side("a", run()), side("b", run(580, held=80))
     found = comparison_of(type(old)("a", old.reports, before), type(new)("b", new.reports, after))
-    assert [(one.part, one.since_step) for one in found.grown] == [("activations", 121)]
+    assert [(one.part, one.since_step) for one in found.grown] == [("held", 121)]
 
 
 def test_no_step_is_said_of_what_is_counted_in_the_first_steps_nor_where_the_peak_can_not_tell(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ def test_the_verdict_stands_first_then_its_cause_then_the_table() -> None:
         comparison_of(side("before", run(settings=OLD)), side("after", run(580, settings=NEW, activations_peak=156)))
     )
     lines = text.splitlines()
-    assert " ".join(lines[:2]) == (
-        "after takes 80.0 MiB more at the peak (host), nearly all of it activations in   backward."
-    )
-    assert lines[2] == "activations: model.attn_implementation eager instead of sdpa"
+    assert lines[:2] == [
+        "after takes 80.0 MiB more at the peak (host), nearly all of it activations.",
+        "activations: model.attn_implementation eager instead of sdpa",
+    ]
     assert [line.split() for line in lines if line.startswith(("peak", "parameters", "model."))] == [
         ["peak", "500.0", "MiB", "580.0", "MiB", "+80.0", "MiB"],
         ["parameters", "12.0", "MiB", "12.0", "MiB", "="],
@@ -87,15 +87,6 @@ def test_runs_of_two_scripts_are_told_apart() -> None:
     assert "scripts" not in words(run(), ended(100, "finished", script="train.py"))
 
 
-def test_what_can_not_be_told_apart_has_a_row_of_its_own_as_the_verdict_says_it() -> None:
-    less = run(440, activations_peak=96, settings={"model.dtype": "bfloat16"})
-    lines = comparison_text(comparison_of(side("a", run()), side("b", less))).splitlines()
-    assert lines[0] == "b takes 60.0 MiB less at the peak (host), nearly all of it activations in"
-    rows = [" ".join(line.split()) for line in lines]
-    assert "activations 76.0 MiB 96.0 MiB" in rows
-    assert "activations, other 452.0 MiB 392.0 MiB -60.0 MiB" in rows
-
-
 def test_more_workers_whose_memory_nothing_has_read_are_no_equal_runs() -> None:
     more = {"model.dtype": "float32", "arguments.dataloader_num_workers": "2"}
     sentence = "memory of data workers is not in these numbers: WorkerProbe reads it"
@@ -104,28 +95,21 @@ def test_more_workers_whose_memory_nothing_has_read_are_no_equal_runs() -> None:
     assert sentence not in words(run(settings=more), run(settings=more))
 
 
-def test_of_runs_whose_parts_are_not_known_none_is_blamed() -> None:
-    bare = replace(run(600), breakdown=Breakdown())
-    assert words(run(), bare).startswith(
-        "b takes 100.0 MiB more at the peak (host); its parts are not known of both. memory a b difference peak"
+def test_what_no_part_explains_is_told_as_a_number_and_what_would_tell_more() -> None:
+    unknown = (
+        "b takes 100.0 MiB more at the peak (host); can't tell what it is: `forgather-mem run --plan` on both sides"
     )
-    tags = run(600, activations_peak=0)
-    assert "nearly all of it memory outside of model and optimizer. memory" in words(run(), tags)
-    assert "activations, other 452.0 MiB 552.0 MiB +100.0 MiB" in words(run(), tags)
-    assert "other: batch.rows 8 instead of 4" in words(
-        run(settings={"batch.rows": "4"}, activations_peak=0),
-        run(600, settings={"batch.rows": "8"}, activations_peak=0),
-    )
-    early = run(600, phases={"startup": 450})
-    assert "there since before the first step" in words(run(), replace(early, breakdown=Breakdown()))
+    for after in (replace(run(600), breakdown=Breakdown()), run(600, counted=False), run(600)):
+        assert words(run(), after).startswith(unknown)
+    some = words(run(), run(600, optimizer=64))
+    assert "the optimizer's state +40.0 MiB; can't tell what the rest is: `forgather-mem run --plan` on both" in some
+    assert "can't tell" not in words(run(), run(600, optimizer=84, activations_peak=116))
 
 
 def test_what_only_the_startup_tells_surely_is_told() -> None:
     text = words(run(), run(514, phases={"startup": 364}))
     assert text.startswith("No difference can be told: b takes 14.0 MiB more at the peak (host), and 20.6 MiB more or")
     assert "Before the first step it takes 14.0 MiB more. memory" in text
-    held = run(600, activations_peak=60, phases={"startup": 450})
-    assert "there since before the first step" in words(run(), held)
 
 
 def test_a_folder_against_itself_takes_as_much() -> None:
@@ -148,14 +132,6 @@ def test_what_is_held_has_one_name_in_the_sentence_and_the_table() -> None:
     text = words(run(held=100), run(510, held=114))
     assert text.startswith("b: held memory +14.0 MiB; whether the peak (host) differs can't be told.")
     assert "held 100.0 MiB 114.0 MiB +14.0 MiB" in text
-
-
-def test_what_is_larger_than_the_first_part_is_told_although_it_comes_fifth() -> None:
-    half = {"parameters": 6, "gradients": 6, "optimizer": 12, "settings": {"model.dtype": "bfloat16"}}
-    assert words(run(held=100), run(508, held=150, activations_peak=60, **half)).startswith(
-        "b: activations -16.0 MiB in backward, the optimizer's state -12.0 MiB, parameters -6.0 MiB, "
-        "held memory +50.0 MiB; whether the peak (host) differs can't be told."
-    )
 
 
 def test_what_is_not_set_is_called_so_in_the_sentence_and_the_table() -> None:

@@ -9,11 +9,11 @@ from tests.launch.commands import ROOT, python, run
 
 _CHECK = """
 import json, sys
-from forgather_mem.cli.run import Arguments
-from forgather_mem.launch.checking import check_arguments
+import os
+from forgather_mem.launch.checking import read
 codes = []
 for words in json.loads(sys.argv[1]):
-    codes.append((check_arguments(Arguments([*words, "train.py"])), "torch" in sys.modules))
+    codes.append((read([*words, "train.py"], os.open(os.devnull, os.O_WRONLY)), "torch" in sys.modules))
 print(json.dumps(codes))
 """
 MISTAKE = """-- extends "callbacks/memory.yaml"
@@ -53,7 +53,7 @@ def test_a_template_of_ours_is_checked_without_torch_and_a_mistake_in_one_is_fou
     assert codes[-4:] == [[2, False], [2, False], [1, False], [1, False]], (
         "nor are those with a mistake looked at with torch"
     )
-    assert "--max-peak: host=24: is that GiB? Write a unit, for example host=24GiB" in done.err
+    assert "--max-peak '24': is that GiB? Write a unit, for example" in done.err
     assert "did you mean 'host/limit_used_frac'?" in done.err
     assert "did you mean 'collect_freq_epoch'?" in done.err
 

@@ -8,7 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from forgather_mem.cli.run import Command
+from forgather_mem.cli.command import Command
 from forgather_mem.formats.ring import read_ring
 from forgather_mem.launch.sampler import Sampler
 from forgather_mem.launch.waiting import Ended

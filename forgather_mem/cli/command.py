@@ -1,0 +1,158 @@
+"""What `forgather-mem run` and `plan` start: the command behind their options, and what was asked of it.
+
+Without imports: it runs in the parent of `run`, which stays small until the command ends.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from forgather_mem.errors import UsageError, did_you_mean
+from forgather_mem.telemetry.redaction import redacted_argv
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# Exit codes of a command that itself ended with 0: a limit is exceeded; a limit was not judged.
+BROKEN, UNDECIDED = 3, 4
+_OF_PYTHON = ("-m", "-c", "-")
+_OF_SCRIPTS = (".py", ".pyc", ".pyz", ".sh")
+_OF_CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml")
+
+
+class Command:
+    """The command to execute, and its name.
+
+    Attributes:
+        stem: Its name without the ending of a script.
+        argv: The command line; its first word is an executable file.
+        name: Its name in the report: the script's file name, the module, or the launcher's script.
+        script: The same with its folder, as given.
+        arguments: The words after it, without their secrets; so are the names.
+        is_python: Whether the started process is itself the Python that runs the script.
+    """
+
+    __slots__ = ("arguments", "argv", "is_python", "name", "script", "stem")
+
+    def __init__(self, argv: list[str], script: str, arguments: list[str], is_python: bool = True) -> None:
+        self.argv = argv
+        self.is_python = is_python
+        (self.script,) = redacted_argv((script,))
+        self.arguments = list(redacted_argv(tuple(arguments)))
+        self.name = os.path.basename(self.script.rstrip("/")) or self.script
+        stem, ending = os.path.splitext(self.name)
+        self.stem = stem if ending in _OF_SCRIPTS else self.name  # else a part of a module's name
+
+
+class Arguments:
+    """What `run` was asked for, by its options; `cli/run.py` declares these.
+
+    Attributes:
+        template: Name of the template to attach; None for the default.
+        settings: Its variables, as `key=value`.
+        allow: What it may import in addition to the default.
+        report: A further path for the report, in addition to its folder.
+        fail_on: The verdict that leads to exit code 3; without any verdict it is 4.
+        plan: Whether each Trainer is planned before it trains.
+        baseline: The file that memory is compared with.
+        update_baseline: Whether that file is written instead.
+        max_peaks: Place ("host", "gpu0") and size of each `--max-peak`.
+        command: The words of the command.
+    """
+
+    template: str | None = None
+    settings: Sequence[str] = ()
+    allow: Sequence[str] = ()
+    report: str | None = None
+    fail_on: str | None = None
+    plan: bool = False
+    baseline: str | None = None
+    update_baseline: bool = False
+    max_peaks: Sequence[tuple[str, str]] = ()
+    command: Sequence[str] = ()
+
+    def __init__(self, asked: Mapping[str, object]) -> None:
+        vars(self).update(asked)
+
+    @property
+    def limits(self) -> list[str]:
+        """The options that ask for a judgement, as they were given."""
+        given = (("--baseline", self.baseline), ("--fail-on", self.fail_on))
+        peaks = [f"--max-peak {where}={size}" for where, size in self.max_peaks]
+        return [f"{name} {value}" for name, value in given if value is not None] + peaks
+
+
+def begins_command(word: str) -> bool:
+    """Whether a word with a hyphen is Python's, and no option of ours."""
+    return word in _OF_PYTHON or _names_module(word)
+
+
+def _names_module(word: str) -> bool:
+    """Whether it is `-mpackage.module`, in one word."""
+    return word.startswith("-m") and bool(word[2:]) and all(part.isidentifier() for part in word[2:].split("."))
+
+
+def command_of(words: Sequence[str]) -> Command:
+    """What these words run: a Python script, `-m module`, or anything executable.
+
+    Raises:
+        UsageError: if it can't be found.
+    """
+    if not words:
+        raise UsageError("no command was given", "give a script, -m module, torchrun, accelerate launch, ...")
+    if _names_module(words[0]):
+        words = ["-m", words[0][2:], *words[1:]]
+    first, rest = words[0], list(words[1:])
+    python = [sys.executable, *_interpreter_options()]
+    if first == "-m":
+        if not rest:
+            raise UsageError("-m needs the name of a module")
+        return Command([*python, "-m", *rest], rest[0], rest[1:])
+    if first == "-c" and not rest:
+        raise UsageError("-c needs a program")
+    if first in _OF_PYTHON:
+        return Command([*python, first, *rest], first, rest[first == "-c" :])  # a program is no argument
+    if first.endswith((".py", ".pyc", ".pyz")) or os.path.isfile(os.path.join(first, "__main__.py")):
+        if not os.path.exists(first):
+            raise UsageError(
+                f"there is no file {first!r}", did_you_mean(first, _scripts_beside(first)) or f"in {os.getcwd()}"
+            )
+        return Command([*python, first, *rest], first, rest)
+    executable = _executable(first)
+    if executable is not None:
+        number = next((number for number, word in enumerate(rest) if word.endswith(".py")), None)
+        script, arguments = (first, rest) if number is None else (rest[number], rest[number + 1 :])
+        return Command([executable, *rest], script, arguments, is_python=False)
+    if os.path.isfile(first):
+        if first.endswith(_OF_CONFIGURATIONS):
+            raise UsageError(f"{first!r} is a configuration, not a script", "put the command of its trainer before it")
+        return Command([*python, first, *rest], first, rest)
+    raise UsageError(f"{first!r} is neither a file nor a command", "give a script, -m module, or a command")
+
+
+def _executable(name: str) -> str | None:
+    """Where a shell would find it; otherwise beside the running Python, whose environment need not be active."""
+    if os.sep in name:
+        return name if os.path.isfile(name) and os.access(name, os.X_OK) else None
+    for folder in [*os.get_exec_path(), os.path.dirname(sys.executable)]:
+        path = os.path.join(folder, name)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def _interpreter_options() -> list[str]:
+    """The options with which this Python was started, such as -X dev or -W error; the script gets them too."""
+    options = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv[1:])]
+    options = options[:-1]  # our script, or the name of our module
+    return options[:-1] if options and options[-1] == "-m" else options
+
+
+def _scripts_beside(path: str) -> list[str]:
+    folder = os.path.dirname(path)
+    try:
+        return [os.path.join(folder, name) for name in os.listdir(folder or ".") if name.endswith(".py")]
+    except OSError:
+        return []
