@@ -28,9 +28,9 @@ from forgather_mem.heap.failed_statement import (
 )
 from forgather_mem.heap.graphs.failed_graph import VainGraph, file_of, in_modules, split_at_pass, vain_graph
 from forgather_mem.heap.graphs.failed_teacher import vain_teacher
-from forgather_mem.heap.source_lines import is_user_file, place
-from forgather_mem.heap.syntax import without_inner
-from forgather_mem.probes.frame_variables import frame_variables
+from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.source_lines import is_user_file, place
+from forgather_mem.source.syntax import without_inner
 
 _TRAINS = ("backward", "train", "fit")
 _LOADS = "get_batch_samples"  # of transformers' Trainer: all batches of a step are made before the first is used

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from types import FrameType
 
 from forgather_mem.heap.failed_statement import scope_of
-from forgather_mem.heap.syntax import without_inner
-from forgather_mem.probes.frame_variables import frame_variables
+from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.syntax import without_inner
 
 _TO_DISTANCES = frozenset({"pow", "square", "abs", "norm"})
 

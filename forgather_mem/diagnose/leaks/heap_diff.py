@@ -23,7 +23,7 @@ from forgather_mem.heap.allocation_traces import start_tracing
 from forgather_mem.heap.garbage import Mark, garbage_among
 from forgather_mem.heap.object_size import LRU_CACHE, has_graph, keeps_frames, runs_workers
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.heap.syntax import forget_trees
+from forgather_mem.source.syntax import forget_trees
 from forgather_mem.system.installed import installed
 
 tracemalloc = installed("tracemalloc")

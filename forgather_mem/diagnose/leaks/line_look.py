@@ -19,7 +19,7 @@ from typing import Any
 
 from forgather_mem.diagnose.leaks.snapshot import length_of
 from forgather_mem.heap.allocation_traces import start_tracing
-from forgather_mem.heap.source_lines import is_user_file
+from forgather_mem.source.source_lines import is_user_file
 from forgather_mem.system.installed import installed
 
 tracemalloc = installed("tracemalloc")

@@ -18,12 +18,12 @@ from forgather_mem.diagnose.leaks.holder_lines import (
 )
 from forgather_mem.diagnose.leaks.sizes import native_free_bytes
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
-from forgather_mem.heap.container_code import calling_lines
 from forgather_mem.heap.holder_names import names_of, slot_names
 from forgather_mem.heap.object_size import LRU_CACHE, deep_bytes, inside, is_tensor, runs_workers
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.heap.source_lines import (
+from forgather_mem.source.container_code import calling_lines
+from forgather_mem.source.source_lines import (
     is_user_class,
     is_user_file,
     place,
