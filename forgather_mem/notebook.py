@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from forgather_mem.errors import did_you_mean
 from forgather_mem.heap.failed_frames import chain, drop_frames
 from forgather_mem.heap.retained import WeakWatch, describe, tensors_in
-from forgather_mem.probes.frame_variables import frame_variables
 from forgather_mem.probes.tensors import live_tensors, storages_of
 from forgather_mem.reclaim.sequence import give_back, memory_now, write_steps
 from forgather_mem.sinks.console import print_line
+from forgather_mem.source.frame_variables import frame_variables
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.units import format_bytes
 

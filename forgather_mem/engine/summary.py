@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.engine.growth import Growth
-from forgather_mem.heap.source_lines import failed_line
+from forgather_mem.source.source_lines import failed_line
 from forgather_mem.telemetry.bounds import bounded_text
 from forgather_mem.telemetry.metrics import name_on_current
 from forgather_mem.telemetry.protocols import Sink

@@ -29,22 +29,49 @@ from forgather_mem.growth.lower_envelope import (
 Kind = Literal["leak", "slowing", "no leak", "not enough data"]
 
 MAX_POINTS = 512
-# Below this rate per step, growth is attributed to logs and histories.
-FLOOR_BYTES = 4096.0
-_FEWEST_POINTS = 16
-_FEWEST_IN_ALL = 10  # to conclude that nothing grows
-_FEWEST_STEPS = 60
-# Where a leak may begin, as fractions of what was seen: the first leaves out the warm-up.
-_STARTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
-_BLOCKS = 8
-# Maximum fraction of the growth in one block.
-_MOST_IN_ONE = 0.45
-_LEAST_IN_LATER_HALF = 0.36
-_LEAST_AT_END = 0.4  # of the usual growth: minimum in the last quarter
-_NOISE_STARTS = 0.3  # only long parts can distinguish noise from a curve
-_LOW_FRAC = 0.35  # of the rate: minimum between any two distant stretches
-# Number of single late allocations that may hide a leak behind their size.
-_MOST_SINGLE_RISES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowthThresholds:
+    """What counts as growth without end. Set on the series of `tests/growth/trend_series.py` and on `tests/leaks/zoo`.
+
+    Attributes:
+        floor_bytes: Growth per step that is attributed to logs and histories.
+        fewest_points, fewest_steps: Of a part in which growth is found.
+        fewest_in_all: Points from which on it is said that nothing grows.
+        starts: Where a leak may begin, as fractions of what was seen: the first leaves out the warm-up.
+        blocks: Stretches whose lowest sizes are compared.
+        low_frac: Of the rate: the least between any two distant stretches.
+        most_in_one_frac: Of the growth: the most in one stretch.
+        later_half_frac: Of the growth: the least in the later half.
+        at_end_frac: Of the usual growth: the least in the last two stretches.
+        single_rises: Number of single late allocations that may hide a leak behind their size.
+        noise_start: The latest start at which noise can be told from a curve.
+        steady_frac: Of the first third's rate: from this on the last third's counts as steady.
+        third_errors, chance_errors: Standard errors by which thirds differ, and by which stretches bring ever less.
+        edges, fewest_edges: Stretches in which slowing down is looked for, and the fewest of them in a third.
+    """
+
+    floor_bytes: float = 4096.0
+    fewest_points: int = 16
+    fewest_steps: int = 60
+    fewest_in_all: int = 10
+    starts: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+    blocks: int = 8
+    low_frac: float = 0.35
+    most_in_one_frac: float = 0.45
+    later_half_frac: float = 0.36
+    at_end_frac: float = 0.4
+    single_rises: int = 2
+    noise_start: float = 0.3
+    steady_frac: float = 0.9
+    third_errors: float = 4.0
+    chance_errors: float = 2.0
+    edges: int = 24
+    fewest_edges: int = 4
+
+
+GROWTH = GrowthThresholds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,24 +133,20 @@ class Series:
         steps = [step for step, _ in self.points]
         return len(steps) == -(-self.seen // self._every) and steps == sorted(steps)
 
-    def clear(self) -> None:
-        """Start again: a different thing is measured now."""
-        self.__init__()  # type: ignore[misc]
-
-    def may_grow(self, floor: float = FLOOR_BYTES) -> bool:
+    def may_grow(self, floor: float = GROWTH.floor_bytes) -> bool:
         """Whether a judgement could be "leak" at all; almost free."""
         points = self.points
-        if len(points) < _FEWEST_POINTS:
+        if len(points) < GROWTH.fewest_points:
             return False
-        middle = points[int(len(points) * _STARTS[-1])]
+        middle = points[int(len(points) * GROWTH.starts[-1])]
         return points[-1][1] - middle[1] >= 0.5 * floor * (points[-1][0] - middle[0])
 
-    def judge(self, floor: float = FLOOR_BYTES) -> Trend:
+    def judge(self, floor: float = GROWTH.floor_bytes) -> Trend:
         """The trend so far."""
         return judge(self.points, floor)
 
 
-def judge(points: Sequence[Point], floor: float = FLOOR_BYTES) -> Trend:
+def judge(points: Sequence[Point], floor: float = GROWTH.floor_bytes) -> Trend:
     """Whether the sizes at these steps grow without end.
 
     Args:
@@ -131,19 +154,19 @@ def judge(points: Sequence[Point], floor: float = FLOOR_BYTES) -> Trend:
         floor: Growth per step that is ignored, in the unit of the sizes.
     """
     seen, steps = points, points[-1][0] - points[0][0] if points else 0
-    if len(points) < _FEWEST_IN_ALL:
+    if len(points) < GROWTH.fewest_in_all:
         return Trend(kind="not enough data", steps=steps)
-    earliest = points[int(len(points) * _STARTS[0])]  # with which a part that is judged begins
-    if points[-1][0] - earliest[0] < _FEWEST_STEPS:
+    earliest = points[int(len(points) * GROWTH.starts[0])]  # with which a part that is judged begins
+    if points[-1][0] - earliest[0] < GROWTH.fewest_steps:
         return Trend(kind="not enough data", steps=steps, per_step=_measured(points))
-    for num_rises in range(_MOST_SINGLE_RISES + 1):
-        for start in _STARTS:
+    for num_rises in range(GROWTH.single_rises + 1):
+        for start in GROWTH.starts:
             begin = int(len(points) * start)
             part = points[begin:]
-            if len(part) < _FEWEST_POINTS or part[-1][0] - part[0][0] < _FEWEST_STEPS:
+            if len(part) < GROWTH.fewest_points or part[-1][0] - part[0][0] < GROWTH.fewest_steps:
                 break
             found = rate_throughout(part, floor)
-            if found is None and start <= _NOISE_STARTS and not num_rises:
+            if found is None and start <= GROWTH.noise_start and not num_rises:
                 found = line_in_noise(part, floor)
             if found is not None:
                 return _grows(points, begin, found, steps)
@@ -156,16 +179,16 @@ def judge(points: Sequence[Point], floor: float = FLOOR_BYTES) -> Trend:
 
 def rate_throughout(part: Sequence[Point], floor: float = 0.0) -> Rate | None:
     """The rate if this part grows throughout, to its end, in many rises; None otherwise."""
-    edges = edges_of(part, _BLOCKS)
-    if len(edges) < _BLOCKS:
+    edges = edges_of(part, GROWTH.blocks)
+    if len(edges) < GROWTH.blocks:
         return None
     rate = rate_of(edges)
     grown = edges[-1][1] - edges[0][1]
     span = edges[-1][0] - edges[0][0]
-    if grown <= 0 or rate.per_step < floor or grown < floor * span or rate.low < _LOW_FRAC * rate.per_step:
+    if grown <= 0 or rate.per_step < floor or grown < floor * span or rate.low < GROWTH.low_frac * rate.per_step:
         return None
     rises = [later[1] - earlier[1] for earlier, later in itertools.pairwise(edges)]
-    if min(rises) < -0.25 * grown or max(rises) > _MOST_IN_ONE * grown:
+    if min(rises) < -0.25 * grown or max(rises) > GROWTH.most_in_one_frac * grown:
         return None
     if _to_the_end(part, rises, grown) and _in_many_rises(part, grown):
         return rate
@@ -186,7 +209,7 @@ def _grows(points: Sequence[Point], begin: int, found: Rate, steps: int) -> Tren
 
 def _without_greatest_rise(points: Sequence[Point]) -> list[Point] | None:
     """The series with its largest single rise moved to the start; None if there is none."""
-    begin = int(len(points) * _STARTS[0])
+    begin = int(len(points) * GROWTH.starts[0])
     rises = stairs_of(points[begin:])
     at, rise = max(rises, key=size_at, default=(0, 0.0))
     if rise < 0.3 * sum(size for _, size in rises):
@@ -198,12 +221,12 @@ def _leak(points: Sequence[Point], begin: int, found: Rate, steps: int) -> Trend
     """The leak found in the part from `begin` on, with the rate of its rising part."""
     since = _since(points, begin, found.per_step)
     part = points[since:]
-    if since > begin + 1 and part[-1][0] - part[0][0] >= _FEWEST_STEPS / 2:
-        edges = edges_of(part, _BLOCKS)
+    if since > begin + 1 and part[-1][0] - part[0][0] >= GROWTH.fewest_steps / 2:
+        edges = edges_of(part, GROWTH.blocks)
         again = rate_of(edges) if len(edges) >= 4 else found
         if again.per_step > found.per_step:
             found = again
-    at = points[since][0] if since > len(points) * _STARTS[0] + 1 else points[0][0]
+    at = points[since][0] if since > len(points) * GROWTH.starts[0] + 1 else points[0][0]
     return Trend(
         kind="leak", since_step=at, steps=steps, per_step=found.per_step, low=max(0.0, found.low), high=found.high
     )
@@ -213,9 +236,9 @@ def _to_the_end(part: Sequence[Point], rises: Sequence[float], grown: float) -> 
     """Whether it grows at the end as before: what fills up or warms up grows ever less."""
     half = len(rises) // 2
     later = sum(rises[-half:]) / grown
-    if later < _LEAST_IN_LATER_HALF * half / (len(rises) / 2):
+    if later < GROWTH.later_half_frac * half / (len(rises) / 2):
         return False
-    if sum(rises[-2:]) < _LEAST_AT_END * 2 * grown / len(rises) and not has_stairs(part, grown):
+    if sum(rises[-2:]) < GROWTH.at_end_frac * 2 * grown / len(rises) and not has_stairs(part, grown):
         return False
     flat = sum(rise < 0.1 * grown / len(rises) for rise in rises)
     return flat <= 2 or has_stairs(part, grown)
@@ -235,7 +258,7 @@ def _since(points: Sequence[Point], begin: int, rate: float) -> int:
     """The point from which it grows at this rate: where a flat part and a rising line fit best."""
     part = points[begin:]
     best, found = float("inf"), begin
-    for number in range(0, len(part) - _FEWEST_POINTS // 2, max(1, len(part) // 32)):
+    for number in range(0, len(part) - GROWTH.fewest_points // 2, max(1, len(part) // 32)):
         step, near = part[number][0], part[max(0, number - 2) : number + 3]
         size = statistics.median(value - rate * max(0, at - step) for at, value in near)
         off = [abs(value - size - rate * max(0, at - step)) for at, value in part[:: max(1, len(part) // 64)]]
@@ -247,7 +270,7 @@ def _since(points: Sequence[Point], begin: int, rate: float) -> int:
 
 def _given_back(points: Sequence[Point], begin: int, grown: float) -> bool:
     """Whether it had risen as much before and fallen again, in a tooth as long as the current rise."""
-    edges = edges_of(points, 2 * _BLOCKS)
+    edges = edges_of(points, 2 * GROWTH.blocks)
     now_steps = points[-1][0] - points[begin][0]
     for high in range(1, len(edges)):
         drop = edges[high - 1][1] - edges[high][1]
@@ -261,30 +284,27 @@ def _given_back(points: Sequence[Point], begin: int, grown: float) -> bool:
 
 def _measured(points: Sequence[Point]) -> float:
     """The rate of the lower envelope after the warm-up, 0.0 if it falls or can't be told."""
-    edges = edges_of(points[int(len(points) * _STARTS[1]) :], _BLOCKS)
+    edges = edges_of(points[int(len(points) * GROWTH.starts[1]) :], GROWTH.blocks)
     return max(0.0, rate_of(edges).per_step) if len(edges) >= 4 else 0.0
 
 
 def _not_growing(points: Sequence[Point], floor: float, steps: int) -> Trend:
     """No leak, if the later part would have shown one; otherwise it is too early to judge."""
-    later = points[int(len(points) * _STARTS[1]) :]
-    edges = edges_of(later, min(_BLOCKS, len(later) // 2))
+    later = points[int(len(points) * GROWTH.starts[1]) :]
+    edges = edges_of(later, min(GROWTH.blocks, len(later) // 2))
     if len(edges) < 4:
         return Trend(kind="not enough data", steps=steps)
     rate, _, _ = rate_of(edges)
-    if rate > floor and len(points) - int(len(points) * _STARTS[0]) < _FEWEST_POINTS:
-        return Trend(
-            kind="not enough data", steps=steps, per_step=rate, high=rate
-        )  # too few to distinguish growth from a curve
+    if rate > floor and len(points) - int(len(points) * GROWTH.starts[0]) < GROWTH.fewest_points:
+        # Too few to distinguish growth from a curve
+        return Trend(kind="not enough data", steps=steps, per_step=rate, high=rate)
     rises = [after[1] - before[1] for before, after in itertools.pairwise(edges)]
     grown, last = edges[-1][1] - edges[0][1], rises[-1] + rises[-2]
     scatter = statistics.median(abs(rise) for rise in rises)
     at_end = last > 2 * floor * (edges[-1][0] - edges[-3][0]) and last > max(0.5 * abs(grown), 4 * scatter)
     in_stairs = grown > floor * (edges[-1][0] - edges[0][0]) and has_stairs(later, grown, fewest=3)
-    if at_end or in_stairs:
-        return Trend(
-            kind="not enough data", steps=steps, per_step=rate, high=max(floor, rate)
-        )  # it may have just begun
+    if at_end or in_stairs:  # it may have just begun
+        return Trend(kind="not enough data", steps=steps, per_step=rate, high=max(floor, rate))
     return Trend(kind="no leak", steps=steps, high=max(floor, rate))
 
 
@@ -322,14 +342,6 @@ def _three_levels(sizes: Sequence[float]) -> float:
     return whole - max(explained, default=0.0)
 
 
-# The last third's rate, compared with the first third's: from here on the growth counts as steady.
-STEADY_FRAC = 0.9
-_EDGES = 24
-_FEWEST_EDGES = 4  # in a third
-_STANDARD_ERRORS = 4.0
-_CHANCE_ERRORS = 2.0
-
-
 def slowing_rates(part: Sequence[Point]) -> tuple[float, float] | None:
     """The rates of the first and the last third if the growth slows down through to the end; None if it is steady.
 
@@ -341,14 +353,14 @@ def slowing_rates(part: Sequence[Point]) -> tuple[float, float] | None:
     0.5
     >>> slowing_rates([(step, 1e6 * step) for step in range(0, 600, 4)])
     """
-    edges = edges_of(part, _EDGES)
+    edges = edges_of(part, GROWTH.edges)
     start, third = edges[0][0], (edges[-1][0] - edges[0][0]) / 3
     thirds = [[one for one in edges if low <= (one[0] - start) / third <= low + 1] for low in range(3)]
-    if min(map(len, thirds)) < _FEWEST_EDGES:
+    if min(map(len, thirds)) < GROWTH.fewest_edges:
         return None
     first, middle, last = map(fit_line, thirds)
     error = math.hypot(first.slope_error, last.slope_error)
-    if last.slope > STEADY_FRAC * first.slope or first.slope - last.slope < _STANDARD_ERRORS * error:
+    if last.slope > GROWTH.steady_frac * first.slope or first.slope - last.slope < GROWTH.third_errors * error:
         return None
     # While it fills up, each third slows down by the same factor; after a warm-up the last one does not
     if last.slope > 0 < middle.slope and last.slope / middle.slope > (last.slope / first.slope) ** 0.25:
@@ -363,4 +375,4 @@ def _increments_fall(edges: Sequence[Point]) -> bool:
     """
     rates = [((at[0] + to[0]) // 2, (to[1] - at[1]) / (to[0] - at[0])) for at, to in itertools.pairwise(edges)]
     line = fit_line(rates)
-    return -line.slope > _CHANCE_ERRORS * line.slope_error
+    return -line.slope > GROWTH.chance_errors * line.slope_error

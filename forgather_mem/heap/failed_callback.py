@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
-from forgather_mem.heap.source_lines import is_our_class, is_user_file, place, source_line
-from forgather_mem.probes.frame_variables import frame_variables
 from forgather_mem.probes.tensors import StorageKey, storages_in
+from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.source_lines import is_our_class, is_user_file, place, source_line
 
 # Where trainers call a callback: end of the file's path, function, and its variables for the callback and the event.
 _CALLS = (

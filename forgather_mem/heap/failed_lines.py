@@ -12,7 +12,6 @@ from types import FrameType
 from typing import TypeGuard
 
 from forgather_mem.heap.failed_callback import copied_state
-from forgather_mem.heap.failed_pairs import pairs_made
 from forgather_mem.heap.failed_statement import (
     called_name,
     feeds_training,
@@ -28,9 +27,9 @@ from forgather_mem.heap.failed_statement import (
 )
 from forgather_mem.heap.graphs.failed_graph import VainGraph, file_of, in_modules, split_at_pass, vain_graph
 from forgather_mem.heap.graphs.failed_teacher import vain_teacher
-from forgather_mem.heap.source_lines import is_user_file, place
-from forgather_mem.heap.syntax import without_inner
-from forgather_mem.probes.frame_variables import frame_variables
+from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.source_lines import is_user_file, place
+from forgather_mem.source.syntax import without_inner
 
 _TRAINS = ("backward", "train", "fit")
 _LOADS = "get_batch_samples"  # of transformers' Trainer: all batches of a step are made before the first is used
@@ -38,6 +37,7 @@ _SAMPLE = ("__getitem__", "__getitems__")
 _LINE_IN_TEXT = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.M)
 _MOST_OPERANDS = 2
 _LOADERS = ("torch/utils/data/", "transformers/trainer.py", "lightning/", "accelerate/data_loader.py")
+_TO_DISTANCES = frozenset({"pow", "square", "abs", "norm"})
 _STATEMENTS = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr
 
 
@@ -60,7 +60,7 @@ class FailedOperation:
         joins: The list of whose parts the line, or one after it in the function, makes one tensor or array.
         of_graph: Whether the line names a tensor that a backward pass goes through.
         sizes: Of all dimensions of the tensors and arrays among the variables of its function.
-        pairs: The sizes of all differences of pairs that its function makes, as `failed_pairs.pairs_made`.
+        pairs: The sizes of all differences of pairs that its function makes, as `pairs_made` gives them.
         teacher: The line that calls a second model which nobody trains, with gradients on.
         copied_bytes: Size of the tensors that `copy.deepcopy` was to copy; None if it was not running.
         copied: Which of "model" and "optimizer" they are.
@@ -274,3 +274,42 @@ def _evaluates(failed: Sequence[tuple[FrameType, int]]) -> bool:
 
 def _is_loop_head(frame: FrameType, number: int) -> bool:
     return isinstance(statement_of(frame, number), ast.For | ast.AsyncFor) and feeds_training(frame, number)
+
+
+def pairs_made(frame: FrameType, number: int) -> tuple[int, int, int] | None:
+    """The sizes of `left[:, None] - right[None]` in the function, of (rows, numbers) each; None without such.
+
+    Only where distances are made of it, which `torch.cdist` makes without it.
+    """
+    scope = scope_of(frame, number)
+    parts = list(without_inner(scope)) if scope is not None else []
+    makes = {getattr(part, "attr", None) for part in parts} & _TO_DISTANCES
+    if not makes and not any(isinstance(part, ast.Pow) for part in parts):
+        return None
+    variables = frame_variables(frame)
+    for part in parts:
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub) and part.lineno <= number:
+            sides = [_broadcast(side, variables) for side in (part.left, part.right)]
+            left, right = sides
+            if left is not None and right is not None and left[1] == right[1] not in (left[0], right[0]):
+                return left[0], right[0], left[1]
+    return None
+
+
+def _broadcast(node: ast.expr, variables: Mapping[str, object]) -> tuple[int, int] | None:
+    """The shape of the variable that this gives one more dimension."""
+    adds = any(_is_unsqueeze(part) for part in ast.walk(node)) or any(_is_none_index(part) for part in ast.walk(node))
+    shapes = (getattr(variables.get(name), "shape", None) for name in _names(node, ast.Load))
+    shape = next((tuple(shape) for shape in shapes if shape is not None), ())
+    return (shape[0], shape[1]) if adds and len(shape) == 2 else None
+
+
+def _is_unsqueeze(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "unsqueeze"
+
+
+def _is_none_index(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Subscript):
+        return False
+    parts = getattr(node.slice, "elts", [node.slice])
+    return any(isinstance(part, ast.Constant) and part.value is None for part in parts)

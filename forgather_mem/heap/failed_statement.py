@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from types import FrameType
 
-from forgather_mem.heap.syntax import calls_in, functions_in, tree_of, without_inner
+from forgather_mem.source.syntax import calls_in, functions_in, tree_of, without_inner
 
 _BACKWARD = ("backward", "grad")  # how the names of what goes back end
 _NO_PASS = frozenset({"zero_grad", "no_grad", "before_zero_grad"})

@@ -13,10 +13,10 @@ from types import FrameType
 
 from forgather_mem.heap.failed_statement import in_same_loop, replaces, statement_of
 from forgather_mem.heap.object_size import array_bytes
-from forgather_mem.heap.source_lines import is_user_class, is_user_file, place
-from forgather_mem.heap.syntax import tree_of
-from forgather_mem.probes.frame_variables import frame_variables
 from forgather_mem.probes.tensors import StorageKey, storages_in
+from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.source_lines import is_user_class, is_user_file, place
+from forgather_mem.source.syntax import tree_of
 
 _CONTAINERS = (list, tuple, deque, dict, OrderedDict, defaultdict)
 _FETCHES = "torch/utils/data/_utils/fetch.py"

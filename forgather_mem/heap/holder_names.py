@@ -8,8 +8,8 @@ from types import CellType, CodeType, FunctionType
 from forgather_mem.heap.live_frames import running_frames
 from forgather_mem.heap.owner_paths import attributes_of, frame_name
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.heap.source_lines import is_user_class, is_user_file
-from forgather_mem.heap.syntax import Named, class_regions, function_regions, module_regions, tree_of
+from forgather_mem.source.source_lines import is_user_class, is_user_file
+from forgather_mem.source.syntax import Named, class_regions, function_regions, module_regions, tree_of
 
 
 def names_of(walk: ReachableGraph, position: int) -> list[Named]:

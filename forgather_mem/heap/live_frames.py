@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from forgather_mem.probes.frame_variables import is_function
+from forgather_mem.source.frame_variables import is_function
 
 _OURS = str(Path(__file__).parent.parent) + "/"
 

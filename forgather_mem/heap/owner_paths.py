@@ -21,7 +21,7 @@ from types import (
     TracebackType,
 )
 
-from forgather_mem.probes.frame_variables import frame_variables
+from forgather_mem.source.frame_variables import frame_variables
 
 MAX_KEY_CHARS = 40
 # torch keeps a module's parts in internal dicts; people write module.part.

@@ -19,7 +19,7 @@ from typing import Literal
 
 from forgather_mem.heap.live_frames import is_our_frame, running_frames, running_namespaces
 from forgather_mem.heap.owner_paths import attributes_of, frame_name, write_path
-from forgather_mem.probes.frame_variables import frame_variables
+from forgather_mem.source.frame_variables import frame_variables
 
 Kind = Literal["variable", "module", "class", "traceback", "notebook"]
 

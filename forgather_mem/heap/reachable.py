@@ -30,8 +30,8 @@ from typing import Any
 from forgather_mem.heap.live_frames import running_frames
 from forgather_mem.heap.object_size import LRU_CACHE
 from forgather_mem.heap.owner_paths import attributes_of, frame_name, write_path
-from forgather_mem.heap.source_lines import is_our_class, is_user_class, is_user_file, user_modules
-from forgather_mem.probes.frame_variables import frame_variables
+from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.source_lines import is_our_class, is_user_class, is_user_file, user_modules
 
 MAX_NODES = 40_000
 # Of longer containers only the first and last few items are visited: new ones are last.

@@ -10,7 +10,7 @@ from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 
-from forgather_mem.probes.frame_variables import drop_snapshot, is_function
+from forgather_mem.source.frame_variables import drop_snapshot, is_function
 
 _LOADS = frozenset({"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF"})
 _SKIPPED = frozenset({"CACHE", "PRECALL", "NOP", "EXTENDED_ARG", "NOT_TAKEN"})

@@ -149,8 +149,8 @@ def _end_at_the_first_step(acts: _Acts) -> None:
     def stepping(*_: object) -> None:
         from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-        from forgather_mem.heap.source_lines import calling_line
         from forgather_mem.planning.pretending import Pretending
+        from forgather_mem.source.source_lines import calling_line
 
         if any(isinstance(mode, Pretending) for mode in _get_current_dispatch_mode_stack()):
             return  # a step of a plan

@@ -65,7 +65,7 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
         not_done: Gets the lines.
         scratch: A folder where everything is done.
     """
-    from forgather_mem.heap.source_lines import calling_place, told_line
+    from forgather_mem.source.source_lines import calling_place, told_line
 
     def look(event: str, arguments: tuple[Any, ...]) -> None:
         names = acted_on(event, arguments)

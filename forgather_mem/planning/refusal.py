@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from forgather_mem.heap.source_lines import is_user_file, told_line
+from forgather_mem.source.source_lines import is_user_file, told_line
 from forgather_mem.telemetry.redaction import redacted
 
 _ASKS_FOR = {

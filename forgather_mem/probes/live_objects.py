@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any, TypeVar
 
-from forgather_mem.probes.frame_variables import frame_variables
+from forgather_mem.source.frame_variables import frame_variables
 
 T = TypeVar("T")
 Classes = type[T] | tuple[type[T], ...]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
+import weakref
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-from forgather_mem.probes.startup import STARTUP
+from forgather_mem.system.forks import FORKS
 from forgather_mem.system.native_heap import allocated_natively_bytes
 from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
 from forgather_mem.system.process_start import process_age_s
@@ -211,3 +213,23 @@ class _Phase:
         finally:
             if self.device is not None:
                 self.device.close()
+
+
+class _Startup:
+    """Knows which training of this process is the first: imports, the model and the data were before that one."""
+
+    __slots__ = ("_first", "_forks")
+
+    def __init__(self) -> None:
+        self._first: weakref.ref[object] | None = None
+        self._forks = FORKS.number
+
+    def was_before(self, training: object) -> bool:
+        """Whether this training is the first one that asks; never where somebody types: that is no startup."""
+        if self._first is None or self._forks != FORKS.number:
+            self._first, self._forks = weakref.ref(training), FORKS.number
+        return self._first() is training and not hasattr(sys, "ps1")
+
+
+# One, because there is one process
+STARTUP = _Startup()

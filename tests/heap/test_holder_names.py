@@ -6,7 +6,7 @@ import queue
 from pathlib import Path
 from typing import Any
 
-from forgather_mem.heap.container_code import adding_lines
+from forgather_mem.source.container_code import adding_lines
 from tests.heap.test_reachable import Holder
 from tests.heap.users_modules import make_module, named
 

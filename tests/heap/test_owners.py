@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from forgather_mem.heap.owners import Owner, find_owners
-from forgather_mem.probes.frame_variables import frame_variables
+from forgather_mem.source.frame_variables import frame_variables
 
 pytestmark = pytest.mark.alone
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import linecache
-import sys
 from collections import OrderedDict
 from typing import Any
 
@@ -14,7 +12,6 @@ import torch
 
 from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.diagnose.leaks.heap_diff import merge_similar
-from forgather_mem.diagnose.leaks.line_look import LineLook
 from forgather_mem.diagnose.leaks.snapshot import chains, grown, look
 from forgather_mem.diagnose.leaks.suspects import Suspect, suspect_of
 from forgather_mem.heap.object_size import deep_bytes
@@ -250,45 +247,6 @@ def test_storages_that_pieces_share_count_once() -> None:
     counted: set[tuple[object, int]] = set()
     sizes = [deep_bytes(base[number:], set(), counted) for number in range(3)]
     assert sum(sizes) == pytest.approx(4000, abs=1000)
-
-
-# ---- native memory ----
-
-
-@pytest.mark.fresh  # where nothing traces yet, and no test before has compiled a frame
-@pytest.mark.usefixtures("unfrozen")
-def test_the_line_that_takes_native_memory_is_told_from_lines_that_give_it_back() -> None:
-    taken = bytearray()
-    given_out = 0.0
-
-    def take(size: int) -> None:
-        nonlocal given_out
-        given_out += size
-
-    def leaks() -> None:
-        take(1000)
-        take(-1000)
-        taken.extend(b"x")
-        take(500)  # this one stays
-
-    def gives_back() -> None:
-        take(500)
-        take(-500)
-
-    lines = LineLook(given_out=lambda: given_out)
-    assert lines.start()
-    try:
-        for _ in range(20):
-            gives_back()
-            leaks()
-    finally:
-        lines.stop()
-    assert sys.gettrace() is None
-    found = lines.native_line()
-    assert found is not None
-    code, line = found
-    assert code.co_name in ("leaks", "take")
-    assert "leaks" not in code.co_name or "stays" in linecache.getline(__file__, line)
 
 
 # ---- a library's variables and hooks ----

@@ -9,7 +9,7 @@ from typing import Any
 
 from forgather_mem.heap.holder_names import names_of
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.heap.syntax import Named
+from forgather_mem.source.syntax import Named
 
 
 def make_module(folder: Path, text: str) -> Any:

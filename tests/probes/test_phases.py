@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import torch
 
 from forgather_mem.engine.run import Run
 from forgather_mem.probes import PhaseProbe
+from forgather_mem.probes.phases import _Startup
 from forgather_mem.units import MIB
 from tests.memory import open_descriptors, reset_kernel_mark, spike, status_bytes
 from tests.simulated_device import simulated_device
@@ -281,3 +283,33 @@ def test_the_startup_of_a_device_is_what_its_allocator_has_seen(
             pass
         assert read(probe)["phase/device/startup_peak_bytes"] == 800 * MIB
         probe.end(run)
+
+
+class Training: ...
+
+
+@pytest.fixture(autouse=True)
+def nobody_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(sys, "ps1", raising=False)  # another test may have made a shell
+
+
+def test_only_the_first_training_has_a_startup_also_when_it_is_gone() -> None:
+    startup, first = _Startup(), Training()
+    assert startup.was_before(first)
+    del first
+    assert not startup.was_before(Training())
+
+
+def test_a_forked_process_has_a_startup_of_its_own() -> None:
+    startup, first, second = _Startup(), Training(), Training()
+    assert startup.was_before(first)
+    child = os.fork()
+    if not child:
+        os._exit(0 if startup.was_before(second) and not startup.was_before(first) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert startup.was_before(first)
+
+
+def test_where_somebody_types_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    assert not _Startup().was_before(Training())

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from forgather_mem.callbacks.trainer.method_patches import Arguments, Around, Call, Keywords, MethodPatch, MethodPatches
 from forgather_mem.callbacks.trainer.phases import wrap_phases
 from forgather_mem.engine.settings import settings_of_trainer
-from forgather_mem.heap.source_lines import is_our_class
-from forgather_mem.probes.frame_variables import frame_variables, is_function
+from forgather_mem.source.frame_variables import frame_variables, is_function
+from forgather_mem.source.source_lines import is_our_class
 from forgather_mem.telemetry.guard import FailureGuard
 
 if TYPE_CHECKING:

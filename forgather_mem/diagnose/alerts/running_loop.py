@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType, GeneratorType
 from typing import Any
 
-from forgather_mem.heap.source_lines import is_user_file
-from forgather_mem.heap.syntax import forget_trees, tree_of
-from forgather_mem.probes.frame_variables import frame_variables
 from forgather_mem.probes.live_objects import live_objects
+from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.source_lines import is_user_file
+from forgather_mem.source.syntax import forget_trees, tree_of
 
 _LEAVE, _CUT = (ast.Break, ast.Return), ("islice", "zip")
 _STEP = "validation_step"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forgather_mem.growth.trend import FLOOR_BYTES
+from forgather_mem.growth.trend import GROWTH
 from forgather_mem.probes.workers import Children
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.units import MIB, format_bytes
@@ -103,7 +103,7 @@ class CopiedPages:
             return None
         step, half = points[-1][0], points[len(points) // 2]
         grown = points[-1][1] - half[1]
-        if step <= half[0] or grown < max(_LEAST_BYTES, 4 * FLOOR_BYTES * (step - half[0])):
+        if step <= half[0] or grown < max(_LEAST_BYTES, 4 * GROWTH.floor_bytes * (step - half[0])):
             return None
         return Copied(
             per_step=grown / (step - half[0]),

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from forgather_mem.growth.lower_envelope import Point, edges_of
-from forgather_mem.growth.trend import FLOOR_BYTES, Series, Trend
+from forgather_mem.growth.trend import GROWTH, Series, Trend
 from forgather_mem.units import MIB, format_bytes
 
 # The highest bound at which "no leak" is still said: arenas and maps grow by a MiB at a time.
-MOST_PER_STEP = 4 * FLOOR_BYTES
+MOST_PER_STEP = 4 * GROWTH.floor_bytes
 # CUDA's allocator takes 20 MiB at a time: one more segment is no growth.
 _SEGMENT_BYTES = 20 * MIB
 _FEWEST_POINTS = 6

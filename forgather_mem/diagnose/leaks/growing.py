@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from forgather_mem.growth.trend import FLOOR_BYTES, Trend
+from forgather_mem.growth.trend import GROWTH, Trend
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.system.headroom import device_room, host_rooms
 
 # Growth per step that is not reported. Arenas and maps grow by a MiB at a time.
-FLOORS = {"mapped": 4 * FLOOR_BYTES, "shared": 4 * FLOOR_BYTES, "workers": 2 * FLOOR_BYTES}
+FLOORS = {"mapped": 4 * GROWTH.floor_bytes, "shared": 4 * GROWTH.floor_bytes, "workers": 2 * GROWTH.floor_bytes}
 
 
 def floor_of(name: str) -> float:
     """Growth of this size, in bytes a step, that is not reported."""
-    return FLOORS.get(name, FLOOR_BYTES)
+    return FLOORS.get(name, GROWTH.floor_bytes)
 
 
 def whole_of(growing: Mapping[str, Trend]) -> Trend:

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import math
 import re
-import threading
 
 from forgather_mem.diagnose.leaks.holder_lines import traced
 from forgather_mem.diagnose.leaks.library_growth import OWNERS_S, LibraryContainers, far_holder
-from forgather_mem.diagnose.leaks.line_look import LineLook
-from forgather_mem.diagnose.leaks.sizes import native_bytes
 from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, length_of, look, newest
 from forgather_mem.diagnose.leaks.suspects import (
     MAX_SUSPECTS,
     Suspect,
     cycle_suspects,
-    graph_cycle_suspect,
-    native_suspect,
+    graph_cycle_suspects,
     suspect_of,
 )
 from forgather_mem.heap.allocation_traces import start_tracing
 from forgather_mem.heap.garbage import Mark, garbage_among
-from forgather_mem.heap.object_size import LRU_CACHE, has_graph, keeps_frames, runs_workers
+from forgather_mem.heap.object_size import has_graph, keeps_frames, runs_workers
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.heap.syntax import forget_trees
+from forgather_mem.source.syntax import forget_trees
 from forgather_mem.system.installed import installed
 
 tracemalloc = installed("tracemalloc")
@@ -33,7 +29,7 @@ _FRAMES = 12
 _EXPLAINED_FRAC = 0.5
 _LEAST_FRAC = 0.05
 _SIZE_UNKNOWN = ("graph", "exceptions")  # a graph belongs to C++, and an error's frames may hold one
-_MOST_WATCHED = 3
+_MOST_TRACED = 3
 _HELD_FRAC = 0.15  # of the growth: what a container must explain to be preferred to the pieces themselves
 
 
@@ -58,11 +54,9 @@ class CloserLook:
         self._far = LibraryContainers(walk.ids()) if far else None
         walk.forget()
         self._mark = Mark()
-        # Holders whose line is to be seen; kept for a few steps only, and alive elsewhere anyway.
-        self._watched: list[tuple[Suspect, object]] = []
+        # Holders whose line their code does not show; kept for a few steps only, and alive elsewhere anyway.
+        self._lineless: list[tuple[Suspect, object]] = []
         self._tracing = False
-        self._lines: LineLook | None = None
-        self._wants_native = False
 
     def finish(self, step: int, rate: float, elsewhere: bool = False) -> list[Suspect]:
         """What has grown since, most likely cause first.
@@ -86,13 +80,15 @@ class CloserLook:
             found = found[:MAX_SUSPECTS]
             pairs = [(one, suspect_of(one, walk), walk.nodes[one.position]) for one in found]
             suspects = [suspect for _, suspect, _ in pairs]
-            self._watched = [
+            self._lineless = [
                 (suspect, holder)
-                for one, suspect, holder in pairs[:_MOST_WATCHED]
-                if one.kind == "items" and type(holder) is not LRU_CACHE and length_of(holder) is not None
+                for one, suspect, holder in pairs[:_MOST_TRACED]
+                if not suspect.allocated_at and one.kind == "items" and length_of(holder) is not None
             ]
             if sum(one.bytes_per_step for one in suspects) < _EXPLAINED_FRAC * rate and not _has_graph(suspects):
                 suspects += self._among_the_young(walk.ids(), step, rate)
+            if not suspects and self._far is not None:
+                suspects = graph_cycle_suspects(rate)
         finally:
             walk.forget()
             forget_trees()
@@ -110,64 +106,31 @@ class CloserLook:
         )
         return [one for one in suspects if not _is_part(one, suspects)][:MAX_SUSPECTS]
 
-    def open_window(self, nothing_found: bool) -> bool:
-        """Watch the user's lines, and record where new objects are created; returns whether a line may be found.
-
-        Args:
-            nothing_found: No holder was found: look for lines that allocate native memory.
-        """
-        if self._lineless():
+    def open_window(self) -> bool:
+        """Record where new objects are created; whether that may show a line."""
+        if self._lineless:
             self._tracing = start_tracing(_FRAMES)
-        self._wants_native = nothing_found and self._far is not None
-        if self._watched or self._wants_native:
-            lines = LineLook([holder for _, holder in self._watched], native_bytes if self._wants_native else None)
-            self._lines = lines if lines.start() else None
-        return self._lines is not None or bool(self._lineless())
+        return bool(self._lineless) and tracemalloc.is_tracing()
 
-    def close_window(self, rate: float, num_steps: int) -> list[Suspect]:
-        """Set the lines by which the suspects were seen to grow; returns further suspects. Releases everything.
-
-        Args:
-            rate: Growth in bytes a step.
-            num_steps: Steps since `open_window`.
-        """
-        found = []
-        lines = self._lines
-        if lines is not None:
-            lines.stop()
-            if self._wants_native:
-                cycle = graph_cycle_suspect(rate)
-                native = lines.native_line(rate, rate * num_steps)
-                found = [cycle] if cycle is not None else [] if native is None else [native_suspect(*native, rate)]
-        for number, (suspect, holder) in enumerate(self._watched):
-            line = lines.line_of(number) if lines is not None else None
-            if line is not None and not _is_credible(line, suspect):
-                line = None
-            line = line or (None if suspect.allocated_at else traced(newest(holder, 3)))
+    def close_window(self) -> None:
+        """Set the lines that were seen, and release everything."""
+        for suspect, holder in self._lineless:
+            line = traced(newest(holder, 3))
             if line is not None:
                 suspect.set_line(line)
         self.drop()
-        return found
 
     def window_told(self) -> bool:
         """Whether the window has seen what it was opened for."""
-        if self._lines is not None and self._lines.has_seen_all():
-            return True
-        return self._lines is None and all(traced(newest(holder, 3)) for _, holder in self._lineless())
-
-    def _lineless(self) -> list[tuple[Suspect, object]]:
-        return [(suspect, holder) for suspect, holder in self._watched if not suspect.allocated_at]
+        return all(traced(newest(holder, 3)) for _, holder in self._lineless)
 
     def drop(self) -> None:
         """Release everything."""
-        self._watched = []
+        self._lineless = []
         self._far = None
         if self._tracing:
             self._tracing = False
             tracemalloc.stop()
-        lines, self._lines = self._lines, None
-        if lines is not None:
-            lines.stop()
         self._mark.drop()
 
     def _among_the_young(self, near: set[int], step: int, rate: float) -> list[Suspect]:
@@ -187,13 +150,6 @@ def _likely(one: GrownObject, step: int, steps: int) -> float:
     high = one.count_per_step
     low = high * steps / (steps + 1)
     return next((guess for guess in (one.count / step, float(math.floor(high))) if low <= guess <= high), high)
-
-
-def _is_credible(line: tuple[str, int], suspect: Suspect) -> bool:
-    """Whether a line by which a container was seen to grow did that itself: another thread may have."""
-    if not suspect.lines or line in suspect.lines:
-        return True
-    return threading.active_count() == 1
 
 
 def _tells(one: Suspect | GrownObject, rate: float) -> bool:

@@ -107,9 +107,6 @@ _KINDS = (
         cure="break the cycle (a weakref for the back reference), or collect: SimpleGarbageCollector"),
     HolderKind(name="native",
         cure="C or C++ code keeps it: heaptrack, or memray run --native, names the function"),
-    HolderKind(name="native line",
-        cure="is what this line allocates freed with its object? If so: heaptrack, or memray run --native, "
-        "names the function that keeps it"),
     HolderKind(name="graph cycle",
         cure="the gradients hold the graph, and it them: torch.autograd.grad(..., create_graph=True) instead, or set "
         "each .grad to None when it is no longer needed"),

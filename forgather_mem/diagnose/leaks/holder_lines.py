@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.holder_kinds import HolderKind
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
-from forgather_mem.heap.container_code import adding_lines, calling_lines
 from forgather_mem.heap.holder_names import files_that_run
 from forgather_mem.heap.object_size import LRU_CACHE, inside, is_tensor
-from forgather_mem.heap.source_lines import (
+from forgather_mem.source.container_code import adding_lines, calling_lines
+from forgather_mem.source.source_lines import (
     files_of_class,
     is_user_class,
     is_user_file,
@@ -23,7 +23,7 @@ from forgather_mem.heap.source_lines import (
     source_line,
     user_files,
 )
-from forgather_mem.heap.syntax import Named
+from forgather_mem.source.syntax import Named
 from forgather_mem.system.installed import installed
 
 tracemalloc = installed("tracemalloc")

@@ -14,7 +14,7 @@ from forgather_mem.diagnose.leaks.suspects import Suspect
 from forgather_mem.heap.object_size import CONTAINER, Sorts, deep_bytes, is_tensor
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.heap.owners import find_owners
-from forgather_mem.heap.source_lines import is_our_class, user_modules
+from forgather_mem.source.source_lines import is_our_class, user_modules
 
 OWNERS_S = 0.15  # half a second for a million objects; an HF process has 0.4 million
 _ONE_LEVEL_S = 0.04  # asking all of them once for the holders of something

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 LASTING_STEPS = 2000
 _JUDGED_EVERY = 4  # readings
 _JUDGED_FRAC = 1 / 16  # of the readings so far: a run of any length is judged some dozens of times
-_NOT_HELD = frozenset({"native", ""})
 
 
 class LiveAlarm:
@@ -101,6 +100,6 @@ def is_held(leak: LeakReport) -> bool:
     """Whether holders that nothing empties explain the growth; garbage waits only for its collection."""
     if leak.verdict != "leak":  # the verdict is another one where the holder is bounded
         return False
-    unnamed = _NOT_HELD | {"cycle"} if gc.isenabled() else _NOT_HELD
-    held = sum(one.bytes_per_step for one in leak.suspects if one.kind not in unnamed and one.held_by)
+    waits = ("cycle",) if gc.isenabled() else ()
+    held = sum(one.bytes_per_step for one in leak.suspects if one.held_by and one.kind not in waits)
     return 0.4 * leak.bytes_per_step <= held <= 2.5 * leak.bytes_per_step

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from types import CodeType
 
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS, Held, kind_of, signature_of
 from forgather_mem.diagnose.leaks.holder_lines import (
@@ -18,12 +17,12 @@ from forgather_mem.diagnose.leaks.holder_lines import (
 )
 from forgather_mem.diagnose.leaks.sizes import native_free_bytes
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
-from forgather_mem.heap.container_code import calling_lines
 from forgather_mem.heap.holder_names import names_of, slot_names
 from forgather_mem.heap.object_size import LRU_CACHE, deep_bytes, inside, is_tensor, runs_workers
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.heap.source_lines import (
+from forgather_mem.source.container_code import calling_lines
+from forgather_mem.source.source_lines import (
     is_user_class,
     is_user_file,
     place,
@@ -46,8 +45,7 @@ class Suspect:
     """One thing that grows: a `LeakSuspect` in the making, with what only the search needs.
 
     `kind` is a key of `KINDS`. `bounded`: why it will stop growing by itself, or may; `full_bytes`: what it will hold
-    then, if known. `key`: the container's `id`.
-    `lines`: all that add to it as far as its code shows, best first. `last`: any other one is a better explanation.
+    then, if known. `key`: the container's `id`. `last`: any other one is a better explanation.
     `runs_workers`: each of its items keeps processes running.
     """
 
@@ -67,7 +65,6 @@ class Suspect:
     bounded: str | None = None
     full_bytes: int | None = None
     key: int = 0
-    lines: tuple[tuple[str, int], ...] = ()
     last: bool = False
     runs_workers: bool = False
 
@@ -123,7 +120,6 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         where="tensors" if tensors else "python",
         bounded=bound.why if bound is not None else None,
         full_bytes=int(bound.most * one.each_bytes) if bound is not None and bound.most is not None else None,
-        lines=tuple(lines),
         last=walk.is_librarys_variable(one.position),
         runs_workers=runs_workers(one.samples),
         key=id(container) if one.kind == "items" and not one.name else 0,
@@ -167,41 +163,38 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
     return [suspect]
 
 
-def native_suspect(code: CodeType | None, line: int, bytes_per_step: float) -> Suspect:
-    """Memory that no Python object holds, with the line at which C or C++ code allocates it, if it was seen."""
-    cure, free_bytes = KINDS["native line" if code else "native"].cure, native_free_bytes()
+def native_suspect(bytes_per_step: float) -> Suspect:
+    """Memory that no Python object holds."""
+    cure, free_bytes = KINDS["native"].cure, native_free_bytes()
     if free_bytes >= _TRIMMED_BYTES:
         cure = f"{format_bytes(free_bytes)} beside it are free: malloc_trim gives them back (actions.TrimHost); {cure}"
-    suspect = Suspect(
+    return Suspect(
         type="native memory",
         bytes_per_step=bytes_per_step,
         count_per_step=0.0,
-        held_by=f"C or C++ code that {code.co_qualname} calls" if code else None,
+        held_by=None,
         cure=cure,
         kind="native",
         where="native",
     )
-    if code:
-        suspect.set_line((code.co_filename, line))
-    return suspect
 
 
-def graph_cycle_suspect(bytes_per_step: float) -> Suspect | None:
+def graph_cycle_suspects(bytes_per_step: float) -> list[Suspect]:
     """Gradients that keep the graph that they are part of, which neither the collector nor a walk can see."""
-    lines = calling_lines(("backward",), user_files(), keyword="create_graph")
-    if not lines:
-        return None
-    suspect = Suspect(
-        type="gradients",
-        bytes_per_step=bytes_per_step,
-        count_per_step=0.0,
-        held_by="the graph of backward(create_graph=True)",
-        cure=KINDS["graph cycle"].cure,
-        kind="graph cycle",
-        where="tensors",
-    )
-    suspect.set_line(lines[0])
-    return suspect
+    suspects = []
+    for line in calling_lines(("backward",), user_files(), keyword="create_graph")[:1]:
+        suspect = Suspect(
+            type="gradients",
+            bytes_per_step=bytes_per_step,
+            count_per_step=0.0,
+            held_by="the graph of backward(create_graph=True)",
+            cure=KINDS["graph cycle"].cure,
+            kind="graph cycle",
+            where="tensors",
+        )
+        suspect.set_line(line)
+        suspects.append(suspect)
+    return suspects
 
 
 def _slot(container: object, value: object) -> str:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _RARE = ("objects", "workers")
 _SURE_STEPS = 100
-_GUESSED = ("native", "graph cycle")  # kinds of which nobody has seen that they hold it
 _ENOUGH_STEPS = 200  # after so many it is not too early, but too uneven
 
 
@@ -45,16 +44,13 @@ def verdict_of(
     trend = whole_of(growing)
     of_workers = "workers" in growing and 2 * growing["workers"].per_step > trend.per_step
     suspects = [
-        one
-        for one in suspects
-        if (of_workers and one.runs_workers)
-        or (one.bytes_per_step >= 0.05 * trend.per_step and not (of_workers and one.kind == "native"))
+        one for one in suspects if (of_workers and one.runs_workers) or one.bytes_per_step >= 0.05 * trend.per_step
     ]
     suspects.sort(key=lambda one: not (of_workers and one.runs_workers))
     bounded = next((one for one in suspects[:1] if one.bounded), None)
     if bounded is not None and not _is_full_before(bounded, "device" in growing):
         return _bounded(growing, trend, bounded, suspects)
-    explained = sum(one.bytes_per_step for one in suspects if one.kind not in _GUESSED)
+    explained = sum(one.bytes_per_step for one in suspects if one.kind != "graph cycle")  # that is a guess
     sure: Sure = "not yet"
     if step - trend.since_step >= _SURE_STEPS:
         sure = "yes" if 0.4 * trend.per_step <= explained <= 2.5 * trend.per_step else "likely"
@@ -64,7 +60,7 @@ def verdict_of(
     elif not suspects and where == "native":
         from forgather_mem.diagnose.leaks.suspects import native_suspect
 
-        suspects = [native_suspect(None, 0, trend.per_step)]
+        suspects = [native_suspect(trend.per_step)]
     beyond = None if "device" in growing else next((one for one in gains if one.name == "process"), None)
     whole = max(trend.per_step, beyond.per_step if beyond is not None else 0.0)
     return LeakReport(

@@ -200,7 +200,7 @@ class LeakWatch:
             return
         self._suspects = self._look.finish(moment.step, self._rate) or self._suspects
         self._finished = True
-        if self._look.open_window(nothing_found=not self._suspects):
+        if self._look.open_window():
             self._window_step = moment.step
         else:
             self._end_look(moment.run)
@@ -210,7 +210,7 @@ class LeakWatch:
         assert look is not None
         try:
             if self._window_step is not None:
-                self._suspects += look.close_window(self._rate, run.step - self._window_step)
+                look.close_window()
             elif not self._finished and run.step > look.step:  # the training ends before everything was seen
                 self._suspects = look.finish(run.step, self._rate, elsewhere=True) or self._suspects
         finally:

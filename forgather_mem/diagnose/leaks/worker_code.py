@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from forgather_mem.diagnose.leaks.copied_pages import Copied
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
 from forgather_mem.diagnose.leaks.suspects import Suspect
-from forgather_mem.heap.container_code import adding_lines
 from forgather_mem.heap.holder_names import slot_names
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.heap.source_lines import is_user_class, is_user_file, place, source_line
-from forgather_mem.heap.syntax import Named, local_names, module_regions, tree_of
+from forgather_mem.source.container_code import adding_lines
+from forgather_mem.source.source_lines import is_user_class, is_user_file, place, source_line
+from forgather_mem.source.syntax import Named, local_names, module_regions, tree_of
 
 _FEWEST_OBJECTS = 1_000  # of a data set's container: below, few pages are copied
 _MOST = 3

@@ -25,8 +25,8 @@ from forgather_mem.heap.failed_lines import (
     user_line,
 )
 from forgather_mem.heap.failed_variables import HeldVariable, held_variables
-from forgather_mem.heap.source_lines import is_user_file
-from forgather_mem.probes.frame_variables import frame_variables, is_function
+from forgather_mem.source.frame_variables import frame_variables, is_function
+from forgather_mem.source.source_lines import is_user_file
 
 MAX_FRAMES = 2000
 _MODULE_FILE = "torch/nn/modules/module.py"

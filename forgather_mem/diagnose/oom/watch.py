@@ -12,7 +12,7 @@ from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.shapes.batch_shapes import BatchFinder
-from forgather_mem.heap.source_lines import calling_line, is_our_class
+from forgather_mem.source.source_lines import calling_line, is_our_class
 from forgather_mem.system.memory_limit import near_a_kill
 from forgather_mem.system.own_limits import Reserve
 from forgather_mem.system.procfs import own_memory

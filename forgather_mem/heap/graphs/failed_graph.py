@@ -11,9 +11,9 @@ from types import FrameType
 from typing import Any
 
 from forgather_mem.heap.failed_statement import goes_back, names_in, scope_of, statement_of, trains
-from forgather_mem.heap.source_lines import is_user_file, place
-from forgather_mem.heap.syntax import without_inner
-from forgather_mem.probes.frame_variables import frame_variables
+from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.source_lines import is_user_file, place
+from forgather_mem.source.syntax import without_inner
 
 Failed = Sequence[tuple[FrameType, int]]
 MODULE_FILE = "torch/nn/modules/"

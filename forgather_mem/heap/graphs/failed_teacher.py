@@ -8,9 +8,9 @@ from types import FrameType
 
 from forgather_mem.heap.failed_statement import in_same_loop, scope_of
 from forgather_mem.heap.graphs.failed_graph import Failed, is_without
-from forgather_mem.heap.source_lines import is_user_file, place
-from forgather_mem.heap.syntax import without_inner
-from forgather_mem.probes.frame_variables import frame_variables
+from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.source_lines import is_user_file, place
+from forgather_mem.source.syntax import without_inner
 
 
 def vain_teacher(failed: Failed, model: object = None, optimizer: object = None) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forgather_mem.diagnose.leaks.growing import floor_of, full_at, label_of, whole_of
-from forgather_mem.growth.trend import FLOOR_BYTES, Trend
+from forgather_mem.growth.trend import GROWTH, Trend
 from forgather_mem.system.headroom import host_rooms
 
 
@@ -25,7 +25,7 @@ def test_sizes_have_names_for_people_and_floors() -> None:
     assert label_of({"shared": growing}) == "shared memory (/dev/shm)"
     assert label_of({"workers": growing}) == "the data workers' memory"
     assert label_of({"shared": growing, "native": growing}) == "host memory"
-    assert floor_of("mapped") > floor_of("native") == FLOOR_BYTES
+    assert floor_of("mapped") > floor_of("native") == GROWTH.floor_bytes
 
 
 def test_memory_is_full_when_what_is_left_is_used_up() -> None:

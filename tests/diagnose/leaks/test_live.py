@@ -74,7 +74,6 @@ def test_after_an_alarm_that_proved_wrong_a_holder_is_not_enough() -> None:
     [
         ("leak", "list", 1.0, True),
         ("leak", "list", 0.1, False),  # something else grows
-        ("leak", "native", 1.0, False),  # a line, and no holder
         ("leak", "cycle", 1.0, False),  # the collector is on
         ("not enough data", "list", 1.0, False),  # bounded
     ],

@@ -50,11 +50,11 @@ def test_a_limit_beyond_what_is_left_is_a_leak() -> None:
     assert verdict_of(GROWING, [bounded], 400).verdict == "leak"
 
 
-def test_of_growing_workers_who_starts_them_is_named_first_and_no_native_line() -> None:
+def test_of_growing_workers_who_starts_them_is_named_first() -> None:
     growing = {"workers": Trend(kind="leak", steps=400, per_step=1e6), "objects": Trend(kind="leak", per_step=1e3)}
-    suspects = [holder("C code", 1e6, kind="native"), holder("Rounds.loaders", 1e3, runs_workers=True)]
+    suspects = [holder("Keeps.rows", 1e6), holder("Rounds.loaders", 1e3, runs_workers=True)]
     leak = verdict_of(growing, suspects, 400)
-    assert (leak.where, [one.held_by for one in leak.suspects]) == ("workers", ["Rounds.loaders"])
+    assert (leak.where, [one.held_by for one in leak.suspects]) == ("workers", ["Rounds.loaders", "Keeps.rows"])
 
 
 def test_what_nobody_has_searched_for_is_not_said_to_be_held_by_no_python_object() -> None:

@@ -9,7 +9,7 @@ from types import FrameType
 import torch
 
 from forgather_mem.heap.graphs.failed_teacher import vain_teacher
-from forgather_mem.heap.source_lines import place
+from forgather_mem.source.source_lines import place
 
 STUDENT = torch.nn.Linear(4, 4)
 OPTIMIZER = torch.optim.SGD(STUDENT.parameters())

@@ -11,7 +11,7 @@ from functools import partial
 from types import CodeType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
-from forgather_mem.probes.frame_variables import frame_variables
+from forgather_mem.source.frame_variables import frame_variables
 
 _MOST_SAMPLES = 1_000_000
 _TOKENS = "input_ids"

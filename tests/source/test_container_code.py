@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forgather_mem.heap.container_code import adding_lines, calling_lines
+from forgather_mem.source.container_code import adding_lines, calling_lines
 from tests.heap.users_modules import make_module, named
 
 pytestmark = pytest.mark.alone(forked=True)

@@ -9,8 +9,8 @@ import weakref
 
 from torch import nn
 
-from forgather_mem.probes.frame_variables import frame_variables, is_function
 from forgather_mem.probes.live_objects import live_objects
+from forgather_mem.source.frame_variables import frame_variables, is_function
 
 
 class Thing:

@@ -16,7 +16,7 @@ import torch
 
 import forgather_mem
 from forgather_mem.callbacks import MemoryCallback
-from forgather_mem.heap.source_lines import (
+from forgather_mem.source.source_lines import (
     calling_line,
     failed_line,
     is_our_class,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from forgather_mem.heap.syntax import class_regions, function_regions, local_names, module_regions, tree_of
+from forgather_mem.source.syntax import class_regions, function_regions, local_names, module_regions, tree_of
 from tests.heap.users_modules import make_module
 
 TEXT = """

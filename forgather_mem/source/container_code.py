@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from forgather_mem.heap.syntax import Named, Region, local_names, tree_of
+from forgather_mem.source.syntax import Named, Region, local_names, tree_of
 
 _ADDS = frozenset(("append", "appendleft", "extend", "extendleft", "add", "insert", "setdefault", "update", "put",
                    "put_nowait", "enter_context", "push"))  # fmt: skip

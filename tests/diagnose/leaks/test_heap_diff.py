@@ -1,0 +1,122 @@
+"""Who holds what grows between keeps looks, and the lines that a window of tracemalloc shows: real memory."""
+
+from __future__ import annotations
+
+import ctypes
+import tracemalloc
+
+import pytest
+import torch
+from PIL import Image
+
+from forgather_mem.diagnose.leaks.heap_diff import CloserLook
+from forgather_mem.diagnose.leaks.sizes import native_free_bytes
+from forgather_mem.diagnose.leaks.suspects import graph_cycle_suspects, native_suspect
+from forgather_mem.heap.object_size import array_bytes
+from tests.heap.test_reachable import Holder, suspects_after
+
+pytestmark = pytest.mark.alone(forked=True)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_a_graph_that_its_gradients_keep_is_named_by_the_call_that_makes_it() -> None:
+    loss = torch.ones(1, requires_grad=True).exp()
+    loss.backward(create_graph=True)
+    (suspect,) = graph_cycle_suspects(1e5)
+    assert suspect.held_by == "the graph of backward(create_graph=True)"
+    assert "create_graph=True" in suspect.source_line
+
+
+def test_pictures_and_buffers_of_c_are_as_large_as_their_memory() -> None:
+    assert array_bytes(Image.new("RGB", (300, 200))) == 4 * 300 * 200
+    assert array_bytes(Image.new("L", (300, 200))) == 300 * 200
+    assert array_bytes(ctypes.create_string_buffer(5_000)) == 5_000
+    holder = Holder()
+    (top, *_) = suspects_after(lambda step: holder.kept.append(Image.new("RGB", (300, 200))))
+    assert (top.held_by, round(top.bytes_per_step, -4)) == ("Holder.kept", 240_000)
+    (top, *_) = suspects_after(lambda step: holder.kept.append((ctypes.c_double * 5_000)()))
+    assert (top.held_by, round(top.bytes_per_step, -4)) == ("Holder.kept", 40_000)
+
+
+def test_malloc_trim_is_advised_only_where_much_is_free() -> None:
+    blocks = [torch.ones(25_000) for _ in range(1_000)]  # of the heap, below the size that is mapped
+    ends = blocks[::10]
+    if native_free_bytes() < 64 * 2**20:
+        assert "malloc_trim" not in str(native_suspect(1e6).cure)
+    blocks.clear()
+    assert native_free_bytes() > 64 * 2**20
+    assert "are free: malloc_trim gives them back" in str(native_suspect(1e6).cure)
+    assert ends
+
+
+class Keeps:
+    def __init__(self) -> None:
+        self.kept: list[torch.Tensor] = []
+
+    def keep(self, x: torch.Tensor) -> None:
+        self.kept.append(x)
+
+
+class Maps:
+    def __init__(self) -> None:
+        self.mapped: list[bytearray] = []
+
+    def keep(self) -> None:
+        list(map(self.mapped.append, [bytearray(20_000)]))
+
+
+def test_a_window_shows_the_line_that_the_code_does_not() -> None:
+    maps = Maps()
+    look = CloserLook(0)
+    for _ in range(10):
+        maps.keep()
+    (top, *_) = look.finish(10, 20_000.0)
+    assert (top.held_by, top.allocated_at) == ("Maps.mapped", None)
+    assert look.open_window()
+    assert not look.window_told()
+    maps.keep()
+    assert look.window_told()
+    look.close_window()
+    assert top.source_line == "list(map(self.mapped.append, [bytearray(20_000)]))"
+    assert not tracemalloc.is_tracing()
+
+
+def test_no_window_is_opened_where_the_code_shows_the_line() -> None:
+    keeps = Keeps()
+    look = CloserLook(0)
+    for _ in range(10):
+        keeps.keep(torch.zeros(5_000))
+    (top, *_) = look.finish(10, 20_000.0)
+    assert (top.held_by, top.source_line) == ("Keeps.kept", "self.kept.append(x)")
+    assert not look.open_window()
+    assert not tracemalloc.is_tracing()
+    look.drop()
+
+
+@pytest.mark.parametrize(
+    ("first", "more", "a_step"), [(95, 5, 1.0), (96, 4, 1.0), (48, 2, 0.5), (190, 10, 2.0), (10, 5, 1.0), (11, 4, 1.0)]
+)
+def test_where_a_run_ends_within_a_step_nothing_is_counted_twice(first: int, more: int, a_step: float) -> None:
+    """The first look was before or after what step 96 keeps; what begins late has no mean over the run."""
+    keeps = Keeps()
+    for _ in range(first):
+        keeps.keep(torch.zeros(5_000))
+    look = CloserLook(96)
+    for _ in range(more):
+        keeps.keep(torch.zeros(5_000))
+    (top, *_) = look.finish(100, 20_000.0 * a_step, elsewhere=True)
+    look.drop()
+    assert (top.held_by, top.count) == ("Keeps.kept", first + more)
+    assert top.count_per_step == pytest.approx(a_step)
+    assert top.bytes_per_step == pytest.approx(20_000 * a_step, rel=0.05)
+
+
+def test_losses_kept_with_their_graph_are_named_and_not_the_batch_beside_them() -> None:
+    keeps, weights = Keeps(), torch.ones(5_000, requires_grad=True)
+    look = CloserLook(0)
+    for _ in range(10):
+        rows = torch.zeros(5_000)
+        keeps.keep((rows * weights).sum())
+    found = look.finish(10, 20_000.0)
+    look.drop()
+    assert [(one.held_by, one.kind) for one in found] == [("Keeps.kept", "graph")]
