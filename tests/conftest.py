@@ -23,7 +23,14 @@ from tests.fresh import IN_CHILD, FreshProcesses, has_autograd_threads
 from tests.simulated_freezing import simulated_freezing
 
 # Programs that tests start, not tests
-collect_ignore = ["run_child.py", "launch/train.py", "launch/loop.py", "launch/ranks_die.py", "quick_start"]
+collect_ignore = [
+    "run_child.py",
+    "launch/train.py",
+    "launch/loop.py",
+    "launch/ranks_die.py",
+    "launch/seen.py",
+    "quick_start",
+]
 
 _PROCESSES = FreshProcesses()
 _ALONE = AloneFiles(_PROCESSES)
@@ -40,6 +47,7 @@ _LIMIT_S = float(os.environ.get("CPU_LIMIT_S", "20"))
 # These may take twice as much: they start real launchers, or several processes that import torch and transformers
 _DEAR = (
     "tests/callbacks/test_two_ranks.py::test_without_run_a_rank_that_was_killed_is_named_too",
+    "tests/launch/test_what_a_script_notices.py::test_a_watched_script_sees_what_the_page_names_and_nothing_else",
     "tests/launch/test_trainings.py::test_torchrun_hands_the_watching_on_to_each_rank",
     "tests/test_docs.py::test_a_page_runs_as_it_stands[README.md]",
     "tests/test_docs.py::test_a_page_runs_as_it_stands[recipes/axolotl.md]",
