@@ -21,12 +21,14 @@ from forgather_mem.callbacks import (
     GradLogger,
     InfoCallback,
     JsonLogger,
-    MemoryCallback,
+    LeakDetector,
+    OOMReporter,
     ProgressCallback,
+    ScheduledGarbageCollector,
     TBLogger,
-    TBMemoryLogger,
     TextgenCallback,
 )
+from tests.callbacks.common import all_callbacks
 from tests.events import event_folders, scalars, texts
 from tests.tokenizer import tiny_tokenizer
 from tests.training import fingerprint, make_trainer
@@ -40,6 +42,7 @@ BUILT_INS: dict[str, Callable[..., TrainerCallback]] = {
     "TextgenCallback": lambda **options: TextgenCallback(None, ["w3 w4"], SAMPLED, 1, **options),
     "GradLogger": lambda **options: GradLogger(log_frequency=1, **options),
 }
+WATCHING = (LeakDetector(every_steps=1), OOMReporter(), ScheduledGarbageCollector(every_steps=2))
 SETTINGS = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 3, "logging_steps": 1}
 
 
@@ -93,10 +96,11 @@ def left_behind(trainer: Trainer) -> dict[str, Any]:
 
 def test_with_all_of_them_a_training_is_bit_identical_and_nothing_is_left(tmp_path: Path) -> None:
     seen = []
-    for name, callbacks in (("without", []), ("with", [*built_ins(), TBMemoryLogger(), MemoryCallback()])):
+    for name, callbacks in (("without", []), ("with", [*built_ins(), *all_callbacks(), *WATCHING])):
         watcher = Watcher()
         before = {thread.name for thread in threading.enumerate()}
-        trainer = trained(tmp_path / name, [*callbacks, watcher], gradient_accumulation_steps=2, rows=64)
+        settings = {"gradient_accumulation_steps": 2, "max_grad_norm": 0.1, "rows": 64}
+        trainer = trained(tmp_path / name, [*callbacks, watcher], **settings)
         seen.append((fingerprint(trainer), watcher.controls))
         left = left_behind(trainer)
         assert not left["files"]
@@ -143,14 +147,12 @@ def test_switched_off_they_do_nothing_at_all(
     assert "6/6" in said.err  # the Trainer's own bar
 
 
-@pytest.mark.parametrize("name", BUILT_INS)
-def test_each_travels_by_pickle_before_and_after_a_training(tmp_path: Path, name: str) -> None:
-    callback = BUILT_INS[name]()
-    pickle.loads(pickle.dumps(callback))
-    trained(tmp_path, [callback], save_strategy="no", max_steps=2)
-    again = pickle.loads(pickle.dumps(callback))
-    assert type(again) is type(callback)
-    assert vars(again).keys() == vars(callback).keys()
+def test_each_travels_by_pickle_before_and_after_a_training(tmp_path: Path) -> None:
+    callbacks = [*pickle.loads(pickle.dumps(built_ins())), *pickle.loads(pickle.dumps(WATCHING))]
+    trained(tmp_path, callbacks, save_strategy="no", max_steps=2)
+    for callback, again in zip(callbacks, pickle.loads(pickle.dumps(callbacks)), strict=True):
+        assert type(again) is type(callback)
+        assert vars(again).keys() == vars(callback).keys()
 
 
 @pytest.mark.parametrize("name", BUILT_INS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import pickle
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from forgather_mem.engine.run import Run
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.records import Moment
 from tests.callbacks.common import RunsOutOfMemoryOnce
-from tests.training import STAYS, fingerprint, make_trainer
+from tests.training import STAYS, make_trainer
 
 pytestmark = pytest.mark.alone(forked=True)
 
@@ -283,25 +282,6 @@ def test_when_it_fails_itself_automatic_collection_comes_back_at_once(tmp_path: 
     assert gc.isenabled()
     assert governor(broken, None) == {}  # type: ignore[arg-type]
     run.close()
-
-
-@pytest.mark.usefixtures("nothing_frozen")
-def test_training_is_bit_identical_under_the_governor(tmp_path: Path) -> None:
-    prints = []
-    for callbacks in ([], [ScheduledGarbageCollector(every_steps=2)]):
-        trainer = make_trainer(tmp_path, callbacks, logging_steps=1)
-        trainer.train()
-        prints.append(fingerprint(trainer))
-    assert prints[0] == prints[1]
-
-
-@pytest.mark.usefixtures("nothing_frozen")
-def test_it_can_be_pickled_after_a_training(tmp_path: Path) -> None:
-    callback = ScheduledGarbageCollector(every_steps=2)
-    make_trainer(tmp_path / "a", [callback], max_steps=2).train()
-    copy = pickle.loads(pickle.dumps(callback))
-    make_trainer(tmp_path / "b", [copy], max_steps=2).train()
-    assert copy.summary.steps == 2
 
 
 def test_below_generation_2_it_says_what_the_interpreter_keeps_and_boundaries_free_it(

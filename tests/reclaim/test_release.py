@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -287,41 +286,6 @@ def test_a_handler_that_fails_counts_and_its_error_passes() -> None:
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_async_handlers_and_streams_are_cleaned_up_after_their_end() -> None:
-    cycles: list[weakref.ref[Thing]] = []
-
-    @cleanup_after(every=1)
-    async def handle(text: str) -> str:
-        cycles.append(a_cycle())
-        await asyncio.sleep(0)
-        return text.upper()
-
-    @cleanup_after(every=1)
-    def stream(text: str) -> Iterator[str]:
-        cycles.append(a_cycle())
-        yield from text
-
-    @cleanup_after(every=1)
-    async def stream_async(text: str) -> AsyncIterator[str]:
-        cycles.append(a_cycle())
-        for letter in text:
-            yield letter
-
-    async def collect() -> list[str]:
-        return [letter async for letter in stream_async("ab")]
-
-    assert asyncio.run(handle("a")) == "A"
-    assert cycles_alive(cycles) == 0
-    letters = stream("ab")
-    assert next(letters) == "a"
-    assert cycles_alive(cycles) == 1  # not in the middle of an answer
-    assert list(letters) == ["b"]
-    assert cycles_alive(cycles) == 0
-    assert asyncio.run(collect()) == ["a", "b"]
-    assert cycles_alive(cycles) == 0
-
-
-@pytest.mark.usefixtures("uncollected")
 def test_above_a_size_it_cleans_up_and_not_again_before_it_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
     cycles: list[weakref.ref[Thing]] = []
     with simulated_device(monkeypatch) as device:
@@ -353,61 +317,6 @@ def test_threads_count_together_and_one_cleans_up_at_a_time(caplog: pytest.LogCa
         for thread in threads:
             thread.join()
     assert 1 <= len(caplog.records) <= 8
-
-
-def test_a_method_keeps_its_name_and_its_self() -> None:
-    class Service:
-        @cleanup_after(every=1)
-        def generate(self, prompt: str) -> str:
-            """Generates."""
-            return prompt
-
-    assert Service().generate("a") == "a"
-    assert (Service.generate.__name__, Service.generate.__doc__) == ("generate", "Generates.")
-
-
-def test_class_and_static_methods_are_cleaned_up_after_too(caplog: pytest.LogCaptureFixture) -> None:
-    class Service:
-        @cleanup_after(every=1)
-        @staticmethod
-        def upper(prompt: str) -> str:
-            return prompt.upper()
-
-        @cleanup_after(every=1)
-        @classmethod
-        def name(cls) -> str:
-            return cls.__name__
-
-    with caplog.at_level(logging.INFO):
-        assert (Service().upper("a"), Service.upper("b"), Service().name()) == ("A", "B", "Service")
-    assert len(caplog.records) == 3
-
-
-def test_what_a_consumer_sends_reaches_an_async_stream_and_its_end_is_at_once() -> None:
-    events: list[str | None] = []
-
-    @cleanup_after(every=1)
-    async def stream() -> AsyncGenerator[str, str | None]:
-        try:
-            events.append((yield "first"))
-            yield "second"
-        finally:
-            events.append("closed")
-
-    async def consume() -> None:
-        items = stream()
-        await anext(items)
-        await items.asend("sent")
-        await items.aclose()
-        events.append("left")
-
-    asyncio.run(consume())
-    assert events == ["sent", "closed", "left"]
-
-
-def test_a_class_is_no_function() -> None:
-    with pytest.raises(ValueError, match="is no function: decorate a function or a method"):
-        cleanup_after(every=1)(dict)
 
 
 @pytest.mark.parametrize(

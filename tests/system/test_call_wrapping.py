@@ -79,15 +79,19 @@ def test_each_call_is_inside_a_context_of_its_own_and_stays_of_its_kind(kind: Ca
     assert happened == ["begin", "inside", "ZeroDivisionError"]
 
 
-def test_a_generator_passes_on_what_is_sent_and_returned() -> None:
+def test_a_generator_passes_on_what_is_sent_thrown_and_returned() -> None:
     def asks() -> Generator[str, int, str]:
         answer = yield "how many?"
+        try:
+            yield "really?"
+        except KeyError:
+            yield "caught"
         return f"{answer}!"
 
     running = around_calls(asks, noted)()
-    assert next(running) == "how many?"
+    assert (next(running), running.send(7), running.throw(KeyError())) == ("how many?", "really?", "caught")
     with pytest.raises(StopIteration) as stop:
-        running.send(7)
+        next(running)
     assert (stop.value.value, happened) == ("7!", ["begin", "end"])
 
 
