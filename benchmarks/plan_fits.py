@@ -22,7 +22,7 @@ import torch
 from plan import CASES, Case, in_a_process, llama, quiet, t5, trainer_of
 
 import forgather_mem
-from forgather_mem.planning.fits import largest_plan
+from forgather_mem.planning.answers import largest_plan
 
 LIBRARIES_BYTES = 48 * 2**20  # of the libraries, and lost between blocks
 _TIMES = {

@@ -30,7 +30,7 @@ from tests.training import make_trainer
 FUNCTIONS = functions()
 MEMBERS = ("begin", "end", "__call__", "phase_begin", "phase_end", "write", "tell", "problems", "log_values", "say")
 ENGINE = (
-    "engine.run:Run", "engine.record", "engine.sink_set:", "engine.work_set:", "engine.phases:", "engine.schedule:",
+    "engine.run:Run", "engine.record", "engine.sink_set:", "engine.phases:", "engine.schedule:",
     "engine.summary:", "engine.ledger:", "callbacks.base:_", "reporting.build:",
 )  # fmt: skip
 
@@ -50,7 +50,9 @@ def of_members(name: str) -> list[str]:
         key
         for key in FUNCTIONS
         if key.endswith(f".{name}")
-        and not key.startswith(("loops.", "telemetry.guard:", "engine.run:", "engine.sink_set:", "engine.work_set:"))
+        and not key.startswith(
+            ("loops.", "telemetry.guard:", "engine.run:", "engine.sink_set:", "engine.recorder:WorkSet")
+        )
     ]
 
 

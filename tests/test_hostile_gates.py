@@ -14,7 +14,7 @@ import pytest
 
 from forgather_mem.cli.app import dispatch
 from forgather_mem.comparing.baseline import Baseline
-from forgather_mem.launch.against_baseline import against_baseline
+from forgather_mem.launch.outcome import against_baseline
 from forgather_mem.reporting.build import write_report
 from tests.comparing.runs import run
 from tests.hostile_folders import THINGS, VALUES, paths_in, with_value

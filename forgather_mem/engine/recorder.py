@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from forgather_mem.engine.ledger import Ledger
 from forgather_mem.engine.phases import PhaseStack
-from forgather_mem.engine.record import FLOWS, OpenRecord
 from forgather_mem.engine.schedule import ArmedRule, EventSchedule, OverheadMeter
 from forgather_mem.engine.sink_set import SinkSet
 from forgather_mem.engine.summary import RunSummary
-from forgather_mem.engine.work_set import WorkSet
+from forgather_mem.probes import probe_of
+from forgather_mem.telemetry.events import EVENTS_INSIDE_A_STEP
 from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.metrics import FLOW, METRICS
+from forgather_mem.telemetry.protocols import RunInfo, Work
 from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.rule import Rule
 
 if TYPE_CHECKING:
     from forgather_mem.telemetry.report import Action
+_OF_A_STEP = EVENTS_INSIDE_A_STEP | {"step_end"}
+FLOWS = frozenset(metric.name for metric in METRICS if metric.kind == FLOW)
 
 
 class Recorder:
@@ -155,3 +161,129 @@ class Recorder:
         if name not in sample.values:
             self.record.add(self.works.read(name, moment, sample))
         return sample.values.get(name)
+
+
+class OpenRecord:
+    """The record that is being filled: it takes readings and freezes them into a `Sample`, which stays as it is.
+
+    Then it may be opened again.
+
+    Attributes:
+        sample: A view of the open record, for works; None while none is open.
+        values: Its readings so far.
+
+    >>> from forgather_mem.engine.run import Run, RunFacts
+    >>> record, run = OpenRecord(), Run(RunFacts())
+    >>> view = record.begin(Moment("optimizer_step", 3, None, None, None, None, {}, run))
+    >>> record.add({"host/rss_bytes": 5.0, "cache/freed_bytes": 1.0})
+    >>> record.add({"cache/freed_bytes": 2.0})
+    >>> record.freeze().values, record.sample
+    ({'host/rss_bytes': 5.0, 'cache/freed_bytes': 3.0}, None)
+    """
+
+    __slots__ = ("_flow_step", "_flows", "sample", "values")
+
+    def __init__(self) -> None:
+        self.sample: Sample | None = None
+        self.values: dict[str, float] = {}
+        self._flow_step = -1
+        self._flows: dict[str, float] = {}
+
+    def begin(self, moment: Moment) -> Sample:
+        """Begin the record of this moment. A step's record collects what is read in all events inside the step."""
+        event = "step_end" if moment.event in EVENTS_INSIDE_A_STEP else moment.event
+        values: dict[str, float] = {}
+        self.values = values
+        self.sample = view = Sample(event, moment.step, moment.epoch, time.time(), values, moment.run.device)
+        return view
+
+    def takes(self, event: str, step: int) -> bool:
+        """Whether what is read at this event belongs to the open record."""
+        view = self.sample
+        return (
+            view is not None
+            and view.step == step
+            and (event in _OF_A_STEP if view.event == "step_end" else event == view.event)
+        )
+
+    def add(self, new: Mapping[str, float]) -> None:
+        """Add readings. Flows are summed over the step: TensorBoard shows the last value of a (tag, step)."""
+        self.values.update(new)
+        if not FLOWS.isdisjoint(new):
+            self.sum_flows(new)
+
+    def sum_flows(self, new: Mapping[str, float]) -> None:
+        """Of these readings, which have been added, let the flows be the sums of the step."""
+        values, view = self.values, self.sample
+        if view is None:
+            return
+        if self._flow_step != view.step:
+            self._flow_step = view.step
+            self._flows.clear()
+        for name in FLOWS.intersection(new):
+            values[name] = self._flows[name] = self._flows.get(name, 0.0) + new[name]
+
+    def freeze(self) -> Sample | None:
+        """The finished record; None if none is open, or nothing was read."""
+        sample, values = self.sample, self.values
+        self.sample, self.values = None, {}
+        return sample if values else None
+
+    def drop(self) -> None:
+        """Forget the open record."""
+        self.sample, self.values = None, {}
+
+
+class WorkSet:
+    """The works that have begun, in this order; of several with the same reading one is called for all.
+
+    See `FullWork` for what is called.
+    """
+
+    __slots__ = ("_fence", "_probes", "_readings", "_works")
+
+    def __init__(self, fence: FailureGuard) -> None:
+        self._fence = fence
+        self._works: list[Work] = []
+        self._probes: dict[type, Work] = {}
+        self._readings: dict[Hashable, Work] = {}
+
+    def stand_in(self, work: Work) -> Work:
+        """Of works with equal readings, the first replaces the others, so that everything is counted once."""
+        reading = getattr(work, "reading", None)
+        return work if reading is None else self._readings.setdefault(reading, work)
+
+    def begin(self, rule: Rule, run: RunInfo) -> None:
+        """Begin with the works of this rule that have not begun yet."""
+        for work in rule.do:
+            self._begin(self.stand_in(work), run)
+
+    def read(self, name: str, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        """Readings with this name, from the probe that gives it; empty where only a rule can read it."""
+        probe_class = probe_of(name)
+        if probe_class is None:
+            return {}
+        probe = self._probes.get(probe_class)
+        if probe is None:
+            probe = self._probes[probe_class] = self.stand_in(probe_class())
+            self._begin(probe, moment.run)
+        return probe(moment, sample)
+
+    def ends(self, run: RunInfo) -> Iterator[Callable[[], object]]:
+        """The last begun first: the calls that end each work; then those that give back what it has taken."""
+        call, works = self._fence.call_part, self._works[::-1]
+        yield from (functools.partial(call, work, "end", run) for work in works)
+        yield from (functools.partial(call, work, "give_back") for work in works)
+
+    def give_back(self) -> None:
+        """Give back what each has taken, whatever has failed before."""
+        for work in reversed(self._works):
+            self._fence.call_part(work, "give_back")
+
+    def clear(self) -> None:
+        self._works.clear()
+
+    def _begin(self, work: Work, run: RunInfo) -> None:
+        if not any(work is known for known in self._works):
+            self._works.append(work)
+            self._fence.call_part(work, "begin", run)

@@ -6,17 +6,17 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from forgather_mem.cli.command import BROKEN, UNDECIDED, Arguments, Command
+from forgather_mem.comparing.baseline import Baseline, NoBaseline
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import ForgatherMemError, say
 from forgather_mem.files import is_real_folder, write_chosen_file
 from forgather_mem.formats.ring import Ring
-from forgather_mem.launch.against_baseline import against_baseline
 from forgather_mem.launch.last_error import add_last_error
 from forgather_mem.launch.launcher_word import word_of
 from forgather_mem.launch.sampler import Sampler
@@ -263,3 +263,28 @@ def _growth_judged(
     yield from ((UNDECIDED, sentence) for sentence in missing)
     if not grown and not missing:
         yield 0, ""
+
+
+def against_baseline(
+    path: str, reports: Sequence[RunReport], say: Callable[[str], object], *, update: bool
+) -> tuple[list[str], list[str]]:
+    """What has grown, a sentence each, and what could not be compared; or the file is written."""
+    try:
+        try:
+            before = Baseline.read(path)
+        except NoBaseline:
+            if not update:
+                raise
+            before = None
+        now = Baseline.of(reports, before)
+        if update:
+            now.write(path)
+            say(f"forgather-mem: the baseline is in {path}")
+            return [], []
+    except NoBaseline as error:
+        return [], [f"--baseline: {error}"]
+    assert before is not None, "only an update needs none"
+    grown = list(before.grown(now))
+    if not grown and before.has_shrunk(now):
+        say("forgather-mem: less memory than in the baseline; --update-baseline keeps it there")
+    return grown, [f"--baseline: {sentence}" for sentence in before.missing(now)]

@@ -17,7 +17,6 @@ from forgather_mem.units import GIB
 # A gauge is a current value; a flow is what was added in the step (summed within a step); a total only grows.
 GAUGE, FLOW, TOTAL = "gauge", "flow", "total"
 _MAX_DIGITS = 4  # of a device's index
-_TO_GIB = 1 / GIB  # one shared object: repeated numbers stay in the caches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,289 +48,224 @@ class Metric:
     extreme_tag: str = ""
 
 
-def _gib(name: str, tag: str, meaning: str, **more: str) -> Metric:
-    return Metric(name=name, tag=tag, factor=_TO_GIB, unit="GiB", meaning=meaning, **more)
+# By the end of a sample name: that of its tag, the factor to the tag's unit, and the unit
+_UNITS = {"_bytes": ("_gib", 1 / GIB, "GiB"), "_frac": ("_pct", 100.0, "%"), "_s": ("_ms", 1e3, "ms")}
 
 
-def _pct(name: str, tag: str, meaning: str, **more: str) -> Metric:
-    return Metric(name=name, tag=tag, factor=100.0, unit="%", meaning=meaning, **more)
+def _row(name: str, meaning: str, *, tag: str = "", factor: float = 0.0, unit: str = "", **more: str) -> Metric:
+    """A metric whose tag, factor and unit follow from its name, where they are not given.
 
-
-def _count(name: str, tag: str, meaning: str, **more: str) -> Metric:
-    return Metric(name=name, tag=tag, factor=1.0, unit="count", meaning=meaning, **more)
-
-
-def _time(name: str, tag: str, factor: float, unit: str, meaning: str, **more: str) -> Metric:
-    return Metric(name=name, tag=tag, factor=factor, unit=unit, meaning=meaning, **more)
+    TensorBoard groups by the first segment only: a tag has one slash.
+    """
+    suffix = next((one for one in _UNITS if name.endswith(one)), "")
+    shown, usual_factor, usual_unit = _UNITS.get(suffix, ("", 1.0, "count"))
+    group, _, rest = name.partition("/") if "/" in name else ("custom", "", name)
+    usual_tag = f"{'gpu' if group == 'device' else group}/{rest.replace('/', '_').removesuffix(suffix)}{shown}"
+    return Metric(
+        name=name,
+        tag=tag or usual_tag,
+        factor=factor or usual_factor,
+        unit=unit or usual_unit,
+        meaning=meaning,
+        **more,
+    )
 
 
 METRICS: tuple[Metric, ...] = (
-    _gib("host/rss_bytes", "host/rss_gib", "Resident memory of this process (/proc/self/statm, resident)."),
-    _gib(
+    _row("host/rss_bytes", "Resident memory of this process (/proc/self/statm, resident)."),
+    _row(
         "host/rss_peak_bytes",
-        "host/rss_peak_gib",
         "Highest resident memory of this run so far; our own maximum, which no reset of the kernel's mark affects.",
         running="max",
     ),
-    _gib(
+    _row(
         "host/anon_bytes",
-        "host/anon_gib",
         "Anonymous resident memory (statm resident - shared): neither mapped files nor shared memory, see shmem.",
     ),
-    _pct(
+    _row(
         "host/limit_used_frac",
-        "host/limit_used_pct",
         "Used share of the limit that leaves the least: of any control group above (v1 or v2, without inactive_file), "
         "the machine, or this process (RLIMIT_AS, RLIMIT_DATA).",
         cadence="slow",
     ),
-    _gib(
+    _row(
         "host/available_bytes",
-        "host/available_gib",
         "The least that any limit leaves: a control group's, the machine's MemAvailable, or this process's own. All "
         "processes under that limit share it.",
         cadence="slow",
     ),
-    _gib(
+    _row(
         "host/children_pss_bytes",
-        "host/children_gib",
         "Proportional set size of all child processes: shared pages are counted once. Read within a time budget.",
+        tag="host/children_gib",
         cadence="slow",
     ),
-    _gib(
+    _row(
         "host/other_children_pss_bytes",
-        "host/other_children_gib",
         "The part of it in children that are not data workers: torch.compile's pool, loggers, your own pools.",
+        tag="host/other_children_gib",
         cadence="slow",
     ),
-    _count("host/other_children", "host/other_children", "Child processes that are not data workers.", cadence="slow"),
-    _gib(
+    _row("host/other_children", "Child processes that are not data workers.", cadence="slow"),
+    _row(
         "host/shm_bytes",
-        "host/shm_gib",
         "Used space of /dev/shm, by whichever process of any user that sees the same one: the machine's or the "
         "container's. Data workers pass tensors there; what this process holds of it is shmem.",
         cadence="slow",
     ),
-    _gib(
+    _row(
         "host/shmem_bytes",
-        "host/shmem_gib",
         "Shared memory that this process maps and has touched (RssShmem): batches of data workers that it keeps.",
         cadence="slow",
     ),
-    _gib("host/vms_bytes", "host/vms_gib", "Virtual size of this process (statm size); slow cadence.", cadence="slow"),
-    _gib(
-        "host/swap_bytes", "host/swap_gib", "Swapped-out memory of this process (VmSwap); slow cadence.", cadence="slow"
+    _row("host/vms_bytes", "Virtual size of this process (statm size); slow cadence.", cadence="slow"),
+    _row("host/swap_bytes", "Swapped-out memory of this process (VmSwap); slow cadence.", cadence="slow"),
+    _row("host/major_faults", "Page faults that read from disk (getrusage).", kind=TOTAL),
+    _row(
+        "host/pss_bytes", "Proportional set size of this process (smaps_rollup), within a time budget.", cadence="slow"
     ),
-    _count("host/major_faults", "host/major_faults", "Page faults that read from disk (getrusage).", kind=TOTAL),
-    _gib(
-        "host/pss_bytes",
-        "host/pss_gib",
-        "Proportional set size of this process (smaps_rollup), within a time budget.",
-        cadence="slow",
-    ),
-    _pct(
+    _row(
         "host/pressure_frac",
-        "host/pressure_pct",
         "Share of the last 10 s in which some task waited for memory (PSI, some avg10).",
         cadence="slow",
     ),
-    _gib("device/allocated_bytes", "gpu/allocated_gib", "Bytes of live tensors in the device allocator."),
-    _gib("device/reserved_bytes", "gpu/reserved_gib", "Bytes the allocator holds from the driver."),
-    _gib(
+    _row("device/allocated_bytes", "Bytes of live tensors in the device allocator."),
+    _row("device/reserved_bytes", "Bytes the allocator holds from the driver."),
+    _row(
         "device/step_peak_bytes",
-        "gpu/step_peak_gib",
         "Allocator peak since the last step (reset every step unless reset_peaks is false).",
         extreme_tag="gpu/peak_gib",
     ),
-    _pct("device/reserved_frac", "gpu/reserved_pct", "reserved / total memory of the device."),
-    _pct(
+    _row("device/reserved_frac", "reserved / total memory of the device."),
+    _row(
         "device/unused_frac",
-        "gpu/unused_pct",
         "(reserved - allocated) / reserved: the allocator's cache, which later tensors use again. Not a measure of "
         "fragmentation: it is high after every large tensor that was freed.",
     ),
-    _gib(
+    _row(
         "device/headroom_bytes",
-        "gpu/headroom_gib",
         "Driver free (within set_per_process_memory_fraction) + reserved - allocated, without free blocks of private "
         "pools, at the end of a step; lowest so far. An upper bound: the next step's peak comes on top, and one large "
         "tensor may find no gap that is large enough.",
         running="min",
     ),
-    _count(
-        "device/alloc_retries",
-        "gpu/alloc_retries",
-        "Allocations that succeeded only after the cache was cleared.",
-        kind=TOTAL,
-    ),
-    _count("device/ooms", "gpu/ooms", "Out-of-memory errors the allocator raised.", kind=TOTAL),
-    _gib(
-        "device/others_bytes",
-        "gpu/others_gib",
-        "Memory of other processes on this device (needs the nvml extra).",
-        cadence="slow",
-    ),
-    _gib(
+    _row("device/alloc_retries", "Allocations that succeeded only after the cache was cleared.", kind=TOTAL),
+    _row("device/ooms", "Out-of-memory errors the allocator raised.", kind=TOTAL),
+    _row("device/others_bytes", "Memory of other processes on this device (needs the nvml extra).", cadence="slow"),
+    _row(
         "phase/host/{}_peak_bytes",
-        "phase_host/{}_gib",
         "Highest resident memory while in this phase (kernel mark, opt-in).",
+        tag="phase_host/{}_gib",
     ),
-    _gib("phase/device/{}_peak_bytes", "phase_gpu/{}_gib", "Allocator peak while in this phase."),
-    _time(
-        "gc/pause_s",
-        "gc/pause_ms",
-        1e3,
-        "ms",
-        "Time inside Python's collector since the step before, all causes.",
-        kind=FLOW,
-    ),
-    _time(
+    _row("phase/device/{}_peak_bytes", "Allocator peak while in this phase.", tag="phase_gpu/{}_gib"),
+    _row("gc/pause_s", "Time inside Python's collector since the step before, all causes.", kind=FLOW),
+    _row(
         "gc/pause_total_s",
-        "gc/pause_total_s",
-        1.0,
-        "s",
         "Time inside Python's collector since the run began.",
+        factor=1.0,
+        unit="s",
+        tag="gc/pause_total_s",
         kind=TOTAL,
     ),
-    _time(
-        "gc/pause_max_s",
-        "gc/pause_max_ms",
-        1e3,
-        "ms",
-        "Longest single collection since the run began.",
-        running="max",
-    ),
-    _count(
-        "gc/collections",
-        "gc/collections",
-        "Full collections (oldest generation) since the run began.",
-        kind=TOTAL,
-    ),
-    _time(
+    _row("gc/pause_max_s", "Longest single collection since the run began.", running="max"),
+    _row("gc/collections", "Full collections (oldest generation) since the run began.", kind=TOTAL),
+    _row(
         "gc/tracked",
-        "gc/tracked_k",
-        1e-3,
-        "thousand",
         "Objects that the collector tracks, frozen ones included; slow cadence.",
+        factor=1e-3,
+        unit="thousand",
+        tag="gc/tracked_k",
         cadence="slow",
     ),
-    _count(
+    _row(
         "cache/clears",
-        "cache/clears_total",
         "Device cache clears by our callbacks since the run began.",
+        tag="cache/clears_total",
         kind=TOTAL,
     ),
-    _gib(
+    _row(
         "cache/freed_bytes",
-        "cache/freed_gib",
         "By how much what the allocator holds from the driver shrank in the clears of this step.",
         kind=FLOW,
     ),
-    _time(
+    _row(
         "cache/time_s",
-        "cache/time_ms",
-        1e3,
-        "ms",
         "Time the clears of this step took. A clear first waits for the kernels that the training has queued, so most "
         "of it may be the training's own.",
         kind=FLOW,
     ),
-    _gib(
+    _row(
         "collect/freed_bytes",
-        "collect/freed_gib",
         "By how much anonymous memory shrank during our callbacks' collections of this step; what glibc keeps of what "
         "was freed is not in it.",
         kind=FLOW,
     ),
-    _time("collect/time_s", "collect/time_ms", 1e3, "ms", "Time those collections took.", kind=FLOW),
-    _count("collect/objects", "collect/objects", "Unreachable objects that those collections found.", kind=FLOW),
-    _gib(
+    _row("collect/time_s", "Time those collections took.", kind=FLOW),
+    _row("collect/objects", "Unreachable objects that those collections found.", kind=FLOW),
+    _row(
         "trim/freed_bytes",
-        "trim/freed_gib",
         "By how much resident memory shrank during malloc_trim in this step: what other threads free and allocate "
         "meanwhile is in it, too.",
         kind=FLOW,
     ),
-    _time("trim/time_s", "trim/time_ms", 1e3, "ms", "Time malloc_trim took in this step.", kind=FLOW),
-    _gib(
+    _row("trim/time_s", "Time malloc_trim took in this step.", kind=FLOW),
+    _row(
         "tensors/parameters_bytes",
-        "tensors/parameters_gib",
         "Storages of the model's parameters on this rank, each counted once; under DeepSpeed's ZeRO-3 their shards.",
         cadence="slow",
     ),
-    _gib(
-        "tensors/gradients_bytes",
-        "tensors/gradients_gib",
-        "Storages of the gradients, read before the optimizer step.",
-        cadence="slow",
-    ),
-    _gib("tensors/optimizer_bytes", "tensors/optimizer_gib", "Tensors in the optimizer's state.", cadence="slow"),
-    _gib("tensors/buffers_bytes", "tensors/buffers_gib", "The model's buffers.", cadence="slow"),
-    _gib(
+    _row("tensors/gradients_bytes", "Storages of the gradients, read before the optimizer step.", cadence="slow"),
+    _row("tensors/optimizer_bytes", "Tensors in the optimizer's state.", cadence="slow"),
+    _row("tensors/buffers_bytes", "The model's buffers.", cadence="slow"),
+    _row(
         "tensors/activations_bytes",
-        "tensors/activations_gib",
         "What a forward pass on the host has left allocated for the backward pass, counted by the C library's "
         "allocator; the most of a step. In the first 16 steps.",
     ),
-    _gib(
-        "workers/own_bytes",
-        "workers/own_gib",
-        "Private memory of data workers that they allocated themselves.",
-        cadence="slow",
-    ),
-    _gib(
+    _row("workers/own_bytes", "Private memory of data workers that they allocated themselves.", cadence="slow"),
+    _row(
         "workers/cow_bytes",
-        "workers/cow_gib",
         "Pages of this process that workers made private by touching them (copy-on-write).",
         cadence="slow",
     ),
-    _gib(
-        "workers/pss_bytes",
-        "workers/pss_gib",
-        "Proportional set size of the data workers: shared pages are counted once.",
-        cadence="slow",
+    _row(
+        "workers/pss_bytes", "Proportional set size of the data workers: shared pages are counted once.", cadence="slow"
     ),
-    _count(
-        "workers/count",
+    _row(
         "workers/count",
         "Data workers alive: children that run the worker loop of a torch DataLoader, and what these started.",
         cadence="slow",
     ),
-    _time("step/time_s", "step/time_ms", 1e3, "ms", "Wall time since the last step's end (monotonic clock)."),
-    _time(
+    _row("step/time_s", "Wall time since the last step's end (monotonic clock)."),
+    _row(
         "step/self_s",
-        "step/self_us",
-        1e6,
-        "us",
         "Our own time in this step: of the processor, and waits for a disk or a device.",
+        factor=1e6,
+        unit="us",
+        tag="step/self_us",
         kind=FLOW,
     ),
-    _time(
+    _row(
         "step/startup_s",
-        "step/startup_s",
-        1.0,
-        "s",
         "From the start of the process to the first step of its first training; once. A loop that knows nothing of us "
         "is heard from its first optimizer step on.",
+        factor=1.0,
+        unit="s",
+        tag="step/startup_s",
     ),
-    _gib("ranks/allocated_min_bytes", "ranks/allocated_min_gib", "Lowest device allocation over the ranks."),
-    _gib("ranks/allocated_max_bytes", "ranks/allocated_max_gib", "Highest device allocation over the ranks."),
-    _gib("ranks/reserved_min_bytes", "ranks/reserved_min_gib", "Lowest reserved device memory over the ranks."),
-    _gib("ranks/reserved_max_bytes", "ranks/reserved_max_gib", "Highest reserved device memory over the ranks."),
-    _gib("ranks/rss_min_bytes", "ranks/rss_min_gib", "Lowest resident memory over the ranks."),
-    _gib("ranks/rss_max_bytes", "ranks/rss_max_gib", "Highest resident memory over the ranks."),
-    _count("ranks/argmax", "ranks/argmax", "The rank with the highest resident or allocated memory."),
-    _count("ranks/count", "ranks/count", "Ranks that these numbers are of: those that have written lately."),
-    _gib(
+    _row("ranks/allocated_min_bytes", "Lowest device allocation over the ranks."),
+    _row("ranks/allocated_max_bytes", "Highest device allocation over the ranks."),
+    _row("ranks/reserved_min_bytes", "Lowest reserved device memory over the ranks."),
+    _row("ranks/reserved_max_bytes", "Highest reserved device memory over the ranks."),
+    _row("ranks/rss_min_bytes", "Lowest resident memory over the ranks."),
+    _row("ranks/rss_max_bytes", "Highest resident memory over the ranks."),
+    _row("ranks/argmax", "The rank with the highest resident or allocated memory."),
+    _row("ranks/count", "Ranks that these numbers are of: those that have written lately."),
+    _row(
         "ranks/host_sum_bytes",
-        "ranks/host_sum_gib",
         "Resident memory of all ranks on rank 0's machine together; pages that they share count for each.",
     ),
-    _pct(
-        "ranks/host_sum_frac",
-        "ranks/host_sum_pct",
-        "The same / the smallest limit that applies, which all of them share.",
-    ),
+    _row("ranks/host_sum_frac", "The same / the smallest limit that applies, which all of them share."),
 )
 
 _BY_NAME = {metric.name: metric for metric in METRICS}
@@ -367,14 +301,7 @@ def metric_of(name: str) -> Metric:
     phase = _phase_metric(name)
     if phase is not None:
         return phase
-    group, _, rest = name.partition("/") if "/" in name else ("custom", "", name)
-    rest = rest.replace("/", "_")  # TensorBoard groups by the first segment only: one slash
-    for suffix, make, shown in (("_bytes", _gib, "_gib"), ("_frac", _pct, "_pct")):
-        if rest.endswith(suffix):
-            return make(name, f"{group}/{rest.removesuffix(suffix)}{shown}", "A metric of your own.")
-    if rest.endswith("_s"):
-        return _time(name, f"{group}/{rest[:-2]}_ms", 1e3, "ms", "A metric of your own.")
-    return _count(name, f"{group}/{rest}", "A metric of your own.")
+    return _row(name, "A metric of your own.")
 
 
 def other_device(name: str) -> tuple[int, str] | None:
@@ -405,7 +332,7 @@ def _phase_metric(name: str) -> Metric | None:
         head, tail = f"phase/{where}/", "_peak_bytes"
         if name.startswith(head) and name.endswith(tail):
             row, phase = _BY_NAME[f"{head}{{}}{tail}"], name[len(head) : -len(tail)]
-            return _gib(name, row.tag.format(phase), row.meaning)
+            return _row(name, row.meaning, tag=row.tag.format(phase))
     return None
 
 

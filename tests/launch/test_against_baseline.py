@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from forgather_mem.launch.against_baseline import against_baseline
+from forgather_mem.launch.outcome import against_baseline
 from tests.comparing.runs import run
 
 

@@ -6,7 +6,7 @@ import pytest
 from transformers import TrainerCallback
 
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.engine.record import OpenRecord
+from forgather_mem.engine.recorder import OpenRecord
 from forgather_mem.engine.run import Run
 from forgather_mem.engine.schedule import EventSchedule
 from forgather_mem.engine.summary import RunFacts

@@ -8,6 +8,8 @@ import itertools
 import pickle
 import random
 import resource
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,15 +21,17 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArgumen
 
 from forgather_mem.callbacks import MemoryAlert, OOMReporter
 from forgather_mem.callbacks.memory_alert import Alert
-from forgather_mem.diagnose.alerts.longest import LongestBatch
+from forgather_mem.diagnose.alerts.longest import LivePeak, LongestBatch
 from forgather_mem.loops.observed import ObservedLoop
 from forgather_mem.loops.state import default_arguments
+from forgather_mem.system.native_heap import allocated_natively_bytes
 from tests.memory import load_blas
 from tests.training import fingerprint
 
 LONG = 1200
 STEPS_SEEN = 20
 MIB = 2**20
+SIZE = 64 << 20
 
 
 def padded(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
@@ -167,3 +171,26 @@ def test_a_plain_loop_is_told_where_nothing_says_that_it_may_stop_before(
         loop(loader, model, torch.optim.AdamW(model.parameters()))
     watching.close()
     assert [alert.full_at_step for alert in alerts] == steps
+
+
+@pytest.mark.fresh
+def test_it_sees_what_is_freed_before_it_stops() -> None:
+    before = allocated_natively_bytes()
+    peak = LivePeak()
+    assert before is not None
+    assert peak.start()
+    tensor = torch.ones(SIZE // 4)
+    time.sleep(0.1)
+    del tensor
+    found = peak.stop()
+    assert found is not None
+    assert found - before == pytest.approx(SIZE, rel=0.05)
+
+
+@pytest.mark.fresh
+def test_its_thread_ends_with_it() -> None:
+    peak = LivePeak()
+    assert peak.start()
+    peak.stop()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("forgather-mem: peak")]
+    peak.stop()

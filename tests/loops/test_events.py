@@ -8,7 +8,7 @@ import pytest
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_callback import CallbackHandler
 
-from forgather_mem.loops.callback_list import CallbackList
+from forgather_mem.loops.events import CallbackList
 
 
 class Notes(TrainerCallback):
