@@ -14,13 +14,13 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from forgather_mem.errors import ours
 from forgather_mem.system.allocator import gauge_now, modules_with_a_cache
 from forgather_mem.system.call_wrapping import in_traced_code
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Moment, Sample
-from forgather_mem.telemetry.signal_handlers import hand_on
 from forgather_mem.units import format_duration
 
 if TYPE_CHECKING:
@@ -156,8 +156,7 @@ class _Calls:
         try:
             fields = self._statm.read(128).split()
             held = (int(fields[1]) - int(fields[2])) * PAGE_BYTES
-        except OSError as error:  # no /proc
-            hand_on(error)
+        except ours(OSError):  # no /proc
             held = 0
         return held + (gauge_now("allocated_bytes") or 0)
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from forgather_mem.errors import ours
 from forgather_mem.system.allocator import Allocator, current_allocator, gauge
 from forgather_mem.system.installed import installed
 from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
 from forgather_mem.system.procfs import KernelFile, resident_bytes
-from forgather_mem.telemetry.signal_handlers import hand_on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +120,9 @@ class UsageWindow:
         try:
             return self.span()
         finally:
-            self._end()
+            for window in (self._host, self._device):
+                if window is not None:
+                    window.close()
 
     def _host_span(self) -> Span:
         start_bytes, window, peaks = self._start.host_bytes, self._host, host_peaks()
@@ -150,24 +150,12 @@ class UsageWindow:
         peak_bytes = max(peak_bytes, end_bytes)
         return Span(start_bytes=start_bytes, end_bytes=end_bytes, peak_bytes=peak_bytes, exact=exact), reserved_bytes
 
-    def _end(self) -> None:
-        for window in (self._host, self._device):
-            if window is not None:
-                window.close()
-
-    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # Otherwise the owner of the marks would keep serving a window that can no longer be closed. At interpreter exit
-        # there is no owner left.
-        if not finalizing():
-            self._end()
-
 
 def _host_bytes() -> int:
     statm = KernelFile("/proc/self/statm")
     try:
         return resident_bytes(statm)
-    except OSError as error:  # a system without /proc
-        hand_on(error)
+    except ours(OSError):  # a system without /proc
         return int(installed("psutil").Process().memory_info().rss)
     finally:
         statm.close()
