@@ -1,14 +1,21 @@
-"""The exceptions that users of this library see, and texts as they leave it."""
+"""The exceptions that users of this library see, whose an exception is, and texts as they leave the library."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+    from types import FrameType
+    from typing import TypeVar
+
+    E = TypeVar("E", bound=BaseException)
 
 MAX_MESSAGE_CHARS = 2_000
+_US = os.path.dirname(__file__) + os.sep
+_HAS_MORE = 0x04  # inspect.CO_VARARGS: the function has *arguments
 _MAX_COMPARED = 300_000  # characters of one name times those of others: some tens of milliseconds
 
 
@@ -85,6 +92,51 @@ class TemplateError(ForgatherMemError, ValueError):
         return "\n".join(lines)
 
 
+def is_of_handler(error: BaseException) -> bool:
+    """Whether the user's handler of a signal has raised this, which came while our code ran: it is no failure of ours.
+
+    Python calls a handler with the frame that it interrupts; nothing else of the user's is given its caller's frame.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
+        caller = None if frame.f_code.co_filename.startswith(_US) else frame.f_back
+        if caller is not None and any(value is caller for value in _arguments(frame)):
+            return True
+    return False
+
+
+def ours(*kinds: type[E]) -> tuple[type[E], ...]:
+    """For `except ours(OSError):`: an error of these kinds, unless a signal's handler has raised it.
+
+    A handler may raise anything; `TimeoutError`, which many raise, is an `OSError`. The words after `except` are looked
+    at only when there is an error.
+    """
+    error = sys.exception()
+    return () if error is not None and is_of_handler(error) else kinds
+
+
+class missing:  # as contextlib.suppress, which it is
+    """What can't be read is left out; what a signal's handler raises meanwhile is handed on."""
+
+    def __init__(self, *kinds: type[BaseException]) -> None:
+        self._kinds = kinds
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        return isinstance(error, self._kinds) and not is_of_handler(error)
+
+
+def _arguments(frame: FrameType) -> Iterator[object]:
+    code = frame.f_code
+    number = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & _HAS_MORE)
+    for name in code.co_varnames[:number]:
+        value = frame.f_locals.get(name)
+        yield from value if type(value) is tuple else (value,)
+
+
 def _rebuild(cls: type[TemplateError], message: str, fields: dict[str, object]) -> TemplateError:
     error = cls(message)
     error.__dict__.update(fields)
@@ -153,7 +205,7 @@ def say(text: str, *, is_shown: bool = False) -> None:
     try:
         sys.stderr.write((text if is_shown else shown(text)) + "\n")
         sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):
+    except ours(OSError, ValueError, AttributeError):
         return
 
 

@@ -14,6 +14,8 @@ import fcntl
 import os
 import stat
 
+from forgather_mem.errors import missing, ours
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +63,7 @@ def replace_file(
                 os.close(file)
             os.replace(draft, path, src_dir_fd=at, dst_dir_fd=at)
         except BaseException:
-            with contextlib.suppress(OSError):
+            with missing(OSError):
                 os.unlink(draft, dir_fd=at)
             raise
 
@@ -125,7 +127,7 @@ def is_real_folder(path: str | os.PathLike[str]) -> bool:
     """Whether a folder is there, and neither it nor one above it is a link."""
     try:
         os.close(_open_folder(os.fspath(path)))
-    except OSError:
+    except ours(OSError):
         return False
     return True
 
@@ -140,7 +142,7 @@ def write_chosen_file(path: str | os.PathLike[str], content: bytes) -> None:
     if os.path.isfile(real) or not os.path.exists(real):
         try:
             return replace_file(real, content)
-        except OSError as error:
+        except ours(OSError) as error:
             if error.errno not in _IN_PLACE_ONLY or not os.path.exists(real):
                 raise
     with open(path, "wb") as file:
@@ -267,16 +269,16 @@ def _check_regular(path: str | os.PathLike[str], status: os.stat_result) -> None
 def _status_of_regular(path: str, at: int | None) -> os.stat_result | None:
     try:
         status = os.lstat(path, dir_fd=at)
-    except OSError:
+    except ours(OSError):
         return None
     return status if stat.S_ISREG(status.st_mode) else None
 
 
 def _take_over(file: int, old: os.stat_result) -> None:
     """Owner and mode of the old file, as far as that is allowed."""
-    with contextlib.suppress(OSError):
+    with missing(OSError):
         os.fchown(file, old.st_uid, old.st_gid)
-    with contextlib.suppress(OSError):
+    with missing(OSError):
         os.fchmod(file, stat.S_IMODE(old.st_mode))  # after the owner: a change of owner takes bits off
 
 
@@ -293,7 +295,7 @@ def out_of_the_way(file: int) -> int:
     """The same open file under a high number, or under its own where the limit is lower. Costs 2 us."""
     try:
         high = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _LOWEST)
-    except OSError:
+    except ours(OSError):
         return file
     os.close(file)
     return high

@@ -328,7 +328,7 @@ class Attached:
             if trainer is not None:
                 trainer.pop_callback(callback)
             fence.call_part(callback, "close")  # one that fails keeps none of the others
-        link = LINKS.of(trainer) if trainer is not None else None
+        link = LINKS.get(trainer) if trainer is not None else None
         if link is not None:
             link.handles = {name: handle for name, handle in link.handles.items() if handle is not self}
             link.leave(self.callbacks)

@@ -9,8 +9,9 @@ import weakref
 from collections.abc import Callable
 
 from forgather_mem.actions.collect import collect
+from forgather_mem.telemetry.beside import marked
 
-_holding: weakref.WeakSet[HeapHold] = weakref.WeakSet()  # holds that have automatic collection off in this process
+_holding = marked()  # holds that have automatic collection off in this process
 
 
 class HeapHold:
@@ -48,7 +49,7 @@ class HeapHold:
         self._held = True
         self.foreign = gc.get_freeze_count() > 0
         self._was_enabled = gc.isenabled()
-        _holding.add(self)
+        _holding[self] = True
         _restore_in_children()
         _FREEZES.watch()
         gc.disable()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -16,7 +15,7 @@ from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
 from forgather_mem.diagnose.oom.failing import close_failed
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.watch import OutOfMemoryWatch
-from forgather_mem.errors import check_flags, say
+from forgather_mem.errors import check_flags, missing, say
 from forgather_mem.files import replace_file
 from forgather_mem.system.process_end import PROCESS_END
 from forgather_mem.telemetry import run_session
@@ -143,7 +142,7 @@ def _hand_over(report: RunReport, folder: str) -> None:
     assert report.oom is not None
     told = LastError(oom=report.oom, advice=report.advice, pid=os.getpid())
     path = os.path.join(folder, run_session.LAST_ERROR.format(rank=report.oom.rank))
-    with contextlib.suppress(OSError):
+    with missing(OSError):
         replace_file(path, json.dumps(to_dict(told)).encode(), through_links=False)
 
 

@@ -14,6 +14,7 @@ import torch
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
+from forgather_mem.errors import missing, ours
 from forgather_mem.files import make_real_folder, remove_real
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.telemetry.protocols import RunInfo
@@ -161,7 +162,7 @@ class _Recorder:
                 remove_real(trace)
             profiler.export_chrome_trace(str(trace))
             size = trace.stat().st_size
-        except (OSError, RuntimeError) as error:
+        except ours(OSError, RuntimeError) as error:
             return f"no trace could be written: {error}"
         if size > self._snapshot.max_mb * MIB:
             remove_real(trace)
@@ -172,7 +173,7 @@ class _Recorder:
         """As before `begin`, whatever has failed since. Idempotent."""
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
-            with contextlib.suppress(RuntimeError):  # it was stopped elsewhere
+            with missing(RuntimeError):  # it was stopped elsewhere
                 profiler.stop()
             self._snapshot.stop()
 

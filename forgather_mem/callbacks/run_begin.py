@@ -6,13 +6,13 @@ looks at our classes, as `forgather-mem check` does, needs none.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
 import forgather_mem.diagnose.oom.failing  # noqa: F401  # for the trainer's link
 from forgather_mem.engine.run import Run
 from forgather_mem.engine.summary import RunSummary
+from forgather_mem.errors import missing
 from forgather_mem.telemetry import run_session
 
 
@@ -33,10 +33,10 @@ def _close_report(summary: RunSummary) -> tuple[str, dict[str, object]]:
             setattr(facts, name, os.path.abspath(place))
     report, folder = build_report(summary), facts.folder
     if folder is not None and Path(folder).is_dir():
-        with contextlib.suppress(OSError):  # the report can be rebuilt from the log
+        with missing(OSError):  # the report can be rebuilt from the log
             write_report(report, folder)
         session = run_session.folder()
         if session is not None:
-            with contextlib.suppress(OSError):
+            with missing(OSError):
                 copy_report(report, session, folder)
     return verdict(report)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from forgather_mem.errors import is_of_handler
+
 Step = Callable[[], object]
 
 
@@ -33,8 +35,9 @@ class Closing:
     def carry_out(self, interrupted: Step) -> None:
         """Do what is left. Nothing happens when a step of it asks for this.
 
-        A Ctrl-C in a step calls `interrupted`, and the step gets one more try; after a second one it is left out. It is
-        raised when all is done. What an interruption between two steps leaves undone, the next call does.
+        A Ctrl-C, or what another signal's handler raises, in a step calls `interrupted`, and the step gets one more
+        try; after a second one it is left out. It is raised when all is done. What an interruption between two steps
+        leaves undone, the next call does.
         """
         if self._is_busy:
             return
@@ -44,7 +47,7 @@ class Closing:
             while self._left:
                 step = self._left[0]
                 error = _left_by(step)
-                if self._left and error is not None and not isinstance(error, Exception):
+                if self._left and error is not None and (not isinstance(error, Exception) or is_of_handler(error)):
                     interrupted()
                     error = _left_by(step) or error
                 raised = error or raised

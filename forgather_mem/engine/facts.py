@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from forgather_mem.engine.summary import RunFacts
+from forgather_mem.errors import ours
 from forgather_mem.system.allocator import current_allocator, gauge, used_allocators
 from forgather_mem.system.memory_limit import limit_facts
 from forgather_mem.system.native_heap import allocated_natively_bytes
@@ -110,7 +111,7 @@ def _make_new(parent: Path) -> str:
             (parent / name).mkdir(parents=True)
         except FileExistsError:
             name = f"{stamp}_{number}"
-        except OSError:
+        except ours(OSError):
             break
         else:
             break

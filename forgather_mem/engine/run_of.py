@@ -6,8 +6,9 @@ The run is kept beside the state. On it, everything that reads the state's attri
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Any
+
+from forgather_mem.telemetry.beside import Beside
 
 if TYPE_CHECKING:
     from forgather_mem.engine.run import Run
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
 _ATTRIBUTE = "_forgather_mem_run"  # on a state that can't be referenced weakly, such as a SimpleNamespace
 
 
-class _Runs:
-    """The run of each state that is alive, by the state's id: states have no hash."""
+class _Runs(Beside["Run"]):
+    """The run of each state that is alive."""
 
-    __slots__ = ("_known", "num_given")
+    __slots__ = ("num_given",)
 
     def __init__(self) -> None:
+        super().__init__()
         self.num_given = 0  # while it stays the same, no run begins
-        self._known: dict[int, tuple[Run, weakref.ref[Any]]] = {}
 
     def of(self, state: Any) -> Run | None:
         """The run of this state itself; a copy has none."""
@@ -34,17 +35,16 @@ class _Runs:
 
     def other_is_open(self, run: Run | None) -> bool:
         """Whether a run other than this one is open in this process."""
-        for known, _ in self._known.values():
+        for known, _ in tuple(self._known.values()):
             if known is not run and not known.closed and known.is_of_this_process:
                 return True
         return False
 
     def give(self, state: Any, run: Run) -> None:
         """From now on this is the state's run."""
-        known, key = self._known, id(state)
         self.num_given += 1
         try:
-            known[key] = run, weakref.ref(state, lambda _: known.pop(key, None))
+            self[state] = run
         except TypeError:
             setattr(state, _ATTRIBUTE, run)
 

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from forgather_mem.errors import ours
 from forgather_mem.files import make_real_folder, open_real, out_of_the_way, remove_real
 from forgather_mem.system.forks import FORKS
-from forgather_mem.telemetry.signal_handlers import hand_on
 from forgather_mem.units import format_duration
 
 logger = logging.getLogger(__name__)
@@ -83,9 +83,8 @@ class AppendFile:
             done = os.write(self._fd, data)
             while done < len(data):
                 done += os.write(self._fd, data[done:])
-        except OSError as error:
+        except ours(OSError) as error:
             self._recover(error, done)
-            hand_on(error)
             self._pause(error, num_records)
             return False
         self.end += done
@@ -133,8 +132,7 @@ class AppendFile:
             os.set_blocking(self._fd, True)
             status = os.fstat(self._fd)
             self.path, self.end, self._inode = path, status.st_size, (status.st_dev, status.st_ino)
-        except OSError as error:
-            hand_on(error)
+        except ours(OSError) as error:
             self._pause(error, 0)
             return False
         self._rest_until = 0.0  # another file may be faster
@@ -185,8 +183,8 @@ class AppendFile:
             if os.fstat(self._fd).st_size == torn_end:
                 os.ftruncate(self._fd, self.end)
                 return True
-        except OSError as error:
-            hand_on(error)
+        except ours(OSError):
+            pass
         return False
 
     def _still_there(self, now: float) -> bool:
@@ -196,8 +194,7 @@ class AppendFile:
             there = status.st_nlink > 0 or not stat.S_ISREG(status.st_mode)
             if (status.st_dev, status.st_ino) != self._inode:  # closed by somebody: another file has the number now
                 self._fd, there = -1, False
-        except OSError as error:
-            hand_on(error)
+        except ours(OSError):
             there = False
         if not there:
             lost, self.written = self.written - self._checked, self._checked
@@ -222,8 +219,7 @@ class AppendFile:
         if self._fd >= 0:
             try:
                 os.close(self._fd)
-            except OSError as error:
-                hand_on(error)
+            except ours(OSError):
                 logger.debug("close failed: %s", self.path)
         self._fd, self._fine_until = -1, 0.0
         self.dropped += len(self._queue)
@@ -233,6 +229,5 @@ class AppendFile:
 def _remove(path: Path) -> None:
     try:
         remove_real(path)
-    except OSError as error:
-        hand_on(error)
+    except ours(OSError):
         logger.debug("an empty file stays: %s", path)

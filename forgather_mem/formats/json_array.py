@@ -22,9 +22,9 @@ from datetime import date
 from enum import Enum
 from pathlib import Path
 
+from forgather_mem.errors import ours
 from forgather_mem.files import make_real_folder, open_real, out_of_the_way, replace_file
 from forgather_mem.formats.append import FIRST_RETRY_S, LONGEST_PAUSE_S
-from forgather_mem.telemetry.signal_handlers import hand_on
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class JsonArrayFile:
         try:
             self._reach_end()
             self._put((b"\n" if self._empty else b",\n") + element(record) + _TAIL)
-        except (OSError, _NoArrayError) as error:
+        except ours(OSError, _NoArrayError) as error:
             self._failed(error)
             return False
         self.written += 1
@@ -111,7 +111,7 @@ class JsonArrayFile:
             status = os.fstat(self._fd)
             if (status.st_dev, status.st_ino) == self._inode:
                 return status
-        except OSError:
+        except ours(OSError):
             logger.debug("somebody has closed %s", self.path)
         self._fd = -1
         return None
@@ -144,8 +144,7 @@ class JsonArrayFile:
             done += os.pwrite(self._fd, tail[done:], self._bracket + done)
         self._bracket += len(tail) - len(_TAIL)
 
-    def _failed(self, error: OSError | _NoArrayError) -> None:
-        hand_on(error)
+    def _failed(self, error: Exception) -> None:
         self.dropped += 1
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         if self._error is None:

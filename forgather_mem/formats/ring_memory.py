@@ -17,6 +17,7 @@ import functools
 import os
 import struct
 
+from forgather_mem.errors import ours
 from forgather_mem.files import open_real, out_of_the_way
 from forgather_mem.formats.ring_writer import CELL_BYTES, HEAD, STATE, STATE_AT, ring_name
 
@@ -49,7 +50,7 @@ class StateMemory:
             self._file = out_of_the_way(os.memfd_create("forgather_mem", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
             os.ftruncate(self._file, _NUM_SLOTS * _SLOT_BYTES)
             fcntl.fcntl(self._file, _ADD_SEALS, _SEALS)
-        except (OSError, AttributeError):
+        except ours(OSError, AttributeError):
             return
         self.place = f"{os.getpid()}:{self._file}:{os.fstat(self._file).st_ino}"
 
@@ -65,7 +66,7 @@ class StateMemory:
                 for name in os.listdir(folder):
                     if name.startswith(ring_name("")):
                         _settle(os.path.join(folder, name), states)
-            except OSError:
+            except ours(OSError):
                 continue  # then the ring tells what it can
 
 
@@ -76,7 +77,7 @@ def own_state(header: bytes) -> LastState | None:
     """
     try:
         state = _state_of(os.environ.get(PLACE, ""), os.getpid())
-    except (OSError, ValueError, AttributeError):
+    except ours(OSError, ValueError, AttributeError):
         return None
     if state.pid:
         return None

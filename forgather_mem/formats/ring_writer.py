@@ -13,10 +13,10 @@ import struct
 import time
 import zlib
 
+from forgather_mem.errors import ours
 from forgather_mem.files import open_real, out_of_the_way, remove_real
 from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.events import EVENT_NUMBERS, PHASE_NUMBER
-from forgather_mem.telemetry.signal_handlers import hand_on
 
 TYPE_CHECKING = False  # importing typing would cost the parent a megabyte and 4 ms
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class RingWriter:
         if self._forks == FORKS.number:
             try:
                 _write(self._file, _PHASE_BYTE.get(phase, b"\0"), self._phase_at)
-            except OSError as error:
+            except ours(OSError) as error:
                 self._failed(error)
 
     def sample(
@@ -211,8 +211,7 @@ class RingWriter:
         if file >= 0 and _inode(file) == self._inode:
             try:
                 os.close(file)
-            except OSError as error:
-                hand_on(error)
+            except ours(OSError):
                 return  # what a server has not accepted by now is lost
 
     def _put(self, at: int, data: bytes, now_s: float) -> None:
@@ -221,7 +220,7 @@ class RingWriter:
                 self._looked_s = now_s
                 self._look()
             _write(self._file, data, at)
-        except OSError as error:
+        except ours(OSError) as error:
             self._failed(error)
 
     def _look(self) -> None:
@@ -234,7 +233,6 @@ class RingWriter:
             _fill(self._file, self._header)
 
     def _failed(self, error: OSError) -> None:
-        hand_on(error)
         self.problem = f"not all was written: {error.strerror or error}"
         if error.errno not in _DISK_FULL:  # the server has gone: what stands there is all there will be
             self.close()
@@ -247,8 +245,7 @@ def _new_file(path: str, header: bytes) -> int:
     file = open_real(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
         _fill(file, header)
-    except OSError as error:
-        hand_on(error)
+    except OSError:
         os.close(file)
         remove_real(path)
         raise
@@ -263,8 +260,7 @@ def _fill(file: int, header: bytes) -> None:
 def _inode(file: int) -> tuple[int, int] | None:
     try:
         status = os.fstat(file)
-    except OSError as error:
-        hand_on(error)
+    except ours(OSError):
         return None
     return status.st_dev, status.st_ino
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from forgather_mem.errors import ours
 from forgather_mem.formats.append import FIRST_RETRY_S, LONGEST_PAUSE_S
 from forgather_mem.system.installed import installed
-from forgather_mem.telemetry.signal_handlers import hand_on
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class StockWriter:
         """Pass one event on, after `ready()`; returns whether the writer took it."""
         try:
             _hand_over(self._writer, payload)
-        except OSError as error:
+        except ours(OSError) as error:
             self.dropped += 1
             self._failed(error)
             if self._owned:  # the writer keeps its thread's failure and raises it at every call
@@ -72,7 +72,7 @@ class StockWriter:
             return
         try:
             writer.close()
-        except OSError as error:
+        except ours(OSError) as error:
             self._failed(error)
 
     def problem(self) -> str | None:
@@ -91,7 +91,6 @@ class StockWriter:
         return True
 
     def _failed(self, error: Exception) -> None:
-        hand_on(error)
         if self._error is None:
             logger.warning("the TensorBoard writer fails: %s; records are dropped until it works again", error)
         self._error = str(error)

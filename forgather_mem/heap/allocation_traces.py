@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 
+from forgather_mem.errors import ours
 from forgather_mem.system.installed import installed
 
 tracemalloc = installed("tracemalloc")
@@ -36,5 +37,5 @@ def _can_be_stopped(version: tuple[int, ...] = sys.version_info[:3]) -> bool:
         return True
     try:
         return len(os.listdir("/proc/self/task")) <= threading.active_count()
-    except OSError:  # no /proc
+    except ours(OSError):  # no /proc
         return False

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterator
 from types import FrameType
 
+from forgather_mem.errors import ours
+
 MAX_ERRORS = 100  # per chain; a group of ten thousand failed tasks only repeats itself
 _GENERATOR_LIKE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 # The last instruction of a generator waiting to be resumed: up to Python 3.12, and from 3.13 on.
@@ -72,7 +74,7 @@ def _empty(frame: FrameType) -> bool:
         return False
     try:
         frame.clear()
-    except RuntimeError:  # still running
+    except ours(RuntimeError):  # still running
         return False
     if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         frame.f_locals  # noqa: B018  # accessing it again clears a snapshot taken by a logger or debugger

@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import sys
-import weakref
 from _thread import allocate_lock, get_ident
 
 from forgather_mem.launch.backward_passes import BackwardPasses
@@ -164,15 +163,17 @@ def _end_at_the_first_step(acts: _Acts) -> None:
 
 def plan_before_training(trainers: type) -> None:
     """Plan each trainer of this class before its first training, and say what comes of it."""
+    from forgather_mem.telemetry.beside import marked
+
     original = trainers.train  # type: ignore[attr-defined]
-    met: weakref.WeakSet[Any] = weakref.WeakSet()  # also those that are being planned, in the child that does it
+    met = marked()  # also those that are being planned, in the child that does it
 
     @functools.wraps(original)
     def train(trainer: Any, *arguments: object, **keywords: object) -> object:
         from forgather_mem.telemetry.guard import FailureGuard
 
         if trainer not in met:
-            met.add(trainer)
+            met[trainer] = True
             FailureGuard().call("plan", _plan_and_tell, trainer)
         try:
             return original(trainer, *arguments, **keywords)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -23,6 +22,7 @@ from forgather_mem.loops.rounds import OptimizerRounds
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.system.process_end import PROCESS_END, last_error
 from forgather_mem.system.tracing import is_traced
+from forgather_mem.telemetry.beside import marked
 from forgather_mem.telemetry.guard import FailureGuard
 
 if TYPE_CHECKING:
@@ -330,14 +330,14 @@ class _Loops:
     __slots__ = ("_loops",)
 
     def __init__(self) -> None:
-        self._loops: weakref.WeakSet[ObservedLoop] = weakref.WeakSet()
+        self._loops = marked()
 
     def add(self, loop: ObservedLoop) -> None:
         """This one is observed from now on; those that give way are over."""
-        for other in list(self._loops):
+        for other in self._loops:
             if other.gives_way:
                 other.close()
-        self._loops.add(loop)
+        self._loops[loop] = True
 
     def any(self) -> bool:
         """Whether there is one that is not over."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 
 import torch
 
+from forgather_mem.telemetry.beside import Beside, marked
+
 # Calls without one of the optimizers after which it counts as unused, at least.
 PATIENCE = 10
 
@@ -28,15 +30,15 @@ class OptimizerRounds:
     """
 
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        self._first = weakref.WeakSet(optimizers)
-        self._missing = weakref.WeakSet(self._first)  # in this round
-        self._calls: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()  # in it
-        self._used: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._new: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        self._first = marked(optimizers)
+        self._missing = marked(self._first)  # in this round
+        self._calls = Beside[int]()  # in it
+        self._used = marked()
+        self._new = Beside[int]()
         self.in_round = False
         self._num_calls = 0  # in this round
         self._num_before = 0  # before it
-        self._only: Callable[[], torch.optim.Optimizer | None] = _nothing  # where there is but one
+        self._only: Callable[[], object] = bool  # where there is but one; else none is it
         self._longest = 0  # calls between two steps of one optimizer
 
     @property
@@ -52,7 +54,7 @@ class OptimizerRounds:
         self.in_round = True
         self._num_calls += 1
         self._missing.discard(optimizer)
-        self._calls[optimizer] = self._calls.get(optimizer, 0) + 1
+        self._calls[optimizer] = (self._calls.get(optimizer) or 0) + 1
         if optimizer not in self._used:
             self._use(optimizer)
         if optimizer in self._used and not len(self._missing):
@@ -60,33 +62,31 @@ class OptimizerRounds:
             return self._ended()
         if self._num_calls < max(PATIENCE, 4 * self._longest):
             return 0
-        self._used -= self._missing
-        self._used |= set(self._calls)
+        for unused in self._missing:
+            self._used.discard(unused)
+        for used in self._calls:
+            self._used[used] = True
         return self._ended()
 
     def end(self) -> int:
         """The training is over: the number of steps that were withheld for optimizers that have never stepped."""
-        self._missing &= self._used
-        return self._ended() if self._num_calls and self._used and not len(self._missing) else 0
+        is_missed = any(one in self._used for one in self._missing)
+        return self._ended() if self._num_calls and self._used and not is_missed else 0
 
     def _use(self, optimizer: torch.optim.Optimizer) -> None:
-        self._new[optimizer] = self._new.get(optimizer, 0) + 1
+        self._new[optimizer] = num_new = (self._new.get(optimizer) or 0) + 1
         if optimizer in self._first:  # one that was made since has not let anybody wait
             self._longest = max(self._longest, self._num_before + self._num_calls)
-        elif self._used and self._new[optimizer] < PATIENCE:
+        elif self._used and num_new < PATIENCE:
             return
-        self._used.add(optimizer)
+        self._used[optimizer] = True
 
     def _ended(self) -> int:
         # More than one where one was waited for that is dropped now, or dead
-        num_steps = min(self._calls[optimizer] for optimizer in self._used)
+        num_steps = min(self._calls.get(optimizer) or 0 for optimizer in self._used)
         self._num_before += self._num_calls
         self._num_calls, self.in_round = 0, False
-        self._missing = weakref.WeakSet(self._used)
+        self._missing = marked(self._used)
         self._calls.clear()
-        self._only = weakref.ref(next(iter(self._used))) if len(self._used) == 1 else _nothing
+        self._only = weakref.ref(next(iter(self._used))) if len(self._used) == 1 else bool
         return num_steps
-
-
-def _nothing() -> None:
-    """No optimizer."""

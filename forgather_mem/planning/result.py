@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
-from weakref import WeakKeyDictionary
 
 from forgather_mem.planning.batches import JOINS, Shape
 from forgather_mem.planning.card import reserved_by_allocator
 from forgather_mem.planning.model import WORKSPACES
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.planning.text import evaluation_text, plan_text
+from forgather_mem.telemetry.beside import Beside
 
 _BOUNDS = (WORKSPACES, "at least "), (JOINS, "at most ")
 PARTS = ("parameters", "gradients", "optimizer", "activations", "batch", "results", "callbacks", "temporaries")
@@ -95,7 +94,7 @@ class Plan:
 
 
 # The last plan of each trainer alive, of its own arguments: a report is made far from where somebody has planned
-PLANS: WeakKeyDictionary[Any, Plan] = WeakKeyDictionary()
+PLANS = Beside[Plan]()
 
 
 def plan_of_log(

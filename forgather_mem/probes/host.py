@@ -7,6 +7,7 @@ import time
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 
+from forgather_mem.errors import missing
 from forgather_mem.system.headroom import HostRooms
 from forgather_mem.system.high_water import HostMark
 from forgather_mem.system.installed import installed
@@ -15,7 +16,6 @@ from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, kib_fields, own_
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget, backed_off
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import RISEN, Moment, Sample
-from forgather_mem.telemetry.signal_handlers import missing
 from forgather_mem.units import format_bytes, format_duration
 
 resource = installed("resource")

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from forgather_mem.errors import ours
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.telemetry.protocols import RunInfo
@@ -157,7 +158,7 @@ def storages_of(tensor: torch.Tensor) -> list[tuple[StorageKey, int]]:
             if device == torch.device("meta") or not (address := storage.data_ptr()):
                 return []
             return [((device, address), storage.nbytes())]
-    except (RuntimeError, ValueError):  # lazy parameters, backends without storages
+    except ours(RuntimeError, ValueError):  # lazy parameters, backends without storages
         return []
     return [storage for part in parts for storage in storages_of(part)]
 
@@ -205,5 +206,5 @@ def _tensors_in(value: object) -> Iterator[torch.Tensor]:
 def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
     try:
         return tensor.grad if tensor.is_leaf else None  # reading it from a non-leaf tensor warns
-    except (RuntimeError, ValueError):
+    except ours(RuntimeError, ValueError):
         return None

@@ -6,11 +6,11 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from forgather_mem.errors import missing, ours
 from forgather_mem.system.procfs import anonymous_bytes, child_pids, kib_fields
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Moment, Sample
-from forgather_mem.telemetry.signal_handlers import hand_on, missing
 
 # Fields of /proc/<pid>/stat after the name (proc_pid_stat(5) counts from 1, including PID and name).
 _START_TIME, _START_STACK = 22 - 3, 28 - 3
@@ -25,8 +25,7 @@ def is_data_worker(process: Path) -> bool:
     """
     try:
         return (process / "comm").read_bytes().strip() == _WORKER_NAME
-    except OSError as error:  # it has ended
-        hand_on(error)
+    except ours(OSError):  # it has ended
         return False
 
 

@@ -5,12 +5,11 @@ Nothing here imports torch.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from forgather_mem.errors import escape_controls, shown
+from forgather_mem.errors import escape_controls, missing, shown
 from forgather_mem.formats.ring import Ring, read_ring, ring_files
 from forgather_mem.reporting.table import format_time
 from forgather_mem.system.process_start import is_process_running
@@ -33,7 +32,7 @@ def running(folder: Path) -> dict[int, Ring]:
     """The black boxes of a run's ranks that have not ended, by rank; empty when it is over, or has none."""
     found = {}
     for rank, path in ring_files(folder).items():
-        with contextlib.suppress(OSError, ValueError):  # just being made
+        with missing(OSError, ValueError):  # just being made
             ring = read_ring(path)
             if ring.state.end == "running" and _is_alive(ring):
                 found[rank] = ring

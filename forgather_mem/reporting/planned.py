@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from forgather_mem.errors import ours
 from forgather_mem.files import read_regular
 from forgather_mem.telemetry.report import Planned, PlannedPhase, RunReport, Training
 from forgather_mem.telemetry.report_schema import MAX_REPORT_BYTES, checked
@@ -38,7 +39,7 @@ def report_of_plan(path: str | Path) -> RunReport | None:
         answer = json.loads(read_regular(path, MAX_REPORT_BYTES, follow=True))
         plan = answer["plans"][0] if "plans" in answer else answer
         planned = planned_of(plan)
-    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+    except ours(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         return None
     settings = checked(Mapping[str, str], answer.get("settings")) or {}  # type: ignore[type-abstract]
     batch = {f"batch.{name}": str(plan[name]) for name in ("rows", "length") if isinstance(plan.get(name), int)}

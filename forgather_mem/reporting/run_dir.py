@@ -5,7 +5,6 @@ Nothing here imports torch: a waiting parent may read a killed run while at the 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from forgather_mem.errors import ForgatherMemError, did_you_mean
+from forgather_mem.errors import ForgatherMemError, did_you_mean, missing, ours
 from forgather_mem.files import is_real_folder
 from forgather_mem.formats.jsonl import log_files
 from forgather_mem.formats.ring import Ring, read_ring, ring_files
@@ -99,7 +98,7 @@ def report_of_rank(files: list[Path], ring: Ring | None, wrong: list[str]) -> Ru
     """The report of one process, see `report_of_log`; what can't be read is added to `wrong`."""
     try:
         return report_of_log(files, ring) if files or ring is not None else None
-    except OSError as error:
+    except ours(OSError) as error:
         wrong.append(f"{files[-1].name}: {error.strerror or error}")
         return report_of_log((), ring) if ring is not None else None
 
@@ -107,7 +106,7 @@ def report_of_rank(files: list[Path], ring: Ring | None, wrong: list[str]) -> Ru
 def _ring(path: Path, wrong: list[str]) -> Ring | None:
     try:
         return read_ring(path)
-    except OSError as error:
+    except ours(OSError) as error:
         wrong.append(f"{path.name}: {error.strerror or error}")
     except ValueError:  # its process died before writing anything
         wrong.append(f"{path.name}: it is no whole black box")
@@ -184,7 +183,7 @@ def find_runs(folder: str | Path) -> list[Path]:
         from forgather_mem.reporting.from_events import has_memory_tags
 
         for _, place in sorted(events, reverse=True)[:_MAX_LOOKED_AT]:
-            with contextlib.suppress(OSError):
+            with missing(OSError):
                 if has_memory_tags(place):
                     return [_run_beside(place) or Path(place)]
         raise NoRun(f"the event files below {str(folder)!r} have no tags mem_*: no memory was logged there")
@@ -200,7 +199,7 @@ def _run_beside(events: str) -> Path | None:
     for around in (os.path.dirname(events), os.path.dirname(os.path.dirname(events))):
         runs = os.path.join(around, "forgather_mem")
         names: list[str] = []
-        with contextlib.suppress(OSError):  # it may be nobody's to read
+        with missing(OSError):  # it may be nobody's to read
             names = os.listdir(runs) if is_real_folder(runs) else []
         for name in sorted(names, reverse=True)[:_MAX_LOOKED_AT]:
             report, _ = read_report(os.path.join(runs, name, FILE_NAME))
@@ -215,7 +214,7 @@ def _folders(top: str) -> Iterator[tuple[str, list[str]]]:
     while waiting and left > 0:
         place = waiting.pop()
         names = []
-        with contextlib.suppress(OSError), os.scandir(place) as entries:
+        with missing(OSError), os.scandir(place) as entries:
             for entry in itertools.islice(entries, left):
                 left -= 1
                 if not entry.is_dir(follow_symlinks=False):
@@ -233,7 +232,7 @@ def _newest(place: str, names: list[str]) -> float:
     """When one of these files was changed last; of very many, one of the first."""
     newest = 0.0
     for name in names[:_MAX_LOOKED_AT]:
-        with contextlib.suppress(OSError):
+        with missing(OSError):
             newest = max(newest, os.lstat(os.path.join(place, name)).st_mtime)
     return newest
 
@@ -242,6 +241,6 @@ def _no_folder(top: Path) -> str:
     if os.path.lexists(top):
         return f"{str(top)!r} is a file\n  give the folder of a run, or one above it"
     near = None
-    with contextlib.suppress(OSError):
+    with missing(OSError):
         near = did_you_mean(top.name, os.listdir(top.parent))
     return f"there is no folder {str(top)!r}\n  {near or 'give the folder of a run, or one above it'}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from forgather_mem.errors import ours
 from forgather_mem.files import make_real_folder
 from forgather_mem.formats.ring_memory import own_state
 from forgather_mem.formats.ring_writer import ERROR, RingWriter, ring_name
@@ -55,7 +56,7 @@ class BlackBoxSink:
         try:
             make_real_folder(folder)
             self._ring = RingWriter(path, _header(run), own_state)
-        except OSError as error:
+        except ours(OSError) as error:
             self._problem = f"nothing written: {error.strerror or error}; {path}"
             return
         self._run, self.beside = run, self._ring.beside

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-from forgather_mem.errors import escape_controls
+from forgather_mem.errors import escape_controls, ours
 from forgather_mem.telemetry.metrics import metric_of
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding, Sample
@@ -101,7 +101,7 @@ def _write(text: str, stream: TextIO | None) -> None:
         else:
             stream.write(text + "\n")  # in one call, so that threads don't mix their lines
         stream.flush()  # the process may be killed next
-    except (OSError, ValueError):
+    except ours(OSError, ValueError):
         return  # closed, or can't encode a character: a message must not end a run
 
 

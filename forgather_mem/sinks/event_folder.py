@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import socket
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from forgather_mem.errors import missing
 from forgather_mem.formats.event_file import is_our_file
 
 # `output_dir/runs/<time>_<host>/<trial>` is the deepest folder that transformers writes to.
@@ -57,9 +57,9 @@ def _folder_of_this_process(output_dir: Path, began_s: float) -> Path | None:
 def _open_paths() -> set[str]:
     """The files that this process has open: one of our own among them belongs to the running training."""
     paths = set()
-    with contextlib.suppress(OSError):  # no /proc: then two of our writers may have two folders
+    with missing(OSError):  # no /proc: then two of our writers may have two folders
         for name in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):  # the descriptor used for listing
+            with missing(OSError):  # the descriptor used for listing
                 paths.add(os.readlink(f"/proc/self/fd/{name}"))
     return paths
 

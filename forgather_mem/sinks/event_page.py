@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from forgather_mem.errors import missing
 from forgather_mem.formats.event_file import EventFile, crc32c
 from forgather_mem.formats.stock_writer import StockWriter, tensorboard_writer
 from forgather_mem.formats.summaries import (
@@ -83,7 +83,7 @@ class EventPage:
         self._out.close()
         self._out = None
         if self._summary_writer is not None and os.getpid() == self._pid:  # in a forked child it would wait forever
-            with contextlib.suppress(OSError):
+            with missing(OSError):
                 getattr(self._summary_writer, "flush", _nothing)()
 
     def problem(self) -> str | None:

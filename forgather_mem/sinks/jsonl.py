@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+from forgather_mem.errors import ours
 from forgather_mem.formats.append import AppendFile
 from forgather_mem.formats.jsonl import finding_line, header_line, is_torn, roll_up_line, rotate, sample_line
 from forgather_mem.formats.ring import read_ring
@@ -179,7 +180,7 @@ class _Log:
         self._rotate_at = self._sink.max_bytes
         try:
             rotate(self.path, self._sink.keep)
-        except OSError as error:
+        except ours(OSError) as error:
             logger.warning("can't rename %s: %s; logging continues in the same file", self.path, error.strerror)
             self._rotate_at += self.out.end
 
@@ -206,7 +207,7 @@ def startup_facts() -> dict[str, object]:
     facts: dict[str, object] = {"process_started_s": round(began_s, 2)}
     try:
         ring = read_ring(os.path.join(run_session.folder() or "", run_session.WAITING_RING))
-    except (OSError, ValueError):  # no run, or another training of it was before
+    except ours(OSError, ValueError):  # no run, or another training of it was before
         return facts
     if ring.header.get("pid") == os.getpid():  # and not a launcher
         seen = [(sample.time_s - began_s, sample.values.get("host/rss_bytes", 0)) for sample in ring.samples]

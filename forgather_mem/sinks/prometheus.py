@@ -8,6 +8,7 @@ import re
 import time
 from pathlib import Path
 
+from forgather_mem.errors import ours
 from forgather_mem.files import replace_file
 from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.metrics import FLOW, Metric, metric_of
@@ -95,7 +96,7 @@ class PrometheusSink:
         try:
             replace_file(path, text.encode())
             self._problem = None
-        except OSError as error:
+        except ours(OSError) as error:
             self._problem = f"Prometheus: {path}: {error.strerror or error}"
 
 

@@ -6,7 +6,6 @@ before the user's script has done so there is no allocator, and functions return
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -18,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar
+
+from forgather_mem.errors import missing, ours
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class _Questions:
             return otherwise
         try:
             return question()
-        except RuntimeError as error:
+        except ours(RuntimeError) as error:
             found = _LOST.match(str(error))
             if found is None:
                 raise
@@ -208,7 +209,7 @@ def _accelerator_kind(torch: ModuleType) -> str | None:
     """The accelerator this torch was built for ("cuda", "xpu", ...), whether or not one is present."""
     try:
         device = torch.accelerator.current_accelerator()
-    except RuntimeError:  # torch 2.6 raises where newer ones return None
+    except ours(RuntimeError):  # torch 2.6 raises where newer ones return None
         return None
     return None if device is None else str(device.type)
 
@@ -242,7 +243,7 @@ def _allocator(kind: str, index: int) -> Allocator:
     found = dataclasses.replace(found, stats=functools.partial(ASK, found.stats, nothing), reset_peaks=reset)
     try:
         found.stats()
-    except RuntimeError:  # a pluggable allocator of the user keeps no statistics
+    except ours(RuntimeError):  # a pluggable allocator of the user keeps no statistics
         return dataclasses.replace(found, stats=dict, reset_peaks=None, counts_retries=False)
     return found
 
@@ -406,7 +407,7 @@ def driver_memory(allocator: Allocator) -> tuple[int, int] | None:
         return None
     try:
         free, total = ASK(allocator.memory_info, (0, 0))
-    except RuntimeError:  # a device or driver without this query
+    except ours(RuntimeError):  # a device or driver without this query
         return None
     return (int(free), int(total)) if total else None
 
@@ -419,5 +420,5 @@ def empty_host_cache() -> None:
 
     empty = getattr(torch.accelerator, "empty_host_cache", None) or getattr(torch._C, "_host_emptyCache", None)
     if empty is not None:
-        with contextlib.suppress(RuntimeError):  # an accelerator without pinned memory
+        with missing(RuntimeError):  # an accelerator without pinned memory
             empty()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from forgather_mem.errors import ours
 from forgather_mem.files import open_regular
 
 TYPE_CHECKING = False
@@ -28,7 +29,7 @@ def memory_groups(proc_root: str = "/proc", cgroup_root: str = "/sys/fs/cgroup")
     try:
         with open(f"{proc_root}/self/cgroup") as file:
             lines = file.read().splitlines()
-    except OSError:
+    except ours(OSError):
         return
     for line in lines:
         number, controllers, path = line.split(":", 2)
@@ -78,7 +79,7 @@ def _read(path: str) -> dict[str, Any] | None:
                 name, _, value = line.partition(b" ")
                 if name == b"oom_kill":
                     return {"file": path, "inode": os.fstat(file.fileno()).st_ino, "count": int(value)}
-    except (OSError, ValueError):
+    except ours(OSError, ValueError):
         return None
     return None
 
@@ -87,5 +88,5 @@ def _boot(proc_root: str) -> str:
     try:
         with open(f"{proc_root}/sys/kernel/random/boot_id") as file:
             return file.read().strip()
-    except OSError:
+    except ours(OSError):
         return ""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from forgather_mem.errors import ours
 from forgather_mem.system.allocator import (
     Allocator,
     Nested,
@@ -24,7 +25,6 @@ from forgather_mem.system.memory_limit import MemoryLimit
 from forgather_mem.system.own_limits import own_limits
 from forgather_mem.system.peak_windows import peaks_of
 from forgather_mem.system.time_budget import TimeBudget
-from forgather_mem.telemetry.signal_handlers import hand_on
 from forgather_mem.units import MIB
 
 # Below this much unused memory nobody asks whether it lies in private pools.
@@ -94,8 +94,7 @@ def host_rooms() -> list[Room]:
     """
     try:
         return HostRooms().read()
-    except OSError as error:
-        hand_on(error)
+    except ours(OSError):
         return []
 
 

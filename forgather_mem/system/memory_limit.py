@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict
 
+from forgather_mem.errors import missing, ours
 from forgather_mem.system.cgroups import memory_groups
 from forgather_mem.system.own_limits import Bound
 from forgather_mem.system.procfs import kib_fields, read_once
-from forgather_mem.telemetry.signal_handlers import hand_on, missing
 
 
 class _Kind(NamedTuple):
@@ -119,8 +119,7 @@ def near_a_kill() -> Bound | None:
     """The group's limit at which the kernel may kill if much is loaded and read now; None if there is room."""
     try:
         limit = MemoryLimit().deadliest()
-    except (OSError, KeyError) as error:
-        hand_on(error)
+    except ours(OSError, KeyError):
         return None
     return limit if limit is not None and limit.free_bytes < _NEAR_BYTES else None
 
@@ -178,6 +177,5 @@ def _field(file: Path, name: bytes) -> int | None:
 def _number(file: Path) -> int | None:
     try:
         return int(file.read_text())
-    except (OSError, ValueError) as error:  # no such level, or "max"
-        hand_on(error)
+    except ours(OSError, ValueError):  # no such level, or "max"
         return None

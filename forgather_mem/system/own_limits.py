@@ -10,6 +10,7 @@ import mmap
 from pathlib import Path
 from typing import NamedTuple
 
+from forgather_mem.errors import ours
 from forgather_mem.system.installed import installed
 from forgather_mem.system.procfs import PAGE_BYTES, kib_fields
 
@@ -66,7 +67,7 @@ def spare_bytes() -> float:
     """What may be set aside at the beginning: little of what the tightest limit leaves; infinite without a limit."""
     try:
         return min((_SPARE_FRAC * limit.free_bytes for limit in own_limits()), default=math.inf)
-    except OSError:
+    except ours(OSError):
         return 0.0
 
 
@@ -100,7 +101,7 @@ class Reserve:
             return
         try:
             self._addresses = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except OSError:  # another limit, as on the number of mappings
+        except ours(OSError):  # another limit, as on the number of mappings
             return
         self.size_bytes = size_bytes
 

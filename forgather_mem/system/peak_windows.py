@@ -7,8 +7,8 @@ reader. So each mark has one owner here, and all peaks of this library come from
         ...
     window.peak_bytes
 
-Windows nest and overlap in any order and from any thread. Before a mark is reset, its value is folded into every open
-window, so an inner window never loses the peak of an outer one.
+Windows nest and overlap in any order and from any thread; one that is dropped has ended. Before a mark is reset, its
+value is folded into every open window, so an inner window never loses the peak of an outer one.
 
 Limits: changes in the microseconds between reading and resetting a mark are lost. A reset by other code is noticed only
 if the mark is then lower than before; the open windows are then no longer `exact`.
@@ -22,10 +22,11 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Generic, TypeVar
 
+from forgather_mem.errors import ours
 from forgather_mem.system.allocator import Allocator, current_allocator
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.high_water import DeviceMark, HighWaterMark, HostMark, Reading
-from forgather_mem.telemetry.signal_handlers import hand_on
+from forgather_mem.telemetry.beside import marked
 
 M = TypeVar("M", bound=HighWaterMark, covariant=True)
 
@@ -39,7 +40,7 @@ class PeakWindows(Generic[M]):
 
     def __init__(self, mark: M) -> None:
         self.mark = mark
-        self._windows: list[PeakWindow] = []
+        self._windows = marked()
         self._begin_process()
 
     def open(self, *, reset: bool = True) -> PeakWindow:
@@ -70,13 +71,13 @@ class PeakWindows(Generic[M]):
         self._lock = threading.RLock()
         for window in self._windows:
             window._end()
-        self._windows = []
+        self._windows.clear()
         self._seen_bytes = self._highest_bytes = 0
 
     def _open(self, reading: Reading, reset: bool) -> PeakWindow:
         window = PeakWindow(self, reset)
         self._start(window, reading)
-        self._windows.append(window)
+        self._windows[window] = True
         return window
 
     def _start(self, window: PeakWindow, reading: Reading) -> None:
@@ -101,7 +102,7 @@ class PeakWindows(Generic[M]):
         self._seen_bytes = peak
         if peak > self._highest_bytes:
             self._highest_bytes = peak
-        for window in tuple(self._windows):  # a window finalised by the collector now leaves the list
+        for window in self._windows:
             seen = peak if peak > window._older_mark_bytes else current
             if seen > window.seen_bytes:
                 window.seen_bytes = seen
@@ -109,7 +110,7 @@ class PeakWindows(Generic[M]):
 
     def _close(self, window: PeakWindow) -> None:
         window._end()
-        self._windows.remove(window)
+        self._windows.discard(window)
         if not self._windows:
             self.mark.rest()
 
@@ -124,6 +125,7 @@ class PeakWindow:
     """
 
     __slots__ = (
+        "__weakref__",
         "_disturbed",
         "_older_mark_bytes",  # a mark this low says nothing about this window
         "_owner",
@@ -234,8 +236,7 @@ def peaks_of(allocator: Allocator) -> PeakWindows[DeviceMark] | None:
 def _host_windows() -> PeakWindows[HostMark] | None:
     try:
         return PeakWindows(HostMark())
-    except (OSError, IndexError) as error:  # no /proc, or one without VmHWM
-        hand_on(error)
+    except ours(OSError, IndexError):  # no /proc, or one without VmHWM
         return None
 
 

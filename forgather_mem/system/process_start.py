@@ -9,8 +9,8 @@ import os
 import sys
 import time
 
+from forgather_mem.errors import ours
 from forgather_mem.telemetry.redaction import redacted_argv
-from forgather_mem.telemetry.signal_handlers import hand_on
 
 
 def process_start(pid: int | str = "self") -> str:
@@ -23,8 +23,7 @@ def process_start(pid: int | str = "self") -> str:
         space, ticks = os.readlink(f"/proc/{pid}/ns/pid"), _stat(pid)[1]
         with open("/proc/sys/kernel/random/boot_id") as file:
             return f"{file.read().strip()} {space} {ticks}"
-    except OSError as error:
-        hand_on(error)
+    except ours(OSError):
         return ""
 
 
@@ -37,8 +36,7 @@ def process_age_s() -> float | None:
     try:
         began_s = int(_stat("self")[1]) / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s)
-    except (OSError, AttributeError) as error:  # no /proc, or no such clock
-        hand_on(error)
+    except ours(OSError, AttributeError):  # no /proc, or no such clock
         return None
 
 
@@ -62,8 +60,7 @@ def is_process_running(pid: int, host: str, start: str) -> bool | None:
         return None  # in another container numbers mean other processes
     try:
         state, ticks = _stat(pid)
-    except OSError as error:
-        hand_on(error)
+    except ours(OSError):
         return False
     if state == "Z" or (start and ticks != then[-1]):
         return False

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
+from forgather_mem.errors import missing, ours
 from forgather_mem.files import out_of_the_way
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.installed import installed
-from forgather_mem.telemetry.signal_handlers import hand_on, missing
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -167,8 +167,7 @@ def own_memory() -> OwnMemory:
     """
     try:
         addresses, resident, shared, *_ = read_once("/proc/self/statm").split()
-    except OSError as error:
-        hand_on(error)
+    except ours(OSError):
         memory = installed("psutil").Process().memory_info()
         return OwnMemory(int(memory.rss), int(memory.rss), int(memory.vms))
     pages = (int(resident), int(resident) - int(shared), int(addresses))

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
+from forgather_mem.errors import ours
 from forgather_mem.system.forks import FORKS
 
 logger = logging.getLogger(__name__)
@@ -258,7 +259,7 @@ def share_text(key: str, text: str, *, rank: int, wait_s: float = 5.0) -> str:
     def wait(store: Store) -> bytes | None:
         try:
             store.wait([_PREFIX + key], timedelta(seconds=wait_s))
-        except RuntimeError:  # torch.distributed.DistStoreError: rank 0 did not get here in time
+        except ours(RuntimeError):  # torch.distributed.DistStoreError: rank 0 did not get here in time
             return None
         return bytes(store.get(_PREFIX + key))
 

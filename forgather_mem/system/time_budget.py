@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from typing import ParamSpec
 
+from forgather_mem.errors import ours
 from forgather_mem.system.procfs import KernelFile
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Finding
-from forgather_mem.telemetry.signal_handlers import hand_on
 from forgather_mem.units import format_duration, format_share
 
 # At most five expensive readings are in one set of probes; together they stay under 0.5 % of the time.
@@ -182,6 +182,5 @@ class OwnTime:
         """0 where the kernel does not tell."""
         try:
             return int(self._file.read(128).split()[1]) / 1e9
-        except (OSError, ValueError, IndexError) as error:
-            hand_on(error)
+        except ours(OSError, ValueError, IndexError):
             return 0.0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from forgather_mem.system.allocator import Allocator, current_allocator, gauge
@@ -120,7 +118,9 @@ class UsageWindow:
         try:
             return self.span()
         finally:
-            self._end()
+            for window in (self._host, self._device):
+                if window is not None:
+                    window.close()
 
     def _host_span(self) -> Span:
         start_bytes, window, peaks = self._start.host_bytes, self._host, host_peaks()
@@ -147,17 +147,6 @@ class UsageWindow:
             return None, None
         peak_bytes = max(peak_bytes, end_bytes)
         return Span(start_bytes=start_bytes, end_bytes=end_bytes, peak_bytes=peak_bytes, exact=exact), reserved_bytes
-
-    def _end(self) -> None:
-        for window in (self._host, self._device):
-            if window is not None:
-                window.close()
-
-    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # Otherwise the owner of the marks would keep serving a window that can no longer be closed. At interpreter exit
-        # there is no owner left.
-        if not finalizing():
-            self._end()
 
 
 def _stats(allocator: Allocator | None) -> tuple[int | None, int | None]:

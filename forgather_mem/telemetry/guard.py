@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, TypeVarTuple
 
-from forgather_mem.telemetry.signal_handlers import hand_on, is_of_handler
+from forgather_mem.errors import is_of_handler, ours
 
 logger = logging.getLogger(__name__)
 
@@ -98,12 +98,12 @@ class FailureGuard:
 def _text_of(error: Exception) -> str:
     try:
         return f"{error!r:.200}"
-    except Exception as second:  # noqa: BLE001  # somebody's exception that can't be written as text
+    except ours(Exception) as second:  # somebody's exception that can't be written as text
         return f"{type(error).__name__} ({type(second).__name__} in its text)"
 
 
 def _warn(message: str, *arguments: object, exc_info: Exception | None = None) -> None:
     try:
         logger.warning(message, *arguments, exc_info=exc_info)
-    except Exception as error:  # noqa: BLE001  # no memory or stack left for a line, or somebody's handler that raises
-        hand_on(error)
+    except ours(Exception):  # no memory or stack left for a line, or somebody's handler of logging that raises
+        pass

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from forgather_mem.errors import ours
 from forgather_mem.files import read_regular
 from forgather_mem.telemetry.bounds import bounded_text, is_number
 from forgather_mem.telemetry.report import ReportPart, RunReport
@@ -117,7 +118,7 @@ def read_report(path: str | Path, *, follow: bool = False) -> tuple[RunReport | 
         report = checked_report(json.loads(read_regular(path, MAX_REPORT_BYTES, follow=follow)))
     except FileNotFoundError:
         return None, []
-    except OSError as error:
+    except ours(OSError) as error:
         return None, [f"{name}: {error.strerror or error}"]
     except (ValueError, RecursionError):
         return None, [f"{name}: it holds no JSON"]

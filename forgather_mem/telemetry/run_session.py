@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 
+from forgather_mem.errors import ours
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,7 +81,7 @@ def note(kind: str, text: str = "") -> bool:
             os.write(file, os.fsencode(f"{kind}\t{text}\n"))
         finally:
             os.close(file)
-    except OSError:
+    except ours(OSError):
         return False
     return True
 
@@ -90,7 +92,7 @@ def noted(path: str, kind: str) -> list[str]:
 
     try:
         lines = os.fsdecode(read_regular(os.path.join(path, NOTES), _MAX_BYTES)).split("\n")
-    except OSError:
+    except ours(OSError):
         return []
     return list(dict.fromkeys(line.partition("\t")[2] for line in lines if line.partition("\t")[0] == kind))
 
@@ -116,7 +118,7 @@ def register(training: os.PathLike[str] | str) -> None:
 
         try:
             remove_real(os.path.join(os.environ[FOLDER], WAITING_RING))
-        except OSError:
+        except ours(OSError):
             return  # another rank was first
 
 

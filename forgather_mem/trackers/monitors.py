@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from forgather_mem.errors import ours
 from forgather_mem.sinks.console import print_line
 from forgather_mem.system.usage import UsageWindow, usage_now
 from forgather_mem.trackers.blocks import Say, switched_on
@@ -126,5 +127,5 @@ def _number(loss: Any) -> float | None:
     """The loss as a number; None if it is not a single number."""
     try:
         return float(loss.item() if hasattr(loss, "item") else loss)
-    except (TypeError, ValueError, RuntimeError):
+    except ours(TypeError, ValueError, RuntimeError):
         return None

@@ -17,6 +17,7 @@ from transformers import Trainer, TrainerCallback
 
 from forgather_mem import load_callbacks
 from forgather_mem.callbacks import MemoryCallback
+from forgather_mem.engine.closing import Closing
 from forgather_mem.engine.run_of import run_of
 from forgather_mem.formats.ring import read_ring
 from forgather_mem.sinks import BlackBoxSink, JsonlSink
@@ -242,3 +243,26 @@ def test_what_interrupted_the_closing_is_not_kept_alive(tmp_path: Path) -> None:
         assert train()() is None
     finally:
         gc.enable()
+
+
+def test_a_step_that_a_handlers_error_has_left_is_done_all_the_same() -> None:
+    def preempt(number: int, frame: object) -> None:
+        raise TimeoutError("preempted")
+
+    done = []
+
+    def step() -> None:
+        done.append("begun")
+        if len(done) == 1:
+            signal.raise_signal(signal.SIGALRM)
+        done.append("over")
+
+    closing = Closing()
+    closing.add(step, lambda: done.append("next"))
+    before = signal.signal(signal.SIGALRM, preempt)
+    try:
+        with pytest.raises(TimeoutError, match="preempted"):
+            closing.carry_out(lambda: done.append("interrupted"))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert done == ["begun", "interrupted", "begun", "over", "next"]

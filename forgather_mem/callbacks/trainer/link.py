@@ -23,6 +23,7 @@ from forgather_mem.callbacks.trainer.phases import wrap_phases
 from forgather_mem.engine.settings import settings_of_trainer
 from forgather_mem.source.frame_variables import frame_variables, is_function
 from forgather_mem.source.source_lines import is_our_class
+from forgather_mem.telemetry.beside import Beside, marked
 from forgather_mem.telemetry.guard import FailureGuard
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Link:
         self._lasting = MethodPatches()  # until no callback needs the link
         self._of_one_training = False  # whether there will be another `on_init_end` before the next one
         self.handles: dict[str, object] = {}  # handles returned by `attach`, by template
-        self.users: weakref.WeakSet[object] = weakref.WeakSet()  # callbacks that need the link between trainings
+        self.users = marked()  # callbacks that need the link between trainings
 
     @staticmethod
     def find(user: object) -> Link | None:
@@ -69,17 +70,17 @@ class Link:
     @staticmethod
     def of(trainer: object, user: object) -> Link:
         """The trainer's link, created if missing."""
-        link = LINKS.of(trainer)
+        link = LINKS.get(trainer)
         if link is None:
             link = Link(trainer)
-            LINKS.give(trainer, link)
-        link.users.add(user)
+            LINKS[trainer] = link
+        link.users[user] = True
         return link
 
     @staticmethod
     def handles_of(trainer: object) -> dict[str, object]:
         """The handles of the trainer's link; empty if it has no link of its own."""
-        link = LINKS.of(trainer)
+        link = LINKS.get(trainer)
         return link.handles if link is not None else {}
 
     def trainer(self) -> Any | None:
@@ -200,8 +201,8 @@ class Link:
 
     def _go(self) -> None:
         trainer = self._trainer()
-        if trainer is not None:
-            LINKS.forget(trainer, self)
+        if trainer is not None and LINKS.get(trainer) is self:
+            LINKS.discard(trainer)
 
     def _tell_before_the_optimizer(self, trainer: object, run: Run) -> None:
         """Fire `pre_optimizer_step` from the optimizer, since Forgather's trainer has no such event."""
@@ -229,33 +230,12 @@ class Link:
         for callback in self.callbacks():  # those behind us have not seen `train_begin` yet
             is_plain = inspect.getattr_static(callback, "__getattribute__") is object.__getattribute__
             # A class of its own way to look up names may act in the lookup, which a wrapper does once more
-            if is_plain and not any(callback is user for user in self.users):
+            if is_plain and callback not in self.users:
                 self._wrapped.wrap(callback, "on_train_begin", functools.partial(_whole, self))
 
 
-class _Links:
-    """The link of each trainer that is alive, by the trainer's id; a copy has none."""
-
-    __slots__ = ("_known",)
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Link, weakref.ref[object]]] = {}
-
-    def of(self, trainer: object) -> Link | None:
-        found = self._known.get(id(trainer))
-        return found[0] if found is not None and found[1]() is trainer else None
-
-    def give(self, trainer: object, link: Link) -> None:
-        known, key = self._known, id(trainer)
-        known[key] = link, weakref.ref(trainer, lambda _: known.pop(key, None))
-
-    def forget(self, trainer: object, link: Link) -> None:
-        if self.of(trainer) is link:
-            del self._known[id(trainer)]
-
-
 # A single instance, because a trainer has no other place than itself
-LINKS = _Links()
+LINKS = Beside[Link]()
 
 
 def _training(link: Link, call: Call, arguments: Arguments, keywords: Keywords) -> object:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeGuard
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.training.facts import arguments, markdown, settings, training_facts
 from forgather_mem.callbacks.training.output_paths import EventTarget
+from forgather_mem.errors import ours
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import Moment, Sample
@@ -191,7 +192,7 @@ def _number(value: Any) -> float | None:
         return None
     try:
         return float(value)
-    except (TypeError, ValueError, RuntimeError):  # a list, a tensor of several numbers
+    except ours(TypeError, ValueError, RuntimeError):  # a list, a tensor of several numbers
         return None
 
 

@@ -20,7 +20,7 @@ from forgather_mem.config.construction.sizes import Sizes, TooLarge
 from forgather_mem.config.construction.value_builtins import Values
 from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, DictNode, ListNode, Node, Value, VarNode, walk_nodes
 from forgather_mem.config.policy.remote_code import ArgumentCheck
-from forgather_mem.errors import TemplateError
+from forgather_mem.errors import TemplateError, ours
 
 
 class Construction:
@@ -168,7 +168,7 @@ class Builder:
             return self.clock.outside(self._resolver.callee, (node,), {})
         except TemplateError:
             raise
-        except Exception as error:
+        except ours(Exception) as error:
             raise self._resolver.error(node, f"importing {node.constructor} raised {_shown(error)}") from error
 
     def check_ahead(self, node: CallNode) -> None:
@@ -221,7 +221,7 @@ class Builder:
         self._resolver.check(node, callee, own, named)
         try:
             return callee.function(*own, **named)
-        except Exception as error:
+        except ours(Exception) as error:
             error.add_note(f"in {node.constructor}, a !partial at {self._resolver.graph.place(node.mark)}")
             raise
 
@@ -275,7 +275,7 @@ class Builder:
             if callee.is_value:
                 return callee.function(*args, **kwargs)
             return self.clock.outside(callee.function, args, kwargs)
-        except Exception as error:
+        except ours(Exception) as error:
             raise self._resolver.raised(node, callee, args, kwargs, error, _shown(error)) from error
 
     def _count_call(self, node: CallNode, sizes: Sizes) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from forgather_mem.config.policy.names import Name, parse_name
+from forgather_mem.errors import ours
 from forgather_mem.files import read_file, replace_file
 
 ENVIRONMENT = "FORGATHER_MEM_ALLOW"
@@ -74,7 +75,7 @@ def entries_of_folder(folder: Path) -> list[str]:
     try:
         content = read_file(path, MAX_BYTES)
         return [*_entries_in(content)] if _TABLE in content else []
-    except OSError:  # no such file, or something that is no file
+    except ours(OSError):  # no such file, or something that is no file
         return []
     except ValueError as error:  # from TOML, from UTF-8, or our own
         raise ValueError(f"{path}: {error}") from error

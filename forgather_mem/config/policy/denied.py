@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from forgather_mem.config.policy.names import Name
 from forgather_mem.config.policy.similar import similar_name
 from forgather_mem.config.source.location import SourceLocation
-from forgather_mem.errors import TemplateError
+from forgather_mem.errors import TemplateError, ours
 
 MAX_CHARS = 650  # of the message and of the hint, each
 NOT_LISTED = "is not on the allow list"
@@ -77,7 +77,7 @@ def _is_of_others(root: str) -> bool:
         return True
     try:
         spec = importlib.machinery.PathFinder.find_spec(root)
-    except (ImportError, ValueError, OSError):
+    except ours(ImportError, ValueError, OSError):
         return False
     places = [spec.origin or "", *(spec.submodule_search_locations or ())] if spec else []
     return any("site-packages" in place or "dist-packages" in place for place in places)

@@ -18,7 +18,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 from forgather_mem.config.policy.allowlist import Grant, is_hard
 from forgather_mem.config.policy.names import Name, is_within
-from forgather_mem.errors import did_you_mean, nearest
+from forgather_mem.errors import did_you_mean, nearest, ours
 
 _CACHED = type(functools.lru_cache(len))
 
@@ -91,7 +91,7 @@ def find_file(written: str, directory: str | None) -> Path:
 def _python_files(folder: str) -> list[str]:
     try:
         return [name for name in os.listdir(folder) if name.endswith(".py")]
-    except OSError:
+    except ours(OSError):
         return []
 
 

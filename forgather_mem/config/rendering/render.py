@@ -25,7 +25,7 @@ from forgather_mem.config.source.location import STRING, SourceLocation
 from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.config.source.search import Searcher
 from forgather_mem.config.source.tokens import ORIGIN
-from forgather_mem.errors import TemplateError
+from forgather_mem.errors import TemplateError, ours
 
 _log = logging.getLogger(__name__)
 _MAX_STRINGS = 64
@@ -169,7 +169,7 @@ class Renderer:
             return text, self._marks.used(ORIGIN.sub("", text) if compiler.origins else text)
         except TemplateError:
             raise
-        except Exception as error:
+        except ours(Exception) as error:
             raise explain(error, compiler) from error
 
     def _trace(

@@ -18,7 +18,7 @@ from forgather_mem.config.limits import Limits
 from forgather_mem.config.rendering.taint_tokens import TaintTokens
 from forgather_mem.config.rendering.yaml_text import YamlWriter
 from forgather_mem.config.source.tokens import RESERVED
-from forgather_mem.errors import TemplateError
+from forgather_mem.errors import TemplateError, ours
 
 _DATE = ("year", "month", "day")
 _TIME = ("hour", "minute", "second", "microsecond", "fold")
@@ -98,7 +98,7 @@ class _Wrapper:
             return self.wrap(value, 0)
         except TemplateError:
             raise
-        except Exception as error:
+        except ours(Exception) as error:
             said = "".join(traceback.format_exception_only(error)).strip()  # also when its __str__ raises
             raise self._refuse(f"can't be read: {said[:300]}") from error
 

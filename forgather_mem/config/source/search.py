@@ -7,7 +7,6 @@ of these folders, with links resolved.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import stat
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
-from forgather_mem.errors import TemplateError, did_you_mean
+from forgather_mem.errors import TemplateError, did_you_mean, missing, ours
 
 SUFFIXES = (".yaml", ".yml", ".jinja")
 _SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages"))
@@ -97,7 +96,7 @@ class Searcher:
             file = folder.joinpath(*parts)
             try:
                 status = os.stat(file)
-            except OSError:
+            except ours(OSError):
                 continue
             if not stat.S_ISDIR(status.st_mode):
                 self._check(name, file, status)
@@ -108,7 +107,7 @@ class Searcher:
         """Whether a file is unchanged since it was found."""
         try:
             return _stamp(os.stat(found.file)) == found.stamp
-        except OSError:
+        except ours(OSError):
             return False
 
     def read(self, found: Found) -> str:
@@ -119,7 +118,7 @@ class Searcher:
         """
         try:
             data = self._head(found, self._budgets.source_bytes + 1)
-        except OSError as error:
+        except ours(OSError) as error:
             raise TemplateError(f"can't read {found.file}: {error.strerror}", template=found.name) from error
         if len(data) > self._budgets.source_bytes:
             raise self._too_large(found.name)
@@ -140,7 +139,7 @@ class Searcher:
         for folder in self.folders:
             for name, _ in _walk(folder):
                 if name not in seen and len(seen) < _MAX_LISTED:
-                    with contextlib.suppress(TemplateError, OSError):
+                    with missing(TemplateError, OSError):
                         if found := self.find(name):
                             comment = _first_comment(self._head(found, _MAX_COMMENT_BYTES))
                             seen[name] = TemplateFile(name, found.file, comment)

@@ -7,9 +7,9 @@ from collections import deque
 
 from forgather_mem.diagnose.alerts.forecast import Filling, Forecast
 from forgather_mem.diagnose.oom.batch_uses import HostMeasure
+from forgather_mem.errors import ours
 from forgather_mem.system.allocator import Allocator, current_allocator, gauge
 from forgather_mem.system.headroom import HostRooms, Room, room_of
-from forgather_mem.telemetry.signal_handlers import hand_on
 from forgather_mem.units import format_bytes
 
 _FORECAST_EVERY = 4  # readings
@@ -43,8 +43,7 @@ class Wall:
         if where == "host":
             try:
                 self._measure, self._rooms = HostMeasure(), HostRooms()
-            except OSError as error:  # no /proc
-                hand_on(error)
+            except ours(OSError):  # no /proc
                 self.where = ""
 
     def look(self, step: int) -> tuple[Forecast, Room] | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from forgather_mem.diagnose.alerts.foretold import Foretold, free_disk_bytes, left_text
+from forgather_mem.errors import ours
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.system.native_heap import unused_heap_bytes
 from forgather_mem.telemetry.records import Moment
@@ -186,7 +187,7 @@ def _num_there(folder: str) -> int:
     """Checkpoints of earlier runs, which a limit counts and which are written over."""
     try:
         return sum(1 for entry in os.scandir(folder) if _CHECKPOINT.fullmatch(entry.name))
-    except OSError:
+    except ours(OSError):
         return 0
 
 

@@ -8,7 +8,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import Literal
 
-from forgather_mem.errors import escape_controls
+from forgather_mem.errors import escape_controls, ours
 from forgather_mem.telemetry.protocols import RunInfo
 from forgather_mem.telemetry.records import FORETOLD, Finding
 from forgather_mem.units import format_bytes
@@ -68,7 +68,7 @@ def free_disk_bytes(folder: str | os.PathLike[str]) -> int | None:
             return None
     try:
         system = os.statvfs(place)
-    except OSError:
+    except ours(OSError):
         return None
     return system.f_bavail * system.f_frsize
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.alerts.foretold import Foretold, free_disk_bytes, times_text
 from forgather_mem.diagnose.alerts.running_loop import names_of_module, running_passes
+from forgather_mem.errors import missing
 from forgather_mem.system.call_wrapping import without_frames
 from forgather_mem.units import format_bytes
 
@@ -57,8 +58,9 @@ class SavedFiles:
                 error.__traceback__ = without_frames(error.__traceback__, __file__)
                 raise
             if is_new and self._original is not None:
-                self._files.append(_File(str(path), step(), os.path.getsize(str(path))))
-                self._is_new = True
+                with missing(OSError):  # somebody's own `torch.save` has written elsewhere
+                    self._files.append(_File(str(path), step(), os.path.getsize(str(path))))
+                    self._is_new = True
             return result
 
         self._own = torch.save = save

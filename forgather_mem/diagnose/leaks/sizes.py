@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
@@ -11,6 +10,7 @@ from multiprocessing import process as processes
 from pathlib import Path
 
 from forgather_mem.diagnose.leaks.copied_pages import CopiedPages
+from forgather_mem.errors import missing, ours
 from forgather_mem.probes.workers import inherited_bytes, is_data_worker
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.native_heap import mallinfo2
@@ -80,7 +80,7 @@ class LeakSizes:
         longer = 1 + calls // _STRETCHED_AFTER
         try:
             fields = self._statm.read(128).split()
-        except OSError:  # no /proc
+        except ours(OSError):  # no /proc
             fields = []
         if fields:
             addresses, anonymous = int(fields[0]) * PAGE_BYTES, (int(fields[1]) - int(fields[2])) * PAGE_BYTES
@@ -142,7 +142,7 @@ class LeakSizes:
         # Pages touched for the first time but requested long before are not a leak
         requested, touched, shared, *grown = (size - first for size, first in zip(now, self._first, strict=True))
         self.totals["process"] = float(min(grown))
-        with contextlib.suppress(OSError):  # a system without /dev/shm
+        with missing(OSError):  # a system without /dev/shm
             disk = os.statvfs("/dev/shm")
             self.totals["/dev/shm"] = float((disk.f_blocks - disk.f_bfree) * disk.f_frsize)
         return {**native, "mapped": float(min(requested, touched)), "shared": float(min(requested, shared))}
@@ -163,7 +163,7 @@ class LeakSizes:
                 if pid not in self._shared_bytes:  # it will copy as much as those before it; to ask takes 20 ms a GiB
                     copied = self.copied.each_bytes if more else 0
                     self._shared_bytes[pid] = inherited_bytes(process, Path("/proc/self")) - copied
-            except OSError:  # it has just exited
+            except ours(OSError):  # it has just exited
                 continue
             total += max(0, anonymous - self._shared_bytes[pid])
         return {"workers": float(total)} if pids else {}
@@ -178,7 +178,7 @@ class LeakSizes:
         for pid in self._others:
             try:
                 total += anonymous_bytes(Path("/proc") / pid)
-            except OSError:  # it has just exited: the others are found anew
+            except ours(OSError):  # it has just exited: the others are found anew
                 self._found_at = -every
                 return
         if self._others:
@@ -210,7 +210,7 @@ def _has_children() -> bool:
     """Whether this process has any child, also one that has ended and is waited for by others."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except OSError:  # ECHILD
+    except ours(OSError):  # ECHILD
         return False
     return True
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
+from forgather_mem.errors import ours
 from forgather_mem.heap.graphs.graph_age import number_of, reaches_back
 from forgather_mem.heap.object_size import (
     CONTAINER,
@@ -214,7 +215,7 @@ def length_of(node: Any) -> int | None:
     if kind in _CONTAINERS or issubclass(kind, dict | list | set | deque):
         try:
             return len(node)
-        except Exception:  # noqa: BLE001  # somebody's own __len__
+        except ours(Exception):  # somebody's own __len__
             return None
     if kind is LRU_CACHE:
         return int(node.cache_info().currsize)

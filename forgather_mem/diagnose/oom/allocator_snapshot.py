@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forgather_mem.errors import missing, ours
 from forgather_mem.files import make_real_folder, new_file, remove_real
 from forgather_mem.system.allocator import History, current_allocator
 from forgather_mem.units import MIB
@@ -58,8 +58,8 @@ class Snapshot:
             make_real_folder(folder)
             with new_file(path, through_links=False) as file:
                 pickle.Pickler(_Bounded(file, self.max_mb * MIB, self.max_s), protocol=4).dump(history.snapshot())
-        except (OSError, MemoryError, _TooMuchError):
-            with contextlib.suppress(OSError):
+        except ours(OSError, MemoryError, _TooMuchError):
+            with missing(OSError):
                 remove_real(path)
             return None
         return str(path)

@@ -9,6 +9,7 @@ from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC
 from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.diagnose.oom.shapes.larger_batch import room
+from forgather_mem.errors import ours
 from forgather_mem.probes.tensors import tensor_bytes
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.headroom import Room, device_room, device_rooms, host_rooms
@@ -108,7 +109,7 @@ def _peak_bytes(uses: BatchUses, rss_peak_bytes: int | None) -> _Peak | None:
         return None if peak is None else _Peak(*[max(peak, uses.highest_bytes)] * 2)
     try:
         fields = kib_fields(read_once("/proc/self/status"))
-    except OSError:
+    except ours(OSError):
         return None
     resident = max(rss_peak_bytes or 0, fields.get(b"VmHWM", 0))
     if uses.host.name == "address space" and b"VmPeak" in fields:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from forgather_mem.diagnose.oom.context import StepUse
 from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
+from forgather_mem.errors import ours
 from forgather_mem.system.allocator import gauge_now
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.system.native_heap import allocated_natively_bytes
@@ -143,7 +144,7 @@ class BatchUses:
         if size is None:
             try:
                 size = self.host.read()
-            except OSError:  # no /proc
+            except ours(OSError):  # no /proc
                 size = None
         self._step_cost_s += time.perf_counter() - began_s
         return size

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from forgather_mem.diagnose.oom.batch_uses import HostMeasure
 from forgather_mem.diagnose.oom.messages import SHM_KINDS
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
+from forgather_mem.errors import ours
 from forgather_mem.probes.tensors import tensor_bytes
 from forgather_mem.system.allocator import allocator_of, driver_memory, gauge
 from forgather_mem.system.headroom import host_rooms, private_bytes
@@ -138,7 +139,7 @@ def _in_shm(wanted_bytes: int | None) -> MemoryThen:
     """/dev/shm after the error, when the file that could not be made is gone. No phase's memory includes it."""
     try:
         shm = os.statvfs("/dev/shm")
-    except OSError:
+    except ours(OSError):
         return MemoryThen()
     used_bytes = (shm.f_blocks - shm.f_bfree) * shm.f_frsize
     free_bytes = shm.f_bavail * shm.f_frsize

@@ -21,6 +21,7 @@ from forgather_mem.diagnose.oom.messages import (
     MessageShape,
     Where,
 )  # fmt: skip
+from forgather_mem.errors import ours
 from forgather_mem.heap.failed_frames import chain
 from forgather_mem.system.allocator import driver_memory, used_allocators
 from forgather_mem.telemetry.redaction import redacted
@@ -229,7 +230,7 @@ def _has_another_cause(shape: MessageShape, wanted_bytes: int | None) -> bool:
     if shape.unless_room_in == "/dev/shm":
         try:
             shm = os.statvfs("/dev/shm")
-        except OSError:
+        except ours(OSError):
             return False
         return shm.f_bavail * shm.f_frsize > (wanted_bytes or 0)
     is_full = _device_is_full()

@@ -92,3 +92,13 @@ def test_what_cannot_be_saved_is_the_callers_error(tmp_path: Path) -> None:
         files.give_back()
     assert all(os.path.basename(str(frame.path)) != "saved_files.py" for frame in error.traceback)
     assert torch.save is saved
+
+
+def test_a_save_of_somebodys_own_may_write_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "save", lambda obj, f: "sent")
+    files = SavedFiles(lambda _: 0)
+    files.begin(lambda: 1)
+    try:
+        assert torch.save({}, "s3://bucket/model.pt") == "sent"
+    finally:
+        files.give_back()
