@@ -29,7 +29,8 @@ def names_of(walk: ReachableGraph, position: int) -> list[Named]:
         if instance is not None:
             name = _attribute(instance, held)
             if name is not None:
-                return [*_of_instance(instance, name, item=below > 0), *_around(way, number - 1, label, instance, name)]
+                librarys = _librarys(way, number - 1, label, instance, name, item=below > 0)
+                return [*_of_instance(instance, name, item=below > 0), *librarys]
         elif number == 1 and type(holder) is dict and not label.startswith("local "):
             return _of_module(label, holder, held, item=below > 0)
         else:
@@ -55,8 +56,11 @@ def _of_instance(instance: object, name: str, *, item: bool) -> list[Named]:
     return [Named(name=name, attribute=True, item=item, regions=regions)] if regions else []
 
 
-def _around(way: list[object], number: int, label: str, instance: object, attribute: str) -> list[Named]:
-    """For an attribute of a library's object: the user's name of that object, and the attribute in running code."""
+def _librarys(
+    way: list[object], number: int, label: str, instance: object, attribute: str, *, item: bool
+) -> list[Named]:
+    """For an attribute of a library's object: the user's name of that object, and the attribute of any object in the
+    files of the user's running functions and of the script."""
     if any(is_user_class(base) for base in _class_of(instance).__mro__):
         return []
     number = next(at for at in range(number, -1, -1) if way[at] is instance)
@@ -68,7 +72,9 @@ def _around(way: list[object], number: int, label: str, instance: object, attrib
         found = _of_instance(above, name, item=False) if name is not None else []
     elif number == 1 and type(way[0]) is dict:
         found = _of_module(label, way[0], instance, item=False)
-    return [*found, *_librarys(attribute)]
+    trees = [(tree_of(file), file) for file in files_that_run()]
+    regions = tuple(region for tree, file in trees if tree is not None for region in module_regions(tree, file))
+    return [*found, Named(name=attribute, attribute=True, item=item, regions=regions, any_receiver=True)]
 
 
 def _class_of(instance: object) -> type:
@@ -125,13 +131,6 @@ def _of_frame(label: str, *, item: bool) -> list[Named]:
 def _of_code(code: CodeType, name: str, *, item: bool) -> list[Named]:
     regions = tuple(function_regions(code, name)) if is_user_file(code.co_filename) else ()
     return [Named(name=name, attribute=False, item=item, regions=regions)] if regions else []
-
-
-def _librarys(name: str) -> list[Named]:
-    """An attribute of a library's object, in the files of the user's running functions and of the script."""
-    trees = [(tree_of(file), file) for file in files_that_run()]
-    regions = tuple(region for tree, file in trees if tree is not None for region in module_regions(tree, file))
-    return [Named(name=name, attribute=True, item=False, regions=regions, any_receiver=True)]
 
 
 def _contents(cell: CellType) -> object:
