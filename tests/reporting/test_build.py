@@ -22,136 +22,25 @@ from forgather_mem.telemetry.run_session import FOLDER, PRINTED, make_notes, not
 from forgather_mem.units import GIB, MIB
 from tests.reporting.report_fixtures import all_well, built, text_of, written
 from tests.reporting.summaries import cpu_run, gpu_run, read
-
-NUMBER = (int, float)
-# Written from the schema as promised, not from the code.
-SCHEMA_1: dict[str, Any] = {
-    "schema": int,
-    "steps": int,
-    "run": {
-        "script": str,
-        "argv": list,
-        "wall_s": NUMBER,
-        "end": (str, type(None)),
-        "exit_code": (int, type(None)),
-        "rank": int,
-        "world_size": int,
-        "versions": dict,
-    },
-    "host": {
-        "rss_start_bytes": int,
-        "rss_end_bytes": int,
-        "rss_peak_bytes": int,
-        "limit_bytes": int,
-        "limit_kind": str,
-    },
-    "device": [{"name": str, "peak_allocated_bytes": int, "peak_reserved_bytes": int, "total_bytes": int}],
-    "peaks": [{"where": str, "bytes": int, "step": int, "phase": str}],
-    "breakdown": {
-        "parameters": int,
-        "gradients": int,
-        "optimizer": int,
-        "activations_peak": int,
-        "cached": int,
-        "other": int,
-    },
-    "gc": {"collections": int, "pause_total_s": NUMBER, "pause_max_s": NUMBER},
-    "cache": {"clears": int, "freed_bytes": int, "time_s": NUMBER},
-    "cleanup_calls": [],
-    "leak": {
-        "verdict": str,
-        "where": (str, type(None)),
-        "bytes_per_step": NUMBER,
-        "bytes_per_step_low": NUMBER,
-        "bytes_per_step_high": NUMBER,
-        "since_step": int,
-        "full_at_step": (int, type(None)),
-        "suspects": [],
-        "sure": str,
-    },
-    "ledger": [
-        {
-            "what": str,
-            "calls": int,
-            "time_s": NUMBER,
-            "next_step_excess_s": NUMBER,
-            "freed_bytes": int,
-            "retaken_bytes": int,
-        }
-    ],
-    "oom": type(None),
-    "advice": [],
-    "overhead": {
-        "seconds": NUMBER,
-        "share_of_run": NUMBER,
-        "share_of_step": NUMBER,
-        "step_s": NUMBER,
-        "once_s": NUMBER,
-        "backed_off": [{"what": str, "text": str}],
-    },
-    "switched_off": [],
-}
-
-
-FINISHED_ON_A_GPU = """\
-== forgather-mem == train.py == 2,000 steps, 31 min, exit 0 ====================
-MEMORY, GiB      start   end  peak  at                     limit
-  GPU 0 used       9.1  15.0  41.3  step 1,998, backward    79.6
-  GPU 0 reserved   9.4  52.0  52.0
-  host             6.2   6.3   8.8  step 500, save          64.0 container
-PARTS     each at its peak: activations 25.0 GiB, optimizer 10.0 GiB, parameters
-          5.0 GiB, gradients 5.0 GiB; cached at the end 37.0 GiB
-CLEAN-UP  Python's collector: 20 full collections, all pauses 7.1 s (0.4 % of
-          the run), the longest 400.0 ms.
-          our 20 clears took 400.0 ms and freed 3.0 GiB.
-OWN COST  0.3 % of the run (5.6 s, 400.0 ms of it to free memory)
-
-tensorboard --logdir out                     tags mem_*
-================================================================================"""
-
-INTERRUPTED_ON_A_CPU = """\
-== forgather-mem == train.py == interrupted after 60 steps, 21.0 s =============
-The run did not finish; these are its numbers so far.
-MEMORY, GiB      start   end  peak  at                     limit
-  host            0.59  0.60  0.78  step 112, backward      16.0 machine
-PARTS     each at its peak: other 590.0 MiB, activations 170.0 MiB, optimizer
-          20.0 MiB, parameters 10.0 MiB, gradients 10.0 MiB
-OWN COST  0.0 % of the run (10.0 ms)
-
-tensorboard --logdir out/runs/a              tags mem_*
-================================================================================"""
-
-ALL_WELL = """\
-== forgather-mem == train.py == 2,000 steps, 31 min, exit 0 ====================
-No leak (under 4.0 KiB a step over 2,000 steps). Peak GPU 0 41.3 of 79.6 GiB at
-step 1,998, backward; host 8.8 of 64.0 GiB (container) at step 500, save. Own
-cost 0.3 %.
-tensorboard --logdir out                     tags mem_*
-================================================================================"""
-
-NOTHING_READ = """\
-== forgather-mem == training == 0.0 ms so far ==================================
-MEMORY  nothing was measured
-OWN COST  0.0 % of the run (0.0 ms)
-================================================================================"""
+from tests.test_promises import compare
 
 
 def test_a_finished_run_on_a_gpu_reads_like_this() -> None:
-    assert text_of(built(gpu_run())) == FINISHED_ON_A_GPU
+    compare("text_finished_on_a_gpu.txt", text_of(built(gpu_run())) + "\n")
 
 
 def test_an_interrupted_run_says_so_and_how_far_it_came() -> None:
-    assert text_of(built(cpu_run("interrupted"))) == INTERRUPTED_ON_A_CPU
+    compare("text_interrupted_on_a_cpu.txt", text_of(built(cpu_run("interrupted"))) + "\n")
 
 
 def test_a_run_found_free_of_leaks_gets_the_short_text() -> None:
     report = built(gpu_run())
     report["leak"].update(verdict="no leak", bytes_per_step_high=4096.0)
-    assert text_of(report) == ALL_WELL
+    compare("text_no_leak.txt", text_of(report) + "\n")
 
 
 def test_a_run_without_any_reading_claims_nothing() -> None:
-    assert text_of(built(RunSummary())) == NOTHING_READ
+    compare("text_nothing_read.txt", text_of(built(RunSummary())) + "\n")
 
 
 @pytest.mark.parametrize("end", ["finished", "exception", "oom", "killed", "interrupted"])
@@ -199,30 +88,6 @@ def test_colour_changes_no_word() -> None:
     coloured = text_of(report, color=True)
     assert "\x1b[1mMEMORY\x1b[0m" in coloured
     assert coloured.replace("\x1b[1m", "").replace("\x1b[0m", "") == text_of(report)
-
-
-@pytest.mark.parametrize("summary", [RunSummary(), cpu_run(), gpu_run()], ids=["empty", "cpu", "gpu"])
-def test_every_report_has_every_key_of_schema_1_with_its_type(summary: RunSummary) -> None:
-    report = built(summary)
-    check(report, SCHEMA_1, "report")
-    assert json.loads(json.dumps(report, allow_nan=False)) == report
-    assert report["schema"] == 1
-
-
-def check(value: Any, wanted: Any, path: str) -> None:
-    if isinstance(wanted, dict):
-        assert set(wanted) <= set(value), f"{path}: {set(wanted) - set(value)} missing"
-        for key, inner in wanted.items():
-            check(value[key], inner, f"{path}.{key}")
-    elif isinstance(wanted, list):
-        assert isinstance(value, list), path
-        if not wanted:
-            return
-        for number, item in enumerate(value):
-            check(item, wanted[0], f"{path}[{number}]")
-    else:
-        assert isinstance(value, wanted), f"{path}: {value!r}"
-        assert not isinstance(value, bool), f"{path}: {value!r}"
 
 
 def test_peaks_come_with_step_and_phase_and_the_highest_of_each_place_first() -> None:
@@ -299,7 +164,7 @@ def test_a_resumed_run_counts_its_own_steps() -> None:
 
 
 def test_the_text_for_the_tensorboard_page_does_not_tell_how_to_open_it() -> None:
-    assert verdict(build_report(gpu_run()))[0] == FINISHED_ON_A_GPU.replace(
+    assert verdict(build_report(gpu_run()))[0] == text_of(built(gpu_run())).replace(
         "\n\ntensorboard --logdir out                     tags mem_*", ""
     )
 
@@ -308,7 +173,7 @@ def test_a_report_read_from_its_file_gives_the_same_text(tmp_path: Path) -> None
     report = built(gpu_run())
     path = written(report, tmp_path / "new" / "folder")
     assert path.name == "report.json"
-    assert text_of(json.loads(path.read_text())) == FINISHED_ON_A_GPU
+    assert text_of(json.loads(path.read_text())) == text_of(built(gpu_run()))
 
 
 def test_each_rank_has_its_own_file(tmp_path: Path) -> None:
@@ -390,7 +255,6 @@ def test_a_training_that_ends_by_an_exception_is_told_as_such_with_its_true_numb
         trainer.train()
     assert callback.summary is not None
     report = built(callback.summary)
-    check(report, SCHEMA_1, "report")
     assert (report["run"]["end"], report["steps"]) == ("exception", trainer.state.global_step)
     assert report["steps"] > 0
     total_kib = int(Path("/proc/meminfo").read_text().split()[1])
