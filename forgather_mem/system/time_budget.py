@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import ParamSpec
 
 from forgather_mem.system.procfs import KernelFile
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Finding
+from forgather_mem.telemetry.records import Finding, RunInfo
 from forgather_mem.telemetry.signal_handlers import hand_on
 from forgather_mem.units import format_duration, format_share
 
