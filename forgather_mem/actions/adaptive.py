@@ -6,8 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Finding, Moment, Outcome, Sample
+from forgather_mem.telemetry.records import Finding, Moment, Outcome, RunInfo, Sample
 from forgather_mem.units import MIB, format_bytes, format_duration
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from forgather_mem.system.allocator import empty_host_cache
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.system.time_budget import TimeBudget
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample
 
 
 class TrimHost:

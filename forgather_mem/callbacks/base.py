@@ -15,8 +15,7 @@ from forgather_mem.errors import check_flags
 from forgather_mem.loops.state import of_transformers
 from forgather_mem.telemetry.events import EVENTS_THAT_BEGIN_A_RUN
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.protocols import Sink
-from forgather_mem.telemetry.records import Objects
+from forgather_mem.telemetry.records import Objects, Sink
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.switch import is_switched_off, why_off
 

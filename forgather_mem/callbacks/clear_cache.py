@@ -9,8 +9,7 @@ from typing import Literal
 from forgather_mem.actions import Adaptive, ClearCache, Collect, TrimHost
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.errors import check_flags
-from forgather_mem.telemetry.protocols import Work
-from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.records import Moment, Sample, Work
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every, Trigger, check_period
 

@@ -13,8 +13,7 @@ from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.gc_schedule import Budget, Schedule
 from forgather_mem.errors import check_flags
 from forgather_mem.system.rank_store import RankAgreement
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
 from forgather_mem.units import format_bytes

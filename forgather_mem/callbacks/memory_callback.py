@@ -20,8 +20,7 @@ from forgather_mem.probes import (
 )
 from forgather_mem.sinks import BlackBoxSink, JsonlSink, TensorBoardSink
 from forgather_mem.sinks.console import print_line
-from forgather_mem.telemetry.protocols import Sink
-from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, Sample
+from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, Sample, Sink
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every
 

@@ -11,7 +11,7 @@ from forgather_mem.errors import check_flags, did_you_mean
 from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, RankProbe, TensorProbe, WorkerProbe
 from forgather_mem.sinks import JsonlSink, TensorBoardSink, TrackerSummarySink, TrainerLogSink
 from forgather_mem.sinks.trainer_log import GROUPS, check_groups
-from forgather_mem.telemetry.protocols import Sink, Work
+from forgather_mem.telemetry.records import Sink, Work
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
 

@@ -19,8 +19,7 @@ from forgather_mem.errors import check_flags, missing, say
 from forgather_mem.files import replace_file
 from forgather_mem.system.process_end import PROCESS_END
 from forgather_mem.telemetry import run_session
-from forgather_mem.telemetry.protocols import RunInfo, Work
-from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.telemetry.records import Finding, RunInfo, Sample, Work
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every
 

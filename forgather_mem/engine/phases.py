@@ -9,7 +9,7 @@ from typing import Any
 from forgather_mem.system.time_budget import OwnTime
 from forgather_mem.telemetry.events import OPAQUE_PHASES, PHASE_NUMBER, STEP_PHASES
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.protocols import PhaseWatcher, SeesBatch
+from forgather_mem.telemetry.records import PhaseWatcher, SeesBatch
 
 _clock = time.perf_counter  # looked up once: a step has four phases
 

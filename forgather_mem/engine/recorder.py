@@ -16,8 +16,7 @@ from forgather_mem.probes import probe_of
 from forgather_mem.telemetry.events import EVENTS_INSIDE_A_STEP
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.metrics import FLOW, METRICS
-from forgather_mem.telemetry.protocols import RunInfo, Work
-from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work
 from forgather_mem.telemetry.rule import Rule
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from forgather_mem.system.forks import FORKS
 from forgather_mem.system.process_end import PROCESS_END
 from forgather_mem.system.time_budget import OwnTime, backed_off
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.protocols import PhaseWatcher, SeesBatch, Sink
-from forgather_mem.telemetry.records import Finding, Moment, Objects, Outcome
+from forgather_mem.telemetry.records import Finding, Moment, Objects, Outcome, PhaseWatcher, SeesBatch, Sink
 from forgather_mem.telemetry.rule import Rule
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ class Run:
         """Whether it began here, and not in a process that has forked this one."""
         return self._forks == FORKS.number
 
-    # ---- what probes, actions and sinks see (protocols.RunInfo) ----
+    # ---- what probes, actions and sinks see (records.RunInfo) ----
 
     @property
     def phase(self) -> str:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from forgather_mem.telemetry.events import EVENTS_INSIDE_A_STEP
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.plain_numbers import plain_numbers
-from forgather_mem.telemetry.protocols import Work
-from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.records import Moment, Sample, Work
 from forgather_mem.telemetry.rule import Rule, name_of
 from forgather_mem.telemetry.triggers import Crossing
 from forgather_mem.units import format_ordinal, format_share

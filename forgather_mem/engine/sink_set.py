@@ -9,8 +9,7 @@ from forgather_mem.engine.summary import RunSummary
 from forgather_mem.sinks import ConsoleSink
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.plain_numbers import plain_numbers
-from forgather_mem.telemetry.protocols import RunInfo, Sink
-from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.telemetry.records import Finding, RunInfo, Sample, Sink
 
 
 class SinkSet:

@@ -15,8 +15,7 @@ from forgather_mem.engine.growth import Growth
 from forgather_mem.source.source_lines import failed_line
 from forgather_mem.telemetry.bounds import bounded_text
 from forgather_mem.telemetry.metrics import name_on_current
-from forgather_mem.telemetry.protocols import Sink
-from forgather_mem.telemetry.records import RISEN, Finding, Sample
+from forgather_mem.telemetry.records import RISEN, Finding, Sample, Sink
 from forgather_mem.telemetry.redaction import redacted
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from typing import cast
 
 from forgather_mem.engine.settings import settings_of_training
 from forgather_mem.errors import PlanError
+from forgather_mem.planning.batches import Trainer
 from forgather_mem.planning.card import CardUse, use_of_card
 from forgather_mem.planning.changes import ATTENTION
 from forgather_mem.planning.entry import plan
 from forgather_mem.planning.result import Plan
 from forgather_mem.planning.text import CardPlan, Most, card_text
-from forgather_mem.planning.trainer import Trainer
 
 Answer = dict[str, object]
 _MOST_ROWS, _MOST_LENGTH, _MOST_STEPS = 2**16, 2**17, 4

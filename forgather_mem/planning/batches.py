@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -20,6 +20,7 @@ _PLACES = (_TOKENS, "inputs_embeds", "input_values", "input_features", "pixel_va
 
 
 Batch = TypeVar("Batch")
+Trainer: TypeAlias = Any  # of transformers, which is not imported here
 
 
 class Dataset(Protocol):

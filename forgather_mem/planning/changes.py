@@ -5,15 +5,12 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from forgather_mem.errors import PlanError, did_you_mean
-
-if TYPE_CHECKING:
-    from forgather_mem.planning.trainer import Trainer
+from forgather_mem.planning.batches import Trainer
 
 ATTENTION = "attn_implementation"
 _CONFIGURES = ("dtype", "torch_dtype", "attn_implementation")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.batches import Batch, Shape, Wanted, resized, shape_of
+from forgather_mem.planning.batches import Batch, Shape, Trainer, Wanted, resized, shape_of
 from forgather_mem.planning.changes import need_no_values, step_as_on_a_device
 from forgather_mem.planning.child import in_a_child, notes_of
 from forgather_mem.planning.model import empty, notes_on
@@ -19,7 +19,7 @@ from forgather_mem.planning.pretending import Pretending, tensors_among, warm_up
 from forgather_mem.planning.ranks import prepare_ranks
 from forgather_mem.planning.result import PLANS, Plan, plan_of_log
 from forgather_mem.planning.storage_log import StorageLog
-from forgather_mem.planning.trainer import Trainer, plan_of_trainer
+from forgather_mem.planning.trainer import plan_of_trainer
 
 if TYPE_CHECKING:
     from forgather_mem.planning.acts import Lines

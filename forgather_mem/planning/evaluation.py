@@ -11,17 +11,14 @@ import sys
 from collections.abc import Callable, Iterator, Sized
 from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
 
-from forgather_mem.planning.batches import Loader, Shape, batches_of_longest_rows
+from forgather_mem.planning.batches import Loader, Shape, Trainer, batches_of_longest_rows
 from forgather_mem.planning.pretending import Pretending, tensors_among
 from forgather_mem.planning.storage_log import StorageLog
-
-if TYPE_CHECKING:
-    from forgather_mem.planning.trainer import Trainer
 
 _FEW = 2  # the last batch, and that before, whose results the loop still holds
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import distributed, nn
@@ -20,12 +20,10 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from forgather_mem.errors import PlanError
+from forgather_mem.planning.batches import Trainer
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.units import MIB
-
-if TYPE_CHECKING:
-    from forgather_mem.planning.trainer import Trainer
 
 Tensors = Callable[[torch.Tensor], torch.Tensor]
 

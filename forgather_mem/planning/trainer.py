@@ -7,10 +7,9 @@ be. An evaluation follows where there will be one. Logs and checkpoints are left
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.batches import Shape, Wanted, batches_of_longest_rows, largest
+from forgather_mem.planning.batches import Shape, Trainer, Wanted, batches_of_longest_rows, largest
 from forgather_mem.planning.changes import apply_changes, need_no_values, step_as_on_a_device, train_on_the_host
 from forgather_mem.planning.evaluation import Evaluation
 from forgather_mem.planning.generation import generate_first_and_last_tokens
@@ -23,7 +22,6 @@ from forgather_mem.planning.result import Plan, plan_of_log
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.units import format_bytes
 
-Trainer: TypeAlias = Any  # of transformers, which is not imported here
 # What has no part in a step, or needs values
 _ARGUMENTS = {
     "max_steps": STEPS + 1,

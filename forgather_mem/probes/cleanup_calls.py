@@ -18,8 +18,7 @@ from forgather_mem.system.allocator import gauge_now, modules_with_a_cache
 from forgather_mem.system.call_wrapping import in_traced_code
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Finding, Moment, Sample
+from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
 from forgather_mem.units import format_duration
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from forgather_mem.system.high_water import DeviceMark
 from forgather_mem.system.nvml import other_processes_bytes
 from forgather_mem.system.peak_windows import PeakWindows, peaks_of
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import RISEN, Moment, Sample
+from forgather_mem.telemetry.records import RISEN, Moment, RunInfo, Sample
 
 HEADROOM_EVERY_S = 1.0
 OTHERS_EVERY_S = 1.0  # how often other devices are looked for

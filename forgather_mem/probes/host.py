@@ -14,8 +14,7 @@ from forgather_mem.system.installed import installed
 from forgather_mem.system.peak_windows import PeakWindows, host_peaks
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, kib_fields, own_memory, read_once, resident_bytes
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget, backed_off
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import RISEN, Moment, Sample
+from forgather_mem.telemetry.records import RISEN, Moment, RunInfo, Sample
 from forgather_mem.units import format_bytes, format_duration
 
 resource = installed("resource")

@@ -14,8 +14,7 @@ from forgather_mem.system.native_heap import allocated_natively_bytes
 from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
 from forgather_mem.system.process_start import process_age_s
 from forgather_mem.system.time_budget import backed_off
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, Sample
+from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, RunInfo, Sample
 from forgather_mem.units import format_duration, format_share
 
 # Short runs need phases too: this many steps are measured whatever they cost, 0.1 ms each.

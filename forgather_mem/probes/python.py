@@ -12,8 +12,7 @@ from collections.abc import Hashable, Mapping
 from itertools import accumulate, repeat, starmap, tee
 
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample
 
 FULL_GENERATION = 2
 _COUNTING_S = 0.04  # with the 400 000 objects of a process that has imported torch and transformers

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from forgather_mem.system.memory_limit import limit_facts
 from forgather_mem.system.rank_store import put, read_ahead
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample
 
 _NUMBERS = ("device/allocated_bytes", "device/reserved_bytes", "host/rss_bytes")
 _SHORT = ("allocated", "reserved", "rss")

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from forgather_mem.errors import ours
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample
 
 if TYPE_CHECKING:
     import torch

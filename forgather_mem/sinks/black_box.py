@@ -13,8 +13,7 @@ from forgather_mem.system.cgroups import kill_counter
 from forgather_mem.system.memory_limit import limit_facts
 from forgather_mem.system.process_start import process_facts
 from forgather_mem.telemetry.events import STEP_PHASES
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.telemetry.records import Finding, RunInfo, Sample
 from forgather_mem.telemetry.run_session import register
 
 if TYPE_CHECKING:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.telemetry.records import Finding, RunInfo, Sample
 
 
 class Capture:

@@ -7,8 +7,7 @@ from typing import TextIO
 
 from forgather_mem.errors import escape_controls, ours
 from forgather_mem.telemetry.metrics import metric_of
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.telemetry.records import Finding, RunInfo, Sample
 from forgather_mem.telemetry.run_session import rank_and_size
 from forgather_mem.telemetry.triggers import check_period
 from forgather_mem.units import format_bytes

@@ -16,8 +16,7 @@ from forgather_mem.system.forks import FORKS
 from forgather_mem.system.memory_limit import limit_facts
 from forgather_mem.system.process_start import loaded_versions, process_age_s, process_facts
 from forgather_mem.telemetry import run_session
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.telemetry.records import Finding, RunInfo, Sample
 from forgather_mem.units import MIB
 
 logger = logging.getLogger(__name__)

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.metrics import FLOW, metric_of
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Sample
+from forgather_mem.telemetry.records import RunInfo, Sample
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation

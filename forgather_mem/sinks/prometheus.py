@@ -12,8 +12,7 @@ from forgather_mem.errors import ours
 from forgather_mem.files import replace_file
 from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.metrics import FLOW, Metric, metric_of
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Sample
+from forgather_mem.telemetry.records import RunInfo, Sample
 
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_]")
 

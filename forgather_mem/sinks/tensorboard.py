@@ -27,8 +27,7 @@ from forgather_mem.sinks.event_page import open_events
 from forgather_mem.sinks.tags import Columns, tag_of
 from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.metrics import FLOW, GAUGE, Metric, metric_of
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.telemetry.records import Finding, RunInfo, Sample
 
 # Findings shown in the Text tab; the others are lines for a console.
 _SHOWN_KINDS = ("verdict", "leak", "oom")

@@ -9,8 +9,7 @@ from types import ModuleType
 
 from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Finding, JsonData, Sample
+from forgather_mem.telemetry.records import Finding, JsonData, RunInfo, Sample
 from forgather_mem.units import GIB, MIB
 
 _Summary = Mapping[str, float | str]

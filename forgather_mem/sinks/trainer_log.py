@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from forgather_mem.errors import did_you_mean
 from forgather_mem.telemetry.events import PHASES
 from forgather_mem.telemetry.metrics import FLOW, GAUGE, Metric, check_name, metric_of
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Sample
+from forgather_mem.telemetry.records import RunInfo, Sample
 
 _Keys = Mapping[str, Sequence[str]]
 _TENSORS: _Keys = {

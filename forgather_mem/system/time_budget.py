@@ -13,8 +13,7 @@ from typing import ParamSpec
 
 from forgather_mem.errors import ours
 from forgather_mem.system.procfs import KernelFile
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Finding
+from forgather_mem.telemetry.records import Finding, RunInfo
 from forgather_mem.units import format_duration, format_share
 
 # At most five expensive readings are in one set of probes; together they stay under 0.5 % of the time.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forgather_mem.telemetry.protocols import Work
+from forgather_mem.telemetry.records import Work
 from forgather_mem.telemetry.triggers import Trigger
 
 

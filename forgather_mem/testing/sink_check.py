@@ -12,8 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from forgather_mem.telemetry.plain_numbers import plain_numbers
-from forgather_mem.telemetry.protocols import Sink
-from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.telemetry.records import Finding, Sample, Sink
 from forgather_mem.testing.small_run import SmallRun, callables, files_below, in_child, readings, require
 
 _METHODS = ("begin", "tell", "say", "log_values", "problems", "end")

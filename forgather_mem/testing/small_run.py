@@ -11,8 +11,7 @@ from types import SimpleNamespace
 from forgather_mem.engine.run import Run
 from forgather_mem.telemetry.events import EVENTS
 from forgather_mem.telemetry.metrics import every_metric
-from forgather_mem.telemetry.protocols import Sink, Work
-from forgather_mem.telemetry.records import Finding, Moment, Objects, Sample
+from forgather_mem.telemetry.records import Finding, Moment, Objects, Sample, Sink, Work
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent
 

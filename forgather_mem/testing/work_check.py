@@ -12,8 +12,7 @@ from typing import Any
 
 from forgather_mem.telemetry.events import EVENTS
 from forgather_mem.telemetry.plain_numbers import plain_numbers
-from forgather_mem.telemetry.protocols import Work
-from forgather_mem.telemetry.records import Moment, Objects, Sample
+from forgather_mem.telemetry.records import Moment, Objects, Sample, Work
 from forgather_mem.testing.small_run import SmallRun, callables, require
 
 _OPEN_FILES, _THREADS = "the number of open files", "the number of threads"

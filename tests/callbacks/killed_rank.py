@@ -17,8 +17,7 @@ from transformers import TrainerCallback
 
 from forgather_mem import Every, Rule, attach, load_callbacks
 from forgather_mem.callbacks import MemoryCallback
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample
 from tests.training import Bigrams, make_trainer
 
 

@@ -15,8 +15,7 @@ from forgather_mem.callbacks.memory_alert import Alert
 from forgather_mem.diagnose.alerts.checkpoint import SavePlan
 from forgather_mem.diagnose.alerts.foretold import free_disk_bytes
 from forgather_mem.sinks import Capture
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from forgather_mem.telemetry.protocols import PhaseWatcher, RunInfo
-from forgather_mem.telemetry.records import Finding
+from forgather_mem.telemetry.records import Finding, PhaseWatcher, RunInfo
 
 
 @dataclass

@@ -15,8 +15,7 @@ from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.formats.ring import Ring, read_ring, ring_files
 from forgather_mem.reporting.run_dir import run_report
 from forgather_mem.sinks import BlackBoxSink
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Finding, Moment, Sample
+from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.run_session import FOLDER, make_notes, registered
 from tests.sinks.plain_run import PlainRun

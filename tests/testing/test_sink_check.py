@@ -24,8 +24,7 @@ from forgather_mem.sinks import (
     TrackerSummarySink,
     TrainerLogSink,
 )  # fmt: skip
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Sample
+from forgather_mem.telemetry.records import RunInfo, Sample
 from forgather_mem.testing import check_sink
 
 

@@ -19,8 +19,7 @@ from forgather_mem.callbacks.training.output_paths import EventTarget
 from forgather_mem.callbacks.training.sharding import sharded_by
 from forgather_mem.sinks import ConsoleSink
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Finding, Moment, Sample
+from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every, check_period
 

@@ -14,8 +14,7 @@ from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.training.facts import arguments
 from forgather_mem.callbacks.training.output_paths import event_folder
 from forgather_mem.formats.json_array import JsonArrayFile, plain
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample
 from forgather_mem.telemetry.redaction import redacted_value
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent

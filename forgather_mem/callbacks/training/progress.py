@@ -14,8 +14,7 @@ from transformers.trainer_callback import ProgressCallback as TransformersBar
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.trainer.link import Link, fellow_callbacks
 from forgather_mem.callbacks.training.facts import num_items
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent
 

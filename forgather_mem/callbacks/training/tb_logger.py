@@ -12,8 +12,7 @@ from forgather_mem.callbacks.training.facts import arguments, markdown, settings
 from forgather_mem.callbacks.training.output_paths import EventTarget
 from forgather_mem.errors import ours
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample
 from forgather_mem.telemetry.redaction import redacted_value
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent

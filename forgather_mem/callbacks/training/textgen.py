@@ -17,8 +17,7 @@ from forgather_mem.callbacks.training.output_paths import EventTarget
 from forgather_mem.callbacks.training.sharding import sharded_by
 from forgather_mem.errors import did_you_mean
 from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
 from forgather_mem.units import GIB, format_bytes, format_duration

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from forgather_mem.errors import escape_controls, ours
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import FORETOLD, Finding
+from forgather_mem.telemetry.records import FORETOLD, Finding, RunInfo
 from forgather_mem.units import format_bytes
 
 logger = logging.getLogger(__name__)

@@ -17,8 +17,7 @@ from forgather_mem.diagnose.oom.shapes.sample_lengths import batches_of, cuts, l
 from forgather_mem.system.allocator import current_allocator, gauge_now
 from forgather_mem.system.headroom import Room, device_room, host_rooms
 from forgather_mem.system.native_heap import allocated_natively_bytes, unused_heap_bytes
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample
 from forgather_mem.units import format_bytes
 
 NOTHING: Mapping[str, float] = {}

@@ -15,8 +15,7 @@ from forgather_mem.system.rank_store import RankAgreement, get, put
 from forgather_mem.system.time_budget import TimeBudget
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.metrics import metric_of
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import FORETOLD, Finding, Moment, Sample
+from forgather_mem.telemetry.records import FORETOLD, Finding, Moment, RunInfo, Sample
 from forgather_mem.telemetry.triggers import Crossing, Limit
 from forgather_mem.units import format_bytes, format_share
 

@@ -15,8 +15,7 @@ from forgather_mem.diagnose.leaks.growing import floor_of, full_at, label_of, wh
 from forgather_mem.diagnose.leaks.live import LiveAlarm
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, native_bytes, objects_bytes
 from forgather_mem.growth.trend import Series, Trend
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Finding, Moment, Sample
+from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
 from forgather_mem.units import format_bytes, format_duration
 
 if TYPE_CHECKING:

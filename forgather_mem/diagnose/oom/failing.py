@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.protocols import RunInfo
+from forgather_mem.telemetry.records import RunInfo
 
 if TYPE_CHECKING:
     from forgather_mem.engine.run import Run

@@ -17,8 +17,7 @@ from forgather_mem.system.memory_limit import near_a_kill
 from forgather_mem.system.own_limits import Reserve
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
-from forgather_mem.telemetry.protocols import RunInfo
-from forgather_mem.telemetry.records import Finding, Moment, Sample
+from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
 from forgather_mem.units import MIB
 
 if TYPE_CHECKING:
