@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import random
 import signal
 import time
@@ -37,31 +38,35 @@ def raising(kind: type[BaseException]) -> Callable[..., None]:
 def test_what_a_signals_handler_raises_while_our_code_runs_reaches_the_user(
     tmp_path: Path, kind: type[BaseException]
 ) -> None:
-    """The steps do nothing, so that nearly all of them is our code; each signal comes at another place of it."""
+    """The steps do next to nothing, so that nearly all is our code or a collection; each signal comes elsewhere."""
     rules = [Rule(when=Every(steps=1), do=[HostProbe(), PythonProbe(), CleanupProbe()])]
     sinks = [JsonlSink(path=tmp_path / "log.jsonl"), TensorBoardSink(logging_dir=str(tmp_path)), BlackBoxSink()]
     callback = MemoryCallback(rules=rules, sinks=sinks)
     loop = TrainingLoop(args=SimpleNamespace(output_dir=str(tmp_path)), callbacks=[callback])
     chance, arrived, in_ours = random.Random(0), 0, 0
-    before = signal.signal(signal.SIGALRM, raising(kind))
+    before, thresholds = signal.signal(signal.SIGALRM, raising(kind)), gc.get_threshold()
+    gc.set_threshold(50, 5, 1000)
     try:
         with loop.train():
             for _ in range(3):  # files are begun
                 with loop.step():
                     pass
             for _ in range(_SIGNALS):
-                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-4, 2e-3))
                 deadline_s = time.monotonic() + 5.0
                 try:
+                    signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-4, 2e-3))
                     while time.monotonic() < deadline_s:
                         with loop.step():
-                            pass
+                            for _ in range(10):
+                                in_a_cycle: list[object] = []
+                                in_a_cycle.append(in_a_cycle)
                 except kind as error:
                     arrived += 1
                     in_ours += any(
                         "forgather_mem/" in part.filename for part in traceback.extract_tb(error.__traceback__)
                     )
     finally:
+        gc.set_threshold(*thresholds)
         signal.signal(signal.SIGALRM, before)
     assert arrived == _SIGNALS
     assert in_ours > _SIGNALS / 4
@@ -111,7 +116,12 @@ def called_back(node: ast.AST) -> Iterator[str]:
 
 # Errors that a handler of the user's may raise, too
 _RAISED = {"Exception", "BaseException", "OSError", "RuntimeError", "TimeoutError", "EnvironmentError", "IOError"}
-_HANDED_ON = ("engine/closing.py", "system/call_wrapping.py", "system/rank_store.py")  # the last in a thread
+_LET = {
+    "config/source/search.py": "a list of templates, for a command or a message",
+    "engine/closing.py": "handed on when all is closed",
+    "system/call_wrapping.py": "handed on to a generator",
+    "system/rank_store.py": "a thread, where no handler runs",
+}
 _OUR_PROCESSES = ("cli/", "comparing/", "demo/", "launch/", "page/", "planning/", "testing/")
 
 
@@ -120,9 +130,9 @@ def test_no_handler_of_errors_takes_what_a_signals_handler_has_raised() -> None:
     taken = [
         f"{path}:{node.lineno}"
         for path, tree in sources()
-        if not path.startswith(_OUR_PROCESSES) and path not in _HANDED_ON
+        if not path.startswith(_OUR_PROCESSES) and path not in _LET
         for node in ast.walk(tree)
-        if (isinstance(node, ast.ExceptHandler) and is_taken(node)) or is_suppressed(node)
+        if (isinstance(node, ast.ExceptHandler) and is_taken(node)) or drops(node)
     ]
     assert taken == []
 
@@ -134,9 +144,12 @@ def is_taken(handler: ast.ExceptHandler) -> bool:
     return any(getattr(kind, "id", None) in _RAISED for kind in kinds) and not asks and not raises
 
 
-def is_suppressed(node: ast.AST) -> bool:
-    names = {getattr(one, "id", "") for one in getattr(node, "args", ())} if isinstance(node, ast.Call) else set()
-    return bool(names & _RAISED) and ast.unparse(node.func).endswith("suppress")  # type: ignore[attr-defined]
+def drops(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    names = {getattr(one, "id", "") for one in node.args}
+    called = ast.unparse(node.func)
+    return called == "os.walk" or (called.endswith("suppress") and bool(names & _RAISED))
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:

@@ -71,12 +71,13 @@ def _belongs_to_earlier_training(file: _Found, files: list[_Found], began_s: flo
 
 def _files_of_this_process(output_dir: Path) -> Iterator[_Found]:
     pattern = re.compile(rf"tfevents\.(\d+)\.{re.escape(socket.gethostname())}\.{os.getpid()}\.(\d+)")
-    depth_of_output = len(output_dir.parts)
-    for folder, subfolders, names in os.walk(output_dir):
-        depth = len(Path(folder).parts) - depth_of_output
-        # Checkpoints contain many files and no events.
-        subfolders[:] = [s for s in subfolders if depth < _MAX_DEPTH and not s.startswith("checkpoint-")]
-        for name in names:
-            match = pattern.search(name)
-            if match:
-                yield _Found(int(match[1]), int(match[2]), Path(folder), name, is_our_file(name))
+    todo = [(output_dir, 0)]
+    while todo:
+        folder, depth = todo.pop()
+        with missing(OSError), os.scandir(folder) as entries:  # `os.walk` drops what a signal's handler raises
+            for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    if match := pattern.search(entry.name):
+                        yield _Found(int(match[1]), int(match[2]), folder, entry.name, is_our_file(entry.name))
+                elif depth < _MAX_DEPTH and not entry.name.startswith("checkpoint-"):  # with many files, and no events
+                    todo.append((folder / entry.name, depth + 1))
