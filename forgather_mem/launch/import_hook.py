@@ -13,6 +13,7 @@ import os
 import sys
 from _operator import call
 
+from forgather_mem.system import forks  # noqa: F401  # before the script registers handlers of forks
 from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False

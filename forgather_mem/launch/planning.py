@@ -16,7 +16,7 @@ import sys
 from _thread import allocate_lock, get_ident
 
 from forgather_mem.launch.backward_passes import BackwardPasses
-from forgather_mem.planning.acts import acted_on
+from forgather_mem.planning.isolation.acts import acted_on
 from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False

@@ -12,7 +12,7 @@ import torch
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Batch, Shape, Trainer, Wanted, resized, shape_of
 from forgather_mem.planning.changes import need_no_values, step_as_on_a_device
-from forgather_mem.planning.child import in_a_child, notes_of
+from forgather_mem.planning.isolation.child import in_a_child, notes_of
 from forgather_mem.planning.model import empty, notes_on
 from forgather_mem.planning.phases import STEPS, tell_phases
 from forgather_mem.planning.pretending import Pretending, tensors_among, warm_up
@@ -22,7 +22,7 @@ from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.planning.trainer import plan_of_trainer
 
 if TYPE_CHECKING:
-    from forgather_mem.planning.acts import Lines
+    from forgather_mem.planning.isolation.acts import Lines
 
 
 def plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from traceback import walk_tb
 
@@ -11,6 +12,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from forgather_mem.planning.isolation.acts import ON_NOTHING
 from forgather_mem.source.source_lines import is_user_file, told_line
 from forgather_mem.telemetry.redaction import redacted
 
@@ -23,6 +25,7 @@ _ASKS_FOR = {
     "aten.masked_select": "masked_select()",
     "aten.repeat_interleave": "repeat_interleave()",
 }
+_TAKEN_AWAY = (errno.EACCES, errno.EBADF, errno.ENOTSOCK, errno.EPERM)  # what a file or a connection answers then
 _HINTS = {"aten._local_scalar_dense.default": "; to keep or log a loss, use loss.detach()"}
 _BAD_FORK = "Autograd-and-Fork"  # of torch's message, where autograd has threads: on a machine with a device
 _OF_TORCH = f"{os.sep}torch{os.sep}"
@@ -44,6 +47,8 @@ def problem_of(error: BaseException) -> str:
         what = f"the size of what {name} makes is known only by computing it"
     else:
         what = f"{type(error).__name__}: {redacted(str(error).partition(chr(10))[0])}"
+        if isinstance(error, OSError) and error.errno in _TAKEN_AWAY:
+            what += f"; {ON_NOTHING}"
     return _where(error) + what
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from forgather_mem.planning.changes import leave_weights_unread
-from forgather_mem.planning.child import in_a_child
+from forgather_mem.planning.isolation.child import in_a_child
 
 pytestmark = pytest.mark.plans
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from forgather_mem.diagnose.oom.shapes.batch_shapes import batch_of
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.child import in_a_child
+from forgather_mem.planning.isolation.child import in_a_child
 
 _MOST_BATCHES = 1_000_000
 _STUCK_S = 1.0  # longer than it was given: one sample takes that long, or waits for a thread that is not there

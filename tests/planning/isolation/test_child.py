@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.child import in_a_child
+from forgather_mem.planning.isolation.child import in_a_child
+from tests.forked import Forked
+from tests.launch.commands import environment
 
 
 def test_the_child_may_change_what_it_likes() -> None:
@@ -49,6 +52,55 @@ def test_a_child_that_never_ends_is_ended() -> None:
         in_a_child(signal.pause, most_s=1.0)
     with pytest.raises(ChildProcessError):  # nothing of it is left
         os.waitpid(-1, os.WNOHANG)
+
+
+HANDLERS = """
+import os, sys
+from forgather_mem.system import forks  # as where `forgather-mem run` and `plan` begin, before the script
+told = []
+
+def act(*of):
+    told.append("here")
+    with open("log.txt", "a") as file:
+        file.write(f"{os.getpid()}")
+
+os.register_at_fork(after_in_child=act)
+from forgather_mem.planning.isolation.child import in_a_child
+lines = {}
+print(in_a_child(lambda: told, not_done=lines), *(line.partition(":")[0] for line in lines))
+print(os.path.exists("log.txt"))
+if not (pid := os.fork()):
+    os._exit(len(told))
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), os.path.exists("log.txt"))
+"""
+
+
+@pytest.mark.fresh
+def test_a_scripts_handlers_of_forks_act_on_nothing_in_it_and_on_all_in_other_forks(tmp_path: Path) -> None:
+    (tmp_path / "forks.py").write_text(HANDLERS)
+    code, out, err = Forked(tmp_path / "forks.py", [], tmp_path, environment()).wait()
+    assert (code, err) == (0, "")
+    assert out.splitlines() == ["['here'] forks.py", "False", "1 True"]
+
+
+def test_a_fork_of_another_thread_meanwhile_is_not_the_child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fork, codes = os.fork, []
+
+    def forks() -> None:
+        if not (pid := fork()):
+            (tmp_path / "written").write_text("x")
+            os._exit(0)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+    def fork_in_a_thread_first() -> int:
+        thread = threading.Thread(target=forks)
+        thread.start()
+        thread.join()
+        return fork()
+
+    monkeypatch.setattr(os, "fork", fork_in_a_thread_first)
+    assert in_a_child(lambda: 5) == 5
+    assert (codes, (tmp_path / "written").exists()) == ([0], True)
 
 
 def test_a_large_answer_comes_back_whole() -> None:

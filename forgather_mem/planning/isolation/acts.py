@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     Lines = dict[str, None]  # each once
 
+ON_NOTHING = "a plan acts on nothing"
 _MAKES = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_EXCL
 _ACTS = ("open", "os.", "pty.", "socket.", "subprocess.", "syslog.")  # the other events change nothing outside
 _HARMLESS = (
@@ -65,14 +66,18 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
         not_done: Gets the lines.
         scratch: A folder where everything is done.
     """
+    from forgather_mem.planning.isolation.libraries import ask_first
     from forgather_mem.source.source_lines import calling_place, told_line
+
+    def note() -> None:
+        where = calling_place()
+        not_done[told_line(*where) if where is not None else "a line of a library"] = None
 
     def look(event: str, arguments: tuple[Any, ...]) -> None:
         names = acted_on(event, arguments)
         if names is not None and not (names and all(name.startswith(scratch) for name in names)):
-            where = calling_place()
-            not_done[told_line(*where) if where is not None else "a line of a library"] = None
-            raise PermissionError(f"{' '.join([event, *map(repr, names)])}: a plan acts on nothing")
+            note()
+            raise PermissionError(f"{' '.join([event, *map(repr, names)])}: {ON_NOTHING}")
 
     by_name, by_number = open, os.open
 
@@ -80,14 +85,19 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
         try:
             return by_name(file, mode, *more, **keywords)
         except PermissionError:
-            there, how = (file, mode.replace("+", "")) if "r" in mode else (os.devnull, mode.replace("x", "w"))
+            there, how = (
+                (file, mode.replace("+", "")) if "r" in mode else (nowhere("+" in mode), mode.replace("x", "w"))
+            )
             return by_name(there, how, *more, **keywords)
 
     def opened_by_number(path: Any, flags: int, *more: Any, **keywords: Any) -> int:
         try:
             return by_number(path, flags, *more, **keywords)
         except PermissionError:
-            return by_number(os.devnull, os.O_RDWR) if flags & _MAKES else by_number(path, os.O_RDONLY)
+            return nowhere(flags & os.O_RDWR > 0) if flags & _MAKES else by_number(path, os.O_RDONLY)
+
+    def nowhere(is_read: bool) -> int:
+        return os.memfd_create("plan") if is_read else by_number(os.devnull, os.O_RDWR)
 
     def skipped(change: Callable[..., None]) -> Callable[..., None]:
         def call(*arguments: Any, **keywords: Any) -> None:
@@ -101,11 +111,7 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
     for module in (builtins, io, sys.modules["_io"]):
         vars(module)["open"] = opened
     vars(os).update({"open": opened_by_number, **{name: skipped(vars(os)[name]) for name in _CHANGING}})
-    of_torch = vars(sys.modules["torch"]._C)
-    writer = of_torch["PyTorchFileWriter"]  # of `torch.save`, which does not ask
-    of_torch["PyTorchFileWriter"] = lambda file, *more, **keywords: writer(
-        opened(file, "wb") if isinstance(file, str) else file, *more, **keywords
-    )
+    ask_first(opened, note, scratch)
     sys.addaudithook(look)
 
 

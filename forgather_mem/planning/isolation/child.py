@@ -16,20 +16,26 @@ import signal
 import stat
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.acts import act_on_nothing
+from forgather_mem.planning.isolation.acts import ON_NOTHING, act_on_nothing
+from forgather_mem.planning.isolation.own_memory import have_own_memory
+from forgather_mem.system.forks import FIRST_IN_CHILD
+from forgather_mem.system.installed import installed
 from forgather_mem.telemetry.run_session import SWITCH
 
 if TYPE_CHECKING:
-    from forgather_mem.planning.acts import Lines
+    from forgather_mem.planning.isolation.acts import Lines
 
 Result = TypeVar("Result")
+_resource = installed("resource")
 _MOST_S = 900.0  # a lock that a thread of the parent held stays locked in the child: it may wait forever
 
 
@@ -57,12 +63,17 @@ def in_a_child(function: Callable[[], Result], most_s: float = _MOST_S, not_done
 
 def _answer_of_fork(function: Callable[[], object], most_s: float, scratch: str) -> bytes:
     reader, writer = os.pipe()
+    not_done: Lines = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on forks where there are threads
-        child = os.fork()
-    if not child:
-        os.close(reader)
-        _answer(function, writer, scratch)
+        try:
+            FIRST_IN_CHILD.append(partial(_take_away, threading.get_ident(), writer, scratch, not_done))
+            child = os.fork()
+            if not child:
+                os.close(reader)
+                _answer(function, writer, not_done)
+        finally:
+            FIRST_IN_CHILD.clear()
     os.close(writer)
     try:
         told = _told(reader, most_s)
@@ -92,10 +103,10 @@ def _told(reader: int, most_s: float) -> bytes:
     raise PlanError(f"planning has not ended after {most_s:,.0f} s")
 
 
-def _answer(function: Callable[[], object], writer: int, scratch: str) -> None:
+def _answer(function: Callable[[], object], writer: int, not_done: Lines) -> None:
     code = 1
     try:
-        answer = pickle.dumps(_result_and_problem(function, writer, scratch))
+        answer = pickle.dumps(_result_and_problem(function, not_done))
         with os.fdopen(writer, "wb") as file:
             file.write(answer)
         code = 0
@@ -103,20 +114,30 @@ def _answer(function: Callable[[], object], writer: int, scratch: str) -> None:
         os._exit(code)  # no exit handler of the parent's, no flush of its buffers
 
 
-def _result_and_problem(function: Callable[[], object], writer: int, scratch: str) -> tuple[object, str | None, Lines]:
+def _take_away(thread: int, writer: int, scratch: str, not_done: Lines) -> None:
+    """All by which this process could act on something; the first that it does."""
+    if threading.get_ident() != thread:
+        return  # another thread has forked meanwhile
+    _have_own_files(writer)  # first: what is let go may be written
+    have_own_memory()
+    _resource.setrlimit(_resource.RLIMIT_CORE, (0, _resource.getrlimit(_resource.RLIMIT_CORE)[1]))  # where it crashes
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
+    os.dup2(sys.stderr.fileno(), 2)  # for what is not Python's
+    os.environ["TMPDIR"] = tempfile.tempdir = scratch
+    act_on_nothing(not_done, scratch)
+    FIRST_IN_CHILD.clear()
+
+
+def _result_and_problem(function: Callable[[], object], not_done: Lines) -> tuple[object, str | None, Lines]:
     import torch
 
-    _have_own_files(writer)  # first: what is let go may be written
+    for take_away in FIRST_IN_CHILD[:]:  # where it has failed: then this does
+        take_away()
     os.environ[SWITCH] = "0"  # what is planned is no training to be watched
     gc.freeze()  # the parent's objects: a Trainer collects garbage before it trains
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
-    os.dup2(sys.stderr.fileno(), 2)  # for what is not Python's
-    not_done: Lines = {}
-    os.environ["TMPDIR"] = tempfile.tempdir = scratch
-    act_on_nothing(not_done, scratch)
     try:
         return function(), None, not_done
     except PlanError as error:
@@ -130,7 +151,8 @@ def _result_and_problem(function: Callable[[], object], writer: int, scratch: st
 
 def notes_of(not_done: Lines, said: str = "") -> list[str]:
     """What to say of lines that would have acted on something, unless they stand in what is said already."""
-    return [f"{line} was not done: a plan acts on nothing." for line in not_done if line not in said]
+    told = said if ON_NOTHING in said else ""
+    return [f"{line} was not done: {ON_NOTHING}." for line in not_done if line not in told]
 
 
 def _have_own_files(writer: int) -> None:

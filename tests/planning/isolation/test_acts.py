@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from forgather_mem.planning.acts import acted_on
-from forgather_mem.planning.child import in_a_child
+from forgather_mem.planning.isolation.acts import acted_on
+from forgather_mem.planning.isolation.child import in_a_child
 from tests.trees import tree
 
 Act = Callable[[Path], object]
@@ -228,7 +228,8 @@ def test_an_event_is_an_act_by_what_it_changes(tmp_path: Path) -> None:
 
 def test_it_imports_next_to_nothing() -> None:
     code = (
-        "import sys, contextlib, io, os, __future__; before = {*sys.modules}; import forgather_mem.planning.acts;"
+        "import sys, contextlib, io, os, __future__; before = {*sys.modules};"
+        "import forgather_mem.planning.isolation.acts;"
         "print(*({*sys.modules} - before))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

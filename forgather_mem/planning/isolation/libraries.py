@@ -1,0 +1,80 @@
+"""Libraries that open files without asking Python: what a planned step does by them is told, and goes on where it can.
+
+What they would change the kernel refuses, where it has Landlock.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+_CHANGES_OF_ROWS = (9, 18, 23)  # SQLite deletes, inserts, updates; what is made is inserted into a table, too
+
+
+def ask_first(opened: Callable[..., Any], note: Callable[[], None], scratch: str) -> None:
+    """Let them ask, for good: `torch.save`, files that are mapped to be written, SQLite.
+
+    Args:
+        opened: Opens a file as Python's `open`, in this process where nothing is changed.
+        note: Called where something would be changed.
+        scratch: The folder where everything is done.
+    """
+    writer = torch._C.PyTorchFileWriter  # type: ignore[attr-defined]
+    torch._C.PyTorchFileWriter = lambda file, *more, **keywords: writer(  # type: ignore[attr-defined]
+        opened(file, "wb") if isinstance(file, str) else file, *more, **keywords
+    )
+    _map_to_be_read(note)
+    if (sqlite3 := sys.modules.get("sqlite3")) is not None:
+        _look_into_rows(sqlite3, note, scratch)
+
+
+def _map_to_be_read(note: Callable[[], None]) -> None:
+    """What is written into the memory of a file stays there."""
+    shared, of_file = mmap.mmap, torch.from_file
+
+    class Mapped(shared):  # type: ignore[misc, valid-type]
+        def __new__(cls, file: int, length: int, *more: Any, **how: Any) -> Any:
+            try:
+                return shared.__new__(cls, file, length, *more, **how)
+            except PermissionError:  # the file is open for reading alone
+                return shared.__new__(cls, file, length, access=mmap.ACCESS_COPY, offset=how.get("offset", 0))
+
+    def from_file(file: str, is_shared: bool | None = None, *more: Any, **how: Any) -> Any:
+        if how.pop("shared", is_shared):
+            note()
+        return of_file(file, False, *more, **how)
+
+    mmap.mmap = Mapped  # type: ignore[misc]
+    torch.from_file = from_file
+
+
+def _look_into_rows(sqlite3: Any, note: Callable[[], None], scratch: str) -> None:
+    """SQLite tells of each statement, also of connections that there are, what it would change."""
+    connect = sqlite3.connect
+
+    def connected(*arguments: Any, **keywords: Any) -> Any:
+        rows = connect(*arguments, **keywords)
+        look_into(rows)
+        return rows
+
+    def look_into(rows: Any) -> None:
+        with suppress(Exception):  # it is closed, or of another thread
+            file = rows.execute("pragma database_list").fetchone()[2]
+            if file and not file.startswith(scratch):
+                rows.set_authorizer(told)
+
+    def told(action: int, _: object, __: object, database: object, *___: object) -> int:
+        if action in _CHANGES_OF_ROWS and database != "temp":
+            note()
+        return 0  # as it may; the kernel will refuse it
+
+    sqlite3.connect = sqlite3.dbapi2.connect = connected
+    for one in gc.get_objects():
+        if issubclass(type(one), sqlite3.Connection):
+            look_into(one)
