@@ -17,6 +17,7 @@ from forgather_mem.telemetry.records import Finding, Moment, Outcome, Sample
 
 if TYPE_CHECKING:
     from forgather_mem.telemetry.report import RunReport
+    from forgather_mem.telemetry.report_part import RunHeader
 
 SeesBatch = Callable[[Sequence[Any], Mapping[str, Any]], object]
 
@@ -156,6 +157,10 @@ class RunInfo(Protocol):
     def folder(self) -> Path | None:
         """The folder for this run's files (`<output_dir>/forgather_mem/<time>`), the same on all ranks; None if there
         is none. It may have to be created."""
+
+    @property
+    def header(self) -> RunHeader:
+        """What is known of the process and its training by now."""
 
     @property
     def rank(self) -> int:
