@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from forgather_mem.telemetry.report import ReportPart, RunReport
+from forgather_mem.telemetry.report import RunReport
+from forgather_mem.telemetry.report_part import ReportPart
 from forgather_mem.telemetry.report_schema import keys_of, without_none
 
 FILE = Path(__file__).with_name("report.schema.json")

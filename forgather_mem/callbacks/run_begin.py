@@ -6,7 +6,6 @@ looks at our classes, as `forgather-mem check` does, needs none.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import forgather_mem.diagnose.oom.failing  # noqa: F401  # for the trainer's link
@@ -26,12 +25,7 @@ def _close_report(summary: RunSummary) -> tuple[str, dict[str, object]]:
     # Loaded when there is something to report: it takes most of a MiB beside the training
     from forgather_mem.reporting.build import build_report, copy_report, verdict, write_report
 
-    facts = summary.facts
-    for name in ("folder", "event_folder"):  # it may be read from another working directory
-        place = getattr(facts, name)
-        if place and "://" not in place:
-            setattr(facts, name, os.path.abspath(place))
-    report, folder = build_report(summary), facts.folder
+    report, folder = build_report(summary), summary.facts.header.folder
     if folder is not None and Path(folder).is_dir():
         with missing(OSError):  # the report can be rebuilt from the log
             write_report(report, folder)

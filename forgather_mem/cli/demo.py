@@ -94,6 +94,6 @@ def _show(trainer: Any) -> None:
     with console.capture() as captured:
         console.print(demo_table(build_report(summary)))
     print("\n" + "\n".join(line.rstrip() for line in captured.get().splitlines()))
-    if summary.facts.event_folder is not None:
-        folder = summary.facts.event_folder
+    if summary.facts.header.event_folder is not None:
+        folder = summary.facts.header.event_folder
         print(f"\nevents in  {path_from_here(folder)}\nshow them  {tensorboard_command(folder)}")

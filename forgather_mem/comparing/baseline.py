@@ -14,7 +14,8 @@ from forgather_mem.comparing.causes import changed, leading
 from forgather_mem.comparing.side import HELD, held_bytes
 from forgather_mem.errors import ForgatherMemError
 from forgather_mem.files import read_regular, write_chosen_file
-from forgather_mem.telemetry.report import ReportPart, RunReport
+from forgather_mem.telemetry.report import RunReport
+from forgather_mem.telemetry.report_part import ReportPart
 from forgather_mem.telemetry.report_schema import checked, to_dict
 from forgather_mem.units import format_bytes
 

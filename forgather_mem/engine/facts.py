@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import sys
 import time
 from pathlib import Path
@@ -12,35 +11,66 @@ from typing import Any
 
 from forgather_mem.engine.summary import RunFacts
 from forgather_mem.errors import ours
+from forgather_mem.formats.ring import read_ring
 from forgather_mem.system.allocator import current_allocator, gauge, used_allocators
+from forgather_mem.system.cgroups import kill_counter
 from forgather_mem.system.memory_limit import limit_facts
 from forgather_mem.system.native_heap import allocated_natively_bytes
-from forgather_mem.system.process_start import loaded_versions, what_runs
+from forgather_mem.system.process_start import loaded_versions, process_age_s, process_start, what_runs
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.system.rank_store import count, share_text
+from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.redaction import redacted_argv
+from forgather_mem.telemetry.report_part import RunHeader
 from forgather_mem.telemetry.run_session import rank_and_size
 
 logger = logging.getLogger(__name__)
 
 
-def facts_of(args: Any) -> RunFacts:
-    """The facts at the start of a training, from the arguments of any trainer; what it lacks is left out."""
+def header_of(args: Any, step: int = 0) -> RunHeader:
+    """What is known at the start of a training, from the arguments of any trainer; what it lacks is left out."""
     rank, world_size = rank_and_size()
-    rank, world_size = int(getattr(args, "process_index", rank) or 0), int(getattr(args, "world_size", world_size) or 1)
-    limit = limit_facts()
-    return RunFacts(
+    limit, began_s = limit_facts(), process_started_s()
+    return RunHeader(
+        rank=int(getattr(args, "process_index", rank) or 0),
+        world_size=int(getattr(args, "world_size", world_size) or 1),
+        pid=os.getpid(),
+        host=os.uname().nodename,
+        process=process_start(),
         script=what_runs(),
-        argv=list(redacted_argv(tuple(sys.argv[1:]))),
-        rank=rank,
-        world_size=world_size,
-        host_name=socket.gethostname() if world_size > 1 else None,
+        argv=redacted_argv(tuple(sys.argv[1:])),
         versions=loaded_versions(),
         started_s=time.time(),
-        host_limit_bytes=limit.get("limit_bytes", 0),
-        host_limit_kind=limit.get("limit_kind", "host"),
+        limit_bytes=limit.get("limit_bytes", 0),
+        limit_kind=limit.get("limit_kind", "host"),
+        step=step,
+        started_with=sizes_now(),
+        kills=kill_counter() or None,
+        process_started_s=began_s,
+        startup=startup_of(began_s),
         micro_batches=int(getattr(args, "gradient_accumulation_steps", 1) or 1),
     )
+
+
+def process_started_s() -> float:
+    """When this process began; 0.0 where that is not known."""
+    age_s = process_age_s()
+    return 0.0 if age_s is None else round(time.time() - age_s, 2)
+
+
+def startup_of(began_s: float) -> tuple[tuple[float, ...], ...]:
+    """The age and the resident bytes of this process whenever its parent has looked.
+
+    The first training of a process asks before it has a black box of its own: the parent's ring then goes.
+    """
+    try:
+        ring = read_ring(os.path.join(run_session.folder() or "", run_session.WAITING_RING))
+    except ours(OSError, ValueError):  # no run, or another training of it was before
+        return ()
+    if ring.header.get("pid") != os.getpid() or not began_s:  # it is of a launcher
+        return ()
+    seen = [(sample.time_s - began_s, sample.values.get("host/rss_bytes", 0)) for sample in ring.samples]
+    return tuple((round(age_s, 2), int(size)) for age_s, size in seen if size)
 
 
 def sizes_now() -> dict[str, float]:

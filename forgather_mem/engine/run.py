@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.engine.closing import Closing
-from forgather_mem.engine.facts import current_device, facts_of, finish_facts, run_folder, sizes_now, training_key
+from forgather_mem.engine.facts import current_device, finish_facts, header_of, run_folder, training_key
 from forgather_mem.engine.ledger import Ledger
 from forgather_mem.engine.phases import PhaseStack
 from forgather_mem.engine.recorder import Recorder
@@ -31,6 +32,7 @@ from forgather_mem.system.process_end import PROCESS_END
 from forgather_mem.system.time_budget import OwnTime, backed_off
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import Finding, Moment, Objects, Outcome, PhaseWatcher, SeesBatch, Sink
+from forgather_mem.telemetry.report_part import RunHeader
 from forgather_mem.telemetry.rule import Rule
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ class Run:
     ) -> None:
         self.output_dir = output_dir
         self.facts = facts
-        self.rank, self.world_size = facts.rank, facts.world_size
+        self.rank, self.world_size = facts.header.rank, facts.header.world_size
         self.device = device
         self.step = step
         self.summary = RunSummary(facts)
@@ -102,9 +104,9 @@ class Run:
         own = OwnTime()
         began = own.now()
         output_dir = Path(args.output_dir) if getattr(args, "output_dir", None) else None
-        facts, device = facts_of(args), current_device()
+        facts, device = RunFacts(header_of(args, state.global_step)), current_device()
         run = cls(facts, state.global_step, output_dir=output_dir, device=device, strict=strict, verdict=verdict)
-        run.summary.begin(run.step, sizes_now())
+        run.summary.begin(run.step, dict(facts.header.started_with))
         PROCESS_END.ask(run._process_ends, run._forget)
         run._recorder.own.add(began)
         own.close()
@@ -133,8 +135,17 @@ class Run:
     def folder(self) -> Path | None:
         if self._folder is None:
             self._folder = run_folder(self.output_dir, self.rank, self.store_key("folder"))
-            self.facts.folder = str(self._folder) if self._folder else None
         return self._folder
+
+    @property
+    def header(self) -> RunHeader:
+        known = self.facts.header
+        events = known.event_folder or self._sinks.event_folder()
+        if events and "://" not in events:  # it may be read from another working directory
+            events = os.path.abspath(events)
+        folder = os.path.abspath(self._folder) if self._folder else known.folder
+        self.facts.header = replace(known, folder=folder, event_folder=events)
+        return self.facts.header
 
     def store_key(self, what: str) -> str:
         if self._key is None:
@@ -265,7 +276,7 @@ class Run:
     def _read_settings(self, args: object, objects: Objects) -> None:
         model, optimizer, loader = map(objects.get, ("model", "optimizer", "train_dataloader"))
         settings = settings_of_training(args, model, optimizer) | settings_of_loaders([loader])
-        if model is not None and not self.facts.is_observed:
+        if model is not None and not self.facts.header.is_observed:
             modules = live_unless_frozen(sys.modules["torch"].nn.Module)
             settings |= {} if modules is None else settings_of_others(model, optimizer, modules)
         self._tell_settings(self.facts.settings | settings)  # who has begun the run may have told some
@@ -381,6 +392,7 @@ class Run:
         """What is known of the run when it is over goes into its summary."""
         fence, summary = self.fence, self.summary
         self.reach(self.step)  # not every step has a record
+        fence.call("header", lambda: self.header)
         self._recorder.own.add(self._closes_since)
         fence.call("own time", self._recorder.take_self_s)
         self._recorder.own.close()

@@ -72,6 +72,13 @@ class SinkSet:
         for sink in self._sinks:
             self._fence.call(f"{type(sink).__name__}.problems", summary.collect_sink_problems, sink)
 
+    def event_folder(self) -> str | None:
+        """Where TensorBoard finds what was written."""
+        found = [
+            self._fence.call(f"{type(sink).__name__}.folder", getattr, sink, "folder", None) for sink in self._sinks
+        ]
+        return next((folder for folder in reversed(found) if folder), None)
+
     def calls(self, method: str, *arguments: object) -> Iterator[Callable[[], object]]:
         """Call this method of each sink, one call for each."""
         return (functools.partial(self._fence.call_part, sink, method, *arguments) for sink in self._sinks)

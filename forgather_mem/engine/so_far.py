@@ -13,7 +13,8 @@ from forgather_mem.engine.summary import MAX_FINDINGS, GaugeRange, RunSummary, i
 from forgather_mem.growth.trend import Series
 from forgather_mem.telemetry.metrics import every_metric, name_on_current
 from forgather_mem.telemetry.records import FORETOLD, Finding
-from forgather_mem.telemetry.report import ADDED, ReportPart, RunReport
+from forgather_mem.telemetry.report import RunReport
+from forgather_mem.telemetry.report_part import ADDED, ReportPart
 from forgather_mem.telemetry.report_schema import checked, to_dict
 
 _KNOWN = frozenset(row.name for row in every_metric())

@@ -7,7 +7,6 @@ bytes however long the run is.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from forgather_mem.telemetry.bounds import bounded_text
 from forgather_mem.telemetry.metrics import name_on_current
 from forgather_mem.telemetry.records import RISEN, Finding, Sample, Sink
 from forgather_mem.telemetry.redaction import redacted
+from forgather_mem.telemetry.report_part import RunHeader
 
 if TYPE_CHECKING:
     from forgather_mem.telemetry.report import RunReport
@@ -69,45 +69,27 @@ class GaugeRange:
 
 @dataclass(slots=True)
 class RunFacts:
-    """What is known about a run apart from its samples; JSON-able.
+    """What is known about a run apart from its samples.
 
     Attributes:
-        host_name: The machine's, where several processes train.
-        allocated_end_bytes: What the C library's allocator has given out and not got back when it ended; 0 if unknown.
+        header: What was known before it ended.
         end: How it ended; None while unknown.
-        devices: Name and size in bytes of the devices in use, by index; an empty name if it is not known.
         error: Type and first line of the exception that ended it.
         error_line: The innermost line of the user's own in its traceback; None without one.
-        micro_batches: Number of micro-batches per step, whose gradients are summed.
-        plan: What a plan said of this training, as plain values; None without one.
+        allocated_end_bytes: What the C library's allocator has given out and not got back when it ended; 0 if unknown.
+        devices: Name and size in bytes of the devices in use, by index; an empty name if it is not known.
         settings: Those that decide what memory it takes, as texts, by names such as "arguments.optim".
-        counts_passes: Whether its steps are backward passes, because no optimizer was heard.
-        is_observed: Whether its loop knows nothing of us: its first step is heard from the optimizer on.
     """
 
-    script: str = ""
-    argv: list[str] = field(default_factory=list)
-    rank: int = 0
-    world_size: int = 1
-    host_name: str | None = None
-    versions: dict[str, str] = field(default_factory=dict)
-    started_s: float = 0.0
+    header: RunHeader = field(default_factory=RunHeader)
     wall_s: float = 0.0
     end: str | None = None
     error: str | None = None
     error_line: str | None = None
     exit_code: int | None = None
-    host_limit_bytes: int = 0
-    host_limit_kind: str = "host"
     allocated_end_bytes: int = 0
     devices: dict[int, tuple[str, int]] = field(default_factory=dict)
-    folder: str | None = None
-    event_folder: str | None = None
-    micro_batches: int = 1
-    is_observed: bool = False
-    counts_passes: bool = False
     settings: dict[str, str] = field(default_factory=dict)
-    plan: Mapping[str, object] | None = None
 
     def failed_by(self, error: BaseException) -> None:
         """Keep the error's type, the first line of its message, and the user's line that it came through."""
@@ -232,11 +214,10 @@ class RunSummary:
         self.latest_s = sample.time_s
 
     def collect_sink_problems(self, sink: Sink) -> None:
-        """What this sink could not write, and where TensorBoard finds what it wrote."""
+        """What this sink could not write."""
         problem = getattr(sink, "problems", lambda: None)()
         if problem:
             self.switched_off.append(str(problem))
-        self.facts.event_folder = getattr(sink, "folder", None) or self.facts.event_folder
 
     def add_step_cost(self, own_s: float, all_s: float, steps: int) -> None:
         """Add the steps of one record: our own time in them, their duration, and how many they are."""

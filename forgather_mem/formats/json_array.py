@@ -1,10 +1,8 @@
-"""A JSON array that grows in a file and stays valid JSON after every write.
+"""A JSON array that grows in a file and is valid JSON between two writes.
 
-One element per line. Space is allocated first, as blanks after the closing bracket, where JSON allows them; then one
-`pwrite` puts element and bracket over the old bracket. A full disk refuses the blanks, and the array is unchanged.
-Between two pages of 4 KiB the kernel checks for a SIGKILL: a part may remain of an element across their border that is
-being written at that moment (1 in 100 kills of a process that did nothing but write); the next process that continues
-the file cuts it off. Nothing better is possible: JSON has no way to hide an incomplete element.
+One element per line: one `pwrite` puts the next one and the closing bracket over the old bracket. Where the disk takes
+only a part of that, the old bracket comes back. A process that is killed in the middle of a write may leave a part of
+an element (1 in 100 kills of a process that did nothing but write); whoever continues the file cuts it off.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from enum import Enum
 from pathlib import Path
 
 from forgather_mem.errors import ours
-from forgather_mem.files import make_real_folder, open_real, out_of_the_way, replace_file
+from forgather_mem.files import make_real_folder, open_real, replace_file
 from forgather_mem.formats.append import FIRST_RETRY_S, LONGEST_PAUSE_S
 
 logger = logging.getLogger(__name__)
@@ -50,10 +48,8 @@ class JsonArrayFile:
         self.path = path
         self._real_path = os.path.realpath(path)  # no link that appears later is followed
         self._pid = os.getpid()
-        self._fd = -1
-        self._inode = (0, 0)
-        self._bracket = self._size = 0  # end of the array, end of the file
-        self._empty = True
+        self._end, self._empty = 0, True  # of the last element; whether there is none
+        self._left = (0, 0, 0)  # device, inode and size of the file after the last element
         self._retry_at, self._retry_s = 0.0, FIRST_RETRY_S
         self._error: str | None = None
         self.written = self.dropped = 0
@@ -66,20 +62,19 @@ class JsonArrayFile:
             self.dropped += 1
             return False
         try:
-            self._reach_end()
-            self._put((b"\n" if self._empty else b",\n") + element(record) + _TAIL)
+            if not os.path.exists(self._real_path):
+                _create(self._real_path)
+            file = open_real(self._real_path, os.O_RDWR | os.O_NONBLOCK)
+            try:
+                self._put(file, element(record))
+            finally:
+                os.close(file)
         except ours(OSError, _NoArrayError) as error:
             self._failed(error)
             return False
         self.written += 1
-        self._empty, self._retry_s = False, FIRST_RETRY_S
+        self._retry_s = FIRST_RETRY_S
         return True
-
-    def close(self) -> None:
-        """Close the file; the next element reopens it."""
-        if self._fd >= 0 and self._status() is not None:
-            os.close(self._fd)
-        self._fd = -1
 
     def problem(self) -> str | None:
         """A sentence for the report, or None if all went well."""
@@ -87,62 +82,31 @@ class JsonArrayFile:
             return None
         return f"{self.dropped:,} of {self.dropped + self.written:,} records dropped ({self._error}; {self.path})"
 
-    def _reach_end(self) -> None:
-        """Open the file and find the end of its array: it may have been deleted, or extended by another process."""
-        status = self._status() if self._fd >= 0 else None
-        if status is not None and not status.st_nlink:
-            self.close()
-        if self._fd < 0:
-            if not os.path.exists(self._real_path):
-                _create(self._real_path)
-            self._fd = out_of_the_way(open_real(self._real_path, os.O_RDWR | os.O_NONBLOCK))
-            opened = os.fstat(self._fd)
-            self._inode = opened.st_dev, opened.st_ino
-            if not stat.S_ISREG(opened.st_mode):  # reading a pipe would wait for ever
-                self.close()
-                raise _NoArrayError("it is not a regular file")
-            status = None
-        if status is None or status.st_size != self._size:
-            self._find_end()
+    def _put(self, file: int, data: bytes) -> None:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for ever
+            raise _NoArrayError("it is not a regular file")
+        if (status.st_dev, status.st_ino, status.st_size) != self._left:  # another file, or another writer's element
+            self._find_end(file)
+        new = (b"\n" if self._empty else b",\n") + data + _TAIL
+        if os.pwrite(file, new, self._end) < len(new):
+            os.pwrite(file, _TAIL, self._end)
+            os.ftruncate(file, self._end + len(_TAIL))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._end, self._empty = self._end + len(new) - len(_TAIL), False
+        self._left = status.st_dev, status.st_ino, self._end + len(_TAIL)
 
-    def _status(self) -> os.stat_result | None:
-        """Of our file; None where somebody has closed it, and another may have the number now."""
-        try:
-            status = os.fstat(self._fd)
-            if (status.st_dev, status.st_ino) == self._inode:
-                return status
-        except ours(OSError):
-            logger.debug("somebody has closed %s", self.path)
-        self._fd = -1
-        return None
-
-    def _find_end(self) -> None:
-        with open(self._fd, "rb", closefd=False) as file:
-            file.seek(0)
-            data = file.read()
+    def _find_end(self, file: int) -> None:
+        """The end of the last whole element; what stands after it is cut off."""
+        with open(file, "rb", closefd=False) as whole:
+            data = whole.read()
         if not data.strip(b" \t\r\n\0"):  # created, but not filled before the machine crashed
             data = b"["
-            os.pwrite(self._fd, data, 0)
-        end, self._empty, whole = _end_of_array(data)
-        self._bracket, self._size = end, len(data)
-        if not whole:
-            os.pwrite(self._fd, _TAIL, end)
-            os.ftruncate(self._fd, end + len(_TAIL))
-            self._size = end + len(_TAIL)
-
-    def _put(self, tail: bytes) -> None:
-        """Write the new end of the array over the old one, into blanks that already exist."""
-        missing = self._bracket + len(tail) - self._size
-        if missing > 0:
-            taken = os.pwrite(self._fd, b" " * missing, self._size)
-            if taken < missing:
-                os.ftruncate(self._fd, self._size)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self._size += missing
-        done = os.pwrite(self._fd, tail, self._bracket)
-        while done < len(tail):  # only on copy-on-write file systems
-            done += os.pwrite(self._fd, tail[done:], self._bracket + done)
-        self._bracket += len(tail) - len(_TAIL)
+            os.pwrite(file, data, 0)
+        self._end, self._empty = _end_of_array(data)
+        if data[self._end :] != _TAIL:
+            os.pwrite(file, _TAIL, self._end)
+            os.ftruncate(file, self._end + len(_TAIL))
 
     def _failed(self, error: Exception) -> None:
         self.dropped += 1
@@ -152,7 +116,7 @@ class JsonArrayFile:
         self._error = text
         self._retry_at = time.monotonic() + self._retry_s
         self._retry_s = min(2 * self._retry_s, LONGEST_PAUSE_S)
-        self._size = -1  # find the end of the array again
+        self._left = (0, 0, 0)  # find the end of the array again
 
 
 def element(record: Mapping[str, object]) -> bytes:
@@ -201,8 +165,8 @@ def _create(path: str) -> None:
     replace_file(path, b"[" + _TAIL, through_links=False)
 
 
-def _end_of_array(data: bytes) -> tuple[int, bool, bool]:
-    """The end of the last whole element: (position, whether there is none, whether the file is valid unchanged).
+def _end_of_array(data: bytes) -> tuple[int, bool]:
+    """Where the last whole element ends, and whether there is none.
 
     Raises:
         _NoArrayError: if the file begins with anything other than an array.
@@ -213,16 +177,12 @@ def _end_of_array(data: bytes) -> tuple[int, bool, bool]:
     if not text.startswith("[", end - 1):
         raise _NoArrayError("the file exists and holds no JSON array; nothing is written over it")
     empty = True
-    while True:
-        between = _BETWEEN.match(text, end)
-        assert between is not None, "it matches nothing, too"
-        start = between.end()
-        if text.startswith("]", start):
-            return end, empty, "," not in between[0] and not text[start + 1 :].strip()
-        try:
-            _, end = decode(text, start)
-        except ValueError:
-            return end, empty, False
-        except RecursionError:
-            raise _NoArrayError("the file is nested too deeply for a log of ours; nothing is written over it") from None
-        empty = False
+    try:
+        while between := _BETWEEN.match(text, end):
+            _, end = decode(text, between.end())
+            empty = False
+    except ValueError:  # the closing bracket, or what was torn
+        pass
+    except RecursionError:
+        raise _NoArrayError("the file is nested too deeply for a log of ours; nothing is written over it") from None
+    return end, empty

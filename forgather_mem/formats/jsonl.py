@@ -1,8 +1,8 @@
 """Samples and findings as lines of JSON, one file per rank, readable after a crash.
 
-Each line is an object with a "type": "header" (one at the start of each process's part and of each file), "sample",
-"finding" or "roll-up": all that a report needs of the lines before it, so that it is made from the last one and what
-follows. Keys are only ever added.
+Each line is an object with a "type": "header" (at the start of each process's part and of each file, and once more if
+more is known after the first record), "sample", "finding" or "roll-up": all that a report needs of the lines before it,
+so that it is made from the last one and what follows. Keys are only ever added.
 """
 
 from __future__ import annotations

@@ -6,9 +6,7 @@ imports torch.
 
 The file, `ring.rank{r}` in a run's folder, has four parts, all numbers little-endian:
 
-- The header, JSON of `HEADER_BYTES` at most, written once. Its keys, all of them optional: `rank`, `world_size`,
-  `pid`, `script`, `argv`, `started_s`, `versions`, `limit_bytes`, `limit_kind`, `step` (steps done at the
-  beginning), `kills` (the kernel's counter of out-of-memory kills at the start, see `cgroups.kill_counter`).
+- The header, JSON of `HEADER_BYTES` at most, written once: a `telemetry.report_part.RunHeader`, each key optional.
 - The state, written at each step and at each rare phase, with one byte changed at each phase of a step: the last
   sign of life, if no record is newer. Its `end` is "running" until the run is closed; in a file that no process
   writes any more that means: killed.

@@ -73,15 +73,14 @@ def _write(folder: str, began_s: float) -> None:
     from dataclasses import replace
     from types import SimpleNamespace
 
-    from forgather_mem.engine.facts import current_device, facts_of, finish_facts
-    from forgather_mem.engine.summary import RunSummary
+    from forgather_mem.engine.facts import current_device, finish_facts, header_of
+    from forgather_mem.engine.summary import RunFacts, RunSummary
     from forgather_mem.reporting.build import build_report, write_report
     from forgather_mem.reporting.hints import hints_without_steps
     from forgather_mem.system.process_end import last_error
 
     device = current_device()
-    facts = facts_of(SimpleNamespace())
-    facts.started_s, facts.folder = began_s, folder
+    facts = RunFacts(replace(header_of(SimpleNamespace()), started_s=began_s, folder=folder))
     error = last_error()
     end = "finished" if error is None else "interrupted" if isinstance(error, KeyboardInterrupt) else "exception"
     finish_facts(facts, end, None, time.time() - began_s, device)

@@ -6,6 +6,7 @@ import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -212,7 +213,7 @@ class ObservedLoop:
         self._step_ends(events, num_steps)
         run = events.run()
         if run is not None:
-            run.facts.counts_passes = of_passes
+            run.facts.header = replace(run.facts.header, counts_passes=of_passes)
 
     def _step_ends(self, events: LoopEvents, num_steps: int) -> None:
         quiet = events.quiet
@@ -278,7 +279,7 @@ class ObservedLoop:
         events.enter("startup")
         run = events.run()
         if run is not None:
-            run.facts.is_observed = True
+            run.facts.header = replace(run.facts.header, is_observed=True)
             loaders, feeding = ([one for one in found if isinstance(one, kind)] for kind in _LOADERS)
             run.facts.settings.update(settings_of_loaders(feeding or loaders))
             modules = [one for one in found if isinstance(one, torch.nn.Module)]
@@ -300,8 +301,10 @@ class ObservedLoop:
 
     def _note_accumulation(self, events: LoopEvents) -> None:
         run = events.run()
-        if run is not None and self._num_batches > run.facts.micro_batches and len(self._rounds.optimizers) == 1:
-            run.facts.micro_batches = self._num_batches
+        if run is None or len(self._rounds.optimizers) != 1:
+            return
+        if self._num_batches > run.facts.header.micro_batches:
+            run.facts.header = replace(run.facts.header, micro_batches=self._num_batches)
 
     def _finish(self, events: LoopEvents, error: BaseException | None) -> None:
         num_steps = self._rounds.end()

@@ -53,7 +53,8 @@ def build_report(summary: RunSummary) -> RunReport:
     (0, 'not enough data')
     """
     facts = summary.facts
-    wall_s = facts.wall_s or (time.time() - facts.started_s if facts.started_s else 0.0)
+    header = facts.header
+    wall_s = facts.wall_s or (time.time() - header.started_s if header.started_s else 0.0)
     peaks = tuple(report_peaks(summary))
     return replace(
         summary.told,
@@ -75,7 +76,7 @@ def build_report(summary: RunSummary) -> RunReport:
             f"step {finding.step:,}: {finding.text}" for finding in summary.findings if finding.data["what"] == FORETOLD
         ),
         planned=_planned(summary),
-        hints=tuple(hints_of(peaks, counts_passes=facts.counts_passes)) if facts.is_observed else (),
+        hints=tuple(hints_of(peaks, counts_passes=header.counts_passes)) if header.is_observed else (),
     )
 
 
@@ -165,20 +166,21 @@ def rank_reports(folder: str | Path) -> dict[int, Path]:
 
 
 def _run(facts: RunFacts, wall_s: float, startup_s: float) -> Training:
+    header = facts.header
     return Training(
-        script=facts.script,
-        argv=tuple(facts.argv),
+        script=header.script,
+        argv=header.argv,
         wall_s=wall_s,
         startup_s=startup_s,
         end=facts.end,
         exit_code=facts.exit_code,
-        rank=facts.rank,
-        world_size=facts.world_size,
-        versions=dict(facts.versions),
+        rank=header.rank,
+        world_size=header.world_size,
+        versions=dict(header.versions),
         settings=dict(facts.settings),
-        folder=facts.folder,
-        event_folder=facts.event_folder,
-        host=facts.host_name,
+        folder=header.folder,
+        event_folder=header.event_folder,
+        host=header.host or None if header.world_size > 1 else None,
         error=facts.error,
         error_line=facts.error_line,
     )
@@ -189,8 +191,8 @@ def _host(summary: RunSummary) -> HostMemory:
         rss_start_bytes=int(_start(summary, "host/rss_bytes")),
         rss_end_bytes=int(span_of(summary, "host/rss_bytes").last),
         rss_peak_bytes=int(highest_of(summary, "host").highest),
-        limit_bytes=summary.facts.host_limit_bytes,
-        limit_kind=summary.facts.host_limit_kind,
+        limit_bytes=summary.facts.header.limit_bytes,
+        limit_kind=summary.facts.header.limit_kind,
         workers_peak_bytes=int(summary.highest("workers/pss_bytes") or 0),
         allocated_start_bytes=int(summary.started_with.get("host/allocated_bytes", 0)),
         allocated_end_bytes=summary.facts.allocated_end_bytes,
@@ -219,7 +221,8 @@ def _one_device(summary: RunSummary, family: str, index: int) -> DeviceMemory:
 
 
 def _planned(summary: RunSummary) -> Planned | None:
-    plan = None if summary.facts.plan is None else planned_of(summary.facts.plan)
+    header = summary.facts.header
+    plan = None if header.plan is None else planned_of(header.plan)
     if plan is None:
         return None
     parts = [
@@ -252,7 +255,7 @@ def _breakdown(summary: RunSummary) -> Breakdown:
     peaks = [highest_of(summary, family, but="startup") for family in (families if on_device else ["host"])]
     stays = 0.0 if on_device else _stays_resident(summary, optimizer)
     forward, backward = (summary.rises.get(f"phase/{place}/{phase}_peak_bytes", 0.0) for phase in _BUSY_PHASES)
-    if summary.facts.micro_batches > 1:  # gradients of the earlier micro-batches are in memory
+    if summary.facts.header.micro_batches > 1:  # gradients of the earlier micro-batches are in memory
         forward -= gradients
     forward += max(0.0, stays - gradients)
     backward += stays - gradients

@@ -15,6 +15,7 @@ from forgather_mem.sinks.tags import tag_of
 from forgather_mem.telemetry.bounds import MOST
 from forgather_mem.telemetry.metrics import Metric, every_metric, name_on_current, other_device
 from forgather_mem.telemetry.report import RunReport
+from forgather_mem.telemetry.report_part import RunHeader
 from forgather_mem.telemetry.report_schema import checked_report, to_dict
 from forgather_mem.units import GIB
 
@@ -48,14 +49,14 @@ def report_of_events(folder: str | Path) -> RunReport:
 def report_of_tags(scalars: Mapping[str, ScalarSeries], folder: str | None = None) -> RunReport:
     """The same of scalars by tag, from wherever they were read."""
     page = _Page(scalars)
-    summary = RunSummary(RunFacts(event_folder=folder))
+    summary = RunSummary(RunFacts(RunHeader(event_folder=folder)))
     summary.device = page.device
     everything = page.series.values()
     summary.begin(min((_first_step(series) for series in everything), default=0))
     summary.last_step = max((int(series.steps.max()) for series in everything), default=0)
     if page.series:
         began_s = min(float(series.wall_times_s.min()) for series in everything)
-        summary.facts.started_s = began_s
+        summary.facts.header = replace(summary.facts.header, started_s=began_s)
         summary.facts.wall_s = max(float(series.wall_times_s.max()) for series in everything) - began_s
     for name, series in page.series.items():
         at, values = int(series.values.argmax()), series.values
@@ -133,7 +134,8 @@ def _add_limits(summary: RunSummary, series: dict[str, ScalarSeries]) -> None:
     if used_frac is not None and available is not None and used_frac.values[0] < 1:
         # Which limit leaves the least may change; the report names the smallest
         pairs = zip(available.values, used_frac.values, strict=False)
-        summary.facts.host_limit_bytes = min(round(float(left) / (1 - float(used))) for left, used in pairs if used < 1)
+        limit_bytes = min(round(float(left) / (1 - float(used))) for left, used in pairs if used < 1)
+        summary.facts.header = replace(summary.facts.header, limit_bytes=limit_bytes)
     for name, reserved_frac in series.items():
         reserved = series.get(name.replace("_frac", "_bytes"))
         if name_on_current(name) == "device/reserved_frac" and reserved is not None and reserved_frac.values[-1] > 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forgather_mem.engine.ledger import BOOKED, booked
@@ -25,17 +25,9 @@ from forgather_mem.telemetry.bounds import MOST
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.metrics import name_on_current, other_device
 from forgather_mem.telemetry.records import Finding, Sample
-from forgather_mem.telemetry.report import (
-    ADDED,
-    Action,
-    KilledReport,
-    LeakReport,
-    LedgerRow,
-    Rank,
-    ReportPart,
-    RunReport,
-)
-from forgather_mem.telemetry.report_schema import checked_report, from_dict, to_dict
+from forgather_mem.telemetry.report import Action, KilledReport, LeakReport, LedgerRow, RunReport
+from forgather_mem.telemetry.report_part import ReportPart, RunHeader
+from forgather_mem.telemetry.report_schema import checked, checked_report, from_dict, to_dict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,26 +39,6 @@ class _Kills(ReportPart):
     count: int
     whose: str
     boot: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Process(ReportPart):
-    """What a process said of itself, in its log or its black box."""
-
-    rank: Rank = field(default=0, metadata=ADDED)
-    world_size: Rank = field(default=1, metadata=ADDED)
-    pid: int | None = field(default=None, metadata=ADDED)
-    host: str = field(default="", metadata=ADDED)
-    process: str = field(default="", metadata=ADDED)
-    script: str = field(default="", metadata=ADDED)
-    argv: tuple[str, ...] = field(default=(), metadata=ADDED)
-    started_s: float = field(default=0.0, metadata=ADDED)
-    time_s: float = field(default=0.0, metadata=ADDED)
-    versions: Mapping[str, str] = field(default_factory=dict, metadata=ADDED)
-    limit_bytes: int = field(default=0, metadata=ADDED)
-    limit_kind: str = field(default="", metadata=ADDED)
-    step: int = field(default=0, metadata=ADDED)
-    kills: _Kills | None = field(default=None, metadata=ADDED)
 
 
 def report_of_log(files: Iterable[Path], ring: Ring | None = None) -> RunReport:
@@ -93,9 +65,9 @@ def report_of_log(files: Iterable[Path], ring: Ring | None = None) -> RunReport:
         return told.report
     if ring is not None and told.process.pid in (None, ring.header.get("pid")):
         told.take_ring(ring)
-    checked = checked_report(to_dict(told.build()))
-    assert checked is not None, "it is of this version"
-    report, left_out = checked
+    whole = checked_report(to_dict(told.build()))
+    assert whole is not None, "it is of this version"
+    report, left_out = whole
     if log.given_up:
         left_out.append("most of it is no record")
     name = paths[-1].name if paths else "black box"
@@ -129,7 +101,7 @@ class LogReplay:
     """The state built from the records of one process so far.
 
     Attributes:
-        process: What the process said of itself.
+        process: The header of its log or its black box.
         report: The complete report, if the run was closed.
     """
 
@@ -137,13 +109,19 @@ class LogReplay:
         self._begin({})
 
     def _begin(self, header: Mapping[str, object], summary: RunSummary | None = None) -> None:
-        self._header = header
-        self.process = from_dict(_Process, dict(header))
+        self._tell(header)
         self.report: RunReport | None = None
         self._summary = summary or RunSummary()
         self._ledger: dict[Action, LedgerRow] = {}
         self._ring: Ring | None = None
         self._last_step, self._spacing = -1, 0
+        if summary is None and self.process.step is not None:
+            self._summary.begin(self.process.step, dict(self.process.started_with))
+            self._spacing = 1
+
+    def _tell(self, header: Mapping[str, object]) -> None:
+        self._header = {"started_s": header["time_s"], **header} if "time_s" in header else dict(header)
+        self.process = from_dict(RunHeader, self._header)
 
     def resume(self, rolled_up: RollUp) -> bool:
         """Go on from what came of the records so far; False if it is none that we have written."""
@@ -163,15 +141,17 @@ class LogReplay:
             self._take_finding(record)
         elif isinstance(record, RollUp):
             self.resume(record)
-        elif record.data.get("pid") != self.process.pid:  # equal in a file that was rotated for its size
+        elif record.data.get("pid") == self.process.pid:  # the file was rotated for its size, or more is known
+            self._tell(record.data)
+        else:
             self._begin(record.data)
 
     def take_ring(self, ring: Ring) -> None:
         """Take what the black box knows but the log does not."""
-        self._ring, process = ring, from_dict(_Process, ring.header)
-        self.process = from_dict(_Process, {**ring.header, "time_s": process.started_s, **self._header})
+        self._ring = ring
+        self.process = from_dict(RunHeader, {**ring.header, **self._header})
         if self._last_step < 0:
-            self._summary.begin(process.step)
+            self._summary.begin(self.process.step or 0, dict(self.process.started_with))
             for finding in ring.findings:
                 self._take_finding(finding)
         for sample in ring.samples:
@@ -220,20 +200,12 @@ class LogReplay:
         if end is None and process.pid and is_process_running(process.pid, process.host, process.process) is False:
             end = "killed"
         return RunFacts(
-            script=process.script,
-            argv=list(process.argv),
-            rank=process.rank,
-            world_size=process.world_size,
-            host_name=process.host or None if process.world_size > 1 else None,
-            versions=dict(process.versions),
-            settings=self._summary.facts.settings,
-            started_s=process.time_s,
-            wall_s=max(0.0, self._summary.latest_s - process.time_s) if process.time_s else 0.0,
+            header=replace(process, limit_bytes=process.limit_bytes or self._limit_bytes()),
+            wall_s=max(0.0, self._summary.latest_s - process.started_s) if process.started_s else 0.0,
             end=end,
             error=next((one.text or None for one in ring.findings if one.kind == ERROR), None) if ring else None,
-            host_limit_bytes=process.limit_bytes or self._limit_bytes(),
-            host_limit_kind=process.limit_kind or "host",
             devices=dict(self._devices()),
+            settings=self._summary.facts.settings,
         )
 
     def _devices(self) -> Iterator[tuple[int, tuple[str, int]]]:
@@ -256,7 +228,7 @@ class LogReplay:
     def _killed(self) -> KilledReport:
         """What is known about the end of a process that recorded none."""
         latest, ring, growth = self._summary.latest, self._ring, self._summary.growth
-        counter = self.process.kills if ring is not None else None
+        counter = checked(_Kills, self.process.kills) if ring is not None else None
         kills = None if counter is None else kills_since(to_dict(counter))
         named, limit, used_frac = self.process.limit_bytes, self._limit_bytes(), latest.get("host/limit_used_frac")
         is_own = not named or limit <= 1.001 * named  # it counts no more than the one that the report names
@@ -289,8 +261,8 @@ def _report_in(record: object) -> RunReport | None:
     """The complete report, if this is the finding that closes a run."""
     if not isinstance(record, Finding) or record.kind != "verdict":
         return None
-    checked = checked_report(record.data.get("report"))
-    return None if checked is None else replace(checked[0], left_out=tuple(checked[1]))
+    whole = checked_report(record.data.get("report"))
+    return None if whole is None else replace(whole[0], left_out=tuple(whole[1]))
 
 
 def _whole(number: float | None) -> int | None:

@@ -75,7 +75,7 @@ def _with_startup(summary: RunSummary, family: str, found: list[Peak]) -> list[P
     if startup is None or not found:
         return found
     # The first step of an observed loop is heard at its end: it may have been then
-    step = startup.step if summary.facts.is_observed else 0
+    step = startup.step if summary.facts.header.is_observed else 0
     peak = Peak(where=found[0].where, bytes=int(startup.highest), step=step, phase="startup")
     if _SAME_FRAC * peak.bytes > found[0].bytes:
         return [peak, *found]

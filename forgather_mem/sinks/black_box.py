@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.errors import ours
 from forgather_mem.files import make_real_folder
 from forgather_mem.formats.ring_memory import own_state
 from forgather_mem.formats.ring_writer import ERROR, RingWriter, ring_name
-from forgather_mem.system.cgroups import kill_counter
-from forgather_mem.system.memory_limit import limit_facts
-from forgather_mem.system.process_start import process_facts
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.records import Finding, RunInfo, Sample
 from forgather_mem.telemetry.run_session import register
@@ -54,7 +50,7 @@ class BlackBoxSink:
         path = folder / ring_name(run.rank)
         try:
             make_real_folder(folder)
-            self._ring = RingWriter(path, _header(run), own_state)
+            self._ring = RingWriter(path, run.header.plain(), own_state)
         except ours(OSError) as error:
             self._problem = f"nothing written: {error.strerror or error}; {path}"
             return
@@ -125,15 +121,3 @@ class BlackBoxSink:
         if self._ring is not None:
             self._ring.close()
         self._ring = self._run = self.beside = None
-
-
-def _header(run: RunInfo) -> dict[str, object]:
-    return {
-        "rank": run.rank,
-        "world_size": run.world_size,
-        **process_facts(),
-        "started_s": time.time(),
-        "step": run.step,
-        "kills": kill_counter(),
-        **limit_facts(),
-    }

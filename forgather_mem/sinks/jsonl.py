@@ -5,18 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from pathlib import Path
 
 from forgather_mem.errors import ours
 from forgather_mem.formats.append import AppendFile
 from forgather_mem.formats.jsonl import finding_line, header_line, is_torn, roll_up_line, rotate, sample_line
-from forgather_mem.formats.ring import read_ring
 from forgather_mem.system.forks import FORKS
-from forgather_mem.system.memory_limit import limit_facts
-from forgather_mem.system.process_start import loaded_versions, process_age_s, process_facts
-from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.records import Finding, RunInfo, Sample
+from forgather_mem.telemetry.report_part import RunHeader
 from forgather_mem.units import MIB
 
 logger = logging.getLogger(__name__)
@@ -122,11 +118,10 @@ class _Log:
         self._sink = sink
         self._run = run
         self._rank = run.rank if run is not None else 0
-        self._world_size = run.world_size if run is not None else 1
         self._closed = self._no_place = False
         self._rotate_at = sink.max_bytes
-        self._startup = startup_facts() if run is not None else {}
         self._num_records = 0
+        self._header = RunHeader(pid=os.getpid())  # the last that was written
         self.path: Path | None = None
         self.out = AppendFile(self._open_next, always_new=False)
 
@@ -145,8 +140,12 @@ class _Log:
         """Write one record, and what came of all so far when it is due."""
         is_there = self.out.append(sample_line(sample))
         self._num_records += 1
-        if is_there and self._run is not None and not self._num_records % ROLL_UP_RECORDS:
-            self.out.append(roll_up_line(self._rank, self._header(), self._run.so_far()), num_records=0)
+        if not is_there or self._run is None:
+            return
+        if self._num_records == 1 and self._run.header != self._header:  # by now it is known where other sinks write
+            self.out.append(self._header_line(), num_records=0)
+        if not self._num_records % ROLL_UP_RECORDS:
+            self.out.append(roll_up_line(self._rank, self._run.header.plain(), self._run.so_far()), num_records=0)
 
     def close(self) -> None:
         self._closed = True
@@ -170,8 +169,13 @@ class _Log:
 
     def _open_next(self) -> tuple[Path, bytes]:
         assert self.path is not None, "ready() finds it before it opens"
-        header = header_line(self._rank, self._header())
+        header = self._header_line()
         return self.path, b"\n" + header if is_torn(self.path) else header
+
+    def _header_line(self) -> bytes:
+        if self._run is not None:
+            self._header = self._run.header
+        return header_line(self._rank, self._header.plain())
 
     def _rotate(self) -> None:
         assert self.path is not None, "what has grown has a path"
@@ -182,33 +186,3 @@ class _Log:
         except ours(OSError) as error:
             logger.warning("can't rename %s: %s; logging continues in the same file", self.path, error.strerror)
             self._rotate_at += self.out.end
-
-    def _header(self) -> dict[str, object]:
-        return {
-            "world_size": self._world_size,
-            **process_facts(),
-            "time_s": time.time(),
-            "versions": loaded_versions(),
-            **self._startup,
-            **limit_facts(),
-        }
-
-
-def startup_facts() -> dict[str, object]:
-    """For a log's header: when the process began, and its age and resident bytes whenever somebody has looked.
-
-    The first training of a process asks before it has a black box of its own: the parent's ring then goes.
-    """
-    age_s = process_age_s()
-    if age_s is None:
-        return {}
-    began_s = time.time() - age_s
-    facts: dict[str, object] = {"process_started_s": round(began_s, 2)}
-    try:
-        ring = read_ring(os.path.join(run_session.folder() or "", run_session.WAITING_RING))
-    except ours(OSError, ValueError):  # no run, or another training of it was before
-        return facts
-    if ring.header.get("pid") == os.getpid():  # and not a launcher
-        seen = [(sample.time_s - began_s, sample.values.get("host/rss_bytes", 0)) for sample in ring.samples]
-        facts["startup"] = [(round(age_s, 2), int(size)) for age_s, size in seen if size]
-    return facts

@@ -10,7 +10,6 @@ import sys
 import time
 
 from forgather_mem.errors import ours
-from forgather_mem.telemetry.redaction import redacted_argv
 
 
 def process_start(pid: int | str = "self") -> str:
@@ -90,14 +89,3 @@ def loaded_versions() -> dict[str, str]:
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in names}
     versions = {name: str(version) for name, version in found.items() if version is not None}
     return {"python": ".".join(map(str, sys.version_info[:3])), **versions}
-
-
-def process_facts() -> dict[str, object]:
-    """What a file says of the process that writes it: its number, machine, start, script and arguments."""
-    return {
-        "pid": os.getpid(),
-        "host": os.uname().nodename,
-        "process": process_start(),
-        "script": what_runs(),
-        "argv": redacted_argv(tuple(sys.argv[1:])),
-    }

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from forgather_mem.telemetry.report import RunReport
+    from forgather_mem.telemetry.report_part import RunHeader
 
 FORETOLD = "foretold"  # `what` of the findings that tell early what would fail late
 # A peak deserves its own step's record if it is this many times the last.
@@ -250,6 +251,10 @@ class RunInfo(Protocol):
     def folder(self) -> Path | None:
         """The folder for this run's files (`<output_dir>/forgather_mem/<time>`), the same on all ranks; None if there
         is none. It may have to be created."""
+
+    @property
+    def header(self) -> RunHeader:
+        """What is known of the process and its training by now."""
 
     @property
     def rank(self) -> int:

@@ -8,27 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Literal
 
 from forgather_mem.telemetry.redaction import redacted_argv
+from forgather_mem.telemetry.report_part import ADDED, RARE, Rank, ReportPart
 
-MAX_RANKS = 2**17
-# A key that came later: a file may lack it. A rare one is written only where it is not its default.
-ADDED = {"added": True}
-RARE = {"added": True, "rare": True}
-
-Rank = Annotated[int, MAX_RANKS]  # from 0 to this
 Memory = Literal["host", "device"]
 Verdict = Literal["not enough data", "leak", "no leak"]
 Sure = Literal["not yet", "likely", "yes"]
 Action = Literal["collect", "clear", "trim"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportPart:
-    """What all parts have: `extra`, the keys of a newer version as they were read."""
-
-    extra: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args
 from forgather_mem.errors import ours
 from forgather_mem.files import read_regular
 from forgather_mem.telemetry.bounds import bounded_text, is_number
-from forgather_mem.telemetry.report import ReportPart, RunReport
+from forgather_mem.telemetry.report import RunReport
+from forgather_mem.telemetry.report_part import ReportPart
 
 # The report of 4,000 ranks takes 3 MB.
 MAX_REPORT_BYTES = 4 * 2**20

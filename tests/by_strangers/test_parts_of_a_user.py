@@ -115,7 +115,7 @@ os.closerange(512, 1024) if "all" in sys.argv else None
 mine = [os.open(folder / f"mine{number}", os.O_RDWR | os.O_CREAT) for number in range(20)]
 for _ in range(3):
     write()
-for part in (ring, array, lines):
+for part in (ring, lines):
     part.close()
 print(*(os.fstat(file).st_size for file in mine))
 """

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from forgather_mem.engine.facts import current_device, facts_of, finish_facts, run_folder, sizes_now, training_key
+from forgather_mem.engine.facts import current_device, finish_facts, header_of, run_folder, sizes_now, training_key
 from forgather_mem.engine.summary import RunFacts
 from forgather_mem.units import MIB
 from tests.memory import status_bytes
@@ -21,14 +21,14 @@ from tests.simulated_device import TOTAL_MIB, simulated_device
 def test_the_facts_at_the_start_are_those_of_the_process_and_of_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py", "--steps", "5"])
     before_s = time.time()
-    facts = facts_of(SimpleNamespace(process_index=2, world_size=4, gradient_accumulation_steps=3))
-    assert (facts.script, facts.argv) == ("train.py", ["--steps", "5"])
+    facts = header_of(SimpleNamespace(process_index=2, world_size=4, gradient_accumulation_steps=3))
+    assert (facts.script, facts.argv) == ("train.py", ("--steps", "5"))
     assert (facts.rank, facts.world_size, facts.micro_batches) == (2, 4, 3)
-    assert facts.host_name == os.uname().nodename
+    assert facts.host == os.uname().nodename
     assert before_s <= facts.started_s <= time.time()
     assert facts.versions["python"] == sys.version.split()[0]
     assert facts.versions["torch"] == sys.modules["torch"].__version__
-    assert 0 < facts.host_limit_bytes <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < facts.limit_bytes <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,10 @@ def test_a_module_is_told_by_its_name_and_a_script_by_its_path(tmp_path: Path, w
 def test_a_loop_without_arguments_has_the_launchers_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert (facts_of(None).rank, facts_of(None).world_size, facts_of(None).micro_batches) == (1, 2, 1)
+    assert (header_of(None).rank, header_of(None).world_size, header_of(None).micro_batches) == (1, 2, 1)
     monkeypatch.delenv("RANK")
     monkeypatch.delenv("WORLD_SIZE")
-    assert (facts_of(None).rank, facts_of(None).world_size, facts_of(None).host_name) == (0, 1, None)
+    assert (header_of(None).rank, header_of(None).world_size) == (0, 1)
 
 
 def test_sizes_before_the_first_step_are_the_processs_and_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:

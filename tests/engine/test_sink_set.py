@@ -88,7 +88,7 @@ def test_only_write_is_needed() -> None:
     used(sinks)
     sinks.collect_problems(summary)
     assert sinks.log_values(3) == {}
-    assert (least.samples, summary.switched_off, summary.facts.event_folder) == ([SAMPLE], [], None)
+    assert (least.samples, summary.switched_off, sinks.event_folder()) == ([SAMPLE], [], None)
 
 
 @pytest.mark.parametrize("fails_in", ["write", "tell", "log_values", "problems", "end"])
@@ -101,7 +101,7 @@ def test_one_that_fails_stops_no_other(fails_in: str) -> None:
     sinks.collect_problems(summary)
     assert good.called == bad.called == ["begin", "write", "tell", "end", "log_values", "problems"]
     assert summary.switched_off == ["2 records were dropped"] * (1 if fails_in == "problems" else 2)
-    assert summary.facts.event_folder == "their/folder"
+    assert sinks.event_folder() == "their/folder"
 
 
 def test_one_that_can_not_begin_is_left_out_and_the_report_says_why() -> None:

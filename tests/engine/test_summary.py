@@ -66,7 +66,7 @@ OOM = OomReport(where="host", step=3, phase="forward", rank=0)
 
 
 def test_a_finding_becomes_its_part_of_the_report_and_others_are_kept() -> None:
-    summary = RunSummary(RunFacts(rank=1))
+    summary = RunSummary()
     summary.tell(Finding(kind="leak", step=3, text="", data=to_dict(LEAK)))
     summary.tell(Finding(kind="oom", step=3, text="", data=to_dict(OOM)))
     summary.tell(Finding(kind="advice", step=3, text="", data={"advice": [to_dict(Change(text="less"))]}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -49,7 +50,6 @@ def test_the_file_is_a_valid_array_after_every_element(tmp_path: Path) -> None:
     for number in range(50):
         assert file.append({"number": number, "text": "x" * number * 100})
         assert [record["number"] for record in read(file.path)] == list(range(number + 1))
-    file.close()
     assert file.problem() is None
     assert os.listdir(tmp_path / "new") == ["log.json"]
 
@@ -103,6 +103,26 @@ def test_a_full_disk_leaves_a_valid_array_and_goes_on_when_there_is_space(tmp_pa
         assert [record["number"] for record in read(file.path)] == [*written, 2_000]
 
 
+@pytest.mark.parametrize("size", [10, 5_000, 90_000])
+def test_an_element_of_which_the_disk_takes_a_part_leaves_the_array_as_it_was(tmp_path: Path, size: int) -> None:
+    """Byte for byte, whatever part that is."""
+    with small_disk(tmp_path / "disk") as disk:
+        file = JsonArrayFile(disk / "log.json")
+        assert file.append({"number": 0})
+        before = file.path.read_bytes()
+        (disk / "ballast").touch()
+        with contextlib.suppress(OSError), (disk / "ballast").open("ab", buffering=0) as ballast:
+            while True:
+                ballast.write(b"x" * 4096)
+        taken = 0
+        for _ in range(500):
+            file._retry_at = 0.0  # no pause
+            taken += file.append({"text": "y" * size})
+        assert taken < 500
+        assert [record.get("number") for record in read(file.path)] == [0, *[None] * taken]
+        assert file.path.read_bytes() == before or size == 10, "these fit into no block that it has"
+
+
 def test_a_read_only_folder_costs_counted_records_and_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -129,6 +149,7 @@ def test_a_read_only_folder_costs_counted_records_and_one_warning(
         (b'[{"a":1},]', [{"a": 1}]),
         (b'[\n  {\n    "a": 1\n  },\n  {\n    "b": 2\n', [{"a": 1}]),
         ('[{"a":"\u00e9\u4e2d"}]'.encode(), [{"a": "\u00e9\u4e2d"}]),
+        (b'[\n{"a":1},\n{"b":2}\n]\n' + b" " * 5000, [{"a": 1}, {"b": 2}]),
     ],
 )
 def test_a_file_is_continued_and_what_was_torn_is_cut_off(tmp_path: Path, left: bytes, kept: list[Any]) -> None:
@@ -151,11 +172,17 @@ def test_a_file_cut_anywhere_keeps_its_whole_elements(
     for record in records:
         file.append(record)
         ends.append(path.stat().st_size - len("\n]\n"))
-    file.close()
     cut = data.draw(st.integers(1, path.stat().st_size))
     os.truncate(path, cut)
     assert JsonArrayFile(path).append({"new": "1"})
     assert read(path) == [*records[: sum(end <= cut for end in ends)], {"new": "1"}]
+
+
+def test_what_is_nested_beyond_reading_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "log.json"
+    path.write_text("[" * 200_000)
+    assert not JsonArrayFile(path).append({"new": 1})
+    assert path.read_text() == "[" * 200_000
 
 
 def test_what_is_no_array_is_left_alone(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from forgather_mem.reporting.merge_ranks import merge_ranks
 from forgather_mem.reporting.run_dir import killed_report
 from forgather_mem.reporting.text import report_text
 from forgather_mem.telemetry.report import RunReport
+from forgather_mem.telemetry.report_part import RunHeader
 from forgather_mem.telemetry.report_schema import from_dict, to_dict
 from forgather_mem.units import GIB
 from tests.json_schema import assert_fits
@@ -22,7 +23,7 @@ from tests.sizes import sized
 
 def report_of(script: str, steps: int, wall_s: float, end: str | None, **parts: Any) -> dict[str, Any]:
     """A report with these parts changed; a dict changes only what is in it."""
-    summary = RunSummary(RunFacts(script=script, wall_s=wall_s, end=end))
+    summary = RunSummary(RunFacts(RunHeader(script=script), wall_s=wall_s, end=end))
     summary.begin(0)
     summary.last_step = steps
     report = built(summary)

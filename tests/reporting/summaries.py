@@ -7,6 +7,7 @@ from dataclasses import replace
 from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.telemetry.report import LedgerRow
+from forgather_mem.telemetry.report_part import RunHeader
 from forgather_mem.units import GIB, MIB
 
 
@@ -17,17 +18,15 @@ def read(
 
 
 def gpu_run() -> RunSummary:
-    facts = RunFacts(
+    header = RunHeader(
         script="/home/me/train.py",
-        argv=["--lr", "1e-4"],
-        wall_s=1860.0,
-        end="finished",
-        exit_code=0,
-        host_limit_bytes=64 * GIB,
-        host_limit_kind="cgroup",
-        devices={0: ("NVIDIA H100 80GB HBM3", int(79.6 * GIB))},
+        argv=("--lr", "1e-4"),
+        limit_bytes=64 * GIB,
+        limit_kind="cgroup",
         event_folder="out",
     )
+    devices = {0: ("NVIDIA H100 80GB HBM3", int(79.6 * GIB))}
+    facts = RunFacts(header, wall_s=1860.0, end="finished", exit_code=0, devices=devices)
     summary = RunSummary(facts)
     summary.begin(0)
     device = {"device/allocated_bytes": 9.1 * GIB, "device/reserved_bytes": 9.4 * GIB}
@@ -58,9 +57,8 @@ def gpu_run() -> RunSummary:
 
 
 def cpu_run(end: str | None = "finished") -> RunSummary:
-    facts = RunFacts(
-        script="train.py", wall_s=21.0, end=end, host_limit_bytes=16 * GIB, started_s=1.0, event_folder="out/runs/a"
-    )
+    header = RunHeader(script="train.py", limit_bytes=16 * GIB, started_s=1.0, event_folder="out/runs/a")
+    facts = RunFacts(header, wall_s=21.0, end=end)
     summary = RunSummary(facts)
     summary.begin(100)
     read(summary, 100, {"host/rss_bytes": 600 * MIB}, event="train_begin")

@@ -68,7 +68,8 @@ def test_a_run_that_failed_never_gets_the_short_text(change: dict[str, Any]) -> 
 
 def test_the_text_stays_within_25_lines_of_80_ascii_columns_whatever_happened() -> None:
     summary = gpu_run()
-    summary.facts.script = "a_script_with_a_name_that_nobody_would_want_to_type_twice_in_a_row.py"
+    script = "a_script_with_a_name_that_nobody_would_want_to_type_twice_in_a_row.py"
+    summary.facts.header = replace(summary.facts.header, script=script)
     summary.facts.end = "exception"
     summary.switched_off = [f"rule {n}: switched off, the last: \x1b[31m{'x' * 300}" for n in range(9)]
     row = replace(summary.told.ledger[0], calls=123_456, freed_bytes=-5)
@@ -138,7 +139,7 @@ def test_on_a_device_activations_are_what_comes_on_top_of_what_stays_between_ste
 
 def test_with_micro_batches_the_gradients_are_there_in_the_forward_pass_too() -> None:
     summary = gpu_run()
-    summary.facts.micro_batches = 4
+    summary.facts.header = replace(summary.facts.header, micro_batches=4)
     assert built(summary)["breakdown"]["activations_peak"] == pytest.approx((41.3 - 15 - 5) * GIB, abs=1)
 
 
@@ -178,7 +179,7 @@ def test_a_report_read_from_its_file_gives_the_same_text(tmp_path: Path) -> None
 
 def test_each_rank_has_its_own_file(tmp_path: Path) -> None:
     summary = cpu_run()
-    summary.facts.rank, summary.facts.world_size = 3, 4
+    summary.facts.header = replace(summary.facts.header, rank=3, world_size=4)
     assert written(built(summary), tmp_path).name == "report.rank3.json"
 
 
@@ -231,7 +232,7 @@ def test_a_reader_never_sees_half_a_report(tmp_path: Path) -> None:
 )
 def test_a_run_is_named_after_its_script_or_package(script: str, shown: str) -> None:
     summary = cpu_run()
-    summary.facts.script = script
+    summary.facts.header = replace(summary.facts.header, script=script)
     assert text_of(built(summary)).startswith(f"== forgather-mem == {shown} == ")
 
 

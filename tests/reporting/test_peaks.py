@@ -7,13 +7,14 @@ import pytest
 from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.reporting.peaks import report_peaks
 from forgather_mem.telemetry.records import Sample
+from forgather_mem.telemetry.report_part import RunHeader
 from forgather_mem.units import GIB
 from tests.reporting.report_fixtures import built, text_of
 
 
 def run_with(startup_gib: float, *, is_observed: bool = False) -> RunSummary:
     """Three steps that take 2 GiB at most, after this."""
-    summary = RunSummary(RunFacts(script="train.py", end="finished", wall_s=9.0, is_observed=is_observed))
+    summary = RunSummary(RunFacts(RunHeader(script="train.py", is_observed=is_observed), end="finished", wall_s=9.0))
     summary.begin(0, {"host/rss_bytes": 1.0 * GIB})
     first = {"phase/host/startup_peak_bytes": startup_gib * GIB, "step/startup_s": 5.0}
     for step, peak_gib in ((1, 1.5), (2, 2.0), (3, 2.0)):

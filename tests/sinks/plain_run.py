@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
+from forgather_mem.engine.facts import header_of
 from forgather_mem.telemetry.records import Finding, PhaseWatcher, RunInfo
+from forgather_mem.telemetry.report_part import RunHeader
 
 
 @dataclass
@@ -27,6 +30,10 @@ class PlainRun:
 
     def emit(self, finding: Finding) -> None:
         self.told.append(finding)
+
+    @cached_property
+    def header(self) -> RunHeader:
+        return replace(header_of(None, self.step), rank=self.rank, world_size=self.world_size)
 
     def so_far(self) -> dict[str, object]:
         return {"step": self.step}

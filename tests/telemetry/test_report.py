@@ -7,7 +7,8 @@ from dataclasses import MISSING, FrozenInstanceError, fields
 import pytest
 
 from forgather_mem.telemetry import report
-from forgather_mem.telemetry.report import Breakdown, DeviceMemory, ReportPart, RunReport
+from forgather_mem.telemetry.report import Breakdown, DeviceMemory, RunReport
+from forgather_mem.telemetry.report_part import ReportPart
 
 PARTS = [part for part in vars(report).values() if isinstance(part, type) and issubclass(part, ReportPart)]
 

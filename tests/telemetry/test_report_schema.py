@@ -21,10 +21,10 @@ from forgather_mem.telemetry.report import (
     LeakReport,
     OomReport,
     Peak,
-    ReportPart,
     RunReport,
     Training,
 )
+from forgather_mem.telemetry.report_part import ReportPart
 from forgather_mem.telemetry.report_schema import (
     checked,
     checked_report,

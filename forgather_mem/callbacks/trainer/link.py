@@ -15,6 +15,7 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -300,7 +301,7 @@ def _keep_plan(run: Run, trainer: Any) -> None:
     known = sys.modules.get("forgather_mem.planning.result")
     plan = known.PLANS.get(trainer) if known is not None else None
     if plan is not None:
-        run.facts.plan = plan.to_dict()
+        run.facts.header = replace(run.facts.header, plan=plan.to_dict())
 
 
 def _callbacks_of(trainer: object) -> list[Any]:

@@ -90,10 +90,8 @@ class _Writer:
 
     def end(self, run: RunInfo) -> None:
         """The training is over, however it ended."""
-        if self._file is not None:
-            self._file.close()
-            if problem := self._file.problem():
-                logger.warning("JsonLogger: %s", problem)
+        if self._file is not None and (problem := self._file.problem()):
+            logger.warning("JsonLogger: %s", problem)
         self._file = None
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:

@@ -1,0 +1,71 @@
+"""What the parts of a report have in common, and the header that says whose report it will be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Annotated
+
+MAX_RANKS = 2**17
+# A key that came later: a file may lack it. A rare one is written only where it is not its default.
+ADDED = {"added": True}
+RARE = {"added": True, "rare": True}
+
+Rank = Annotated[int, MAX_RANKS]  # from 0 to this
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPart:
+    """What all parts have: `extra`, the keys of a newer version as they were read."""
+
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHeader(ReportPart):
+    """What is known of a process and its training before it ends: in its log, its black box, and its report.
+
+    Attributes:
+        host: The machine's name.
+        process: The start of the process, see `system.process_start`.
+        started_s: When the training began.
+        limit_bytes, limit_kind: The smallest limit of host memory.
+        step: Optimizer steps done when it began; None in a log of an older version.
+        started_with: Sizes before the first step, by sample names.
+        kills: The kernel's counter of out-of-memory kills then, see `system.cgroups.kill_counter`.
+        process_started_s: When the process began.
+        startup: What was seen of it before its training: pairs (seconds since its start, resident bytes).
+        folder, event_folder: Of its files, and of its TensorBoard files.
+        micro_batches: Number of micro-batches per step, whose gradients are summed.
+        is_observed: Whether its loop knows nothing of us: its first step is heard from the optimizer on.
+        counts_passes: Whether its steps are backward passes, because no optimizer was heard.
+        plan: What a plan said of this training, as plain values; None without one.
+    """
+
+    rank: Rank = field(default=0, metadata=ADDED)
+    world_size: Rank = field(default=1, metadata=ADDED)
+    pid: int | None = field(default=None, metadata=ADDED)
+    host: str = field(default="", metadata=ADDED)
+    process: str = field(default="", metadata=ADDED)
+    script: str = field(default="", metadata=ADDED)
+    argv: tuple[str, ...] = field(default=(), metadata=ADDED)
+    versions: Mapping[str, str] = field(default_factory=dict, metadata=ADDED)
+    started_s: float = field(default=0.0, metadata=ADDED)
+    limit_bytes: int = field(default=0, metadata=ADDED)
+    limit_kind: str = field(default="host", metadata=ADDED)
+    step: int | None = field(default=None, metadata=ADDED)
+    started_with: Mapping[str, float] = field(default_factory=dict, metadata=ADDED)
+    kills: Mapping[str, object] | None = field(default=None, metadata=ADDED)
+    process_started_s: float = field(default=0.0, metadata=ADDED)
+    startup: tuple[tuple[float, ...], ...] = field(default=(), metadata=ADDED)
+    folder: str | None = field(default=None, metadata=ADDED)
+    event_folder: str | None = field(default=None, metadata=ADDED)
+    micro_batches: int = field(default=1, metadata=ADDED)
+    is_observed: bool = field(default=False, metadata=ADDED)
+    counts_passes: bool = field(default=False, metadata=ADDED)
+    plan: Mapping[str, object] | None = field(default=None, metadata=ADDED)
+
+    def plain(self) -> dict[str, object]:
+        """What is known as values that JSON has; `time_s` is what older versions call `started_s` in a log."""
+        known = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "extra"}
+        return {name: value for name, value in known.items() if value not in (None, ())} | {"time_s": self.started_s}

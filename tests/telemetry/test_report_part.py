@@ -1,0 +1,93 @@
+"""A run that ends and the same run that is killed have the same facts in their reports: a new one has one place."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forgather_mem.reporting.run_dir import read_run
+
+SCRIPT = """
+import os, signal, sys
+from types import SimpleNamespace
+import torch
+from forgather_mem import TrainingLoop
+from forgather_mem.callbacks import MemoryCallback, TBMemoryLogger
+
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+args = SimpleNamespace(output_dir="out", gradient_accumulation_steps=2, process_index=0, world_size=3, optim="sgd")
+loop = TrainingLoop(model, optimizer, args=args, callbacks=[MemoryCallback(), TBMemoryLogger(every_steps=1)])
+with loop.train(), loop.epoch():
+    for number in range(6):
+        with loop.step():
+            model(torch.ones(4, 8)).sum().backward()
+            optimizer.step()
+    if sys.argv[1] == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+# What only the end tells, and what is of one process or one moment
+OF_THE_END = {"end", "exit_code", "wall_s", "startup_s", "folder", "event_folder", "argv"}
+OF_THE_HOST_AT_THE_END = {"allocated_end_bytes", "rss_end_bytes"}
+
+
+def reported(folder: Path, how: str) -> dict[str, Any]:
+    folder.mkdir()
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    done = subprocess.run([sys.executable, "-c", SCRIPT, how], cwd=folder, env=environment, capture_output=True)
+    assert done.returncode == (-signal.SIGKILL if how == "killed" else 0), done.stderr.decode()
+    return read_run(folder)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("same")
+    return reported(folder / "finished", "finished"), reported(folder / "killed", "killed")
+
+
+def test_each_fact_of_the_run_is_in_both_reports(both: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    finished, killed = both
+    assert (finished["run"]["end"], killed["run"]["end"]) == ("finished", "killed")
+    assert finished["run"]["argv"] == ["finished"]
+    assert killed["run"]["argv"] == ["killed"]
+    facts = [{name: value for name, value in one["run"].items() if name not in OF_THE_END} for one in both]
+    assert facts[0] == facts[1]
+    assert facts[0]["host"] == os.uname().nodename
+    assert (facts[0]["rank"], facts[0]["world_size"]) == (0, 3)
+    assert facts[0]["settings"]["arguments.optim"] == "sgd"
+    assert {"python", "torch", "forgather_mem"} <= facts[0]["versions"].keys()
+    for name in ("limit_bytes", "limit_kind"):
+        assert finished["host"][name] == killed["host"][name] != 0
+    assert finished["host"].keys() - OF_THE_HOST_AT_THE_END == killed["host"].keys() - OF_THE_HOST_AT_THE_END
+    assert finished["steps"] == killed["steps"] == 6
+    assert finished.keys() ^ killed.keys() <= {"killed", "first_failure"}
+
+
+@pytest.mark.parametrize("name", ["folder", "event_folder"])
+def test_each_names_its_own_places(name: str, both: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    places = [Path(one["run"][name]) for one in both]
+    assert all(place.is_absolute() and place.is_dir() for place in places)
+    assert {"finished", "killed"} <= {part for place in places for part in place.parts}
+
+
+def test_what_the_header_has_is_in_the_log_and_in_the_black_box(
+    tmp_path: Path, both: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    from forgather_mem.formats.ring import read_ring
+
+    folder = Path(both[1]["run"]["folder"])
+    with (folder / "memory.rank0.jsonl").open() as log:
+        header = json.loads(log.readline())
+    in_the_ring = read_ring(folder / "ring.rank0").header
+    later = {"event_folder", "folder"}  # is known when the first record is written
+    assert header.keys() - {"type", "schema"} - later == in_the_ring.keys() - later
+    assert {name: header[name] for name in in_the_ring.keys() - later} == {
+        name: value for name, value in in_the_ring.items() if name not in later
+    }
