@@ -34,10 +34,10 @@ collect_ignore = [
 
 _PROCESSES = FreshProcesses()
 _ALONE = AloneFiles(_PROCESSES)
-# The same examples in each run of `make test`; HYPOTHESIS_PROFILE=random looks for new ones, as `make soak` does.
+# The same few examples in each run of `make test`; HYPOTHESIS_PROFILE=random looks for new ones, as `make soak` does.
 # How long an example takes, and how fast it is made, is the machine's.
 hypothesis.settings.register_profile(
-    "same", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "same", derandomize=True, max_examples=30, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.register_profile("random", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))

@@ -1,8 +1,9 @@
 """A process that has imported, and done nothing else; tests marked `fresh` run in forks of it.
 
-Started as a program by `conftest.py`, once for all of the workers of xdist. Each connection gets a fork of it, which is
-asked in lines of JSON: the tests, the environment, the file for what they print. The answer is a line with the exit
-code and the CPU seconds of the tests and their children.
+Started as a program by `conftest.py`, once for all of the workers of xdist. Each connection gets a fork of it, which
+collects one file of tests and forks again for each run of some of them: pytest's own start takes longer than most of
+these tests. It is asked in lines of JSON: the tests, the environment, the file for what they print. The answer is a
+line with the exit code and the CPU seconds of the tests and their children.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 TIMEOUT_S = 300
 OPTIONS = ["-q", "--no-header", "-p", "no:xdist"]
@@ -46,6 +47,7 @@ class FreshProcesses:
         self._origin: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._asked: IO[str] | None = None
+        self._file = ""  # whose tests that connection is for
         self.cpu_s = 0.0  # of all tests so far
 
     def start(self) -> None:
@@ -65,15 +67,19 @@ class FreshProcesses:
         self._origin.wait()  # what it leaves behind is nobody's child: tests count the children of their process
 
     def run(self, tests: Sequence[str], **environment: str) -> tuple[int, str]:
-        """The exit code of pytest for these tests, all in one process, and what it printed."""
-        asked = self._asked = self._asked or self._connected()
+        """The exit code of pytest for these tests of one file, all in one process, and what it printed."""
+        file = tests[0].partition("::")[0]
+        if self._asked is None or file != self._file:
+            self._disconnect()
+            self._asked, self._file = self._connected(), file
+        asked = self._asked
         with tempfile.NamedTemporaryFile("r", errors="replace") as printed:
             variables = {**os.environ, IN_CHILD: "1", **environment}
             asked.write(json.dumps({"tests": tests, "environment": variables, "printed": printed.name}) + "\n")
             asked.flush()
             code, _, cpu_s = asked.readline().partition(" ")
             if not code:
-                self._asked = None
+                self._disconnect()
             self.cpu_s += float(cpu_s or 0)
             return int(code or -1), printed.read()
 
@@ -84,14 +90,18 @@ class FreshProcesses:
             connection.connect(os.environ[_ADDRESS])
             return connection.makefile("rw")
 
-    def close(self) -> None:
+    def _disconnect(self) -> None:
         if self._asked is not None:
             self._asked.close()
+        self._asked = None
+
+    def close(self) -> None:
+        self._disconnect()
         if self._origin is not None and self._folder is not None:
             self._origin.communicate()  # the end of its input ends it
             self._folder.cleanup()
             del os.environ[_ADDRESS]
-        self._asked = self._origin = self._folder = None
+        self._origin = self._folder = None
 
 
 def has_autograd_threads() -> bool:
@@ -124,31 +134,65 @@ def _serve(listener: socket.socket) -> None:
             _answer(connection)
             os._exit(0)
         connection.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)  # an earlier one
 
 
 def _answer(connection: socket.socket) -> None:
     import pytest
 
-    with connection, connection.makefile("rw") as lines:
-        for line in lines:
-            asked = json.loads(line)
+    with connection, connection.makefile("rw") as lines, tempfile.TemporaryFile() as printed:
+        first = json.loads(lines.readline() or "null")
+        if first is None:
+            return
+        _become(first["environment"], printed.fileno())
+        forks = _Forks(connection, lines, printed, first)
+        code = int(pytest.main([*OPTIONS, *_IMPORTED, first["tests"][0].partition("::")[0]], plugins=[forks]))
+        if forks.is_one:
+            end(code)
+        forks.tell(code, 0.0)  # nothing was collected
+
+
+class _Forks:
+    """A plugin of pytest: what was collected is run in forks, some of it in each."""
+
+    is_one = False
+
+    def __init__(self, connection: socket.socket, lines: IO[str], printed: IO[bytes], asked: Any) -> None:
+        self._connection, self._lines, self._printed, self._asked = connection, lines, printed, asked
+
+    def pytest_runtestloop(self, session: Any) -> bool | None:
+        """Until nothing more is asked for; in a fork pytest goes on with what was asked of it."""
+        while self._asked is not None:
             pid = os.fork()
             if not pid:
-                lines.close()
-                connection.close()
-                _become(asked["environment"], asked["printed"])
-                end(int(pytest.main([*OPTIONS, *_IMPORTED, *asked["tests"]])))
-            lines.write("{} {}\n".format(*_wait(pid)))
-            lines.flush()
+                self.is_one = True
+                self._lines.close()
+                self._connection.close()
+                _become(self._asked["environment"], self._printed.fileno())
+                wanted = set(self._asked["tests"])
+                session.items[:] = [item for item in session.items if item.nodeid in wanted]
+                return None
+            self.tell(*_wait(pid))
+            self._asked = json.loads(self._lines.readline() or "null")
+        os._exit(0)
+
+    def tell(self, code: int, cpu_s: float) -> None:
+        self._printed.seek(0)
+        Path(self._asked["printed"]).write_bytes(self._printed.read())
+        self._printed.seek(0)  # where the next fork begins to write: they share the place
+        self._printed.truncate()
+        self._lines.write(f"{code} {cpu_s}\n")
+        self._lines.flush()
 
 
-def _become(environment: dict[str, str], printed: str) -> None:
+def _become(environment: dict[str, str], printed: int) -> None:
     """A process group of its own, nothing to read, and its output in the file."""
     os.setpgid(0, 0)
     os.environ.clear()
     os.environ.update(environment)
-    nothing, file = os.open(os.devnull, os.O_RDONLY), os.open(printed, os.O_WRONLY)
-    for number, target in ((nothing, 0), (file, 1), (file, 2)):
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for number, target in ((nothing, 0), (printed, 1), (printed, 2)):
         os.dup2(number, target)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
 
