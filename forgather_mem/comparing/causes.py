@@ -40,9 +40,6 @@ _CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType({
 # What else may change any part
 _ANY = ("environment.", "threads")
 _OFF = (None, "False", "no", "0", "0.0")
-# So few that differ may be the cause of whatever differs, but for what a batch does not decide about
-_FEW = 3
-_NOT_OF_BATCHES = ("parameters", "gradients", "optimizer")
 # Who has none of a kind has no such thing, as a plain loop has no arguments; of others None is their default
 _KINDS = (
     "arguments", "model", "optimizer", "forward", "loader", "trainer", "callback", "collector", "other_models",
@@ -131,13 +128,11 @@ def _could_have(name: str, before: Mapping[str, str], after: Mapping[str, str]) 
 
 
 def causes_of(part: str, settings: Sequence[Changed]) -> list[Changed]:
-    """Those that decide about a part, most likely first; of very few that differ all, where none is known to."""
+    """Those that decide about a part, most likely first."""
     settings = [one for one in settings if one.comparable]
     found: list[Changed] = []
     for wanted in (*_CAUSES.get(part, ()), *_ANY):
         found += [one for one in settings if one.name.startswith(wanted) and one not in found]
-    if not found and len(settings) <= _FEW and part != LEAK:
-        found = [one for one in settings if part not in _NOT_OF_BATCHES or not one.name.startswith("batch.")]
     return leading(found)
 
 

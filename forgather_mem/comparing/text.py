@@ -13,7 +13,7 @@ from forgather_mem.errors import escape_controls, shown
 from forgather_mem.reporting.markdown import markdown_text
 from forgather_mem.reporting.text import with_texts
 from forgather_mem.telemetry.report import LeakReport, RunReport
-from forgather_mem.units import format_bytes, format_duration
+from forgather_mem.units import format_bytes
 
 WIDTH = 80
 _MOST_SETTINGS = 12
@@ -193,9 +193,6 @@ def _tables(comparison: Comparison) -> Iterator[Table]:
         yield from _by_phase(comparison.planned)
     if rows:
         yield [("memory", *names, "difference"), *rows]
-    costs = _costs(comparison)
-    if costs:
-        yield [("cost", *names, ""), *costs]
     for title, changes in (("setting", comparison.settings), ("version", comparison.versions)):
         first = sorted(changes, key=lambda one: not one.comparable)[:_MOST_SETTINGS]
         rows = [(one.name, *_values(one, "none" if title == "version" else _NOT_SET), "") for one in first]
@@ -221,21 +218,6 @@ def _size_row(one: Difference) -> tuple[str, ...]:
     said = _signed(one.bytes) if one.is_sure else "can't tell" if abs(one.bytes) >= _LEAST_SHOWN else "="
     name = "planned peak" if one.name == PLANNED else one.name
     return name, format_bytes(one.before), format_bytes(one.after), said
-
-
-def _costs(comparison: Comparison) -> Table:
-    sides = [side.first for side in (comparison.before, comparison.after)]
-    pauses = [report.gc.pause_total_s for report in sides]
-    rows: Table = []
-    if max(pauses) >= 0.1:
-        rows.append(("collector's pauses", *map(format_duration, pauses), ""))
-    for what in ("collect", "clear", "trim"):
-        spent = [sum(row.time_s for row in report.ledger if row.what == what) for report in sides]
-        calls = [sum(row.calls for row in report.ledger if row.what == what) for report in sides]
-        if any(calls):
-            each = [f"{number:,} x, {format_duration(time_s)}" for number, time_s in zip(calls, spent, strict=True)]
-            rows.append((what, *each, ""))
-    return rows
 
 
 def _columns(rows: Table) -> Iterator[str]:

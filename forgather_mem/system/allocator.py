@@ -250,13 +250,10 @@ def _allocator(kind: str, index: int) -> Allocator:
 
 def _cuda_allocator(torch: ModuleType, index: int) -> Allocator:
     # torch.cuda.memory_stats flattens and sorts some 120 keys; this is the nested dict it starts from.
-    nested = getattr(torch._C, "_cuda_memoryStats", None)
-    if nested is None:
-        nested = torch.cuda.memory.memory_stats_as_nested_dict
     return Allocator(
         kind="cuda",
         index=index,
-        stats=functools.partial(nested, index),
+        stats=functools.partial(torch._C._cuda_memoryStats, index),
         reset_peaks=functools.partial(torch.cuda.reset_peak_memory_stats, index),
         memory_info=functools.partial(torch.cuda.mem_get_info, index),
         empty_cache=_late(torch.cuda),

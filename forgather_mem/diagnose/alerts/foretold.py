@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,14 +49,18 @@ def tell(run: RunInfo, step: int, found: Foretold) -> None:
         "full_at_step": found.at_step,
         "full_at_batch": found.at_batch,
     }
-    run.emit(Finding(kind="alert", step=step, text=found.text, data=data))
+    emit_alert(run, step, found.text, data)
+
+
+def emit_alert(run: RunInfo, step: int, text: str, data: Mapping[str, object]) -> None:
+    """Pass an alert on to the sinks, and to whoever sees this rank's lines: rank 0 alone has a console."""
+    run.emit(Finding(kind="alert", step=step, text=text, data=data))
     if run.rank:
-        shown = escape_controls(found.text)
-        logger.warning("rank %d, step %d: %s", run.rank, step, shown)  # rank 0 alone has a console
+        logger.warning("rank %d, step %d: %s", run.rank, step, escape_controls(text))
         return
     head = f"forgather-mem: step {step:,}: " if step else "forgather-mem: "
     indent = " " * len("forgather-mem: ")
-    run.print_line(textwrap.fill(head + found.text, 80, subsequent_indent=indent, break_on_hyphens=False))
+    run.print_line(textwrap.fill(head + text, 80, subsequent_indent=indent, break_on_hyphens=False))
 
 
 def free_disk_bytes(folder: str | os.PathLike[str]) -> int | None:

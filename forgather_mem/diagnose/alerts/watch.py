@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.alerts.capacity import Wall, wall_text
-from forgather_mem.errors import escape_controls
+from forgather_mem.diagnose.alerts.foretold import emit_alert
 from forgather_mem.system.allocator import used_allocators
 from forgather_mem.system.rank_store import RankAgreement, get, put
 from forgather_mem.system.time_budget import TimeBudget
@@ -103,13 +102,12 @@ class AlertWatch:
             self._calls += 1
             alerts += [alert for wall in self._walls if (alert := _wall_alert(moment, wall)) is not None]
         for alert in alerts:
-            self._tell(moment.run, alert)
+            data = {name: getattr(alert, name) for name in Alert.__dataclass_fields__ if name != "text"}
+            emit_alert(moment.run, alert.step, alert.text, data)
         if self._save or self._stop:
             self._ask(moment, bool(alerts))
-        fence = getattr(moment.run, "fence", None) or FailureGuard()
-        for alert in alerts:  # last, each on its own: an unreachable tracker must not prevent the rest
-            fence.call("MemoryAlert to a tracker", _pass_on, "forgather-mem: memory", alert.text)
-            fence.call("MemoryAlert's call", self._call, alert)
+        for alert in alerts:  # last: an unreachable tracker must not prevent the rest
+            _pass_on(moment.run, alert, self._call)
         return NOTHING
 
     def end(self, run: RunInfo) -> None:
@@ -158,17 +156,6 @@ class AlertWatch:
             limit=limit.value,
             text=f"{limit.name} is {_shown(limit.name, value)}, {side} {_shown(limit.name, limit.value)}",
         )
-
-    def _tell(self, run: RunInfo, alert: Alert) -> None:
-        data = {name: getattr(alert, name) for name in Alert.__dataclass_fields__ if name != "text"}
-        run.emit(Finding(kind="alert", step=alert.step, text=alert.text, data=data))
-        indent = " " * len("forgather-mem: ")
-        head = f"forgather-mem: step {alert.step:,}: "
-        if alert.rank:
-            shown = escape_controls(alert.text)
-            logger.warning("rank %d, step %d: %s", alert.rank, alert.step, shown)  # rank 0 alone has a console
-        else:
-            run.print_line(textwrap.fill(head + alert.text, 80, subsequent_indent=indent, break_on_hyphens=False))
 
     def _ask(self, moment: Moment, wanted: bool) -> None:
         """Make all ranks save and stop at the same step: rank 0 decides which."""
@@ -232,9 +219,7 @@ class ForetoldRelay:
             return
         names = ("step", "rank", "name", "value", "limit", "full_at_step")
         alert = Alert(text=finding.text, **{name: data[name] for name in names})
-        fence = getattr(self._run, "fence", None) or FailureGuard()
-        fence.call("MemoryAlert to a tracker", _pass_on, "forgather-mem: memory", alert.text)
-        fence.call("MemoryAlert's call", self._call, alert)
+        _pass_on(self._run, alert, self._call)
 
     def __getstate__(self) -> dict[str, object]:
         return {"_call": self._call, "_run": None}
@@ -267,7 +252,14 @@ def _shown(name: str, value: float) -> str:
     return f"{value * metric.factor:,.4g} {metric.unit}".strip()
 
 
-def _pass_on(title: str, text: str) -> None:
+def _pass_on(run: RunInfo | None, alert: Alert, call: Callable[[Alert], object] | None) -> None:
+    """To a tracker and to the user's function, each on its own."""
+    fence = getattr(run, "fence", None) or FailureGuard()
+    fence.call("MemoryAlert to a tracker", _to_trackers, "forgather-mem: memory", alert.text)
+    fence.call("MemoryAlert's call", call, alert)
+
+
+def _to_trackers(title: str, text: str) -> None:
     """Pass it on to the experiment trackers that this process uses; none is imported here."""
     wandb = sys.modules.get("wandb")
     active: object = getattr(wandb, "run", None)
