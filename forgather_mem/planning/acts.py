@@ -65,13 +65,13 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
         not_done: Gets the lines.
         scratch: A folder where everything is done.
     """
-    from forgather_mem.source.source_lines import calling_place, told_line
+    from forgather_mem.source.source_lines import calling_place, line_with_text
 
     def look(event: str, arguments: tuple[Any, ...]) -> None:
         names = acted_on(event, arguments)
         if names is not None and not (names and all(name.startswith(scratch) for name in names)):
             where = calling_place()
-            not_done[told_line(*where) if where is not None else "a line of a library"] = None
+            not_done[line_with_text(*where) if where is not None else "a line of a library"] = None
             raise PermissionError(f"{' '.join([event, *map(repr, names)])}: a plan acts on nothing")
 
     by_name, by_number = open, os.open
