@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from forgather_mem.telemetry.report import RunReport
 
 _PASSES_TO_SEE = 8  # of which one has a graph, or none will have
-Verdict = Callable[[RunSummary], tuple[str, dict[str, Any]]]  # text and data of the finding that closes a run
+ClosingFinding = Callable[[RunSummary], tuple[str, dict[str, Any]]]  # text and data of the finding that closes a run
 
 
 class Run:
@@ -64,7 +64,7 @@ class Run:
         output_dir: Path | None = None,
         device: int | None = None,
         strict: bool = False,
-        verdict: Verdict | None = None,
+        verdict: ClosingFinding | None = None,
     ) -> None:
         self.output_dir = output_dir
         self.facts = facts
@@ -94,7 +94,7 @@ class Run:
         self._forks = FORKS.number
 
     @classmethod
-    def begin(cls, args: Any, state: Any, *, strict: bool = False, verdict: Verdict | None = None) -> Run:
+    def begin(cls, args: Any, state: Any, *, strict: bool = False, verdict: ClosingFinding | None = None) -> Run:
         """The run of a training that begins now. It closes when the process ends, at the latest.
 
         Args:

@@ -9,7 +9,7 @@ from types import FrameType
 
 from forgather_mem.probes.tensors import StorageKey, storages_in
 from forgather_mem.source.frame_variables import frame_variables
-from forgather_mem.source.source_lines import is_our_class, is_user_file, place, source_line
+from forgather_mem.source.source_lines import is_our_class, is_user_file, line_name, source_line
 
 # Where trainers call a callback: end of the file's path, function, and its variables for the callback and the event.
 _CALLS = (
@@ -84,7 +84,7 @@ def _line(frames: Sequence[FrameType]) -> tuple[str, str]:
     users = [frame for frame in frames if is_user_file(frame.f_code.co_filename)]
     frame = users[-1] if users else frames[0]
     at = frame.f_code.co_filename, frame.f_lineno
-    return place(*at), source_line(*at)
+    return line_name(*at), source_line(*at)
 
 
 def copied_state(frames: Iterable[FrameType], model: object, optimizer: object) -> tuple[int | None, tuple[str, ...]]:

@@ -28,7 +28,7 @@ from forgather_mem.heap.failed_statement import (
 from forgather_mem.heap.graphs.failed_graph import VainGraph, file_of, in_modules, split_at_pass, vain_graph
 from forgather_mem.heap.graphs.failed_teacher import vain_teacher
 from forgather_mem.source.frame_variables import frame_variables
-from forgather_mem.source.source_lines import is_user_file, place
+from forgather_mem.source.source_lines import is_user_file, line_name
 from forgather_mem.source.syntax import without_inner
 
 _TRAINS = ("backward", "train", "fit")
@@ -97,7 +97,7 @@ class FailedOperation:
 def failed_operation(
     failed: Sequence[tuple[FrameType, int]], model: object = None, optimizer: object = None
 ) -> FailedOperation | None:
-    """What the innermost line of the user's own was doing; None without one.
+    """What the innermost line of the user's code was doing; None without one.
 
     Args:
         failed: The frames of the traceback with their lines, outermost first.
@@ -181,7 +181,7 @@ def user_line(failed: Sequence[tuple[FrameType, int]], error: BaseException) -> 
     """
     lines = [(frame.f_code.co_filename, number, frame.f_code.co_name) for frame, number in failed]
     lines += [(file, int(number), name) for file, number, name in _LINE_IN_TEXT.findall(_text(error))]
-    own = [place(file, number) for file, number, _ in lines if is_user_file(file)]
+    own = [line_name(file, number) for file, number, _ in lines if is_user_file(file)]
     return own[-1] if own else None, any(name in _SAMPLE for _, _, name in lines)
 
 
@@ -251,13 +251,13 @@ def _loader_rows(frames: Sequence[FrameType]) -> int | None:
 
 
 def _at_once(statement: ast.stmt | None) -> int:
-    """Two where an operation on arrays takes the result of another one, else one."""
+    """2 if one operation on arrays takes the result of another, else 1."""
     operations = [part for part in ast.walk(statement) if isinstance(part, ast.BinOp)] if statement is not None else []
     return 2 if len(operations) > 1 else 1
 
 
 def _attribute(variables: Mapping[str, object], name: str, attribute: str) -> object:
-    """What a variable's object itself has, or a module's tensor: no property is computed."""
+    """An attribute that the object itself has, or a module's tensor; no property is computed."""
     mine = getattr(variables.get(name), "__dict__", None)
     for holder in (mine, *((mine.get("_parameters"), mine.get("_buffers")) if isinstance(mine, dict) else ())):
         if isinstance(holder, dict) and attribute in holder:
@@ -279,7 +279,7 @@ def _is_loop_head(frame: FrameType, number: int) -> bool:
 def pairs_made(frame: FrameType, number: int) -> tuple[int, int, int] | None:
     """The sizes of `left[:, None] - right[None]` in the function, of (rows, numbers) each; None without such.
 
-    Only where distances are made of it, which `torch.cdist` makes without it.
+    Only where distances are computed from it, which `torch.cdist` does without the differences.
     """
     scope = scope_of(frame, number)
     parts = list(without_inner(scope)) if scope is not None else []

@@ -32,7 +32,7 @@ def statement_of(frame: FrameType, number: int) -> ast.stmt | None:
 
 
 def holds(node: ast.AST, number: int) -> bool:
-    """Whether this line is behind the first one of the node, and in it; a file holds all of its lines."""
+    """Whether the node contains this line, after its first one; a file contains all of its lines."""
     return int(getattr(node, "lineno", number)) < number <= (getattr(node, "end_lineno", None) or 0)
 
 
@@ -45,7 +45,7 @@ def called_name(call: ast.Call) -> str | None:
 
 
 def goes_back(frame: FrameType, number: int) -> bool:
-    """Whether the function calls a backward pass on this line or after it, itself or in a function of its file."""
+    """Whether the function calls a backward pass on this line or later, itself or through a function of its file."""
     scope, others = scope_of(frame, number), _functions_that_go_back(frame)
     if scope is None or others is None:
         return True
@@ -64,7 +64,7 @@ def trains(frame: FrameType, number: int) -> bool:
 
 
 def feeds_training(frame: FrameType, number: int) -> bool:
-    """Whether what the line makes is what the function trains with: batches, or a data set.
+    """Whether the line creates what the function trains with: batches, or a data set.
 
     So it is for the head of a loop whose body trains, and for a variable that a loop or a function that trains gets.
     """
@@ -121,7 +121,7 @@ def joined_later(frame: FrameType, number: int) -> str | None:
 
 
 def replaces(statement: ast.stmt | None, name: str) -> bool:
-    """Whether the statement gives this variable another value that has nothing of the present one.
+    """Whether the statement assigns this variable a value that does not use the present one.
 
     >>> replaces(ast.parse("data = load(0)").body[0], "data"), replaces(ast.parse("data = data[1:]").body[0], "data")
     (True, False)
@@ -142,7 +142,7 @@ def in_same_loop(frame: FrameType, first: int, second: int) -> bool:
 
 
 def names_in(statement: ast.AST | None) -> set[str]:
-    """All names that it has, with those of attributes: {"q", "self", "self.bank"}."""
+    """All names in a statement, attributes included: {"q", "self", "self.bank"}."""
     parts = list(ast.walk(statement)) if statement is not None else []
     names = {part.id for part in parts if isinstance(part, ast.Name)}
     attributes = (part for part in parts if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name))
@@ -150,7 +150,7 @@ def names_in(statement: ast.AST | None) -> set[str]:
 
 
 def _functions_that_go_back(frame: FrameType) -> set[str] | None:
-    """Those of its file; None without source."""
+    """The names of functions in the frame's file that call a backward pass; None without source."""
     tree = tree_of(frame.f_code.co_filename)
     if tree is None:
         return None
@@ -171,7 +171,7 @@ def _name(part: ast.AST) -> str | None:
 
 
 def _stored(statement: ast.stmt) -> set[str]:
-    """What the statement assigns or fills."""
+    """The variables that the statement assigns or fills."""
     stored = {part.id for part in ast.walk(statement) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
     calls = (part for part in ast.walk(statement) if isinstance(part, ast.Call) and called_name(part) in _FILLS)
     filled = (call.func.value for call in calls if isinstance(call.func, ast.Attribute))
@@ -179,5 +179,5 @@ def _stored(statement: ast.stmt) -> set[str]:
 
 
 def loaded_in(node: ast.AST) -> set[str]:
-    """The variables whose values it uses."""
+    """The variables that a statement reads."""
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}

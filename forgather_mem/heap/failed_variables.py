@@ -15,7 +15,7 @@ from forgather_mem.heap.failed_statement import in_same_loop, replaces, statemen
 from forgather_mem.heap.object_size import array_bytes
 from forgather_mem.probes.tensors import StorageKey, storages_in
 from forgather_mem.source.frame_variables import frame_variables
-from forgather_mem.source.source_lines import is_user_class, is_user_file, place
+from forgather_mem.source.source_lines import is_user_class, is_user_file, line_name
 from forgather_mem.source.syntax import tree_of
 
 _CONTAINERS = (list, tuple, deque, dict, OrderedDict, defaultdict)
@@ -104,7 +104,7 @@ def _kept_by_library(frame: FrameType, known: set[StorageKey]) -> Iterator[HeldV
 
 
 def _callbacks_of_library(frame: FrameType) -> list[object]:
-    """The user's callbacks that the trainer which runs there calls; once, in its outermost function."""
+    """The user's callbacks of the trainer whose outermost function this is; else none."""
     file, name = frame.f_code.co_filename.replace(os.sep, "/"), frame.f_code.co_name
     if name != _RUNS or not file.endswith(_TRAINERS_FILE):
         return []
@@ -113,7 +113,7 @@ def _callbacks_of_library(frame: FrameType) -> list[object]:
 
 
 def _parameters(frame: FrameType) -> tuple[str, ...]:
-    """Those of a function, without the object whose method it is."""
+    """The parameters of a function, without `self`."""
     code = frame.f_code
     starred = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + starred]
@@ -126,19 +126,19 @@ def _held(name: str, value: object, frame: FrameType, known: set[StorageKey]) ->
     made_at = _assigned_at(frame, name) if num_bytes else number
     return HeldVariable(
         name=f"`{name}`" if function == "<module>" else f"`{name}` of {function}()",
-        line=place(file, made_at) if num_bytes else None,
+        line=line_name(file, made_at) if num_bytes else None,
         num_bytes=num_bytes,
         collects=type(value) in _CONTAINERS,
         num_items=len(value) if isinstance(value, list | deque) else 0,
         num_rows=_rows(value),
         most_items=value.maxlen if isinstance(value, deque) else None,
         lasts=bool(num_bytes) and not in_same_loop(frame, made_at, number),
-        replaced_at=place(file, number) if num_bytes and replaces(statement_of(frame, number), name) else None,
+        replaced_at=line_name(file, number) if num_bytes and replaces(statement_of(frame, number), name) else None,
     )
 
 
 def _rows(value: object) -> int:
-    """Of all tensors in a list of tensors; 0 for another value."""
+    """The rows of all tensors in a list together; 0 for any other value."""
     parts = list(value) if isinstance(value, list | deque) else []
     shapes = [getattr(part, "shape", None) for part in parts[:_MOST_PARTS]]
     rows = [shape[0] for shape in shapes if isinstance(shape, tuple) and shape and isinstance(shape[0], int)]
@@ -162,7 +162,7 @@ def _attributes(thing: object, known: set[StorageKey]) -> list[HeldVariable]:
 
 
 def _new_bytes(value: object, known: set[StorageKey]) -> int:
-    """Size of the tensors, modules and arrays in a value that are not known; they are then."""
+    """Bytes of the tensors, modules and arrays in a value that are not in `known` yet; adds them to it."""
     total = 0
     for part in _parts(value):
         new = {key: size for key, size in _storages(part).items() if key not in known}
@@ -172,7 +172,7 @@ def _new_bytes(value: object, known: set[StorageKey]) -> int:
 
 
 def _storages(value: object) -> dict[StorageKey, int]:
-    """Nothing is imported here: there may be no memory for it."""
+    """The storages in a value. Imports nothing: there may be no memory for it."""
     return storages_in(value) if "torch" in sys.modules else {}
 
 

@@ -47,25 +47,10 @@ class Owner:
     target: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owners:
-    """The result of a search.
-
-    Attributes:
-        found: The paths, shortest first, one per direct holder.
-        complete: False if the time ran out before everything was seen.
-        took_s: Seconds.
-    """
-
-    found: list[Owner]
-    complete: bool
-    took_s: float
-
-
 def find_owners(
     objects: Sequence[object], *, max_owners: int = 5, budget_s: float = 2.0, ignore: Iterable[object] = ()
-) -> Owners:
-    """The paths by which these objects are still held.
+) -> list[Owner]:
+    """The paths by which these objects are still held, shortest first, one for each that holds one directly.
 
     Functions of this library are skipped, whoever calls. No references are kept.
 
@@ -92,7 +77,6 @@ class _Search:
     budget_s: float
     stop_at_first: bool = False
     began_s: float = field(default_factory=time.perf_counter)
-    complete: bool = True
     seen: dict[int, object] = field(default_factory=dict)
     holders: dict[int, list[int]] = field(default_factory=dict)
     roots: dict[int, str] = field(default_factory=dict)
@@ -133,8 +117,7 @@ class _Search:
             if not level or self._all_named():
                 return
             if self._late() or len(level) > MAX_PER_LEVEL:
-                break
-        self.complete = False
+                return
 
     def _next_level(self, level: list[object]) -> list[object]:
         here = {id(thing) for thing in level}
@@ -171,10 +154,8 @@ class _Search:
                         heap.append(held)
             if position == len(heap):
                 break
-            if position % _CHUNK == 0 and self.stop_at_first and not here.isdisjoint(came_from):
-                break
-            if position % _CHUNK == 0 and self._late():
-                self.complete = False
+            found = self.stop_at_first and position % _CHUNK == 0 and not here.isdisjoint(came_from)
+            if found or (position % _CHUNK == 0 and self._late()):
                 break
             holder = heap[position]
             batch = gc.get_referents(holder)
@@ -228,7 +209,7 @@ class _Search:
                     todo.append(held)
         return ways
 
-    def owners(self, max_owners: int) -> Owners:
+    def owners(self, max_owners: int) -> list[Owner]:
         ways = self._ways()
         found: dict[str, Owner] = {}
         for number, target in reversed(list(enumerate(map(id, self.objects)))):
@@ -238,9 +219,7 @@ class _Search:
                 if holder in ways:
                     owner = self._owner([*ways[holder], target], number)
                     found.setdefault(owner.path, owner)
-        ordered = sorted(found.values(), key=lambda owner: (owner.kind == "notebook", len(owner.path)))
-        took_s = time.perf_counter() - self.began_s
-        return Owners(found=ordered[:max_owners], complete=self.complete, took_s=took_s)
+        return sorted(found.values(), key=lambda owner: (owner.kind == "notebook", len(owner.path)))[:max_owners]
 
     def _owner(self, way: list[int], number: int) -> Owner:
         nodes = [self.seen[key] for key in way]

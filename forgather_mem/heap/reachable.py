@@ -51,7 +51,6 @@ class ReachableGraph:
     Attributes:
         nodes: The objects reached.
         complete: Whether everything nearby was seen.
-        took_s: CPU seconds of this thread, like `budget_s`.
     """
 
     def __init__(self) -> None:
@@ -61,7 +60,7 @@ class ReachableGraph:
         self._labels: dict[int, str] = {}
         self._kinds: dict[type, bool] = {}
         self._seen: dict[int, int] = {}
-        self._until_s = self.took_s = 0.0
+        self._until_s = 0.0
         self._librarys_from = 0
 
     @classmethod
@@ -78,8 +77,7 @@ class ReachableGraph:
         return graph
 
     def _walk(self, budget_s: float) -> None:
-        began_s = time.thread_time()
-        self._until_s = began_s + budget_s
+        self._until_s = time.thread_time() + budget_s
         ours = dict.fromkeys([id(self), id(self.__dict__), *map(id, vars(self).values())], -1)
         self._seen.update(ours)  # counted as seen, not entered
         # What only a function's variable leads to comes last, a library's function last of all: an attribute is a
@@ -101,10 +99,6 @@ class ReachableGraph:
             position = self._descend(position)
         for key in ours:
             del self._seen[key]
-        self.took_s = time.thread_time() - began_s
-
-    def __contains__(self, key: int) -> bool:
-        return key in self._seen
 
     def ids(self) -> set[int]:
         """The ids of everything reached."""

@@ -107,7 +107,7 @@ def _owners(
     wanted: object, max_owners: int, ignore: Sequence[object], leaving: tuple[str, ...]
 ) -> tuple[str, ...] | None:
     """Paths to it; None if those that are leaving are the only ones."""
-    found = find_owners([wanted], max_owners=max_owners + len(leaving), budget_s=_BUDGET_S, ignore=ignore).found
+    found = find_owners([wanted], max_owners=max_owners + len(leaving), budget_s=_BUDGET_S, ignore=ignore)
     owners = tuple(owner.path for owner in found if not owner.path.startswith(leaving))[:max_owners]
     if owners:
         return owners

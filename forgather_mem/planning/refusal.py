@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from forgather_mem.planning.isolation.acts import ON_NOTHING
-from forgather_mem.source.source_lines import is_user_file, told_line
+from forgather_mem.source.source_lines import is_user_file, line_with_text
 from forgather_mem.telemetry.redaction import redacted
 
 _ASKS_FOR = {
@@ -58,4 +58,4 @@ def _where(error: BaseException) -> str:
     others = [frame for frame in frames if _OF_TORCH not in frame[0] and not frame[0].startswith(_OURS)]
     if not users and not others and frames[-1][0].startswith(_OURS):
         return ""  # a function that can't be called with a batch: it has no line yet
-    return f"{told_line(*(users or others or frames)[-1])}: "
+    return f"{line_with_text(*(users or others or frames)[-1])}: "

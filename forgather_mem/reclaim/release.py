@@ -176,7 +176,7 @@ class cleanup:  # lower case: it is used like a function, `with cleanup():`
         if num_bytes < MIN_KEPT_BYTES:
             return num_bytes, ()
         sentences = []
-        for owner in find_owners(new[:3], max_owners=3, ignore=[new, tensors]).found:
+        for owner in find_owners(new[:3], max_owners=3, ignore=[new, tensors]):
             tensor = new[owner.target]
             sentences.append(f"{describe(tensor)}, {format_bytes(storage_bytes(tensor))}, held by {owner.path}")
         return num_bytes, tuple(sentences)

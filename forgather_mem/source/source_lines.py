@@ -55,14 +55,14 @@ def is_user_class(cls: type) -> bool:
     return isinstance(module, str) and is_user_module(sys.modules.get(module))
 
 
-def place(file: str, line: int) -> str:
+def line_name(file: str, line: int) -> str:
     """A line in the usual notation."""
     return f"{os.path.basename(file)}:{line}"
 
 
-def told_line(file: str, line: int) -> str:
+def line_with_text(file: str, line: int) -> str:
     """A line with its text: "train.py:41 (total += loss.item())"."""
-    return f"{place(file, line)} ({source_line(file, line)})"
+    return f"{line_name(file, line)} ({source_line(file, line)})"
 
 
 def calling_place() -> tuple[str, int] | None:
@@ -78,13 +78,13 @@ def calling_place() -> tuple[str, int] | None:
 def calling_line() -> str | None:
     """The same in the usual notation."""
     found = calling_place()
-    return place(*found) if found is not None else None
+    return line_name(*found) if found is not None else None
 
 
 def failed_line(error: BaseException) -> str | None:
     """The innermost line of the user's own in an error's traceback: "train.py:41"."""
     lines = ((part.f_code.co_filename, number) for part, number in traceback.walk_tb(error.__traceback__))
-    own = [place(file, number) for file, number in lines if is_user_file(file)]
+    own = [line_name(file, number) for file, number in lines if is_user_file(file)]
     return own[-1] if own else None
 
 
@@ -112,7 +112,7 @@ def user_files() -> list[str]:
     return [str(file) for file in files if file]
 
 
-def place_of_code(code: CodeType) -> tuple[str, int] | None:
+def line_of_code(code: CodeType) -> tuple[str, int] | None:
     """Where the user has written a function; None for a library's function."""
     return (code.co_filename, code.co_firstlineno) if is_user_file(code.co_filename) else None
 

@@ -48,7 +48,7 @@ def _nothing_is_kept() -> Iterator[None]:
 
 def kept_elsewhere(thing: object, **options: Any) -> list[Owner]:
     """Who holds the thing, besides the variables of functions that run (this one and the test)."""
-    return [owner for owner in find_owners([thing], **options).found if owner.kind != "variable"]
+    return [owner for owner in find_owners([thing], **options) if owner.kind != "variable"]
 
 
 def in_an_attribute(thing: object) -> str:
@@ -146,7 +146,7 @@ def test_a_traceback_that_is_kept_says_the_function_and_its_variable() -> None:
         train()
     except ValueError as error:
         CACHE["last"] = error
-    owners = find_owners([watched[0]()]).found
+    owners = find_owners([watched[0]()])
     (owner,) = (owner for owner in owners if owner.kind == "traceback")
     assert owner.path.startswith(f"{__name__}.CACHE['last'].__traceback__, local 'model' of train (test_owners.py:")
     frame_variables(CACHE["last"].__traceback__.tb_next.tb_frame)  # a debugger's look makes it no second owner
@@ -164,7 +164,7 @@ def test_a_variable_of_a_function_that_runs_in_any_thread_is_found() -> None:
     thread.start()
     ready.wait(30)
     try:
-        paths = [owner.path for owner in find_owners([thing]).found]
+        paths = [owner.path for owner in find_owners([thing])]
         assert any(path.startswith("local 'mine' of work (test_owners.py:") for path in paths)
         assert any(path.startswith("local 'thing' of test_a_variable_of_a_function_that_runs") for path in paths)
     finally:
@@ -194,7 +194,7 @@ def test_each_direct_holder_is_named_once_and_the_shortest_way_comes_first() -> 
 
 def test_names_of_code_that_is_run_by_exec_are_names() -> None:
     names = {"__name__": "script", "find_owners": find_owners, "Trainer": Trainer}
-    exec("kept = {'best': Trainer()}\nfound = find_owners([kept['best']]).found", names)
+    exec("kept = {'best': Trainer()}\nfound = find_owners([kept['best']])", names)
     assert [owner.path for owner in names["found"]] == ["script.kept['best']"]  # type: ignore[attr-defined]
 
 
@@ -244,8 +244,7 @@ def test_the_search_ends_when_its_time_is_up() -> None:
     CACHE["chain"] = chain
     del chain
     began = time.perf_counter()
-    owners = find_owners([thing], budget_s=0.0)
-    assert not owners.complete
+    assert not any("CACHE" in owner.path for owner in find_owners([thing], budget_s=0.0))
     assert time.perf_counter() - began < 2.0
     assert kept_elsewhere(thing, budget_s=30.0)[0].path == f"{__name__}.CACHE['chain']" + "[0]" * 20
 
@@ -255,7 +254,7 @@ def test_a_process_without_torch_can_search_too() -> None:
         "import sys; from forgather_mem.heap.owners import find_owners\n"
         "class Thing: pass\n"
         "kept = [Thing()]\n"
-        "print(find_owners(kept[:]).found[0].path, 'torch' in sys.modules)"
+        "print(find_owners(kept[:])[0].path, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "__main__.kept[0] False\n", done.stderr

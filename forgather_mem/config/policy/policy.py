@@ -58,7 +58,7 @@ class NameUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Decision:
     """The policy's decision about a name.
 
     Attributes:
@@ -113,7 +113,7 @@ class Policy:
         self._namespaces = tuple(entry for entry in entries if type(entry) is str)
         self._files = tuple(os.path.realpath(os.path.expanduser(file)) for file in files)
         self._any = False
-        self._decided: dict[str, _Opening | Verdict] = {}
+        self._decided: dict[str, _Opening | Decision] = {}
 
     @classmethod
     def of_person(cls, allow: Sequence[str] = (), allow_files: Sequence[str | Path] = ()) -> Policy:
@@ -139,14 +139,14 @@ class Policy:
         """Whether it opens any module beyond the default, files aside."""
         return self._any or bool(self._namespaces or self._exact)
 
-    def verdict(self, name: str, directory: str | None = None) -> Verdict:
+    def verdict(self, name: str, directory: str | None = None) -> Decision:
         """The decision about one name, from its text alone: nothing is imported.
 
         >>> Policy().verdict("os:system").allowed, Policy().verdict("torch.optim:AdamW").why
         (False, 'open by default')
         """
         found = self._decide(name, directory)
-        return found if isinstance(found, Verdict) else Verdict(name, True, found.why)
+        return found if isinstance(found, Decision) else Decision(name, True, found.why)
 
     def check(self, uses: Iterable[NameUse]) -> None:
         """Refuse all disallowed names at once, without importing anything.
@@ -158,7 +158,7 @@ class Policy:
         first = None
         for use in uses:
             found = self._decide(use.name, use.directory)
-            if isinstance(found, Verdict):
+            if isinstance(found, Decision):
                 refusal = Refusal(use.name, _package(use.name), found.why, found.entry, found.is_file, str(use.place))
             elif use.submodule_searchpath and (folder := self._refused_folder(use)):
                 why = f"looks for modules in {folder}, which holds no allowed file"
@@ -231,7 +231,7 @@ class Policy:
         refusal = Refusal(use.name, _package(use.name), why, entry)
         raise Refused.of([refusal], use.place, use.path, f"{use.name!r} {why}; it was not called")
 
-    def _decide(self, text: str, directory: str | None) -> _Opening | Verdict:
+    def _decide(self, text: str, directory: str | None) -> _Opening | Decision:
         if ".py:" in text:  # depends on the template's folder and its current contents
             return self._decide_file(text, directory)
         found = self._decided.get(text)
@@ -239,11 +239,11 @@ class Policy:
             found = self._decided[text] = self._decide_name(text)
         return found
 
-    def _decide_name(self, text: str) -> _Opening | Verdict:
+    def _decide_name(self, text: str) -> _Opening | Decision:
         try:
             name = parse_name(text, private=self._any)
         except ValueError as error:
-            return Verdict(text, False, f"can't be used ({error})")
+            return Decision(text, False, f"can't be used ({error})")
         if self._any:
             _warn_unsafe()
             return _Opening(name, "Policy.UNSAFE_ANY")
@@ -251,9 +251,9 @@ class Policy:
             if str(reading) in self._exact:
                 return _Opening(reading, f"{str(reading)!r} allows it")
         if any(is_hard(reading.dotted) for reading in name.readings()):
-            return Verdict(text, False, _HARD, str(name))
+            return Decision(text, False, _HARD, str(name))
         opening = self._by_namespace(name) or _default(name)
-        return opening or Verdict(text, False, refusals.NOT_LISTED, refusals.entry_for(name))
+        return opening or Decision(text, False, refusals.NOT_LISTED, refusals.entry_for(name))
 
     def _by_namespace(self, name: Name) -> _Opening | None:
         for reading in name.readings() if name.kind == "module" else ():
@@ -262,18 +262,18 @@ class Policy:
                     return _Opening(reading, f"{namespace!r} allows it", namespace)
         return None
 
-    def _decide_file(self, text: str, directory: str | None) -> _Opening | Verdict:
+    def _decide_file(self, text: str, directory: str | None) -> _Opening | Decision:
         try:
             name = parse_name(text, private=self._any)
             path = str(find_file(name.module, directory))
         except (ValueError, NoSuchName) as error:
-            return Verdict(text, False, f"can't be used ({error})")
+            return Decision(text, False, f"can't be used ({error})")
         if self._any:
             _warn_unsafe()
             return _Opening(name, "Policy.UNSAFE_ANY")
         if any(path == file or path.startswith(file.rstrip(os.sep) + os.sep) for file in self._files):
             return _Opening(name, f"{os.path.relpath(path)!r} is an allowed file")
-        return Verdict(text, False, refusals.NOT_LISTED, os.path.relpath(path), True)
+        return Decision(text, False, refusals.NOT_LISTED, os.path.relpath(path), True)
 
     def _refused_folder(self, use: NameUse) -> str | None:
         own = [os.path.dirname(file) if file.endswith(".py") else file for file in self._files]

@@ -91,7 +91,7 @@ def checkpoint_ahead(moment: Moment, *, stay: bool = True) -> Foretold | None:
 
 
 def save_plan(moment: Moment) -> SavePlan | None:
-    """When it saves; None for never, and in a loop that does not tell."""
+    """When it saves; None if never, or if the loop does not say."""
     args, state = moment.args, moment.state
     known: SavePlan | None = getattr(args, "_save_plan", None)
     if known is not None:  # of Lightning

@@ -176,7 +176,7 @@ def _against(
 
 
 def _size_now() -> Size | None:
-    """Bytes in use by tensors and arrays; None where nothing tells."""
+    """Bytes in use by tensors and arrays; None if that can't be measured."""
     on_device = gauge_now("allocated_bytes")
     began_s = time.thread_time()  # on a busy machine other processes run meanwhile
     on_host = allocated_natively_bytes()

@@ -38,7 +38,7 @@ class Foretold:
 
 
 def tell(run: RunInfo, step: int, found: Foretold) -> None:
-    """Tell it to the sinks, and thereby to the report and to `MemoryAlert`, and to the console."""
+    """Emit it as a finding, for the sinks, the report and `MemoryAlert`, and print it."""
     data = {
         "what": FORETOLD,
         "step": step,

@@ -96,7 +96,7 @@ class LateFailures:
 
 
 def keeping_of(moment: Moment, trainer: object) -> Keeping:
-    """How this evaluation keeps what it has predicted: a Trainer's arguments tell, of another loop nothing does."""
+    """How this evaluation keeps its predictions: by a Trainer's arguments, or by the code of a loop."""
     if not hasattr(moment.args, "eval_accumulation_steps"):
         return Keeping(settle=lambda _, num_batches: _of_loop(moment, num_batches))
     has_metrics = getattr(trainer, "compute_metrics", None) is not None

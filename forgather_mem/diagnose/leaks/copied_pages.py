@@ -9,9 +9,7 @@ from forgather_mem.probes.workers import Children
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.units import MIB, format_bytes
 
-_EVERY_S = 0.25
-# Of the time: the first readings come soon, so that a run of a minute is judged, too
-_EARLY_FRAC, _EARLY = 0.05, 10
+_EARLY = 10
 _MOST_POINTS, _FEWEST_POINTS = 64, 5
 _LEAST_BYTES = 8 * MIB  # in the later half: what is imported and called for the first time copies pages, too
 
@@ -55,7 +53,8 @@ class CopiedPages:
         each_bytes: What the worker that was read last had copied.
     """
 
-    def __init__(self, every_s: float = _EVERY_S, early_frac: float = _EARLY_FRAC) -> None:
+    def __init__(self, every_s: float = 0.25, early_frac: float = 0.05) -> None:
+        # The first readings come soon, in this fraction of the time, so that a run of a minute is judged, too
         self._pace = TimeBudget(every_s, budget_frac=early_frac)
         self._readings = 0
         self._children = Children()

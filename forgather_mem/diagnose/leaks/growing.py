@@ -3,11 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from forgather_mem.growth.trend import GROWTH, Trend
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.system.headroom import device_room, host_rooms
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeakThresholds:
+    """When growth is looked into, printed and called a leak.
+
+    Set on the scripts of `tests/leaks/zoo` and on the series of `tests/diagnose/leaks/live_series.py`; those by others
+    (`tests/leaks/by_others`) were judged with them afterwards.
+
+    Attributes:
+        judged_every, judged_frac: While it trains, sizes are judged after so many more readings, or this fraction of
+            all readings: a run of any length is judged some dozens of times.
+        lasting_steps: Growth that has lasted so long is printed without a holder. It is several times the 500 steps
+            that trainers let pass by default between two logs, evaluations or checkpoints.
+        explained: Holders that grow by so many times what the process grows by, at least and at most, explain it.
+        suspect_frac: Of the growth: a holder that explains less is not reported.
+        sure_steps: Before a leak was seen for so long, its verdict is not yet sure.
+        enough_steps: After so many steps it is not too early to judge, but growth is too uneven.
+        shrunk_frac: Of its length at the look: a holder that is shorter at the end does not only grow.
+        widest_gap_frac: Of the steps seen: readings are left out for no longer than this.
+    """
+
+    judged_every: int = 4
+    judged_frac: float = 1 / 16
+    lasting_steps: int = 2000
+    explained: tuple[float, float] = (0.4, 2.5)
+    suspect_frac: float = 0.05
+    sure_steps: int = 100
+    enough_steps: int = 200
+    shrunk_frac: float = 0.9
+    widest_gap_frac: float = 1 / 64
+
+    def explains(self, held: float, per_step: float) -> bool:
+        """Whether holders that grow by `held` bytes a step explain growth by `per_step`."""
+        least, most = self.explained
+        return least * per_step <= held <= most * per_step
+
+
+LEAK = LeakThresholds()
 # Growth per step that is not reported. Arenas and maps grow by a MiB at a time.
 FLOORS = {"mapped": 4 * GROWTH.floor_bytes, "shared": 4 * GROWTH.floor_bytes, "workers": 2 * GROWTH.floor_bytes}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 
 from forgather_mem.diagnose.leaks.holder_lines import traced
 from forgather_mem.diagnose.leaks.library_growth import OWNERS_S, LibraryContainers, far_holder
@@ -24,13 +25,32 @@ from forgather_mem.system.installed import installed
 
 tracemalloc = installed("tracemalloc")
 
-_FRAMES = 12
-# Fraction of the growth that nearby things must explain; otherwise recently created objects are searched.
-_EXPLAINED_FRAC = 0.5
-_LEAST_FRAC = 0.05
 _SIZE_UNKNOWN = ("graph", "exceptions")  # a graph belongs to C++, and an error's frames may hold one
-_MOST_TRACED = 3
-_HELD_FRAC = 0.15  # of the growth: what a container must explain to be preferred to the pieces themselves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookThresholds:
+    """How far a look goes. Set on the scripts of `tests/leaks/zoo`.
+
+    Attributes:
+        least_frac: Of the growth: what explains less is no suspect.
+        held_frac: Of the growth: a container that explains less is not preferred to the pieces themselves.
+        explained_frac: Of the growth: if things nearby explain less, recently created objects are searched.
+        most_merged: Containers that are compared by name, since there may be one for each layer.
+        most_traced, frames: Holders for whose items `tracemalloc` is asked, and the frames that it keeps of each.
+        owners_frac: Of the time gone by, for the search for a distant holder at the first look.
+    """
+
+    least_frac: float = 0.05
+    held_frac: float = 0.15
+    explained_frac: float = 0.5
+    most_merged: int = 400
+    most_traced: int = 3
+    frames: int = 12
+    owners_frac: float = 0.02
+
+
+LOOK = LookThresholds()
 
 
 class CloserLook:
@@ -71,21 +91,21 @@ class CloserLook:
             more = grown(self._look, walk, step)
             for thing in more if elsewhere else ():
                 thing.count_per_step = _likely(thing, step, max(1, step - self.step))
-            found = [one for one in merge_similar(more, walk) if _tells(one, rate)]
+            found = [one for one in merge_similar(more, walk) if _matters(one, rate)]
             # Else these are the pieces of those, or what the first look had no time for
-            explains = any(one.bytes_per_step > _HELD_FRAC * rate or has_graph(one.samples) for one in found)
+            explains = any(one.bytes_per_step > LOOK.held_frac * rate or has_graph(one.samples) for one in found)
             if not explains and (self._saw_all or not walk.complete):
-                found += [one for one in chains(self._look, walk, step) if _tells(one, rate)]
+                found += [one for one in chains(self._look, walk, step) if _matters(one, rate)]
                 found.sort(key=lambda one: -one.bytes_per_step)
             found = found[:MAX_SUSPECTS]
             pairs = [(one, suspect_of(one, walk), walk.nodes[one.position]) for one in found]
             suspects = [suspect for _, suspect, _ in pairs]
             self._lineless = [
                 (suspect, holder)
-                for one, suspect, holder in pairs[:_MOST_TRACED]
+                for one, suspect, holder in pairs[: LOOK.most_traced]
                 if not suspect.allocated_at and one.kind == "items" and length_of(holder) is not None
             ]
-            if sum(one.bytes_per_step for one in suspects) < _EXPLAINED_FRAC * rate and not _has_graph(suspects):
+            if sum(one.bytes_per_step for one in suspects) < LOOK.explained_frac * rate and not _has_graph(suspects):
                 suspects += self._among_the_young(walk.ids(), step, rate)
             if not suspects and self._far is not None:
                 suspects = graph_cycle_suspects(rate)
@@ -109,7 +129,7 @@ class CloserLook:
     def open_window(self) -> bool:
         """Record where new objects are created; whether that may show a line."""
         if self._lineless:
-            self._tracing = start_tracing(_FRAMES)
+            self._tracing = start_tracing(LOOK.frames)
         return bool(self._lineless) and tracemalloc.is_tracing()
 
     def close_window(self) -> None:
@@ -120,7 +140,7 @@ class CloserLook:
                 suspect.set_line(line)
         self.drop()
 
-    def window_told(self) -> bool:
+    def window_is_done(self) -> bool:
         """Whether the window has seen what it was opened for."""
         return all(traced(newest(holder, 3)) for _, holder in self._lineless)
 
@@ -136,13 +156,13 @@ class CloserLook:
     def _among_the_young(self, near: set[int], step: int, rate: float) -> list[Suspect]:
         """Objects created since the first look that nothing nearby holds: garbage, or held by something distant."""
         steps = max(1, step - self.step)
-        if self._far is not None and (found := [one for one in self._far.grown(near, steps) if _tells(one, rate)]):
+        if self._far is not None and (found := [one for one in self._far.grown(near, steps) if _matters(one, rate)]):
             return found
         young = self._mark.younger()
         if young is None:
             return []
-        suspects = [one for one in cycle_suspects(garbage_among(young), steps) if _tells(one, rate)]
-        return suspects or far_holder(young, near, steps, _LEAST_FRAC * rate, self._owners_s)
+        suspects = [one for one in cycle_suspects(garbage_among(young), steps) if _matters(one, rate)]
+        return suspects or far_holder(young, near, steps, LOOK.least_frac * rate, self._owners_s)
 
 
 def _likely(one: GrownObject, step: int, steps: int) -> float:
@@ -152,11 +172,11 @@ def _likely(one: GrownObject, step: int, steps: int) -> float:
     return next((guess for guess in (one.count / step, float(math.floor(high))) if low <= guess <= high), high)
 
 
-def _tells(one: Suspect | GrownObject, rate: float) -> bool:
+def _matters(one: Suspect | GrownObject, rate: float) -> bool:
     """Whether it is large enough to be the leak, or a part of it."""
     if one.kind == "graph":
         return True
-    if one.bytes_per_step >= _LEAST_FRAC * rate:
+    if one.bytes_per_step >= LOOK.least_frac * rate:
         return True
     # The size of some pieces is known to C++ only
     return (
@@ -190,7 +210,6 @@ def _has_graph(suspects: list[Suspect]) -> bool:
     return any(one.kind in _SIZE_UNKNOWN for one in suspects)
 
 
-_MOST = 400
 _INDEX = re.compile(r"\[[^\]]*\]")
 _HOOKS = re.compile(r"^\w+(\._(?:\w+_)?hooks(?:_\w+)?)$")  # of one layer, whose class it begins with
 
@@ -198,12 +217,12 @@ _HOOKS = re.compile(r"^\w+(\._(?:\w+_)?hooks(?:_\w+)?)$")  # of one layer, whose
 def merge_similar(found: list[GrownObject], walk: ReachableGraph) -> list[GrownObject]:
     """Merge those that differ only by an index or a key; the largest first."""
     groups: dict[tuple[str, str], list[tuple[str, GrownObject]]] = {}
-    for one in found[:_MOST]:
+    for one in found[: LOOK.most_merged]:
         name = walk.holder(one.position)
         key = _HOOKS.sub(r"Module\1", _INDEX.sub("[]", name))
         groups.setdefault((key, one.kind), []).append((name, one))
     merged = [group[0][1] if len(group) == 1 else _sum_of(group) for group in groups.values()]
-    return sorted([*merged, *found[_MOST:]], key=lambda one: -one.bytes_per_step)
+    return sorted([*merged, *found[LOOK.most_merged :]], key=lambda one: -one.bytes_per_step)
 
 
 def common_name(names: list[str]) -> str:

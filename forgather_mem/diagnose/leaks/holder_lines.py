@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from types import FunctionType, MethodType, TracebackType
 from typing import Any, NamedTuple
 
-from forgather_mem.diagnose.leaks.holder_kinds import HolderKind
-from forgather_mem.diagnose.leaks.snapshot import GrownObject
+from forgather_mem.diagnose.leaks.holder_kinds import Held, HolderKind
 from forgather_mem.heap.holder_names import files_that_run
 from forgather_mem.heap.object_size import LRU_CACHE, inside, is_tensor
 from forgather_mem.source.container_code import adding_lines, calling_lines
@@ -19,7 +18,7 @@ from forgather_mem.source.source_lines import (
     files_of_class,
     is_user_class,
     is_user_file,
-    place_of_code,
+    line_of_code,
     source_line,
     user_files,
 )
@@ -33,67 +32,56 @@ _LAST_NAME = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\]|\(.*\)|\{\.\.\.\})*$")
 _VARIABLE = re.compile(r"(?:local|variable|default of) '(\w+)'")
 
 
-class HolderSource(NamedTuple):
-    """What has grown, its kind, the container, its path, the object that has it, and its names in the code."""
+def line_of_holder(held: Held, kind: HolderKind, names: Sequence[Named]) -> Line | None:
+    """The line that adds to it, as far as its code or a window of tracemalloc shows.
 
-    one: GrownObject
-    kind: HolderKind
-    container: object
-    path: str
-    owner: object
-    names: list[Named]
-
-
-def lines_of_holder(held: HolderSource) -> list[Line]:
-    """The lines that add to it, as far as its code shows, likeliest first."""
-    one, kind, container, _, owner, _ = held
+    Args:
+        held: What has grown.
+        kind: The kind of leak.
+        names: What the user's code calls the container.
+    """
+    one, container, _, owner = held
     if type(container) is LRU_CACHE:
         code = getattr(container.__wrapped__, "__code__", None)
-        return _known(None if code is None else place_of_code(code))
+        return None if code is None else line_of_code(code)
     seen = traced(one.samples)
-    lines = [] if kind.iterators else _adding(held)  # nothing is added to an iterator
-    if seen in lines:
-        return _known(seen, *lines)
+    lines = [] if kind.iterators else _adding(held, kind, names)  # nothing is added to an iterator
+    if seen in lines or (kind.name == "log records" and seen):
+        return seen
     cls = owner if isinstance(owner, type) else type(owner)
     if kind.name == "hooks":
-        function = function_place(one.samples)
+        function = line_of_function(one.samples)
         hooked = [] if function is None else calling_lines(kind.made_by, [function[0]])
-        return hooked or calls_of(kind.made_by, cls) or _known(function)
-    if kind.name == "log records" and seen:
-        return [seen]
-    if kind.name == "param_groups":
-        lines = [*calls_of(kind.made_by, cls), *lines]
+        return hooked[0] if hooked else call_of(kind.made_by, cls) or function
     if lines:
-        return lines
+        return (call_of(kind.made_by, cls) if kind.name == "param_groups" else None) or lines[0]
     found = None
     if kind.name == "closure":
-        found = function_place(one.samples)
+        found = line_of_function(one.samples)
     elif kind.name == "exceptions":
         found = _raised(one.samples)
     elif kind.name == "threads":
         found = _made_of_users_class(one.samples)
-    if found is None and kind.made_by and (calls := calls_of(kind.made_by, cls)):
-        return calls
-    return _known(found or _made_of_users_class(one.samples) or seen)
+    if found is None and kind.made_by:
+        found = call_of(kind.made_by, cls)
+    return found or _made_of_users_class(one.samples) or seen
 
 
-def _known(*lines: Line | None) -> list[Line]:
-    return list(dict.fromkeys(line for line in lines if line is not None))
-
-
-def calls_of(names: Sequence[str], cls: type) -> list[Line]:
-    """Calls of a function by the user: near the holder's class and what runs now, else the only one that there is."""
+def call_of(names: Sequence[str], cls: type) -> Line | None:
+    """A call of a function by the user: near the holder's class and what runs now, else the only one that there is."""
     near = dict.fromkeys([*files_of_class(cls), *files_that_run()])
-    everywhere = calling_lines(names, [*near, *(file for file in user_files() if file not in near)])
     found = calling_lines(names, near)
-    return found if found or len(everywhere) > 1 else everywhere
+    if not found:
+        everywhere = calling_lines(names, [file for file in user_files() if file not in near])
+        found = everywhere if len(everywhere) == 1 else []
+    return next(iter(found), None)
 
 
-def _adding(held: HolderSource) -> list[Line]:
+def _adding(held: Held, kind: HolderKind, names: Sequence[Named]) -> list[Line]:
     """The lines by which the user's code adds to it; one that only a library's class names must be the only one."""
     is_list = issubclass(type(held.container), list | deque)
-    assigned = held.kind.name in ("chain", "graph") or held.one.kind == "size"
-    for named in held.names:
+    assigned = kind.name in ("chain", "graph") or held.one.kind == "size"
+    for named in names:
         lines = adding_lines(named, is_list, assigned=assigned)
         if lines and (not named.any_receiver or len(lines) == 1):
             return lines
@@ -107,9 +95,9 @@ class HolderBound(NamedTuple):
     most: int | None = None
 
 
-def bound_of_holder(held: HolderSource) -> HolderBound | None:
+def bound_of_holder(held: Held) -> HolderBound | None:
     """Why it will stop growing, or may; None if there is no sign of that."""
-    one, _, container, path, owner, _ = held
+    one, container, path, owner = held
     if one.bound is not None:
         return HolderBound(f"{path} holds {one.bound:,} at most", one.bound)
     if isinstance(owner, queue.Queue) and owner.maxsize > 0 and path.endswith(".queue"):
@@ -142,10 +130,10 @@ def traced(samples: Sequence[object]) -> tuple[str, int] | None:
     return None
 
 
-def function_place(samples: Sequence[object]) -> tuple[str, int] | None:
+def line_of_function(samples: Sequence[object]) -> tuple[str, int] | None:
     for part in inside(list(samples)):
         function = part.__func__ if isinstance(part, MethodType) else getattr(part, "func", part)
-        if isinstance(function, FunctionType) and (found := place_of_code(function.__code__)):
+        if isinstance(function, FunctionType) and (found := line_of_code(function.__code__)):
             return found
     return None
 
@@ -173,7 +161,7 @@ def _made_of_users_class(samples: Sequence[object]) -> Line | None:
     for sample in samples[:1]:
         inner = sample[1] if isinstance(sample, tuple) and len(sample) == 2 else sample
         if is_user_class(type(inner)):
-            return next(iter(calls_of([re.escape(type(inner).__name__)], type(inner))), None)
+            return call_of([re.escape(type(inner).__name__)], type(inner))
     return None
 
 

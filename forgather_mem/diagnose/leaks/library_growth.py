@@ -112,7 +112,7 @@ def far_holder(
     name, size = next(iter(sizes.most_common(1)), ("", 0))
     if owners_s < _ONE_LEVEL_S or not name or size / steps < least_bytes or counts[name] < max(2, steps / 4):
         return []
-    owners = find_owners([samples[name]], max_owners=1, budget_s=owners_s, ignore=[young, samples]).found
+    owners = find_owners([samples[name]], max_owners=1, budget_s=owners_s, ignore=[young, samples])
     kind = "tensor" if is_tensor(samples[name]) else "list"
     return [
         Suspect(

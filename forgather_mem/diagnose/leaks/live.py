@@ -14,16 +14,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from forgather_mem.diagnose.leaks.alarms import Alarm, withdrawn
-from forgather_mem.diagnose.leaks.growing import floor_of, whole_of
+from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, whole_of
 from forgather_mem.growth.trend import Series, Trend
 
 if TYPE_CHECKING:
     from forgather_mem.telemetry.report import LeakReport
-
-# Longer than trainers let pass by default between two logs, evaluations or checkpoints (500 steps), several times over.
-LASTING_STEPS = 2000
-_JUDGED_EVERY = 4  # readings
-_JUDGED_FRAC = 1 / 16  # of the readings so far: a run of any length is judged some dozens of times
 
 
 class LiveAlarm:
@@ -37,7 +32,7 @@ class LiveAlarm:
     def __init__(self) -> None:
         self.alarm: Alarm | None = None
         self.taken_back: list[str] = []
-        self._calls, self._next_call, self._in_a_row = 0, _JUDGED_EVERY, 0
+        self._calls, self._next_call, self._in_a_row = 0, LEAK.judged_every, 0
         self._given_back_at: dict[str, float] = {}
 
     @property
@@ -50,7 +45,7 @@ class LiveAlarm:
         self._calls += 1
         if self._calls < self._next_call:
             return {}
-        self._next_call = self._calls + max(_JUDGED_EVERY, int(self._calls * _JUDGED_FRAC))
+        self._next_call = self._calls + max(LEAK.judged_every, int(self._calls * LEAK.judged_frac))
         found = {
             name: trend
             for name, one in series.items()
@@ -71,7 +66,7 @@ class LiveAlarm:
         if self.alarm is not None:
             return False
         seen = step - whole_of(growing).since_step
-        if seen >= LASTING_STEPS or (full_step is not None and full_step - step <= seen):
+        if seen >= LEAK.lasting_steps or (full_step is not None and full_step - step <= seen):
             return True
         return leak is not None and not self.taken_back and is_held(leak)
 
@@ -102,4 +97,4 @@ def is_held(leak: LeakReport) -> bool:
         return False
     waits = ("cycle",) if gc.isenabled() else ()
     held = sum(one.bytes_per_step for one in leak.suspects if one.held_by and one.kind not in waits)
-    return 0.4 * leak.bytes_per_step <= held <= 2.5 * leak.bytes_per_step
+    return LEAK.explains(held, leak.bytes_per_step)

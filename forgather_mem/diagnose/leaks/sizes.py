@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from multiprocessing import process as processes
 from pathlib import Path
 
@@ -17,14 +18,35 @@ from forgather_mem.system.native_heap import mallinfo2
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, anonymous_bytes, child_pids, read_once, shmem_bytes
 from forgather_mem.system.time_budget import TimeBudget
 
-# Expensive readings wait until the resident size, which takes 2 us, has grown: the C library's statistics take 20 us,
-# and 200 us with cold caches; counting Python's objects takes as long. While nothing grows they are read every few
-# calls, and less often the longer a run lasts.
-_ASKED_EVERY, _COUNTED_EVERY, _WORKERS_EVERY, _CHILDREN_EVERY, _FOUND_EVERY = 4, 32, 2, 2, 32
-_STRETCHED_AFTER = 60  # calls
-_JUDGED_BY = 60  # calls; until then what grows is read at each call
-_GROWS_BYTES = 2500.0  # per step: below any reported leak, above what logs and histories take
-_SPENT_FRAC = 0.005  # of the time; above it they are read a third as often
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingPace:
+    """How often expensive sizes are read: they wait until the resident size, which takes 2 us, has grown.
+
+    The C library's statistics take 20 us, and 200 us with cold caches; counting Python's objects takes as long. While
+    nothing grows they are read every few calls, and less often the longer a run lasts.
+
+    Attributes:
+        asked_every, counted_every: Calls between two readings of the C library, and of Python's objects.
+        workers_every, children_every, found_every: Calls between readings of workers, other children, and new children.
+        stretched_after: Calls after which all but the workers is read once more rarely.
+        judged_by: Calls until which what grows is read at each call.
+        grows_bytes: Per step: less is no growth. Below any reported leak, above what logs and histories take.
+        spent_frac: Of the time: above it they are read a third as often.
+    """
+
+    asked_every: int = 4
+    counted_every: int = 32
+    workers_every: int = 2
+    children_every: int = 2
+    found_every: int = 32
+    stretched_after: int = 60
+    judged_by: int = 60
+    grows_bytes: float = 2500.0
+    spent_frac: float = 0.005
+
+
+_PACE = ReadingPace()
 # Small Python objects, until a look at the growing ones gives a better figure.
 USUAL_BLOCK_BYTES = 80.0
 
@@ -64,7 +86,7 @@ class LeakSizes:
         self.others_changed = False
         self.workers_changed = False
         self.has_more_workers = False  # than at first, beside those
-        self._budget = TimeBudget(0.0, budget_frac=_SPENT_FRAC)
+        self._budget = TimeBudget(0.0, budget_frac=_PACE.spent_frac)
         self._asked = _Last()
         self._shared = _Last()
         self._counted = _Last()
@@ -72,12 +94,12 @@ class LeakSizes:
 
     def read(self, step: int) -> dict[str, float]:
         """The sizes that are due at this call, after `step` steps."""
-        growth, self._step = _GROWS_BYTES * max(1, step - self._step), step
+        growth, self._step = _PACE.grows_bytes * max(1, step - self._step), step
         calls = self._calls
         self._calls = calls + 1
         values: dict[str, float] = {}
         self.totals, self.workers_changed, self.others_changed = {}, False, False
-        longer = 1 + calls // _STRETCHED_AFTER
+        longer = 1 + calls // _PACE.stretched_after
         try:
             fields = self._statm.read(128).split()
         except ours(OSError):  # no /proc
@@ -85,14 +107,14 @@ class LeakSizes:
         if fields:
             addresses, anonymous = int(fields[0]) * PAGE_BYTES, (int(fields[1]) - int(fields[2])) * PAGE_BYTES
             began_s = time.perf_counter()
-            dear = calls > _JUDGED_BY and not self._budget.due()
+            dear = calls > _PACE.judged_by and not self._budget.due()
             often = 3 if dear else 1
             shared = int(fields[2]) * PAGE_BYTES  # of files, too
-            risen = self._shared.due(calls, longer * _ASKED_EVERY, shared, growth, often) and self._more_shared(
+            risen = self._shared.due(calls, longer * _PACE.asked_every, shared, growth, often) and self._more_shared(
                 calls, shared, growth
             )
-            asks = self._asked.due(calls, longer * _ASKED_EVERY, anonymous, growth, often) or risen
-            counts = self._counted.due(calls, longer * _COUNTED_EVERY, anonymous, growth, 2 * often)
+            asks = self._asked.due(calls, longer * _PACE.asked_every, anonymous, growth, often) or risen
+            counts = self._counted.due(calls, longer * _PACE.counted_every, anonymous, growth, 2 * often)
             if asks:
                 values = self._account(addresses, anonymous)
                 self._asked.took(calls, anonymous, growth, values.get("native", 0.0))
@@ -101,12 +123,12 @@ class LeakSizes:
                 self._counted.took(calls, anonymous, growth, values["objects"])
             if asks or counts:
                 self._budget.ran(time.perf_counter() - began_s)
-        if not calls % _WORKERS_EVERY:
+        if not calls % _PACE.workers_every:
             values.update(self._of_workers())
             if self._workers:
                 self.copied.read(step)
-        if not calls % (longer * _CHILDREN_EVERY):
-            self._read_other_children(calls, longer * _FOUND_EVERY)
+        if not calls % (longer * _PACE.children_every):
+            self._read_other_children(calls, longer * _PACE.found_every)
         if current_allocator() is not None:
             on_device, reserved = _device()
             values.update(on_device)

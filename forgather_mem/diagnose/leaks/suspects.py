@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass
 
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS, Held, kind_of, signature_of
 from forgather_mem.diagnose.leaks.holder_lines import (
-    HolderSource,
     bound_of_holder,
-    calls_of,
-    function_place,
+    call_of,
     is_a_librarys,
-    lines_of_holder,
+    line_of_function,
+    line_of_holder,
     traced,
 )
 from forgather_mem.diagnose.leaks.sizes import native_free_bytes
@@ -25,7 +24,7 @@ from forgather_mem.source.container_code import calling_lines
 from forgather_mem.source.source_lines import (
     is_user_class,
     is_user_file,
-    place,
+    line_name,
     source_line,
     user_files,
 )
@@ -77,7 +76,7 @@ class Suspect:
 
     def set_line(self, found: tuple[str, int]) -> None:
         """Set where it is created."""
-        self.allocated_at = place(*found)
+        self.allocated_at = line_name(*found)
         self.source_line = source_line(*found)
         self.whose = "user" if is_user_file(found[0]) else "library"
 
@@ -100,13 +99,12 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     names = names_of(walk, one.position)
     if one.kind == "size":
         names = slot_names(owner if attributes_of(owner) is container else container, path.rpartition(".")[2]) or names
-    source = HolderSource(one, kind, container, path, owner, names)
-    lines = lines_of_holder(source)
-    line = lines[0] if lines else None
+    held = Held(one, container, path, owner)
+    line = line_of_holder(held, kind, names)
     if kind.name in ("list", "dict", "tensor") and is_a_librarys(owner, path, line):
         kind = KINDS["library"]
     tensors = any(is_tensor(part) for part in inside(one.samples)) or kind.name == "graph"
-    bound = bound_of_holder(source)
+    bound = bound_of_holder(held)
     suspect = Suspect(
         type=type(container).__name__ if type(container) is not LRU_CACHE else "lru_cache",
         bytes_per_step=one.bytes_per_step,
@@ -144,9 +142,9 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
     ordered = sorted(classes, key=lambda cls: (not is_user_class(cls), cls.__module__ == "builtins", -classes[cls]))
     telling = ordered[0]
     sample = next(thing for thing in garbage if type(thing) is telling)
-    found = traced([sample]) or function_place(garbage)
+    found = traced([sample]) or line_of_function(garbage)
     if is_user_class(telling):
-        found = next(iter(calls_of([re.escape(telling.__name__)], telling)), None) or found
+        found = call_of([re.escape(telling.__name__)], telling) or found
     tensors = any(is_tensor(thing) for thing in garbage)
     suspect = Suspect(
         type="reference cycle",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from forgather_mem.diagnose.leaks.gains import MOST_PER_STEP, Gain, beyond_sentence, kept_sentence, sentence_of
-from forgather_mem.diagnose.leaks.growing import FLOORS, full_at, label_of, whole_of
+from forgather_mem.diagnose.leaks.growing import FLOORS, LEAK, full_at, label_of, whole_of
 from forgather_mem.growth.trend import Trend
 from forgather_mem.system.headroom import device_room, host_rooms
 from forgather_mem.telemetry.report import LeakReport, Sure
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from forgather_mem.diagnose.leaks.suspects import Suspect
 
 _RARE = ("objects", "workers")
-_SURE_STEPS = 100
-_ENOUGH_STEPS = 200  # after so many it is not too early, but too uneven
 
 
 def verdict_of(
@@ -44,7 +42,9 @@ def verdict_of(
     trend = whole_of(growing)
     of_workers = "workers" in growing and 2 * growing["workers"].per_step > trend.per_step
     suspects = [
-        one for one in suspects if (of_workers and one.runs_workers) or one.bytes_per_step >= 0.05 * trend.per_step
+        one
+        for one in suspects
+        if (of_workers and one.runs_workers) or one.bytes_per_step >= LEAK.suspect_frac * trend.per_step
     ]
     suspects.sort(key=lambda one: not (of_workers and one.runs_workers))
     bounded = next((one for one in suspects[:1] if one.bounded), None)
@@ -52,8 +52,8 @@ def verdict_of(
         return _bounded(growing, trend, bounded, suspects)
     explained = sum(one.bytes_per_step for one in suspects if one.kind != "graph cycle")  # that is a guess
     sure: Sure = "not yet"
-    if step - trend.since_step >= _SURE_STEPS:
-        sure = "yes" if 0.4 * trend.per_step <= explained <= 2.5 * trend.per_step else "likely"
+    if step - trend.since_step >= LEAK.sure_steps:
+        sure = "yes" if LEAK.explains(explained, trend.per_step) else "likely"
     where = "workers" if of_workers else _where(growing, suspects)
     if not suspects and where == "native" and not searched:
         where = "host"
@@ -159,7 +159,7 @@ def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain] = ()) -> LeakRep
     high = max((trend.high for name, trend in trends.items() if name not in FLOORS), default=0.0)
     if open_ or not known:
         steps = max((trend.steps for trend in trends.values() if trend.kind == "not enough data"), default=0)
-        if steps < _ENOUGH_STEPS:
+        if steps < LEAK.enough_steps:
             return LeakReport(bytes_per_step_high=high, judged=True)
         why = f"memory rose too unevenly over {steps:,} steps to say whether it leaks"
         return LeakReport(bytes_per_step_high=high, judged=True, why=why, undecided="uneven")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from forgather_mem.diagnose.leaks.alarms import Alarm, taken_back
 from forgather_mem.diagnose.leaks.gains import unexplained
-from forgather_mem.diagnose.leaks.growing import floor_of, full_at, label_of, whole_of
+from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, full_at, label_of, whole_of
 from forgather_mem.diagnose.leaks.live import LiveAlarm
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, native_bytes, objects_bytes
 from forgather_mem.growth.trend import Series, Trend
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from forgather_mem.telemetry.report import LeakReport
 
 NOTHING: Mapping[str, float] = {}
-_SHRUNK_FRAC = 0.9  # of its length when it was looked at
-# Readings may be left out, but not so many that what happens meanwhile is more than this fraction of what was seen
-_WIDEST_GAP_FRAC = 1 / 64
-# Fraction of the elapsed time for the search for a distant holder at the first look; the second is the last resort.
-OWNERS_FRAC = 0.02
 
 
 class LeakWatch:
@@ -65,7 +60,7 @@ class LeakWatch:
         if self._run is None or self._look is not None or self._live.suspects:
             return True
         step = self._run.step
-        return step - self._read_at >= _WIDEST_GAP_FRAC * (step - self._first_step)
+        return step - self._read_at >= LEAK.widest_gap_frac * (step - self._first_step)
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if self._sizes is None:
@@ -107,9 +102,9 @@ class LeakWatch:
         alarm = self._live.alarm
         if alarm is not None and (said := taken_back(alarm, leak, self._trends(), self._series)):
             self._live.taken_back.append(said)
-            _say(run, f"taken back: {said}.")
+            _print(run, f"taken back: {said}.")
         leak = replace(leak, taken_back=tuple(self._live.taken_back))
-        _tell(run, leak)
+        _emit(run, leak)
         self._suspects = []
 
     def give_back(self) -> None:
@@ -140,7 +135,7 @@ class LeakWatch:
     def _judge(self, moment: Moment) -> None:
         back = self._live.fallen(self._series)
         if back is not None:
-            _say(moment.run, f"taken back: {back}.")
+            _print(moment.run, f"taken back: {back}.")
             self._suspects, self._looks = [], 1  # they were of what has ended
         growing = self._live.growing(self._series)
         if not growing:
@@ -171,7 +166,7 @@ class LeakWatch:
         if full is not None and full < 1e9:
             step_s = (time.perf_counter() - self._began_s) / max(1, step - self._first_step)
             text += f", full near step {full:,} (in {format_duration((full - step) * step_s)})"
-        _say(run, text + (f": {_held(self._suspects[0])}." if self._suspects else "."))
+        _print(run, text + (f": {_held(self._suspects[0])}." if self._suspects else "."))
         alarm = Alarm(step=step, names=frozenset(growing), label=label_of(growing), per_step=trend.per_step)
         self._live.printed(alarm, growing, self._series)
 
@@ -179,19 +174,19 @@ class LeakWatch:
         """Take the first look; the numbers that it keeps, and its code, are excluded from the sizes."""
         assert self._sizes is not None
         native, objects = native_bytes(), objects_bytes()
-        from forgather_mem.diagnose.leaks.heap_diff import CloserLook
+        from forgather_mem.diagnose.leaks.heap_diff import LOOK, CloserLook
 
         if self._looks == 1:
             self._code = native_bytes() - native, objects_bytes() - objects
         elapsed_s = time.perf_counter() - self._began_s
-        self._look = CloserLook(step, far=self._looks >= 2, owners_s=max(0.0, OWNERS_FRAC * elapsed_s))
+        self._look = CloserLook(step, far=self._looks >= 2, owners_s=max(0.0, LOOK.owners_frac * elapsed_s))
         self._finished = False
         self._sizes.leave_out(native_bytes() - native, objects_bytes() - objects)
 
     def _look_again(self, moment: Moment, values: Mapping[str, float]) -> None:
         assert self._look is not None
         if self._window_step is not None:
-            if moment.step - self._window_step >= self._look.STEPS or self._look.window_told():
+            if moment.step - self._window_step >= self._look.STEPS or self._look.window_is_done():
                 self._end_look(moment.run)
             return
         grown = sum(max(0.0, value - self._at_look.get(name, value)) for name, value in values.items())
@@ -221,11 +216,11 @@ class LeakWatch:
         if not self._suspects:
             return
         leak = self._verdict(run)
-        _tell(run, leak)
+        _emit(run, leak)
         if self._live.alarm is None:
             self._warn(run, run.step)
         else:
-            _say(run, f"{_held(self._suspects[0])}.")
+            _print(run, f"{_held(self._suspects[0])}.")
 
     def _trends(self) -> dict[str, Trend]:
         """The present judgement of each size; workers that have just begun are judged by those before them."""
@@ -260,7 +255,7 @@ class LeakWatch:
         return {"_look_closer": self._look_closer, "_sizes": None, "_look": None}
 
 
-def _tell(run: RunInfo, leak: LeakReport) -> None:
+def _emit(run: RunInfo, leak: LeakReport) -> None:
     from forgather_mem.telemetry.report_schema import to_dict
 
     run.emit(Finding(kind="leak", step=run.step, text=_sentence(leak), data=to_dict(leak)))
@@ -284,7 +279,7 @@ def _held(top: Suspect) -> str:
     return f"held by {top.held_by}{many}{made}" + (f"; {top.bounded}, so it may not be a leak" if top.bounded else "")
 
 
-def _say(run: RunInfo, text: str) -> None:
+def _print(run: RunInfo, text: str) -> None:
     """Print a live line of 80 columns, even without a console sink."""
     indent = " " * len("forgather-mem: ")
     run.print_line(textwrap.fill(f"forgather-mem: step {run.step:,}: {text}", 80, subsequent_indent=indent))
@@ -305,7 +300,7 @@ def _count_again(suspects: list[Suspect]) -> None:
         if length is None or one.bytes is None or not one.count:
             one.bytes = one.count = None  # it is gone, or its id was reused
         else:
-            if length < _SHRUNK_FRAC * one.count:
+            if length < LEAK.shrunk_frac * one.count:
                 one.bounded = f"{one.held_by} has become shorter since: {one.count:,} items then, {length:,} now"
             one.bytes, one.count = round(one.bytes / one.count * length), length
     walk.forget()

@@ -13,7 +13,7 @@ from forgather_mem.heap.holder_names import slot_names
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.container_code import adding_lines
-from forgather_mem.source.source_lines import is_user_class, is_user_file, place, source_line
+from forgather_mem.source.source_lines import is_user_class, is_user_file, line_name, source_line
 from forgather_mem.source.syntax import Named, local_names, module_regions, tree_of
 
 _FEWEST_OBJECTS = 1_000  # of a data set's container: below, few pages are copied
@@ -68,7 +68,7 @@ def _suspect(held_by: str, line: tuple[str, int], bytes_per_step: float, *, attr
         bytes_per_step=bytes_per_step,
         count_per_step=0.0,
         held_by=held_by,
-        allocated_at=place(*line),
+        allocated_at=line_name(*line),
         source_line=source_line(*line),
         each="in each data worker",
         cure=KINDS["workers"].cure,

@@ -91,7 +91,7 @@ def advise(failure: FailureContext, settings: RunSettings, uses: Sequence[StepUs
 
 
 def _sifted(changes: Sequence[Change], failure: FailureContext) -> tuple[list[Change], list[str]]:
-    """Those that may be enough, the ones that leave the training as it is first; of the rest what is to be said."""
+    """The changes that may be enough, those that leave the training as it is first; and a sentence about the rest."""
     capacity = failure.capacity_bytes
     # Below the limit, but within its margin, is still worth a try
     may_fit = [change for change in changes if capacity is None or (change.predicted_bytes or 0) <= capacity]
@@ -133,7 +133,7 @@ def _no_help(failure: FailureContext, settings: RunSettings) -> Iterator[str]:
 
 
 def allocator_changes(failure: FailureContext, settings: RunSettings) -> Iterator[Change]:
-    """For memory that is free in the wrong place: only where a change would help."""
+    """Changes where memory is free but not usable; none if no change would help."""
     if failure.where == "device":
         yield from _fewer_graphs(failure, settings)
         if failure.kind in BESIDE_TORCH:
@@ -148,7 +148,7 @@ def allocator_changes(failure: FailureContext, settings: RunSettings) -> Iterato
 
 
 def shm_changes(failure: FailureContext) -> list[Change]:
-    """For NCCL's files in /dev/shm, which no setting of the training makes smaller."""
+    """Changes for NCCL's files in /dev/shm, which no setting of the training makes smaller."""
     larger = Change(
         text="a larger /dev/shm: docker run --shm-size=1g; in Kubernetes an emptyDir with medium: Memory at /dev/shm",
         note="docker gives 64 MiB unless told otherwise",
@@ -162,7 +162,7 @@ def shm_changes(failure: FailureContext) -> list[Change]:
 
 
 def pinned_changes(failure: FailureContext, settings: RunSettings) -> Iterator[Change]:
-    """For page-locked copies of batches."""
+    """Changes for page-locked copies of batches."""
     if failure.kind != PINNED and "pin_memory" not in failure.frames:
         return
     note = "no second, page-locked copy; not measured"
@@ -189,7 +189,7 @@ def _fewer_graphs(failure: FailureContext, settings: RunSettings) -> Iterator[Ch
 
 
 def _less_cache(failure: FailureContext) -> Iterator[Change]:
-    """Of a library that asks the driver itself: what torch keeps is no use to it."""
+    """A smaller cache of torch, for a library that asks the driver itself and can't use what torch keeps."""
     unused = failure.reserved_unused_bytes or 0
     if unused >= _worth_bytes(failure):
         yield Change(

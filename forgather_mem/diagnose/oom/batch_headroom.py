@@ -34,7 +34,7 @@ def room_left(
     optimizer: object,
     rss_peak_bytes: int | None = None,
 ) -> Change | None:
-    """The result of `room` for this run; None if a limit, a peak or enough steps are missing.
+    """The largest batch that would still fit in this run; None if a limit, a peak or enough steps are missing.
 
     What is predicted is comparable with the peak in the run's report: on the host, resident memory with the pages of
     files, which the uses don't count.
@@ -102,7 +102,7 @@ class _Peak(NamedTuple):
 
 
 def _peak_bytes(uses: BatchUses, rss_peak_bytes: int | None) -> _Peak | None:
-    """None if nothing counts it."""
+    """The peak so far; None if it is not measured."""
     allocator = current_allocator()
     if allocator is not None:
         peak = gauge(allocator.stats(), "allocated_bytes", "peak")

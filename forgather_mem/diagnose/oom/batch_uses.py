@@ -169,7 +169,7 @@ class BatchUses:
         return allocated
 
     def left_at_peak_bytes(self) -> int | None:
-        """What the steps so far leave below this process's own limit; None without one, or if no step was read."""
+        """Bytes left below this process's own limit at the peak so far; None if either is unknown."""
         highest = max((size for use in self.uses for size in use.phases.values()), default=None)
         limit_bytes = min((limit.limit_bytes for limit in own_limits() if self.host.name in limit.name), default=None)
         return None if highest is None or limit_bytes is None or self._on_device else limit_bytes - highest
@@ -179,12 +179,12 @@ class BatchUses:
         self.host.close()
 
     def live_bytes(self) -> int | None:
-        """What is allocated on the host now beyond what was there between the steps; None if that is not known."""
+        """Bytes allocated on the host now beyond those allocated between steps; None if unknown."""
         between, now = self._between_allocated, self._allocated()
         return None if between is None or now is None else max(0, now - between)
 
     def failed_use(self, step: int) -> StepUse | None:
-        """What the current micro-batch has saved for a backward pass that failed; None if that was not read."""
+        """Bytes that the current micro-batch had saved for the backward pass that failed; None if not read."""
         if self.batch is None or self._forward_bytes is None or self._between_allocated is None:
             return None
         return _use_of(self.batch, step, {}, max(0, self._forward_bytes - self._between_allocated))

@@ -25,7 +25,7 @@ _STILL_OF_REQUEST = {"forward": 1.0, "backward": 0.25}
 def in_samples(
     failure: FailureContext, settings: RunSettings, uses: Sequence[StepUse]
 ) -> tuple[FailureContext, Sequence[StepUse]]:
-    """Both with rows that are what the settings count, however the model gets them.
+    """The failure and the uses with rows as the settings count them, however the model gets them.
 
     A model may get several rows for each sample of a Trainer's or a loader's batch, as one for each answer to a
     question, or all nodes of a graph: a sample is then so much longer.
@@ -84,7 +84,7 @@ class Batches:
 
     @property
     def longest(self) -> int | None:
-        """Tokens or numbers of the longest sample that failed or may come; one that would not even fit alone is cut."""
+        """Tokens or numbers of the longest sample to come; of the one that failed if that would not even fit alone."""
         width, times = self._failure.width, self._failure.times_ahead or 1.0
         if width is None or times <= 1:
             return width
@@ -94,7 +94,7 @@ class Batches:
 
     @property
     def rises(self) -> bool:
-        """Whether samples become longer from batch to batch, and nobody knows that they fit alone at the end."""
+        """Whether samples become longer from batch to batch, and it is not known that the longest fits alone."""
         widths = [use.width or 0 for use in self._uses if use.step < self._failure.step]
         widths.append(self._failure.width or 0)
         is_sorted = all(one <= other for one, other in itertools.pairwise(widths))
@@ -118,7 +118,7 @@ class Batches:
 
     @property
     def is_as_ever(self) -> bool:
-        """Whether batches at least as large as the one that failed have gone well."""
+        """Whether batches at least as large as the one that failed have succeeded."""
         failed = self.failed_shape(None)
         return failed is not None and self._seen(failed)
 
@@ -164,7 +164,7 @@ class Batches:
         return least <= (1 - KEPT_FREE_FRAC) * self.capacity_bytes
 
     def nearly_fits(self, shape: BatchShape) -> bool:
-        """Whether it may fit if what is judged by earlier batches is too much by a little."""
+        """Whether it may fit, given that an estimate from earlier batches may be slightly too high."""
         least = self._least(shape) if self._peak.of_saved(shape) is not None else None
         return least is not None and least <= _NEARLY * (self.capacity_bytes or 0)
 
@@ -212,7 +212,7 @@ class Batches:
         return max(0.0, self._failure.used_bytes + wanted - bound[1].bytes)
 
     def _kept_gradients(self, shape: BatchShape) -> int:
-        """Gradients of the first micro-batch, which are in memory from the second one on."""
+        """Bytes of the gradients of the first micro-batch, which are in memory from the second one on."""
         return self._gradient_bytes if self._begins_to_accumulate(shape) else 0
 
     def _begins_to_accumulate(self, shape: BatchShape) -> bool:

@@ -28,13 +28,13 @@ _LOADING = ("startup", "resume", "other")
 
 
 def causes(failure: FailureContext, batches: Batches) -> tuple[list[Change], bool]:
-    """What the rules say, the first rule's first; and whether the batch has no part in it."""
+    """The changes that the rules suggest, in the order of the rules, and whether the batch size plays no part."""
     found = [(change, is_alone) for rule, is_alone in RULES for change in rule(failure, batches)]
     return [change for change, _ in found], any(is_alone for _, is_alone in found)
 
 
 def graph_in_vain(failure: FailureContext, batches: Batches) -> Iterator[Change]:
-    """A pass through a model keeps what only a backward pass needs, which does not come."""
+    """A forward pass keeps a graph, but no backward pass follows."""
     graph = failure.operation.graph if failure.operation is not None else None
     if graph is not None:
         what = f"makes `{graph.name}` before {graph.line}" if graph.name else f"{graph.line} calls"
@@ -43,7 +43,7 @@ def graph_in_vain(failure: FailureContext, batches: Batches) -> Iterator[Change]
 
 
 def teacher_with_graph(failure: FailureContext, batches: Batches) -> Iterator[Change]:
-    """A second model, which nobody trains, keeps in a training step what only its own backward pass would need."""
+    """A second model that is not trained runs with gradients enabled, and keeps a graph."""
     teacher = failure.operation.teacher if failure.operation is not None else None
     if teacher is not None and failure.phase in _PASSES:
         note = f"no optimizer has the parameters of that model, but all its layers keep theirs; {NOT_MEASURED}"
@@ -51,7 +51,7 @@ def teacher_with_graph(failure: FailureContext, batches: Batches) -> Iterator[Ch
 
 
 def pairs_by_broadcasting(failure: FailureContext, batches: Batches) -> Iterator[Change]:
-    """Distances of all pairs are made by way of their differences, which are as many times as large."""
+    """Distances of all pairs are computed from their differences, which take a multiple of the memory."""
     pairs = failure.operation.pairs if failure.operation is not None else None
     if pairs is None or not failure.requested_bytes or failure.requested_bytes < MIB:
         return
@@ -63,7 +63,7 @@ def pairs_by_broadcasting(failure: FailureContext, batches: Batches) -> Iterator
 
 
 def checkpoint_by_copying(failure: FailureContext, batches: Batches) -> Iterator[Change]:
-    """The model or what trains it is copied, as for a checkpoint."""
+    """The model or the optimizer's state is copied, as for a checkpoint."""
     operation = failure.operation
     if operation is None or operation.copied_bytes is None or not operation.copied or failure.callback is not None:
         return
@@ -83,7 +83,7 @@ def copied_to_grow(failure: FailureContext, batches: Batches) -> Iterator[Change
 
 
 def grown_with_a_list(failure: FailureContext, batches: Batches) -> Iterator[Change]:
-    """What was asked for, and a tensor of the function, have as many rows as a list that is older than the batch."""
+    """The requested tensor has as many rows as a list that is older than the batch."""
     if failure.phase not in _PASSES:
         return  # what an evaluation has collected is worked on once
     sizes = failure.operation.sizes if failure.operation is not None else frozenset()
@@ -98,7 +98,7 @@ def grown_with_a_list(failure: FailureContext, batches: Batches) -> Iterator[Cha
 
 
 def joined_beside_its_list(failure: FailureContext, batches: Batches) -> Iterator[Change]:
-    """The parts of a data set are made one tensor, now or later, while the list still holds them."""
+    """The parts of a data set are joined into one tensor while the list still holds them."""
     operation, wanted = failure.operation, failure.requested_bytes or 0
     if operation is None or operation.joins is None or failure.phase not in _MAKING:
         return
@@ -110,7 +110,7 @@ def joined_beside_its_list(failure: FailureContext, batches: Batches) -> Iterato
 
 
 def kept_in_a_list(failure: FailureContext, batches: Batches) -> Iterator[Change]:
-    """A list grows from batch to batch, and holds more than what was asked for last."""
+    """A list grows from batch to batch, and holds more than the failed request."""
     in_callback = failure.callback is not None
     grows = in_callback or failure.phase in STEP_PHASES or failure.phase in _EVALUATIONS
     if grows and (not batches.known or batches.is_as_ever):
@@ -119,7 +119,7 @@ def kept_in_a_list(failure: FailureContext, batches: Batches) -> Iterator[Change
 
 
 def replaced_only_later(failure: FailureContext, batches: Batches) -> Iterator[Change]:
-    """A variable is to get a new value, and keeps its old one until that is made."""
+    """A variable is assigned a new value, and holds the old one until the new one is complete."""
     for held in failure.variables:
         if held.replaced_at is not None and held.num_bytes >= max(MIB, failure.requested_bytes or 0):
             text = f"delete {held.name} before {held.replaced_at}: {format_bytes(held.num_bytes)}"
@@ -127,7 +127,7 @@ def replaced_only_later(failure: FailureContext, batches: Batches) -> Iterator[C
 
 
 def too_much_at_once(failure: FailureContext, batches: Batches) -> Iterator[Change]:
-    """One operation at a line of the user's own asks for far more than what it works on."""
+    """One operation in the user's code requests far more memory than its operands take."""
     why = _no_batch(failure, batches)
     change = less_at_once(failure, why) if why is not None else None
     if change is not None:
@@ -150,14 +150,15 @@ RULES: tuple[tuple[Callable[[FailureContext, Batches], Iterator[Change]], bool],
 
 
 def variable_changes(failure: FailureContext) -> Iterator[Change]:
-    """Less in the variables of the user's functions and callbacks; outside of loading, in what collects something."""
+    """Changes for what variables of the user's functions and callbacks hold; outside of loading, only for
+    containers."""
     loads = failure.phase in _LOADING and failure.callback is None
     for held in large_variables(failure):
         yield _less_in(held, failure, "use {} again, or delete it before" if loads else "keep less in {}")
 
 
 def large_variables(failure: FailureContext) -> Iterator[HeldVariable]:
-    """Those that are worth a word, the largest first."""
+    """The variables that hold enough to be mentioned, the largest first."""
     in_pass = failure.phase in STEP_PHASES and failure.callback is None
     least = max(MIB, int(_MUCH_FRAC[in_pass] * (failure.used_bytes or 0)), (failure.requested_bytes or 0) * in_pass)
     loads = failure.phase in _LOADING and failure.callback is None
@@ -167,7 +168,7 @@ def large_variables(failure: FailureContext) -> Iterator[HeldVariable]:
 
 
 def is_much(num_bytes: int, failure: FailureContext) -> bool:
-    """Whether so much is worth a word outside of a pass."""
+    """Whether this many bytes are worth mentioning for a failure outside a forward or backward pass."""
     return num_bytes >= max(MIB, int(_MUCH_FRAC[0] * (failure.used_bytes or 0)))
 
 
@@ -182,7 +183,7 @@ def _less_in(held: HeldVariable, failure: FailureContext, what: str = "keep less
 
 
 def _of_entries(held: HeldVariable, failure: FailureContext) -> Iterator[str]:
-    """How many it has, of what, and what it would take if it were full."""
+    """The number of entries, what they are, and the size once the container is full."""
     if held.num_items > 1:
         each, weights = held.num_bytes / held.num_items, failure.parts.get("parameters")
         is_copy = bool(weights) and abs(each - (weights or 0)) <= _LIKE_THE_MODEL_FRAC * (weights or 0)
@@ -195,7 +196,7 @@ def _of_entries(held: HeldVariable, failure: FailureContext) -> Iterator[str]:
 
 
 def _no_batch(failure: FailureContext, batches: Batches) -> str | None:
-    """What speaks for it that the batch has no part in what the line asks for; None if nothing does."""
+    """The reason why the batch size plays no part in the failed request; None if it may."""
     operation, wanted = failure.operation, failure.requested_bytes or 0
     of_callback = f"in {failure.callback.callback}" if failure.callback is not None else ""
     operands = operation.operands if operation is not None else ()

@@ -51,7 +51,7 @@ def step_changes(failure: FailureContext, settings: RunSettings, batches: Batche
 
 
 def _of_a_graph() -> list[Change]:
-    """What is trained in each step is one graph: there is no batch."""
+    """Changes where each step trains on one graph, so that there is no batch to make smaller."""
     text = "activation checkpointing of each layer: torch.utils.checkpoint.checkpoint(layer, ..., use_reentrant=False)"
     sampled = "parts of the graph: neighbours sampled for some of its nodes at a time"
     return [
@@ -63,7 +63,7 @@ def _of_a_graph() -> list[Change]:
 
 
 def _has_fitted(shorter: Change, batches: Batches) -> bool:
-    """Whether batches with samples of this length have gone well, or are known to fit."""
+    """Whether batches with samples of this length have succeeded, or are known to fit."""
     failed, lengths = batches.failed_shape(None), [*shorter.set.values(), *shorter.in_script.values()]
     if failed is None or not batches.num_steps or not isinstance(lengths[0], int):
         return False
@@ -75,7 +75,7 @@ def _present(change: Change | None) -> list[Change]:
 
 
 def is_enough(change: Change, failure: FailureContext) -> bool:
-    """Whether what is predicted fits; True if nothing is."""
+    """Whether the predicted size fits; True without a prediction."""
     if change.predicted_bytes is None or failure.capacity_bytes is None:
         return True
     # The C library can't use every gap between what it has handed out
@@ -85,12 +85,12 @@ def is_enough(change: Change, failure: FailureContext) -> bool:
 
 
 def changes_training(change: Change) -> bool:
-    """Whether the training is another one with it, as its note says."""
+    """Whether this change alters the training itself, as its note says."""
     return CHANGES_TRAINING in (change.note or "")
 
 
 def jump(what: str, now: int, then: int) -> str:
-    """The present value, if it changes by much.
+    """The present value, if the change is a large one.
 
     >>> jump("batch", 256, 1), jump("batch", 8, 4)
     ('batch 256 -> 1', '')
@@ -99,7 +99,7 @@ def jump(what: str, now: int, then: int) -> str:
 
 
 def data_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
-    """Batches could not be created: change what creates them, then their number."""
+    """Changes where batches could not be created: first what creates them, then their number."""
     arguments = settings.arguments
     workers = int(arguments.get("dataloader_num_workers") or 0)
     changes = []
@@ -142,7 +142,7 @@ def _smaller_steps(failure: FailureContext, settings: RunSettings, batches: Batc
 
 
 def _batch_fits(failure: FailureContext, part: float) -> bool:
-    """Whether this part of the batch may be made."""
+    """Whether a batch of this part of the size can be created."""
     if failure.used_bytes is None or failure.capacity_bytes is None:
         return part <= 1 / 4
     needed = UNSEEN_DATA * (failure.requested_bytes or 0) * part
@@ -205,7 +205,7 @@ def _smaller_batch(failure: FailureContext, settings: RunSettings, batches: Batc
 
 
 def _with_notes(change: Change, failure: FailureContext, batches: Batches) -> Change:
-    """What else to know of a smaller batch: the longest that it is for, and what its parts do to the loss."""
+    """The change with notes: for which longest sample it fits, and how smaller parts affect the loss."""
     notes = [change.note] if change.note else []
     if batches.longest is not None and batches.longest > (failure.width or 0):
         times = f"{batches.longest / (failure.width or 1):.1f} times as long"
@@ -304,7 +304,7 @@ def _checkpointing(settings: RunSettings) -> Iterator[Change]:
 
 
 def checkpointing_name(settings: RunSettings) -> str:
-    """Its name in the run's version of transformers."""
+    """The name of gradient checkpointing in the run's version of transformers."""
     return "activation_checkpointing" if "activation_checkpointing" in settings.arguments else "gradient_checkpointing"
 
 
@@ -313,7 +313,7 @@ def _as_text(settings: Mapping[str, object]) -> str:
 
 
 def set_to(note: str | None = None, predicted_bytes: int | None = None, **values: object) -> Change:
-    """These arguments of a Trainer."""
+    """A change that sets these arguments of a Trainer."""
     text = ", ".join(
         f"{name}={value!r}" if isinstance(value, str) else f"{name}={value}" for name, value in values.items()
     )

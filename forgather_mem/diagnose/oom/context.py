@@ -175,7 +175,7 @@ class FailureContext:
 
     @property
     def is_graph(self) -> bool:
-        """Whether the batch is one graph, which no loader has made of several."""
+        """Whether the batch is a single graph, not several that a loader has joined."""
         loader_rows = self.operation.loader_rows if self.operation is not None else None
         return self.length_of == GRAPH and (loader_rows or 1) == 1
 
@@ -222,14 +222,14 @@ def settings_of(args: object, model: object = None, trainer: object = None, opti
 
 
 def dtype_argument() -> str:
-    """What `from_pretrained` calls the type of the weights in the transformers that is loaded."""
+    """The name of `from_pretrained`'s argument for the type of the weights, in the loaded transformers."""
     version = getattr(sys.modules.get("transformers"), "__version__", "")
     numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
     return "torch_dtype" if numbers and numbers < _CALLS_IT_DTYPE else "dtype"
 
 
 def takes_optimizer(name: str) -> bool:
-    """Whether the `TrainingArguments` that are loaded take it; True without transformers."""
+    """Whether the loaded `TrainingArguments` accept this optimizer; True without transformers."""
     names = getattr(sys.modules.get("transformers.training_args"), "OptimizerNames", None)
     return names is None or any(name == known for known in names)
 
@@ -256,7 +256,7 @@ def _tables(model: object) -> Iterator[list[int]]:
 
 
 def _shape_here(parameter: Any) -> tuple[int, ...]:
-    """Of the part on this rank, which ZeRO-3 and FSDP2 leave of a parameter: states are kept for that alone."""
+    """The shape of this rank's part of a parameter (ZeRO-3, FSDP2): optimizer state exists for that part only."""
     shard = shard_of(parameter)
     if shard is None and hasattr(parameter, "to_local"):
         shard = parameter.detach().to_local()

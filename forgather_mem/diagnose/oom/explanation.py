@@ -43,7 +43,7 @@ _IN_WORDS = {
 
 
 def story_outside(error: BaseException, found: OutOfMemory, rank: int = 0, reserve_bytes: int = 0) -> Story:
-    """What can be known about an error outside any training, besides what it says."""
+    """What is known of an error outside any training, beyond its message."""
     model, optimizer = trained_by(error)
     place = failure_place(error, model, optimizer)
     has_trained = bool(getattr(optimizer, "state", None)) or not is_before_any_training(error)
@@ -70,7 +70,7 @@ def story_outside(error: BaseException, found: OutOfMemory, rank: int = 0, reser
 
 
 def _batch_of_loss(place: Place) -> Batch | None:
-    """The rows of what a loss outside of modules is made of."""
+    """The batch, by the rows of the tensors of which a loss outside of modules is computed."""
     shapes = [shape for _, shape in place.operation.operands] if place.operation is not None else []
     return Batch(shapes[0][0], None) if shapes else None
 

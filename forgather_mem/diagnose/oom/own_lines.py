@@ -14,7 +14,7 @@ _FEWEST_ROWS = 8  # fewer are no rows, but the sides of something
 
 
 def less_at_once(failure: FailureContext, why: str = "") -> Change | None:
-    """Less in one operation at the user's own line; None without a line."""
+    """A change that does less at once in the user's own line; None without a line."""
     if failure.line is None:
         return None
     kind = f" than {failure.array_type}" if failure.array_type is not None else ""

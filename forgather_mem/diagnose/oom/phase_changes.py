@@ -92,7 +92,7 @@ def optimizer_changes(failure: FailureContext, settings: RunSettings, batches: B
 
 
 def _has_its_state(failure: FailureContext, settings: RunSettings, batches: Batches) -> bool:
-    """Whether steps have gone well with all the state that there will be: another optimizer is no answer then."""
+    """Whether steps have succeeded with the complete optimizer state: then another optimizer does not help."""
     state, whole = failure.parts.get("optimizer", 0), settings.optimizer_bytes
     is_made = "_init_group" in failure.frames  # of parameters that were frozen until now
     return bool(batches.num_steps and whole) and not is_made and 0 < state <= _OF_WHOLE * (whole or 0)
@@ -154,7 +154,7 @@ def _other_optimizers(failure: FailureContext, settings: RunSettings) -> Iterato
 
 
 def _with(optim: str, state_bytes: int, failure: FailureContext, settings: RunSettings) -> int | None:
-    """What the step takes with this optimizer: all but the present one's state, plus its own."""
+    """Predicted bytes of the step with this optimizer: without the present one's state, with its own."""
     if failure.used_bytes is None or not settings.trained_numbers:
         return None
     base = failure.used_bytes - failure.parts.get("optimizer", 0)
@@ -238,7 +238,8 @@ def generate_changes(failure: FailureContext, settings: RunSettings, batches: Ba
 
 
 def _fewer_sequences(failure: FailureContext) -> int:
-    """A quarter of those that failed, or fewer if what they took until then would not let so many come to their end."""
+    """A quarter of the sequences that failed, or fewer if the memory they had taken does not allow as many to
+    finish."""
     rows = failure.rows or 4
     few, taken = max(1, rows // 4), failure.parts.get("generation", 0)
     if failure.capacity_bytes is None or failure.used_bytes is None:
@@ -317,7 +318,7 @@ def startup_changes(failure: FailureContext, settings: RunSettings, batches: Bat
 
 
 def _less_at_once(failure: FailureContext) -> Iterator[Change]:
-    """One large array or tensor that a line of the user's makes, not what a file holds."""
+    """Changes where a line of the user's creates one large array or tensor, not where a file is read."""
     innermost = failure.frames[-1] if failure.frames else ""
     reads = innermost.startswith(("load", "read")) or not _READS_A_FILE.isdisjoint(failure.frames)
     change = less_at_once(failure)
@@ -326,7 +327,7 @@ def _less_at_once(failure: FailureContext) -> Iterator[Change]:
 
 
 def array_changes(failure: FailureContext) -> Iterator[Change]:
-    """An array of numbers twice as wide as a training uses them."""
+    """Changes for an array whose numbers are twice as wide as a training needs."""
     narrow = _NARROW.get(failure.array_type or "")
     if narrow is not None and failure.requested_bytes is not None:
         half = failure.requested_bytes // 2

@@ -140,7 +140,7 @@ class Place:
 
     @property
     def is_unused_pass(self) -> bool:
-        """Whether a pass was running, or had been, that no backward pass follows."""
+        """Whether the failure was in, or after, a forward pass that no backward pass follows."""
         return self.phase in (None, "forward") and self.operation is not None and self.operation.graph is not None
 
 
@@ -264,7 +264,7 @@ def _phase(frames: list[FrameType]) -> str | None:
 
 
 def _phase_of_callback(event: str, inside: str | None) -> str | None:
-    """Of what a callback does: a pass of its own evaluates, and the rest belongs to its event."""
+    """The phase of a callback's work: "evaluate" for a forward pass of its own, else that of its event."""
     if inside in ("save", "generate"):
         return inside
     told = next((phase for name, phase in _EVENTS if name in event.partition(".")[2]), None)
@@ -272,7 +272,8 @@ def _phase_of_callback(event: str, inside: str | None) -> str | None:
 
 
 def _phase_of_line(operation: FailedOperation, phase: str | None) -> str | None:
-    """What trains is made, or a model is asked that no line goes back through: neither is a pass of the training."""
+    """The phase of the user's line: "data" where it creates what is trained with, "evaluate" for an unused forward
+    pass."""
     if operation.feeds_training:
         return "data"
     return "evaluate" if operation.evaluates and phase == "forward" else phase
@@ -327,7 +328,7 @@ def _file(frame: FrameType) -> str:
 
 
 def _named(name: str, kind: str) -> str:
-    """A number alone is not informative.
+    """The name of a layer with its class, since a number alone says nothing.
 
     >>> _named("model.lm_head", "Linear"), _named("2", "Linear"), _named("", "Net")
     ('model.lm_head', '2 (Linear)', 'Net')

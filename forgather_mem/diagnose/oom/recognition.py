@@ -136,7 +136,7 @@ def _by_type(error: Exception) -> tuple[str, Where] | None:
 
 
 def _kind(by_type: tuple[str, Where] | None, shape: MessageShape | None) -> tuple[str, Where]:
-    """The type tells which memory it was, the wording tells more about the source."""
+    """The kind of error: its type says which memory ran out, its wording says more about the source."""
     if by_type is None:
         assert shape is not None
         return shape.kind, shape.where
@@ -201,7 +201,8 @@ def _unused(numbers: dict[str, int | None]) -> int | None:
 
 
 def _process_bytes(numbers: dict[str, int | None], text: str) -> int | None:
-    """Without "this process has": the one listed process that can hold what torch has reserved, if it is just one."""
+    """This process's bytes where the message does not say them: those of the only listed process that can hold what
+    torch has reserved."""
     if numbers["process_bytes"] is not None or numbers["allocated_bytes"] is None:
         return numbers["process_bytes"]
     reserved = numbers["allocated_bytes"] + (_unused(numbers) or 0)
@@ -226,7 +227,7 @@ def _was_pinning(error: Exception) -> bool:
 
 
 def _has_another_cause(shape: MessageShape, wanted_bytes: int | None) -> bool:
-    """Whether words that have several causes are, as far as is known, not about memory here."""
+    """Whether a message with several possible causes is, as far as is known, not about memory here."""
     if shape.unless_room_in == "/dev/shm":
         try:
             shm = os.statvfs("/dev/shm")

@@ -89,7 +89,7 @@ class Story:
 
 
 def untold(found: OutOfMemory, limit: Bound) -> Story:
-    """Of a failure so near this limit that looking into it would be the end of the process."""
+    """The story without an examination, where memory is so short that examining it could end the process."""
     on_host = MemoryThen(free_bytes=limit.free_bytes, limit_bytes=limit.limit_bytes, limit=limit.name)
     left = f"{format_bytes(limit.free_bytes)} were left below a limit at which the kernel kills ({limit.name})"
     return Story(

@@ -104,7 +104,8 @@ class OutOfMemoryWatch:
         return self.wants_begin
 
     def _settle_reserve(self, uses: BatchUses) -> None:
-        """What a step takes is known now: of what it leaves below a limit of this process, the reserve takes a part."""
+        """Resize the reserve, now that the memory of a step is known: to a part of what is left below this process's
+        limit."""
         left_bytes = uses.left_at_peak_bytes()
         if left_bytes is not None:
             self._reserve.take(_RESERVED_FRAC * left_bytes)
@@ -218,7 +219,8 @@ class OutOfMemoryWatch:
             self._snapshot_path = self.snapshot.write(run.folder, run.rank)
 
     def _without_passes(self, operation: FailedOperation | None) -> FailedOperation | None:
-        """Who trained with the pass of a line goes back after it, even where its source does not show that."""
+        """The operation without its unused graph, if this run has gone back through passes of that line: the source may
+        not show it."""
         graph = operation.graph if operation is not None else None
         if graph is None or (self._passes and not any(map(graph.is_made_by, self._passes))):
             return operation
@@ -295,8 +297,8 @@ def _advice(step: int, changes: Sequence[Change]) -> Finding:
 def _phase_of(place: Place, told: str) -> str:
     """The reported phase is coarse between steps and at startup; the traceback is more precise there.
 
-    But it does not show where accelerate's `backward` calls an engine's optimizer step. That a loop of the user's own
-    evaluates is a guess: it may generate. So is that a backward pass follows a forward pass at once: the loss does.
+    But it does not show where accelerate's `backward` calls an engine's optimizer step. That the user's own loop
+    evaluates is a guess, since it may generate; so is that a backward pass follows, since the loss comes before it.
     """
     if place.phase == "generate" or (place.callback is not None and place.phase is not None):
         return place.phase

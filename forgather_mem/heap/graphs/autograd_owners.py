@@ -30,7 +30,7 @@ def graph_owners(wanted: object, *, max_owners: int = 3, budget_s: float = 2.0) 
         if issubclass(type(thing), torch.Tensor) and thing is not wanted and thing.grad_fn is not None
     )
     tensors = list(itertools.islice(with_graph, MAX_TENSORS))
-    owners = find_owners(tensors, max_owners=MAX_TENSORS, budget_s=budget_s, ignore=[tensors]).found
+    owners = find_owners(tensors, max_owners=MAX_TENSORS, budget_s=budget_s, ignore=[tensors])
     leading = {number: _leads_to(tensors[number].grad_fn, wanted) for number in {owner.target for owner in owners}}
     return [owner for owner in owners if leading[owner.target]][:max_owners]
 

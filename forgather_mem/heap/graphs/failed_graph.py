@@ -12,7 +12,7 @@ from typing import Any
 
 from forgather_mem.heap.failed_statement import goes_back, names_in, scope_of, statement_of, trains
 from forgather_mem.source.frame_variables import frame_variables
-from forgather_mem.source.source_lines import is_user_file, place
+from forgather_mem.source.source_lines import is_user_file, line_name
 from forgather_mem.source.syntax import without_inner
 
 Failed = Sequence[tuple[FrameType, int]]
@@ -26,7 +26,7 @@ _MOST_ITEMS = 8  # of a container, which are alike
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VainGraph:
-    """A graph that nothing goes back through.
+    """A graph for which no backward pass comes.
 
     Attributes:
         line: The line of the user's own that makes it: that calls the model, or the function that has done so.
@@ -78,7 +78,7 @@ def split_at_pass(failed: Failed) -> tuple[Failed, Failed]:
 
 
 def file_of(frame: FrameType) -> str:
-    """Its path, with slashes."""
+    """The path of the frame's file, with slashes."""
     return frame.f_code.co_filename.replace("\\", "/")
 
 
@@ -90,14 +90,14 @@ def _has_graph(value: object) -> bool:
 
 
 def _may_go_back(frame: FrameType) -> bool:
-    """Of functions of libraries between the user's: those of Python and of torch's decorators call, and no more."""
+    """Whether a library's function may call a backward pass: Python's own and torch's decorators don't."""
     return not file_of(frame).endswith(("torch/utils/_contextlib.py", "/contextlib.py", "/functools.py"))
 
 
 def _of_pass(failed: Failed, callers: Failed, inside: Failed) -> VainGraph | None:
     frame, number = callers[-1]
     if any(_has_any_graph(inner) for inner, _ in inside) or _records(failed, inside[0][0], callers):
-        return VainGraph(line=place(frame.f_code.co_filename, number))
+        return VainGraph(line=line_name(frame.f_code.co_filename, number))
     return None
 
 
@@ -120,7 +120,7 @@ def _records(failed: Failed, outermost: FrameType, callers: Failed) -> bool:
 
 
 def is_without(frame: FrameType, number: int) -> bool:
-    """Whether this line is where torch records nothing; True without source."""
+    """Whether torch records no graph at this line; True without source."""
     scope = scope_of(frame, number)
     if scope is None:
         return True
@@ -138,7 +138,7 @@ def _turns_off(node: ast.AST) -> bool:
 
 
 def _of_results(callers: Failed) -> VainGraph | None:
-    """Of what passes before the failed line have made."""
+    """The graph of a forward pass that had ended before the failed line; None without one."""
     position, names = len(callers) - 1, _results(*callers[-1])
     # Who was given them has not made them
     while names and position and names <= _parameters(callers[position][0]):
@@ -150,10 +150,12 @@ def _of_results(callers: Failed) -> VainGraph | None:
     file, scope = frame.f_code.co_filename, scope_of(frame, number)
     name = min(names)
     if trains(frame, number) or not position or isinstance(scope, ast.Module) or scope is None:
-        return VainGraph(line=place(file, number), name=name)
+        return VainGraph(line=line_name(file, number), name=name)
     caller, line = callers[position - 1]
     ends = int(getattr(scope, "lineno", 0)), int(getattr(scope, "end_lineno", 0) or 0)
-    return VainGraph(line=place(caller.f_code.co_filename, line), function=(place(file, 0).partition(":")[0], *ends))
+    return VainGraph(
+        line=line_name(caller.f_code.co_filename, line), function=(line_name(file, 0).partition(":")[0], *ends)
+    )
 
 
 def _results(frame: FrameType, number: int, all_of_them: bool = False) -> set[str]:

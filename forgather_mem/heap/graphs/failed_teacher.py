@@ -9,14 +9,14 @@ from types import FrameType
 from forgather_mem.heap.failed_statement import in_same_loop, scope_of
 from forgather_mem.heap.graphs.failed_graph import Failed, is_without
 from forgather_mem.source.frame_variables import frame_variables
-from forgather_mem.source.source_lines import is_user_file, place
+from forgather_mem.source.source_lines import is_user_file, line_name
 from forgather_mem.source.syntax import without_inner
 
 
 def vain_teacher(failed: Failed, model: object = None, optimizer: object = None) -> str | None:
     """The line that calls a model in evaluation mode with gradients on, though no optimizer has its parameters.
 
-    Not one that is given what a backward pass goes through: that pass needs it, as a loss by a frozen network does.
+    A model whose input has a graph is not meant: the backward pass needs it, as with a loss from a frozen network.
 
     Args:
         failed: The frames of the traceback with their lines, outermost first.
@@ -33,7 +33,7 @@ def vain_teacher(failed: Failed, model: object = None, optimizer: object = None)
             if _is_others(_valued(call.func, variables), trained) and not _is_given_graph(call, variables):
                 # The line of a function that is given its model is that of the trained one, too
                 frame, line = (frame, call.lineno) if not _is_given(call.func, frame) or not index else users[index - 1]
-                return place(frame.f_code.co_filename, line)
+                return line_name(frame.f_code.co_filename, line)
     return None
 
 
@@ -53,7 +53,7 @@ def _trained(model: object, optimizer: object) -> set[int]:
 
 
 def _calls_before(frame: FrameType, number: int) -> Iterator[ast.Call]:
-    """Of the same step, up to the failed line; none where torch records nothing."""
+    """The calls of the same step up to the failed line, without those for which torch records no graph."""
     scope = scope_of(frame, number)
     for part in without_inner(scope) if scope is not None else ():
         if not isinstance(part, ast.Call) or part.lineno > number or is_without(frame, part.lineno):
@@ -63,7 +63,7 @@ def _calls_before(frame: FrameType, number: int) -> Iterator[ast.Call]:
 
 
 def _valued(node: ast.AST, variables: Mapping[str, object]) -> object:
-    """Of a variable, or of a module or a plain attribute that its object has: no property is computed."""
+    """The value of a variable, a submodule or a plain attribute; no property is computed."""
     if isinstance(node, ast.Name):
         return variables.get(node.id)
     if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
@@ -73,7 +73,7 @@ def _valued(node: ast.AST, variables: Mapping[str, object]) -> object:
 
 
 def _is_others(value: object, trained: set[int]) -> bool:
-    """Whether it is a module in evaluation mode that records, of which nothing is trained."""
+    """Whether it is a module in evaluation mode with gradients enabled, none of whose parameters is trained."""
     if not hasattr(value, "named_modules") or getattr(value, "training", True):
         return False
     parameters = _parameters(value)

@@ -67,11 +67,11 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
         scratch: A folder where everything is done.
     """
     from forgather_mem.planning.isolation.libraries import ask_first
-    from forgather_mem.source.source_lines import calling_place, told_line
+    from forgather_mem.source.source_lines import calling_place, line_with_text
 
     def note() -> None:
         where = calling_place()
-        not_done[told_line(*where) if where is not None else "a line of a library"] = None
+        not_done[line_with_text(*where) if where is not None else "a line of a library"] = None
 
     def look(event: str, arguments: tuple[Any, ...]) -> None:
         names = acted_on(event, arguments)

@@ -73,9 +73,9 @@ def test_a_window_shows_the_line_that_the_code_does_not() -> None:
     (top, *_) = look.finish(10, 20_000.0)
     assert (top.held_by, top.allocated_at) == ("Maps.mapped", None)
     assert look.open_window()
-    assert not look.window_told()
+    assert not look.window_is_done()
     maps.keep()
-    assert look.window_told()
+    assert look.window_is_done()
     look.close_window()
     assert top.source_line == "list(map(self.mapped.append, [bytearray(20_000)]))"
     assert not tracemalloc.is_tracing()

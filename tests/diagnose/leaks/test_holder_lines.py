@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from forgather_mem.diagnose.leaks.holder_kinds import KINDS
-from forgather_mem.diagnose.leaks.holder_lines import HolderSource, bound_of_holder
+from forgather_mem.diagnose.leaks.holder_kinds import Held
+from forgather_mem.diagnose.leaks.holder_lines import bound_of_holder
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from tests.heap.test_reachable import Holder, suspects_after
 
@@ -56,5 +56,4 @@ def test_a_parameter_has_no_rows_that_limit_its_hooks() -> None:
     hooks = weight._backward_hooks
     assert len(handles) == len(hooks) == 100
     grown = GrownObject(kind="items", position=0, count=100, count_per_step=1.0, each_bytes=5e3, samples=[])
-    source = HolderSource(grown, KINDS["hooks"], hooks, "Parameter._backward_hooks", weight, [])
-    assert bound_of_holder(source) is None
+    assert bound_of_holder(Held(grown, hooks, "Parameter._backward_hooks", weight)) is None

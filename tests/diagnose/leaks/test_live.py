@@ -7,7 +7,8 @@ import random
 import pytest
 
 from forgather_mem.diagnose.leaks.alarms import Alarm
-from forgather_mem.diagnose.leaks.live import LASTING_STEPS, LiveAlarm, is_held
+from forgather_mem.diagnose.leaks.growing import LEAK
+from forgather_mem.diagnose.leaks.live import LiveAlarm, is_held
 from forgather_mem.growth.trend import Series, Trend
 from forgather_mem.telemetry.report import LeakReport, LeakSuspect
 from tests.diagnose.leaks.live_series import INNOCENT, KIB, LEAKS, MIB, Kind, leak, sawtooth, told
@@ -37,7 +38,7 @@ def test_a_leak_is_looked_into_early_and_printed_when_its_holder_is_known(kind: 
 def test_a_leak_without_a_holder_is_printed_once_it_has_lasted(kind: Kind) -> None:
     found = told(kind(random.Random(1), 2600))
     assert found.printed is not None
-    assert LASTING_STEPS <= found.printed <= 1.25 * LASTING_STEPS
+    assert LEAK.lasting_steps <= found.printed <= 1.25 * LEAK.lasting_steps
 
 
 def test_a_tooth_longer_than_any_interval_is_taken_back_when_it_falls() -> None:
@@ -66,7 +67,7 @@ def test_after_an_alarm_that_proved_wrong_a_holder_is_not_enough() -> None:
     assert live.fallen(series) == "host memory grows 1.0 MiB a step (step 300): it has been given back since"
     assert live.taken_back
     assert not live.is_due(GROWS, step=400, full_step=None, leak=named)
-    assert live.is_due(GROWS, step=100 + LASTING_STEPS, full_step=None, leak=named)
+    assert live.is_due(GROWS, step=100 + LEAK.lasting_steps, full_step=None, leak=named)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from types import FrameType
 import torch
 
 from forgather_mem.heap.graphs.failed_teacher import vain_teacher
-from forgather_mem.source.source_lines import place
+from forgather_mem.source.source_lines import line_name
 
 STUDENT = torch.nn.Linear(4, 4)
 OPTIMIZER = torch.optim.SGD(STUDENT.parameters())
@@ -28,7 +28,7 @@ def test_the_line_that_calls_it_is_told() -> None:
     teacher, x = torch.nn.Linear(4, 4).eval(), torch.ones(2, 4)
     wanted = teacher(x)
     line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
-    assert told(here(inspect.currentframe())) == place(str(Path(__file__)), line)
+    assert told(here(inspect.currentframe())) == line_name(str(Path(__file__)), line)
     assert wanted.requires_grad
 
 
@@ -66,7 +66,7 @@ def test_of_a_function_that_both_models_are_given_to_the_line_that_gives_the_sec
     frame = inspect.currentframe()
     assert frame is not None
     inner = answers(teacher, x)
-    assert told([(frame, frame.f_lineno - 1), *inner]) == place(str(Path(__file__)), frame.f_lineno - 1)
+    assert told([(frame, frame.f_lineno - 1), *inner]) == line_name(str(Path(__file__)), frame.f_lineno - 1)
 
 
 def test_a_second_model_whose_caller_records_nothing_is_not_told() -> None:

@@ -204,7 +204,7 @@ def _terms(rows: float, length: float | None, count: int) -> list[float]:
 
 
 def records(uses: Sequence[StepUse]) -> list[StepUse]:
-    """Those with more tokens than all before them: only they show what they take where freed memory still counts."""
+    """The points with more tokens than all before: where freed memory still counts, only they show their size."""
     larger = []
     most = 0.0
     for use in uses:

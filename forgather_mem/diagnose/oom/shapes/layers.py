@@ -10,7 +10,7 @@ _WIDTHS = ("out_features", "out_channels", "embedding_dim", "num_features", "num
 
 
 def part_done(model: object, layer: str | None) -> float | None:
-    """The part of the numbers that the layers make until the end of this one; None where it is none of the model's.
+    """The part of all activations that exists once this layer has run; None if it is no layer of the model.
 
     Layers are taken to run in the order in which they were made, once each, on as many tokens or pixels.
 

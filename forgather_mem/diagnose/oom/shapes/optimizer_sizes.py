@@ -76,7 +76,7 @@ def family_of_class(optimizer: object) -> str | None:
 
 
 def passing_bytes(optim: str, where: Literal["host", "device"], trained_bytes: int, largest: int) -> int:
-    """What a step of it makes and drops.
+    """Temporary bytes of one of its steps.
 
     Args:
         optim: As in `TrainingArguments`.

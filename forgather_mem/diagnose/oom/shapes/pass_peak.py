@@ -90,7 +90,7 @@ class PassPeak:
         return max(times * (taken + wanted) * part, of_saved + passing * part)
 
     def of_saved(self, shape: BatchShape) -> float | None:
-        """The same by what batches have saved in the steps before; None if that is not known."""
+        """The same, from what batches of earlier steps have saved; None if unknown."""
         times = _PEAK_IN.get(self._failure.phase)
         if self._saved is None or times is None:
             return None
@@ -102,7 +102,7 @@ class PassPeak:
         return (shape.length or 1) > _FAR * self._longest and not (self._saved or (0, 0))[1]
 
     def _unseen(self) -> float:
-        """How much more than until its failure a pass takes, by the layer that failed or else a guess."""
+        """The ratio of a whole pass to the part before the failure: by the layer that failed, else a guess."""
         failure = self._failure
         if failure.phase == "forward" and failure.part_done is not None:
             return PEAK_OF_SAVED / failure.part_done

@@ -47,7 +47,7 @@ def smaller_in_size(failure: FailureContext, batches: Batches) -> Change | None:
 
 
 def _scaled(now: Sequence[int], before: Sequence[int], grown: Sequence[int], part: float) -> tuple[int, ...]:
-    """So much of a sample, but in no dimension less than there has been; in the others as it has been, if less."""
+    """A sample scaled by this factor, but in no dimension below the sizes that earlier batches had."""
     each = part ** (1 / len(grown))
     sizes = [min(size, seen) if size < seen else size for size, seen in zip(now, before, strict=True)]
     for side in grown:
@@ -83,7 +83,7 @@ def smaller_samples(failure: FailureContext, settings: RunSettings, alone: bool)
 
 
 def _part_that_fits(failure: FailureContext) -> float | None:
-    """Of a sample, by what it had taken when it failed; None if that is not known."""
+    """The part of a sample that fits, by what it had taken when it failed; None if unknown."""
     taken = failure.parts.get("activations", 0)
     if failure.capacity_bytes is None or failure.used_bytes is None or not taken:
         return None

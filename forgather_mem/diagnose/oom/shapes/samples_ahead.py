@@ -75,7 +75,7 @@ def _sizes(samples: Sequence[object]) -> list[int]:
 
 
 def _size(sample: object) -> int:
-    """Of its largest part; 1 of a number, which may mean anything."""
+    """Numbers of a sample's largest tensor; 1 for a plain number, which may mean anything."""
     shape = getattr(sample, "shape", None)
     if isinstance(shape, tuple):
         return math.prod(shape)
