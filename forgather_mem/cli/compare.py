@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from forgather_mem.cli.app import complain
 from forgather_mem.cli.command import BROKEN, UNDECIDED
 from forgather_mem.cli.output import json_text, print_text, write_page
-from forgather_mem.errors import UsageError
+from forgather_mem.errors import ForgatherMemError, UsageError
 from forgather_mem.units import parse_share
 
 if TYPE_CHECKING:
     from forgather_mem.cli.parser import CommandParser
     from forgather_mem.comparing.side import Side
+    from forgather_mem.comparing.verdict import Comparison
     from forgather_mem.telemetry.report import RunReport
 
 _GROWTH = "growth:"
@@ -36,18 +37,29 @@ def add_arguments(parser: CommandParser) -> None:
         "--fail-on", metavar="growth:2%",
         help="Exit with 3 if the peak has surely grown by more, or what is counted of the model's parts (parameters, "
         "gradients, optimizer, activations; with and without held) by more of its own sum; with 4 if a run has not "
-        "finished.",
+        "finished or can't be read.",
     )  # fmt: skip
 
 
 def compare(runs: list[str], as_json: bool, markdown: bool, html: Path | None, fail_on: str | None) -> int:
     """Say which part of memory differs between runs, in which phase, and which setting explains it."""
-    from forgather_mem.comparing.text import comparison_markdown, comparison_text, unfinished
-    from forgather_mem.comparing.verdict import comparison_of, to_json
-
     most = _most_growth(fail_on)
     if len(runs) < 2:
         raise UsageError("give two runs or more", "forgather-mem compare BEFORE AFTER")
+    try:
+        found = _compared(runs, as_json, markdown, html)
+    except ForgatherMemError as error:
+        if most is None:
+            raise
+        complain(str(error))
+        return UNDECIDED
+    return 0 if most is None else _judged(found, most, fail_on)
+
+
+def _compared(runs: list[str], as_json: bool, markdown: bool, html: Path | None) -> list[Comparison]:
+    from forgather_mem.comparing.text import comparison_markdown, comparison_text
+    from forgather_mem.comparing.verdict import comparison_of, to_json
+
     first, *others = sides = [_side(run, name) for run, name in zip(runs, _names(runs), strict=True)]
     found = [comparison_of(first, other) for other in others]
     if html is not None:
@@ -57,14 +69,20 @@ def compare(runs: list[str], as_json: bool, markdown: bool, html: Path | None, f
     else:
         text = comparison_markdown if markdown else comparison_text
         print_text("\n\n".join(map(text, found)))
-    if most is not None and any(one.growth > most for one in found):
+    return found
+
+
+def _judged(found: list[Comparison], most: float, fail_on: str | None) -> int:
+    from forgather_mem.comparing.text import unfinished
+
+    if any(one.growth > most for one in found):
         what, growth = max(((what, size) for one in found for what, size in one.growths.items()), key=itemgetter(1))
         complain(f"--fail-on {fail_on}: memory has grown by at least {growth:.1%} ({what})", wrap=True)
         return BROKEN
     early = [one.after.name for one in found if any(map(unfinished, one.after.reports))]
     untold = [f"{', '.join(early)} has not finished: it may have grown later"] if early else []
     untold += [f"can't tell: {sentence}" for one in found for sentence in one.untold]
-    if most is not None and untold:
+    if untold:
         complain(f"--fail-on {fail_on}: {untold[0]}", wrap=True)
         return UNDECIDED
     return 0

@@ -29,14 +29,22 @@ def lightning_callbacks() -> list[Any]:
     """For Lightning's `callbacks_factory` entry point: what each of its Trainers gets; nothing outside a run."""
     if run_session.FOLDER not in os.environ or run_session.is_off():
         return []
-    return FailureGuard().call("run", _of_lightning) or []
+    found = FailureGuard().call("run", _of_lightning)
+    return [] if found is None else found
 
 
 def _of_lightning() -> list[Any]:
     from forgather_mem.callbacks.lightning import LightningCallbacks
     from forgather_mem.launch.watching import callbacks_of_run
 
-    return [LightningCallbacks(callbacks_of_run())]
+    return _Untold([LightningCallbacks(callbacks_of_run())])
+
+
+class _Untold(list[Any]):
+    """Callbacks that Lightning takes without a line about them on stderr, which it prints for a list that is true."""
+
+    def __bool__(self) -> bool:
+        return False
 
 
 class _FirstStep:

@@ -37,7 +37,7 @@ _OPTION = re.compile(r"-{1,2}([A-Za-z][\w.-]*+)")
 _NAMED = re.compile(r"[+~-]*([A-Za-z_][\w.-]*+)\s*[=:]\s*(?=\S)")
 _NAMED_WITHIN = re.compile(
     r"""(?<![\w.-])(-{1,2})?([A-Za-z_][\w.-]*+)"""
-    r"""(?:[\\"']*+\s*+[=:]\s*+|(?(1)(?:\s++|["']\s*+,\s*+["']?)(?!-)|(?!)))(?=\S)"""
+    r"""(?:[\\"']*+\s*+[=:]\s*+(?:-\s++)?|(?(1)(?:\s++|["']\s*+,\s*+["']?)(?!-)|(?!)))(?=\S)"""
 )
 _VALUE = re.compile(
     r"""\*{3}|(?:(?:Bearer|Basic|Token)\s++)?(?:(\\*["']).*?(?:(?<!\\)\1|\Z)|\[[^]]*+]?|\{[^}]*+}?|[^\s;&"'|]*+)""",
@@ -150,6 +150,8 @@ def _without_values(text: str, name: str) -> str:
     told, at = "", 0
     for named in _NAMED_WITHIN.finditer(text):
         begin = _VALUE.match(text, named.end(), named.end() + _MAX_PLAIN)
+        if "\n" in named[0] and begin and begin[0].endswith(":"):
+            continue  # in YAML a mapping stands there, whose names are asked in turn
         if named.start() >= at and begin and is_secret(named[2], begin[0].strip("\\\"'")):
             value = _VALUE.match(text, named.end())
             told, at = told + text[at : named.end()] + HIDDEN, value.end() if value else at

@@ -127,6 +127,8 @@ def test_a_run_that_has_not_finished_does_not_pass_for_one_that_has_not_grown(fo
         (["old", "new", "--fail-on", "leak"], 2, "give one like growth:2%"),
         (["old", "new", "--fail-on", "growth:-1%"], 2, "is no limit"),
         (["old", ","], 1, "there is no folder ','"),
+        (["old", "nowhere", "--fail-on", "growth:2%"], 4, "there is no folder 'nowhere'"),
+        (["notes.json", "old", "--fail-on", "growth:2%"], 4, "'notes.json' is no report of a run"),
     ],
 )
 def test_a_mistake_is_explained(folder: Path, arguments: list[str], code: int, message: str) -> None:
@@ -159,7 +161,7 @@ def test_plans_are_compared_with_each_other_and_with_runs(folder: Path) -> None:
     assert "arguments.optim" not in done.stdout
     for sides in (("a.json", "new"), ("new", "a.json")):
         done = compare(folder, *sides, "--fail-on", "growth:2%")
-        assert (done.returncode, done.stdout) == (1, "")
+        assert (done.returncode, done.stdout, compare(folder, *sides).returncode) == (4, "", 1)
         assert done.stderr == (
             "forgather-mem: a.json is a plan, and new has none\n  `forgather-mem run --plan` makes one\n"
         )
