@@ -139,7 +139,10 @@ def test_no_handler_of_errors_takes_what_a_signals_handler_has_raised() -> None:
 
 def is_taken(handler: ast.ExceptHandler) -> bool:
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    asks = any(isinstance(node, ast.Attribute) and node.attr in ("keeps", "strike") for node in ast.walk(handler))
+    asks = any(
+        isinstance(node, ast.Attribute) and node.attr in ("keeps", "kept", "strike", "struck")
+        for node in ast.walk(handler)
+    )
     raises = any(isinstance(node, ast.Raise) for node in handler.body)
     return any(getattr(kind, "id", None) in _RAISED for kind in kinds) and not asks and not raises
 

@@ -201,10 +201,7 @@ class RuleCallback(TrainerCallback):
             elif event in self.outside and self._on() and not _is_of_another_process(state):
                 self._one_event(event, args, state, control, objects)
             self._part.strikes = 0
-        except Exception as error:
-            fence = self._run.fence if self._run is not None else FailureGuard(self.strict)
-            if not fence.strike(self._part, error):
-                raise
+        except (self._run.fence if self._run is not None else FailureGuard(self.strict)).struck(self._part):
             if self._part.off:
                 self._events = frozenset()  # until the next training
 

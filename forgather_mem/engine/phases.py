@@ -113,9 +113,8 @@ class PhaseStack:
                     try:
                         watching.end(last)
                         watching.strikes = 0
-                    except Exception as error:
-                        if not self._fence.strike(watching, error):
-                            raise
+                    except self._fence.struck(watching):
+                        continue
                 self.own.add_short(_clock() - began_s)
 
     def _begin(self, watchers: Sequence[_Watching], phase: str, told: list[_Watching]) -> None:
@@ -127,9 +126,8 @@ class PhaseStack:
                     watching.begin(phase)
                     if rare or watching.hears_ends or watching.watcher.wants_end:
                         told.append(watching)
-            except Exception as error:
-                if not self._fence.strike(watching, error):
-                    raise
+            except self._fence.struck(watching):
+                continue
 
     def no_step(self) -> None:
         """The phase that was entered last, of a step, has begun none."""

@@ -79,9 +79,8 @@ class Recorder:
             self.reads |= rule.budget_frac is not None
             try:
                 self._do(rule, moment)
-            except Exception as error:
-                if not self._fence.strike(rule, error):
-                    raise
+            except self._fence.struck(rule):
+                continue
 
     def flush(self, now: float | None = None) -> None:
         """Write the open record, if any; `now` is the performance counter, if the caller has just read it."""
@@ -143,9 +142,7 @@ class Recorder:
                     if not FLOWS.isdisjoint(new):
                         record.sum_flows(new)
                 work.strikes = 0
-            except Exception as error:
-                if not self._fence.strike(work, error):
-                    raise
+            except self._fence.struck(work):
                 continue
             if new and work.books:
                 self._fence.call("ledger", self._book, work.books, moment.step, new)

@@ -409,7 +409,6 @@ class Run:
             try:
                 if rule.is_usual(step) and not work.off and work.is_urgent is not None and work.is_urgent():
                     return True
-            except Exception as error:
-                if not self.fence.strike(work, error):
-                    raise
+            except self.fence.struck(work):
+                continue
         return False

@@ -129,9 +129,8 @@ class LoopEvents:
         if run is not None:
             try:
                 run.phases.turn(phase, ended or ("backward",))
-            except Exception as error:
-                if not run.fence.keeps("phases", error):
-                    raise
+            except run.fence.kept("phases"):
+                return
 
     def leave(self, phase: str) -> None:
         """This phase is over, if it is open."""

@@ -132,9 +132,8 @@ class ObservedLoop:
                     events.quiet.turn("optimizer", _BEFORE_FORWARD)  # the same, in fewer calls
                 else:
                     self._optimizer_begins(events)
-        except Exception as error:
-            if not self.fence.keeps("a loop", error):
-                raise
+        except self.fence.kept("a loop"):
+            return
 
     def after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """An optimizer's step is over."""
@@ -148,9 +147,8 @@ class ObservedLoop:
                     self._step_ends(events, num_steps)
                 else:
                     events.leave("optimizer")
-        except Exception as error:
-            if not self.fence.keeps("a loop", error):
-                raise
+        except self.fence.kept("a loop"):
+            return
 
     def _model_begins(self, model: torch.nn.Module, arguments: Arguments, keywords: Keywords) -> None:
         if not self._watches:
@@ -165,9 +163,8 @@ class ObservedLoop:
                     events.quiet.turn("forward", _BEFORE_FORWARD)
                 else:
                     self._forward_begins(events, model, arguments, keywords)
-        except Exception as error:
-            if not self.fence.keeps("a loop", error):
-                raise
+        except self.fence.kept("a loop"):
+            return
 
     def _model_ends(self, outputs: object) -> None:
         if not self._watches:
@@ -181,9 +178,8 @@ class ObservedLoop:
                         events.see_output(outputs)
                 else:
                     events.forward_ends(outputs)
-        except Exception as error:
-            if not self.fence.keeps("a loop", error):
-                raise
+        except self.fence.kept("a loop"):
+            return
 
     # ---- what they tell ----
 

@@ -1,13 +1,14 @@
 """Stops our own failures: whatever is called inside a training is called through a fence.
 
 A failure is logged once by the name of what failed and never ends somebody's training. Where a call layer would cost
-too much, the `try` stands at the place of the call and asks `keeps` or `strike`.
+too much, the `try` stands at the place of the call, with `except fence.kept(name):` or `struck`.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, TypeVarTuple
 
@@ -57,9 +58,7 @@ class FailureGuard:
             return None
         try:
             return function(*arguments)
-        except Exception as error:  # design rule 10: this is the fence
-            if not self.keeps(name, error):
-                raise
+        except self.kept(name):  # design rule 10: this is the fence
             return None
 
     def call_part(self, part: object, method: str, *arguments: object) -> Any:
@@ -67,10 +66,18 @@ class FailureGuard:
         try:
             function = getattr(part, method, None)
             return None if function is None else function(*arguments)
-        except Exception as error:  # design rule 10: this is the fence
-            if not self.keeps(f"{type(part).__name__}.{method}", error):
-                raise
+        except self.kept(f"{type(part).__name__}.{method}"):  # design rule 10: this is the fence
             return None
+
+    def kept(self, name: str) -> tuple[type[Exception], ...]:
+        """For `except fence.kept(name):`, a failure that stays with us; any other goes on."""
+        error = sys.exception()
+        return (Exception,) if isinstance(error, Exception) and self.keeps(name, error) else ()
+
+    def struck(self, part: Guarded) -> tuple[type[Exception], ...]:
+        """As `kept`; the third failure in a row switches the part off."""
+        error = sys.exception()
+        return (Exception,) if isinstance(error, Exception) and self.strike(part, error) else ()
 
     def keeps(self, name: str, error: Exception) -> bool:
         """Whether this failure stays with us; it is then logged, once by each name. Who gets False raises it again."""

@@ -81,9 +81,8 @@ class PhaseWrapper(MethodPatch):
             if phase == "forward" and phases.on_batch:
                 _tell_of_batch(run, arguments, keywords)
             entered = phases.enter(phase)
-        except Exception as error:
-            if not run.fence.keeps(self.name, error):
-                raise
+        except run.fence.kept(self.name):
+            pass
         try:
             owner = self._owner() if self._owner is not None else None
             if owner is not None:
@@ -98,9 +97,8 @@ class PhaseWrapper(MethodPatch):
             if entered:
                 try:
                     phases.leave(phase)
-                except Exception as error:
-                    if not run.fence.keeps(self.name, error):
-                        raise
+                except run.fence.kept(self.name):
+                    pass
         if entered and phase == "forward" and phases.on_output is not None:
             run.fence.call("settings", phases.on_output, result)
         return result
