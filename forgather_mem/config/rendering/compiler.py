@@ -279,7 +279,7 @@ class Compiler(Sandbox):
     def _compile_source(self, source: Source) -> Compiled:
         self.job.compiling = source
         number = len(self.numbered) if self.origins else None
-        text = source.jinja(self.job.cpu.look)
+        text = source.jinja()
         instrument = Instrument(source.key, text, number)
         tree = instrument.visit(self.parse(text, source.key))
         assert isinstance(tree, nodes.Template)

@@ -46,10 +46,10 @@ class Source:
     parts: dict[str, Source] = field(repr=False)
     num_chars: int
 
-    def jinja(self, look: Callable[[], None] = lambda: None) -> str:
-        """Its text as Jinja reads it; `look` is called now and then, to stop when it takes too long."""
+    def jinja(self) -> str:
+        """Its text as Jinja reads it."""
         text = "\n".join(self.lines)
-        return text if is_plain(text) else to_jinja(text, look)
+        return text if is_plain(text) else to_jinja(text)
 
     def place(self, line: int, column: int | None = None, chain: str | None = None) -> SourceLocation:
         """The location of a line, 1-based; the column defaults to its first visible character."""
