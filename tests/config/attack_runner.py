@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +202,7 @@ def rendered_under_watch(attack: dict[str, Any], folder: Path, unsafe: bool) -> 
 
     def render() -> list[str]:
         seen = watch(folder)
-        renders.limited(request)
+        renders.limited(replace(request, budgets=replace(request.budgets, render_cpu_s=0.2)))
         return seen
 
     return forked(render)[0] or []  # it may have ended at a limit of the kernel
