@@ -27,10 +27,11 @@ class CpuClock:
         limit_s: CPU time of the thread; for each MiB of text three times as much again.
     """
 
-    __slots__ = ("_base_s", "_depth", "_limit_s", "_spent_s", "_started_s")
+    __slots__ = ("_base_s", "_depth", "_spent_s", "_started_s", "limit_s", "num_chars")
 
     def __init__(self, limit_s: float) -> None:
-        self._base_s = self._limit_s = limit_s
+        self._base_s = self.limit_s = limit_s
+        self.num_chars = 0
         self._spent_s = self._started_s = 0.0
         self._depth = 0
 
@@ -46,7 +47,8 @@ class CpuClock:
 
     def read(self, num_chars: int) -> None:
         """So much text of templates was read: it may take longer."""
-        self._limit_s += self._base_s * _PER_MIB * num_chars / _MIB
+        self.num_chars += num_chars
+        self.limit_s += self._base_s * _PER_MIB * num_chars / _MIB
 
     def outside(self, function: Callable[..., _T], args: Sequence[object], kwargs: Mapping[str, object]) -> _T:
         """Call something whose time is not ours, and does not count."""
@@ -59,7 +61,7 @@ class CpuClock:
     @property
     def is_half_spent(self) -> bool:
         """Whether what was done once may not be done again."""
-        return self._spent_s > self._limit_s / 2
+        return self._spent_s > self.limit_s / 2
 
     def look(self) -> None:
         """Stop when the time is up.
@@ -67,5 +69,5 @@ class CpuClock:
         Raises:
             OutOfTime: when it is; the message is one for people.
         """
-        if self._depth and self._spent_s + time.thread_time() - self._started_s > self._limit_s:
-            raise OutOfTime(f"this template takes more than {self._limit_s:.2g} s of CPU time")
+        if self._depth and self._spent_s + time.thread_time() - self._started_s > self.limit_s:
+            raise OutOfTime(f"this template takes more than {self.limit_s:.2g} s of CPU time")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from forgather_mem.config.clock import CpuClock
 from forgather_mem.config.construction.construct import Construction
@@ -18,14 +18,12 @@ from forgather_mem.config.graph.parse import parse
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.policy.policy import NameUse, Policy
 from forgather_mem.config.policy.remote_code import addresses_in
+from forgather_mem.config.rendering.where import Rendering
 from forgather_mem.config.source.location import STRING, SourceLocation
 from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.config.source.search import Found, Searcher
 from forgather_mem.config.source.static_yaml import as_plain
 from forgather_mem.errors import TemplateError, did_you_mean
-
-if TYPE_CHECKING:
-    from forgather_mem.config.rendering.render import Renderer
 
 
 class ConfigEnvironment:
@@ -37,7 +35,8 @@ class ConfigEnvironment:
         global_vars: Variables that every template sees.
         allow: What templates may import in addition to the default: a package ("my_module"), or one name
             ("my_module.x:Class"); and what addresses they may hold ("s3://bucket/").
-        allow_files: Python files, or folders of them, that templates may use.
+        allow_files: Python files, or folders of them, that templates may use. The templates in such a folder are yours,
+            as the library's are: they are rendered in this process, all others in one of their own.
         policy: A policy to use instead of `allow` and `allow_files`; `Policy.UNSAFE_ANY` allows everything.
         budgets: Larger limits, for very large templates.
 
@@ -64,6 +63,7 @@ class ConfigEnvironment:
         folders = searchpath if isinstance(searchpath, str | os.PathLike) else tuple(searchpath)
         self._searcher = Searcher(folders, self._budgets)
         self._global_vars = global_vars or {}
+        self.rendering = Rendering(self._searcher, self._budgets, self._global_vars, self.policy)
         self._plain: dict[str, tuple[Found, Rendered]] = {}
 
     def load(self, name: str | os.PathLike[str], /, **variables: object) -> Config:
@@ -109,7 +109,7 @@ class ConfigEnvironment:
             TemplateError: if anything goes wrong up to there.
         """
         plain = None if variables or self._global_vars else self._as_plain(os.fspath(name))
-        return self._clocked(plain) if plain else self._renderer.render(name, variables)
+        return self._clocked(plain) if plain else self.rendering.render(os.fspath(name), variables)
 
     def find_referenced_templates(
         self, name: str | os.PathLike[str], /, **variables: object
@@ -129,19 +129,13 @@ class ConfigEnvironment:
         Raises:
             TemplateError: when the template itself can't be read.
         """
-        found, error = self._renderer.references(name, variables)
+        found, error = self.rendering.references(os.fspath(name), variables)
         return [(reference.level, reference.name, str(reference.file)) for reference in found], error
-
-    @cached_property
-    def _renderer(self) -> Renderer:
-        from forgather_mem.config.rendering.render import Renderer  # imports Jinja: half the time of a small load
-
-        return Renderer(self._searcher, self._budgets, self._global_vars, paste_values=self.policy.is_unsafe)
 
     def _render_string(self, text: str, variables: Mapping[str, object]) -> Rendered:
         is_small = len(text) <= self._budgets.source_bytes and self._fits(text)
         plain = as_plain(text, STRING) if is_small and not variables and not self._global_vars else None
-        return self._clocked(plain) if plain else self._renderer.render_string(text, variables)
+        return self._clocked(plain) if plain else self.rendering.render_string(text, variables)
 
     def _fits(self, text: str) -> bool:
         return len(text) <= self._budgets.rendered_bytes and text.count("\n") <= self._budgets.nodes

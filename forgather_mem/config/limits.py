@@ -24,16 +24,12 @@ class Limits:
         objects: Objects that calls of one construction build, each copy of a `!factory` counted; values such as lists,
             numbers and ranges are not.
         depth: Levels of nesting in YAML, in the graph and in values from outside.
-        loop_items: Total items of all Jinja loops in one render; also the length of the longest list.
-        calls: Calls of macros, functions, methods and filters in one render.
-        string_bytes: Characters in one string made by an expression, and in one scalar.
+        string_bytes: Characters in one scalar, and in one string from outside.
         includes: Templates loaded by one render, counted each time.
-        tokens: Pieces of Jinja syntax in all templates of one load.
-        work: Jinja nodes evaluated by one render, counted each time.
-        made_bytes: Memory of all strings and lists made by expressions, kept or not.
-        integer_bits: Size of an integer made by an expression.
-        render_cpu_s: CPU time of one load, from its files to its graph; for each MiB of template text three times as
-            much again. A construction has the same time for its own work, imports and constructors not counted.
+        render_bytes: Memory that the process of its own may take in which a stranger's template is rendered, its start
+            not counted.
+        render_cpu_s: CPU time of one render, and of reading the YAML that it gives; for each MiB of template text three
+            times as much again. A construction has the same for its own work, imports and constructors not counted.
     """
 
     source_bytes: int = 4 * MIB
@@ -42,14 +38,9 @@ class Limits:
     expanded_nodes: int = 1_000_000
     objects: int = 10_000
     depth: int = 100
-    loop_items: int = 200_000
-    calls: int = 200_000
     string_bytes: int = MIB
     includes: int = 1_000
-    tokens: int = 20_000
-    work: int = 1_000_000
-    made_bytes: int = 64 * MIB
-    integer_bits: int = 4_096
+    render_bytes: int = 200 * MIB
     render_cpu_s: float = 0.75
 
 

@@ -8,7 +8,8 @@ the policy away, to see that the attacks are real.
 
 A listener on this machine notes who connects. An audit hook in the child is the witness: a process that is started, a
 connection, a file that is opened for writing, an import of something that no attack may import. A canary file stands
-for all the rest.
+for all the rest. A stranger's template is rendered in a process of its own, which no hook sees: what this one does is
+done once more in a fork of the child, under the same limits and the same watch.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ import sys
 import tempfile
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
+from bounds import forked, status
 
 MIB = 2**20
 CPU_S = 20
@@ -108,19 +111,9 @@ def run(attack: dict[str, Any], listener: Listener, *, unsafe: bool = False) -> 
         canary, folder = root / "canary", root / "templates"
         folder.mkdir()
         prepare(attack, root, folder, canary, listener.address)
-        read, write = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(read)
-            try:
-                os.write(write, json.dumps(attempt(attack, folder, unsafe)).encode())
-            finally:
-                os._exit(0)
-        os.close(write)
-        with os.fdopen(read, "rb") as pipe:
-            said = pipe.read()
-        _, status = os.waitpid(child, 0)
-        result = json.loads(said) if said else {"end": f"killed by {signal.Signals(status & 0x7F).name}"}
+        result, status = forked(lambda: attempt(attack, folder, unsafe))
+        if result is None:
+            result = {"end": f"killed by {signal.Signals(status & 0x7F).name}"}
         return {
             "loads": attack.get("loads", False),
             **result,
@@ -161,10 +154,11 @@ def attempt(attack: dict[str, Any], folder: Path, unsafe: bool) -> dict[str, Any
 
     os.chdir(folder)
     sys.path.insert(0, "")
-    used = resident()
+    seen_in_child = rendered_under_watch(attack, folder, unsafe)
+    used = status("VmRSS")
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_DATA, (data_size() + 2 * MEMORY, -1))
+    resource.setrlimit(resource.RLIMIT_DATA, (status("VmData") + 2 * MEMORY, -1))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(2 * CPU_S)
     sys.stdin = open(os.devnull)  # noqa: SIM115
@@ -185,23 +179,50 @@ def attempt(attack: dict[str, Any], folder: Path, unsafe: bool) -> dict[str, Any
         "end": end,
         "message": message[:4000],
         "length": len(message),
-        "seen": [event for event in seen if event != "end"],
+        "seen": seen_in_child + [event for event in seen if event != "end"],
         "cpu_s": round(cpu_s, 3),
-        "grown_mib": round((peak() - used) / MIB, 1),
+        "grown_mib": round((status("VmHWM") - used) / MIB, 1),
     }
+
+
+def rendered_under_watch(attack: dict[str, Any], folder: Path, unsafe: bool) -> list[str]:
+    """What is seen while the process of a stranger's template does its work."""
+    from forgather_mem.config.environment import ConfigEnvironment
+    from forgather_mem.config.policy.policy import Policy
+    from forgather_mem.config.rendering import child as renders
+    from forgather_mem.errors import TemplateError
+
+    if unsafe:
+        return []
+    try:
+        environment = ConfigEnvironment([folder], policy=Policy())
+        request = environment.rendering.request(attack.get("load", "attack.yaml"), attack.get("vars", {}))
+    except TemplateError:
+        return []
+
+    def render() -> list[str]:
+        seen = watch(folder)
+        renders.limited(replace(request, budgets=replace(request.budgets, render_cpu_s=0.2)))
+        return seen
+
+    return forked(render)[0] or []  # it may have ended at a limit of the kernel
 
 
 def watch(folder: Path) -> list[str]:
     """A list that fills with what an attack may not do; "end" in it ends the watch."""
+    from forgather_mem.config.rendering.stranger import _START
+
     seen: list[str] = []
 
     def hook(event: str, args: tuple[object, ...]) -> None:
-        if "end" in seen:
+        if "end" in seen or (event == "subprocess.Popen" and _START in args[1]):
             return
         if event in FORBIDDEN or event.startswith(("os.exec", "socket.sendto", "ftplib", "smtplib")):
             seen.append(f"{event} {args!r:.200}")
         elif event == "import" and str(args[0]).partition(".")[0] in SUSPICIOUS:
             seen.append(f"import {args[0]}")
+        elif event == "open" and (isinstance(args[0], int) or args[0] == os.devnull):
+            return  # the ends of pipes, and what our own process has for its errors
         elif event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
             seen.append(f"open for writing {args[0]!r}")
         elif event == "open" and not allowed_to_read(str(args[0]), folder):
@@ -216,21 +237,6 @@ def allowed_to_read(path: str, folder: Path) -> bool:
     if path.endswith("secret.yaml"):
         return False
     return not os.path.realpath(path).startswith(("/etc/passwd", "/dev/zero", "/proc/self/environ", "/dev/std"))
-
-
-def resident() -> int:
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * resource.getpagesize()
-
-
-def data_size() -> int:
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[5]) * resource.getpagesize()
-
-
-def peak() -> int:
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 
 
 if __name__ == "__main__":

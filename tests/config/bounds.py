@@ -61,23 +61,28 @@ def answer(
     commands: Sequence[str] = EVERY,
 ) -> dict[str, Any]:
     """How each command answered: `end`, `message`, `cpu_s`; and `grown_mib`, the peak over all of them."""
+    found, status = forked(lambda: _attempt(text, variables or {}, files or {}, commands))
+    if found is not None:
+        return dict(found)
+    killed = signal.Signals(status & 0x7F).name if status & 0x7F else "os._exit"
+    return {"commands": {"all": {"end": f"killed by {killed}", "message": "", "cpu_s": KILL_CPU_S}}, "grown_mib": 0}
+
+
+def forked(work: Callable[[], Any]) -> tuple[Any, int]:
+    """What a function gives in a fork of this process, None if the fork was killed; and the fork's status."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read)
         try:
-            os.write(write, json.dumps(_attempt(text, variables or {}, files or {}, commands)).encode())
+            os.write(write, json.dumps(work()).encode())
         finally:
             os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
         said = pipe.read()
     _, status = os.waitpid(child, 0)
-    if said:
-        found: dict[str, Any] = json.loads(said)
-        return found
-    killed = signal.Signals(status & 0x7F).name if status & 0x7F else "os._exit"
-    return {"commands": {"all": {"end": f"killed by {killed}", "message": "", "cpu_s": KILL_CPU_S}}, "grown_mib": 0}
+    return (json.loads(said) if said else None), status
 
 
 def corpus() -> list[dict[str, Any]]:
@@ -120,13 +125,13 @@ def _attempt(
 ) -> dict[str, Any]:
     resource.setrlimit(resource.RLIMIT_CPU, (KILL_CPU_S, KILL_CPU_S + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_DATA, (_status("VmData") + KILL_BYTES, -1))
+    resource.setrlimit(resource.RLIMIT_DATA, (status("VmData") + KILL_BYTES, -1))
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         for name, content in {"t.yaml": text, **files}.items():
             Path(name).write_text(content, "utf-8")
         settings = [word for key, value in variables.items() for word in ("--set", f"{key}={json.dumps(value)}")]
-        base = _status("VmRSS")
+        base = status("VmRSS")
         commands, grown = {}, {}
         runs: dict[str, Callable[[], object]] = {
             name: lambda words=words: _command([*words, "t.yaml", *settings]) for name, words in COMMANDS.items()
@@ -137,9 +142,9 @@ def _attempt(
             began_s = time.thread_time()
             end, message = _ended(runs[name])
             commands[name] = {"end": end, "message": message[:4000], "cpu_s": round(time.thread_time() - began_s, 4)}
-            grown[name] = round((_status("VmHWM") - base) / MIB)
+            grown[name] = round((status("VmHWM") - base) / MIB)
         os.chdir("/")
-    return {"commands": commands, "grown_mib": (_status("VmHWM") - base) / MIB, "grown_by": grown}
+    return {"commands": commands, "grown_mib": (status("VmHWM") - base) / MIB, "grown_by": grown}
 
 
 def _ended(run: Callable[[], object]) -> tuple[str, str]:
@@ -180,6 +185,6 @@ def _quiet() -> Any:
         yield
 
 
-def _status(key: str) -> int:
+def status(key: str) -> int:
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith(key + ":"))

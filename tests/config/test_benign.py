@@ -12,7 +12,17 @@ from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.policy.policy import Policy
 from forgather_mem.errors import TemplateError
 
-TEMPLATES = yaml.load((Path(__file__).parent / "benign.yaml").read_text(), yaml.CSafeLoader)
+HERE = Path(__file__).parent
+FILES = (HERE / "benign.yaml", HERE / "frozen_set" / "benign.yaml")  # nobody looked at the second while it was made
+TEMPLATES = [template for file in FILES for template in yaml.load(file.read_text(), yaml.CSafeLoader)]
+MISTAKEN = {
+    "training arguments of a real run": "transformers 5.23 has no argument logging_dir",
+    "a folder with a drive": "transformers 5.23 has no argument logging_dir",
+    "an experiment by a title block": "a key that begins with a dot is no target",
+    "filters that people use": "Jinja's truncate leaves a text that is up to 5 characters too long",
+    "notes with signs of YAML and Jinja": "Jinja removes the newline behind {% endraw %}",
+}
+"""Templates of the second file, which stays as it is, that expect what transformers or Jinja don't do."""
 
 
 def plain(value: object) -> object:
@@ -34,7 +44,9 @@ def test_there_are_enough_templates():
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template["name"])
-def test_it_loads(template, tmp_path, monkeypatch):
+def test_it_loads(template, tmp_path, monkeypatch, request):
+    if template["name"] in MISTAKEN:
+        request.applymarker(pytest.mark.xfail(reason=MISTAKEN[template["name"]], strict=True))
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "templates"
     for name, text in {"main.yaml": template["text"], **template.get("files", {})}.items():

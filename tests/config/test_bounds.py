@@ -37,7 +37,7 @@ def answers():
     environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", RUNNER.format(here=str(HERE))]
     done = subprocess.run(
-        command, input=json.dumps(CASES), capture_output=True, text=True, env=environment, timeout=300, check=False
+        command, input=json.dumps(CASES), capture_output=True, text=True, env=environment, timeout=1200, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return dict(map(json.loads, done.stdout.splitlines()))

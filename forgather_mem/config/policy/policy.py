@@ -185,6 +185,11 @@ class Policy:
         except NoSuchName as error:
             raise use.place.error(str(error), path=use.path, hint=error.hint) from error
 
+    def owns(self, path: str | os.PathLike[str]) -> bool:
+        """Whether a person allowed a file, or a folder that it is in, links resolved; or everything."""
+        real = os.path.realpath(path)
+        return self._any or any(real == file or real.startswith(os.path.join(file, "")) for file in self._files)
+
     def allows_address(self, address: str) -> bool:
         """Whether a person opened an address, or what it lies below."""
         return self._any or any(is_below(address, prefix) for prefix in self._addresses)
@@ -271,7 +276,7 @@ class Policy:
         if self._any:
             _warn_unsafe()
             return _Opening(name, "Policy.UNSAFE_ANY")
-        if any(path == file or path.startswith(file.rstrip(os.sep) + os.sep) for file in self._files):
+        if self.owns(path):
             return _Opening(name, f"{os.path.relpath(path)!r} is an allowed file")
         return Decision(text, False, refusals.NOT_LISTED, os.path.relpath(path), True)
 

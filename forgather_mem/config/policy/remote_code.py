@@ -5,8 +5,9 @@ Configurations and models of transformers are open by default, and a few of thei
 not set these. A configuration sets an attribute for any further argument, so neither may it set what would give
 attributes other names (`attribute_map`, `__dict__`).
 
-Any argument of any open class may end up as a folder or a file, and TensorBoard opens addresses as well. So wherever
-a template gives an address, a person must have allowed it; arguments that are text are the exception.
+TensorBoard opens an address where a folder is meant. So a template may give one only where a person allowed it, or
+where nothing opens it: an argument, or a key inside one, whose name says neither folder nor file is text. Arguments
+without a name are looked at, and a chain (`reference::http://host`) is nothing but an address wherever it stands.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ FILES = ("accelerator_config", "deepspeed", "fsdp_config")
 ROOTS = frozenset(("cgroup_root", "proc_root"))
 """Arguments that name another folder for the kernel's files: a probe reads and writes there."""
 
-TEXTS = ("project", "prompts", "run_name")
-"""Arguments that are text and never opened."""
+PLACES = ("checkpoint", "comment", "dir", "file", "folder", "path", "root", "stream", "suffix", "writer")
+"""Parts of the names of arguments that are opened, or become a part of what is."""
 
 WEIGHTS = ("generation_config", "target_lang")
 """Arguments of models that are read from the model's folder or repository: `target_lang` names an adapter there."""
@@ -49,7 +50,11 @@ HUB = "hf://"
 
 _NUMBERS = frozenset((bool, int, float, type(None)))
 _SHORT = 20
+_PLACE = re.compile("|".join(PLACES))
+_TEXT = ""
+"""The key of an item of a list that is not opened."""
 _ADDRESS = re.compile(r"[\x00-\x20]*(?:[\w.+-]{2,}:/|[\w.+-]+://|[\w.+-]*::)")
+_CHAIN = re.compile(r"[\x00-\x20]*(?:[\w.+-]*::)+[\w.+-]+:/")
 _HOST = re.compile(r"(?:[\w.+-]+::)*[\w.+-]+://(?:(?!::)[\w.:@+~-])*")
 
 
@@ -77,15 +82,16 @@ class ArgumentCheck:
 
     def __init__(self, is_allowed: Callable[[str], bool]) -> None:
         self._is_allowed = is_allowed
-        self._clean: dict[int, object] = {}  # kept alive, so that no other object gets the number
+        self._clean: dict[tuple[int, bool], object] = {}  # kept alive, so that no other object gets the number
 
     def address(self, name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Forbidden | None:
         """The first address among the arguments of a call that nobody allowed, or another root."""
         for root in sorted(ROOTS.intersection(kwargs)):
             return Forbidden(f"{root}={kwargs[root]!r:.60} would let {name} read and write elsewhere")
-        for key, value in _pairs(args, kwargs, self._clean, TEXTS):
-            text = None if key in TEXTS else _as_text(value)
-            if text is not None and _ADDRESS.match(text) and not self._is_allowed(text):
+        for key, value in _pairs(args, kwargs, self._clean):
+            text = _as_text(value)
+            pattern = _ADDRESS if _is_opened(key) else _CHAIN
+            if text is not None and pattern.match(text) and not self._is_allowed(text):
                 return Forbidden(f"{_shown(key, text)} would let {name} open an address", True, entry_for_address(text))
         return None
 
@@ -176,41 +182,45 @@ def are_plain(args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
 
 
 def _pairs(
-    args: Sequence[object], kwargs: Mapping[str, object], clean: dict[int, object], skipped: Sequence[str] = ()
+    args: Sequence[object], kwargs: Mapping[str, object], clean: dict[tuple[int, bool], object]
 ) -> Iterator[tuple[object, object]]:
     """Every value among some arguments with its key or None, those inside lists and mappings too, and inside the
-    nodes that will become these.
+    nodes that will become these. What is in a list that would be opened has the list's key.
 
     Args:
         args: By position.
         kwargs: By name.
         clean: The containers that need not be looked at again; more are added.
-        skipped: Keys of containers that are not looked into.
     """
     stack: list[tuple[object, object]] = [*((None, value) for value in args), *kwargs.items()]
     while stack:
         key, value = stack.pop()
         yield key, value
-        if isinstance(value, str | bytes | int | float | None) or key in skipped:
+        if isinstance(value, str | bytes | int | float | None):
             continue
-        inside = _inside(value)
-        if inside is not None and id(value) not in clean:
-            clean[id(value)] = value
+        is_opened = _is_opened(key)
+        inside = _inside(value, key if is_opened else _TEXT)
+        if inside is not None and (id(value), is_opened) not in clean:
+            clean[id(value), is_opened] = value
             stack.extend(inside)
 
 
-def _inside(value: object) -> Iterator[tuple[object, object]] | None:
-    """Keys and values of a container, keys None where there are none."""
+def _is_opened(key: object) -> bool:
+    return key is None or (isinstance(key, str) and _PLACE.search(key) is not None)
+
+
+def _inside(value: object, key: object) -> Iterator[tuple[object, object]] | None:
+    """Keys and values of a container, `key` where there are none."""
     if isinstance(value, DictNode):
         return iter(value.entries.items())
     if isinstance(value, Mapping):
         return iter(value.items())
     if isinstance(value, ListNode):
-        return ((None, item) for item in value.items)
+        return ((key, item) for item in value.items)
     if isinstance(value, Iterator) and type(value).__module__ == "builtins" and not isinstance(value, Generator):
-        return ((None, item) for item in value.__reduce__()[1])  # what it goes over, with nothing taken from it
+        return ((key, item) for item in value.__reduce__()[1])  # what it goes over, with nothing taken from it
     if isinstance(value, list | tuple | Set | ValuesView):
-        return ((None, item) for item in value)
+        return ((key, item) for item in value)
     return None
 
 
@@ -229,4 +239,4 @@ def _is_file_here(text: str) -> bool:
 
 
 def _shown(key: object, text: str) -> str:
-    return f"{key}={text!r:.60}" if isinstance(key, str) else f"{text!r:.60}"
+    return f"{key}={text!r:.60}" if isinstance(key, str) and key else f"{text!r:.60}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from jinja2 import Template, TemplateNotFound, TemplateSyntaxError, Undefined, nodes
@@ -19,7 +19,6 @@ from jinja2.lexer import Token, TokenStream
 
 from forgather_mem.config.clock import CpuClock, OutOfTime
 from forgather_mem.config.limits import Limits
-from forgather_mem.config.rendering.budget import BudgetExceeded, RenderBudget
 from forgather_mem.config.rendering.functions import Clock
 from forgather_mem.config.rendering.instrument import Instrument, Outline
 from forgather_mem.config.rendering.sandbox import Sandbox
@@ -29,10 +28,10 @@ from forgather_mem.config.source.loader import Source, Sources
 from forgather_mem.errors import TemplateError
 
 _SYNTAX = re.compile(r"\{[{%#]")
-_NUMBER = re.compile(r"(?<!\w)[0-9][0-9a-fA-FoxOX_]*")
-_MAX_DIGITS = 20_000
-_LOOK_EVERY = 500  # tokens
-_FIND_WORK = 50  # looking for a file is a system call for each folder
+
+
+class LimitPassed(TemplateRuntimeError):
+    """A render has passed one of its limits."""
 
 
 class Missing(TemplateNotFound):
@@ -94,23 +93,20 @@ class Job:
     resolved: dict[tuple[str, str], Source | None] = field(default_factory=dict)
     compiling: Source | None = None
     source_chars: int = 0
-    tokens: int = 0
     fresh: set[str] = field(default_factory=set)
 
     def use(self, load: Load) -> None:
         """Record a use of a template."""
         self.loads.append(load)
         if len(self.loads) > self.budgets.includes:
-            raise BudgetExceeded(f"this render loads more than {self.budgets.includes:,} templates, each time counted")
+            raise LimitPassed(f"this render loads more than {self.budgets.includes:,} templates, each time counted")
         if load.source.key not in self.first:
             self.first[load.source.key] = load
             self.part_names.update(dict.fromkeys(load.source.parts))
             self.source_chars += load.source.num_chars
             self.cpu.read(load.source.num_chars)
             if self.source_chars > self.budgets.source_bytes:
-                raise BudgetExceeded(
-                    f"the templates of this load have more than {self.budgets.source_bytes:,} characters"
-                )
+                raise LimitPassed(f"the templates of this load have more than {self.budgets.source_bytes:,} characters")
         if load.by is not None:
             self.users.setdefault(load.source.file_name, {})[load.by] = None
         if load.used == "extended" and load.by is not None:
@@ -175,7 +171,6 @@ class Compiled:
     template: CompiledTemplate
     outline: Outline
     block_names: list[str]
-    tokens: int
 
 
 class Compiler(Sandbox):
@@ -195,7 +190,6 @@ class Compiler(Sandbox):
         self.origins = origins
         self._compiled: dict[str, Compiled] = {}
         self.numbered: list[Compiled] = []  # by the number in their origins
-        self._tokens = 0
 
     def forget(self, source: Source) -> None:
         """Drop the compiled form of a template that is no longer used."""
@@ -205,7 +199,6 @@ class Compiler(Sandbox):
         """Make a job the one in progress."""
         self.job = job
         self.variables = variables
-        self.meter = RenderBudget(job.budgets, job.cpu)
         self.clock = job.clock
         self.random = None
 
@@ -233,7 +226,6 @@ class Compiler(Sandbox):
         for one in names:
             if not isinstance(one, str):
                 raise TypeError(f"the name of a template is a string; this is {type(one).__name__}")
-            self.meter.work(_FIND_WORK)
             try:
                 source = self.job.resolve(one, by)
             except TemplateError as error:
@@ -255,7 +247,7 @@ class Compiler(Sandbox):
 
     def load_named(self) -> None:
         """Load, without rendering, all templates that the text of the loaded ones names, recursively, up to a limit."""
-        with contextlib.suppress(BudgetExceeded, OutOfTime):
+        with contextlib.suppress(LimitPassed, OutOfTime):
             for load in self.job.loads:  # grows while we iterate
                 for name, used, line in self.outline(load.source).references:
                     self._load_named(name, used, line, load.source)
@@ -281,24 +273,20 @@ class Compiler(Sandbox):
         job = self.job
         if source.key not in job.fresh:
             job.fresh.add(source.key)
-            job.tokens += known.tokens
             known.template._module = None  # its exports belong to another render
-            self._check_tokens(job.tokens)
         return known
 
     def _compile_source(self, source: Source) -> Compiled:
-        self.job.compiling, self._tokens = source, 0
+        self.job.compiling = source
         number = len(self.numbered) if self.origins else None
-        text = source.jinja(self.job.cpu.look)
-        self._check_tokens(text.count("{{") + text.count("{%") + text.count("{#"))
-        self._check_numbers(text)
+        text = source.jinja()
         instrument = Instrument(source.key, text, number)
         tree = instrument.visit(self.parse(text, source.key))
         assert isinstance(tree, nodes.Template)
         self.job.cpu.look()
         tree.set_environment(self)
         template = Template.from_code(self, self.compile(tree, source.key), self.globals)
-        compiled = Compiled(source, template, instrument.outline, list(instrument.block_names), self._tokens)
+        compiled = Compiled(source, template, instrument.outline, list(instrument.block_names))
         if self.origins:
             self.numbered.append(compiled)
         self.job.compiling = None
@@ -307,31 +295,8 @@ class Compiler(Sandbox):
     def _tokenize(
         self, source: str, name: str | None, filename: str | None = None, state: str | None = None
     ) -> TokenStream:
-        stream: Iterable[Token]
         if _SYNTAX.search(source):
-            stream = super()._tokenize(source, name, filename, state)
-        else:  # one piece of text, in which the lexer would look for syntax at each character
-            text = source.removesuffix("\n")
-            stream = [Token(1, "data", text)] if text else []
-        return TokenStream(self._counted(stream), name, filename)
-
-    def _counted(self, stream: Iterable[Token]) -> Iterator[Token]:
-        for token in stream:
-            self._tokens += 1
-            if not self._tokens % _LOOK_EVERY:
-                self.job.cpu.look()
-            self._check_tokens(self._tokens)
-            yield token
-
-    def _check_numbers(self, text: str) -> None:
-        """Jinja's lexer needs a few hundred bytes per digit of a number."""
-        if len(text) > _MAX_DIGITS and _SYNTAX.search(text):
-            for match in _NUMBER.finditer(text):
-                if match.end() - match.start() > _MAX_DIGITS and "{" in text[: match.start()]:
-                    raise BudgetExceeded(f"a number has more than {_MAX_DIGITS:,} digits")
-
-    def _check_tokens(self, tokens: int) -> None:
-        if tokens > self.job.budgets.tokens:
-            raise BudgetExceeded(
-                f"the templates of this load have more than {self.job.budgets.tokens:,} pieces of Jinja syntax"
-            )
+            return super()._tokenize(source, name, filename, state)
+        # One piece of text, in which the lexer would look for syntax at each character.
+        text = source.removesuffix("\n")
+        return TokenStream([Token(1, "data", text)] if text else [], name, filename)

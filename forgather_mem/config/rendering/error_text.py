@@ -7,11 +7,9 @@ from collections.abc import Iterator
 
 from jinja2 import TemplateSyntaxError
 from jinja2.exceptions import SecurityError, TemplateRuntimeError
-from yaml import YAMLError
 
 from forgather_mem.config.clock import OutOfTime
-from forgather_mem.config.rendering.budget import BudgetExceeded
-from forgather_mem.config.rendering.compiler import Compiler, Job, Missing
+from forgather_mem.config.rendering.compiler import Compiler, Job, LimitPassed, Missing
 from forgather_mem.config.rendering.sandbox import MissingName
 from forgather_mem.config.rendering.taint_tokens import Mangled
 from forgather_mem.config.source.loader import Source
@@ -76,7 +74,7 @@ def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
         if unexpected := _CHARACTER.fullmatch(message):
             return f"unexpected character {unexpected[1]}", _UNCLOSED if unexpected[2] else None
         return message[:1].lower() + message[1:], _near_word(message, compiler)
-    if isinstance(error, BudgetExceeded | OutOfTime):
+    if isinstance(error, LimitPassed | OutOfTime):
         return text, _repeated(compiler.job) or _LIMITS
     if isinstance(error, RecursionError) or (isinstance(error, MemoryError) and compiler.job.compiling):
         return "templates, macros or expressions nest too deeply", _repeated(compiler.job)
@@ -84,8 +82,6 @@ def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
         return text.rstrip("."), "templates may use data, not the Python behind it"
     if isinstance(error, MemoryError):
         return "there is not enough memory to render this template", None
-    if isinstance(error, YAMLError):
-        return f"toyaml can't write this value: {text.splitlines()[0]}", None
     if isinstance(error, Mangled):
         return text, "write {{ value }} or {{ value|toyaml }} where it belongs, and change it before it is given"
     if isinstance(error, TemplateRuntimeError):

@@ -1,16 +1,15 @@
 """The filters and tests that a template may use.
 
-These are Jinja's own, without those for HTML (striptags, urlize, xmlattr) and wordwrap, which take quadratic time. Each
-is metered; those that rebuild a string taint their whole result if any input was tainted. Names that begin with a space
-can't be written in a template: the compiler inserts them (instrument.py).
+These are Jinja's own, without those for HTML (striptags, urlize, xmlattr) and wordwrap; those that rebuild a string
+taint their whole result if any input was tainted. Names that begin with a space can't be written in a template: the
+compiler inserts them (instrument.py).
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import GeneratorType
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, cast
 
 from jinja2 import Undefined, pass_context, pass_environment
@@ -20,7 +19,7 @@ from jinja2.filters import make_attrgetter
 from jinja2.runtime import Context
 from jinja2.tests import TESTS as JINJA_TESTS
 
-from forgather_mem.config.rendering import costs, formatting
+from forgather_mem.config.rendering import formatting
 from forgather_mem.config.rendering.taint import TaintedStr, is_tainted, text_of, untaint
 from forgather_mem.config.rendering.taint_tokens import TaintTokens
 from forgather_mem.config.source.tokens import TOKEN_CLOSE, TOKEN_OPEN
@@ -28,18 +27,27 @@ from forgather_mem.config.source.tokens import TOKEN_CLOSE, TOKEN_OPEN
 if TYPE_CHECKING:
     from forgather_mem.config.rendering.sandbox import Sandbox
 
+_JINJA = (
+    "abs batch capitalize count d default dictsort filesizeformat first float groupby int items last length lower map "
+    "max min pprint reject rejectattr reverse round select selectattr slice sort string sum title truncate unique "
+    "upper urlencode wordcount center"
+)
 _WHOLE = ("center", "filesizeformat", "float", "int", "pprint", "title", "truncate", "urlencode", "wordcount")
+_TESTS = (
+    "!= < <= == > >= boolean callable defined divisibleby eq equalto even false filter float ge greaterthan gt in "
+    "integer iterable le lessthan lower lt mapping ne none number odd sameas sequence string test true undefined upper"
+)
+_TEXT_TESTS = ("in", "lower", "upper")  # these look at characters themselves
 _ABSENT: Final = object()
 _JINJA_FILTERS: Final = cast(dict[str, Callable[..., object]], JINJA_FILTERS)
 _JINJA_TESTS: Final = cast(dict[str, Callable[..., object]], JINJA_TESTS)
 
 
-def _metered(function: Callable[..., object], rule: costs.Rule, *, whole: bool = False) -> Callable[..., object]:
-    """A filter or test that is metered by its rule.
+def _marking(function: Callable[..., object], *, whole: bool = False) -> Callable[..., object]:
+    """A filter or test whose result keeps the taint.
 
     Args:
         function: Jinja's or ours.
-        rule: Counts the call before it is made.
         whole: It is given strings as they are meant; what it makes of them is marked as a whole.
     """
     passed = getattr(getattr(function, "jinja_pass_arg", None), "name", "")
@@ -47,21 +55,12 @@ def _metered(function: Callable[..., object], rule: costs.Rule, *, whole: bool =
     @pass_context
     def run(context: Context, value: object, *args: object, **kwargs: object) -> object:
         sandbox: Sandbox = context.environment  # type: ignore[assignment]
-        meter = sandbox.meter
-        meter.call()
-        if isinstance(value, Iterator):
-            value = meter.items(value)
-            if rule is not costs.shallow and rule is not costs.free:
-                value = meter.made(list(value))
-        costs.spend(meter, rule, value, args, kwargs)
         outside = whole and (is_tainted(value) or is_tainted(args) or is_tainted(kwargs))
         if whole:
             value, args, kwargs = untaint(value), untaint(args), untaint(kwargs)
         first = {"context": context, "eval_context": context.eval_ctx, "environment": sandbox}.get(passed)
         result = function(value, *args, **kwargs) if first is None else function(first, value, *args, **kwargs)
-        if isinstance(result, GeneratorType | map | filter):
-            return result
-        return sandbox.made(mark_all(result, sandbox.marks) if outside else result)
+        return mark_all(result, sandbox.marks) if outside else sandbox.made(result)
 
     return run
 
@@ -79,10 +78,7 @@ def mark_all(result: object, marks: TaintTokens) -> object:
 
 @pass_environment
 def _indent(sandbox: Sandbox, value: object, width: int | str = 4, first: bool = False, blank: bool = False) -> object:
-    if not isinstance(value, str):
-        return _JINJA_FILTERS["indent"](value, width, first, blank)
     indent = width if isinstance(width, str) else " " * width
-    sandbox.meter.will_make(len(value) + (value.count("\n") + 1) * len(indent))
     if isinstance(value, TaintedStr):
         return value.indented(indent, first, blank)
     return _JINJA_FILTERS["indent"](value, indent, first, blank)
@@ -91,7 +87,6 @@ def _indent(sandbox: Sandbox, value: object, width: int | str = 4, first: bool =
 @pass_environment
 def _replace(sandbox: Sandbox, value: object, old: object, new: object, count: int | None = None) -> object:
     text, old, new = _text(value), _text(old), _text(new)
-    formatting.check_method(text, "replace", (old, new), sandbox.meter)
     return _lifted(text, sandbox.marks).replace(old, new, -1 if count is None else count)
 
 
@@ -99,28 +94,18 @@ def _replace(sandbox: Sandbox, value: object, old: object, new: object, count: i
 def _join(sandbox: Sandbox, value: Iterable[object], d: str = "", attribute: str | int | None = None) -> object:
     if attribute is not None:
         value = map(make_attrgetter(sandbox, attribute), value)
-    parts = []
-    left = 0
-    for part in sandbox.meter.items(value):
-        sandbox.meter.will_print(part)
-        parts.append(_text(part))
-        left += len(parts[-1]) + len(d)
-        sandbox.meter.will_make(left)
-    return _lifted(_text(d), sandbox.marks).join(parts)
+    return _lifted(_text(d), sandbox.marks).join(map(_text, value))
 
 
 @pass_environment
 def _format(sandbox: Sandbox, value: object, *args: object, **kwargs: object) -> object:
     if args and kwargs:
         raise FilterArgumentError("can't handle positional and keyword arguments at the same time")
-    return formatting.percent(_text(value), kwargs or args, sandbox.meter, sandbox.marks)
+    return formatting.percent(_text(value), kwargs or args, sandbox.marks)
 
 
-@pass_environment
-def _trim(sandbox: Sandbox, value: object, chars: str | None = None) -> object:
-    text = _text(value)
-    formatting.check_method(text, "strip", (chars,), sandbox.meter)
-    return text.strip(chars)
+def _trim(value: object, chars: str | None = None) -> object:
+    return _text(value).strip(chars)
 
 
 def _to_json(value: object, indent: int | None = None) -> object:
@@ -151,22 +136,10 @@ def _to_yaml(sandbox: Sandbox, value: object, default: object = _ABSENT) -> obje
 
 
 @pass_environment
-def _list(sandbox: Sandbox, value: Iterable[object]) -> list[object]:
-    return list(value if isinstance(value, GeneratorType) else sandbox.meter.items(value))
-
-
-@pass_environment
 def _random(sandbox: Sandbox, value: Iterable[object]) -> object:
     items = list(value)
     sandbox.random = sandbox.random or random.Random(0)
     return sandbox.random.choice(items) if items else sandbox.undefined("no random item, the sequence was empty")
-
-
-@pass_context
-def _sum(context: Context, value: object, attribute: str | int | None = None, start: float = 0) -> object:
-    if not isinstance(start, int | float):
-        raise FilterArgumentError("sum adds numbers: start must be one; use join for strings")
-    return _JINJA_FILTERS["sum"](context.environment, value, attribute=attribute, start=start)
 
 
 @pass_environment
@@ -184,43 +157,17 @@ def _escape(value: object) -> object:
 @pass_environment
 def _concat(sandbox: Sandbox, parts: list[object]) -> object:
     """`a ~ b`"""
-    sandbox.meter.weigh(parts)
-    sandbox.meter.will_print(*parts)
-    texts = [_text(part) for part in parts]
-    sandbox.meter.will_make(sum(map(len, texts)))
-    return sandbox.made("".join(map(str, texts)))
+    return sandbox.made("".join(map(str, parts)))
 
 
-@pass_environment
-def _line(sandbox: Sandbox, text: str) -> str:
+def _line(text: str) -> str:
     """The output of an include, with a newline at its end."""
     return text if not text or text.endswith("\n") else text + "\n"
 
 
 @pass_environment
-def _slice(sandbox: Sandbox, value: Sequence[object], *bounds: int | None) -> object:
-    """`a[1:2]`"""
-    return sandbox.made(value[slice(*bounds)])
-
-
-@pass_environment
-def _mapping(sandbox: Sandbox, pairs: list[tuple[object, object]]) -> dict[object, object]:
-    """`{key: value}`"""
-    sandbox.meter.check_keys([key for key, _ in pairs])
-    return dict(pairs)
-
-
-@pass_environment
-def _weighed(sandbox: Sandbox, value: object) -> object:
-    """A value that is compared or becomes a key, counted."""
-    sandbox.meter.weigh(value)
-    return value
-
-
-@pass_environment
 def _haystack(sandbox: Sandbox, value: object) -> object:
-    """The right operand of `in`, counted."""
-    sandbox.meter.weigh(value)
+    """The right operand of `in`."""
     return _lifted(value, sandbox.marks) if type(value) is str else value
 
 
@@ -241,33 +188,25 @@ _OWN: dict[str, Callable[..., object]] = {
     "format": _format,
     "indent": _indent,
     "join": _join,
-    "list": _list,
+    "list": list,
     "random": _random,
     "replace": _replace,
     "safe": lambda value: value,
-    "sum": _sum,
     "tojson": _to_json,
     "toyaml": _to_yaml,
     "trim": _trim,
 }
 FILTERS: Final[dict[str, Callable[..., object]]] = {
-    **{
-        name: _metered(_OWN.get(name) or _JINJA_FILTERS[name], rule, whole=name in _WHOLE)
-        for name, rule in costs.FILTERS.items()
-    },
-    " items": pass_environment(lambda sandbox, value, weight: sandbox.meter.items(value, weight)),
-    " work": pass_environment(lambda sandbox, weight: sandbox.meter.work(weight)),
+    **{name: _marking(function) for name, function in _OWN.items()},
+    **{name: _marking(_JINJA_FILTERS[name], whole=name in _WHOLE) for name in _JINJA.split()},
     " at": pass_context(lambda context, value, origin: origin + str(context.environment.finalize(context, value))),
     " printed": pass_context(lambda context, value: str(context.environment.finalize(context, value))),
     " find": pass_environment(lambda sandbox, *args: sandbox.find(*args)),
     " concat": _concat,
     " line": _line,
-    " mapping": _mapping,
-    " slice": _slice,
-    " weighed": _weighed,
     " haystack": _haystack,
 }
 TESTS: Final[dict[str, Callable[..., object]]] = {
-    name: _JINJA_TESTS[name] if rule is costs.free else _metered(_JINJA_TESTS[name], rule, whole=True)
-    for name, rule in costs.TESTS.items()
+    name: _marking(_JINJA_TESTS[name], whole=True) if name in _TEXT_TESTS else _JINJA_TESTS[name]
+    for name in _TESTS.split()
 }

@@ -22,8 +22,8 @@ class Clock:
     """The time of one render: all its functions see the same moment, even if it is rendered again for its source
     map."""
 
-    def __init__(self) -> None:
-        self.moment: datetime.datetime | None = None
+    def __init__(self, moment: datetime.datetime | None = None) -> None:
+        self.moment = moment
 
     def _utc(self) -> datetime.datetime:
         if self.moment is None:

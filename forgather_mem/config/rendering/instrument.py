@@ -1,8 +1,8 @@
 """Rewrites a parsed template before it is compiled.
 
-The sandbox can intercept operators, calls, attributes and filters. Everything else that a template can spend time,
-memory or trust on is turned into a filter here: loops, comparisons, slices, `~`, and the names of templates. The names
-of these filters begin with a space, so no template can write them.
+The sandbox can intercept operators, calls, attributes and filters. What else must know of strings from outside, or of
+where a text comes from, is turned into a filter here: `in`, `~`, what is printed, and the names of templates. The
+names of these filters begin with a space, so no template can write them.
 """
 
 from __future__ import annotations
@@ -11,22 +11,18 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
 
 from jinja2 import nodes
 from jinja2.exceptions import TemplateSyntaxError
 from jinja2.visitor import NodeTransformer
 
-from forgather_mem.config.graph.hash_flooding import Hashes
 from forgather_mem.config.source.tokens import ORIGIN_CLOSE, ORIGIN_OPEN
 
 _NEWLINE_FIRST = re.compile(f"(?:{ORIGIN_OPEN}[0-9.]+{ORIGIN_CLOSE})?\n")
 _TAG = re.compile(r"\s*\{%(?:(?!%\}).)*%\}\s*")
 _MAX_TAG = 1_000
-_LIGHT = 32  # a body of so many nodes is not counted each time: its call, or finding its template, already counts
 _SILENT = (nodes.Assign, nodes.AssignBlock, nodes.Macro, nodes.Import, nodes.FromImport, nodes.ExprStmt)
 _USED = {nodes.Extends: "extended", nodes.Import: "imported", nodes.FromImport: "imported", nodes.Include: "included"}
-AnyNode = TypeVar("AnyNode", bound=nodes.Node)
 
 
 @dataclass(slots=True)
@@ -64,14 +60,7 @@ class Instrument(NodeTransformer):
         self._origins = origins
         self._blocks: list[str] = []  # around the current node
         self._block_numbers: dict[str, int] = {}
-        self._count = 0
-        self._hashes = Hashes()  # of numbers: Python's compiler makes keys of them
         self.outline = Outline()
-
-    def visit(self, node: nodes.Node, *args: object, **kwargs: object) -> nodes.Node:
-        self._count += 1
-        changed: nodes.Node = super().visit(node, *args, **kwargs)
-        return changed
 
     def generic_visit(self, node: nodes.Node, *args: object, **kwargs: object) -> nodes.Node:
         super().generic_visit(node, *args, **kwargs)
@@ -107,40 +96,14 @@ class Instrument(NodeTransformer):
         text = self._lines[line - 1]
         return len(text) <= _MAX_TAG and bool(_TAG.fullmatch(text))
 
-    def visit_Template(self, node: nodes.Template) -> nodes.Node:
-        return self._counted(node)
-
-    def visit_For(self, node: nodes.For) -> nodes.Node:
-        before = self._count
-        self.generic_visit(node)
-        weight = self._count - before
-        node.iter = _filter("items", cast(nodes.Expr, node.iter), [nodes.Const(weight)])
-        if node.recursive:
-            node.body.insert(0, _work(weight, node.lineno))
-        return node
-
-    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
-        return self._counted(node)
-
-    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:
-        return self._counted(node)
-
     def visit_Block(self, node: nodes.Block) -> nodes.Node:
         self.outline.blocks[node.name] = node.lineno
         if not self._blocks:
             self.outline.outer_blocks.append(node.name)
         self._block_numbers.setdefault(node.name, len(self._block_numbers) + 1)
         self._blocks.append(node.name)
-        self._counted(node)
-        self._blocks.pop()
-        return node
-
-    def _counted(self, node: AnyNode) -> AnyNode:
-        before = self._count
         self.generic_visit(node)
-        weight = self._count - before
-        if weight > _LIGHT:
-            node.body.insert(0, _work(weight, node.lineno))  # type: ignore[attr-defined]
+        self._blocks.pop()
         return node
 
     def visit_FilterBlock(self, node: nodes.FilterBlock) -> nodes.Node:
@@ -150,7 +113,8 @@ class Instrument(NodeTransformer):
 
     def visit_With(self, node: nodes.With) -> list[nodes.Node]:
         self.generic_visit(node)
-        return [_work(1, node.lineno), node]  # assignments have no line in the generated code
+        here = nodes.ExprStmt(nodes.Const(None, lineno=node.lineno), lineno=node.lineno)
+        return [here, node]  # assignments have no line in the generated code
 
     def visit_Extends(self, node: nodes.Extends | nodes.Import | nodes.FromImport | nodes.Include) -> nodes.Node:
         self.generic_visit(node)
@@ -168,8 +132,6 @@ class Instrument(NodeTransformer):
     def visit_Const(self, node: nodes.Const) -> nodes.Node:
         if isinstance(node.value, float) and not math.isfinite(node.value):
             raise TemplateSyntaxError("this number is too large for a float", node.lineno)
-        if isinstance(node.value, int | float) and self._hashes.are_too_many_with(node.value):
-            raise TemplateSyntaxError("too many of these numbers have the same hash", node.lineno)
         return node
 
     def visit_Name(self, node: nodes.Name) -> nodes.Node:
@@ -183,40 +145,15 @@ class Instrument(NodeTransformer):
             self.outline.used_blocks.add(node.attr)
         return node
 
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
-        self.generic_visit(node)
-        if not isinstance(node.arg, nodes.Slice):
-            return node
-        bounds = (node.arg.start, node.arg.stop, node.arg.step)
-        return _filter("slice", node.node, [bound or nodes.Const(None, lineno=node.lineno) for bound in bounds])
-
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
         return _filter("concat", nodes.List(node.nodes, lineno=node.lineno), [])
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
         self.generic_visit(node)
-        small = isinstance(node.expr, nodes.Const) or any(isinstance(op.expr, nodes.Const) for op in node.ops)
         for operand in node.ops:
             if operand.op in ("in", "notin"):
                 operand.expr = _filter("haystack", operand.expr, [])
-            elif not small:
-                operand.expr = _filter("weighed", operand.expr, [])
-        if not small:
-            node.expr = _filter("weighed", node.expr, [])
-        return node
-
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
-        self.generic_visit(node)
-        if all(isinstance(pair.key, nodes.Const) for pair in node.items):  # `visit_Const` has looked at them
-            return node
-        pairs = [nodes.Tuple([pair.key, pair.value], "load", lineno=pair.lineno) for pair in node.items]
-        return _filter("mapping", nodes.List(pairs, lineno=node.lineno), [])
-
-    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:
-        self.generic_visit(node)
-        if not isinstance(node.key, nodes.Const):
-            node.key = _filter("weighed", node.key, [])
         return node
 
     def visit_ScopedEvalContextModifier(self, node: nodes.ScopedEvalContextModifier) -> nodes.Node:
@@ -260,7 +197,3 @@ def _begins_line(node: nodes.Node) -> bool:
 
 def _filter(name: str, value: nodes.Expr, args: list[nodes.Expr]) -> nodes.Filter:
     return nodes.Filter(value, f" {name}", args, [], None, None, lineno=value.lineno)
-
-
-def _work(weight: int, line: int) -> nodes.ExprStmt:
-    return nodes.ExprStmt(_filter("work", nodes.Const(weight, lineno=line), []), lineno=line)

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import io
-import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from forgather_mem.config.clock import CpuClock
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.rendering.block_check import unknown_blocks
-from forgather_mem.config.rendering.budget import BudgetExceeded
-from forgather_mem.config.rendering.compiler import Compiler, Job
+from forgather_mem.config.rendering.compiler import Compiler, Job, LimitPassed
 from forgather_mem.config.rendering.error_text import explain
-from forgather_mem.config.rendering.source_map import Origins
+from forgather_mem.config.rendering.functions import Clock
+from forgather_mem.config.rendering.source_map import SourceMap, Tracer, source_map, unchanged
 from forgather_mem.config.rendering.taint import untaint
 from forgather_mem.config.rendering.taint_tokens import TaintTokens
 from forgather_mem.config.rendering.template_refs import Reference, referenced
 from forgather_mem.config.rendering.variables import wrap
-from forgather_mem.config.source.loader import Source, Sources
-from forgather_mem.config.source.location import STRING, SourceLocation
+from forgather_mem.config.source.loader import Source, Sources, StrangersTemplate
+from forgather_mem.config.source.location import STRING
 from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.config.source.search import Searcher
 from forgather_mem.config.source.tokens import ORIGIN
 from forgather_mem.errors import TemplateError, ours
 
-_log = logging.getLogger(__name__)
 _MAX_STRINGS = 64
 _MAX_TRACED = 1_000_000  # characters; a longer text has no source map
 
@@ -35,12 +34,17 @@ _MAX_TRACED = 1_000_000  # characters; a longer text has no source map
 class Renderer:
     """Renders templates and caches their compiled form until a file changes. Thread-safe: renders run one at a time.
 
+    What a template may reach is limited, what it computes is not: a stranger's belongs into a process with limits
+    (stranger.py).
+
     Args:
         searcher: Finds the files.
         budgets: The limits of one render.
         global_vars: Variables that every template sees, imported ones too.
         paste_values: Paste values from outside into the text, as Forgather does, instead of keeping them apart: they
             can then be YAML and tags. Only for values from people who may run code.
+        is_own: Whether a file may be rendered here.
+        marks: The strings from outside.
     """
 
     def __init__(
@@ -49,57 +53,60 @@ class Renderer:
         budgets: Limits | None = None,
         global_vars: Mapping[str, object] | None = None,
         paste_values: bool = False,
+        is_own: Callable[[Path], bool] = lambda file: True,
+        marks: TaintTokens | None = None,
     ) -> None:
         self._budgets = budgets or DEFAULT_LIMITS
-        self._sources = Sources(searcher, self._budgets)
+        self._sources = Sources(searcher, self._budgets, is_own)
         self._paste_values = paste_values
-        self._marks = TaintTokens()
+        self._marks = marks or TaintTokens()
         self._global_vars = self._wrapped(global_vars or {})
         self._marks.keep()
         self._compiler = self._new_compiler(origins=False)
         self._strings: dict[str, Source] = {}
-        self._warned: set[str] = set()
         self._lock = threading.RLock()
 
     def render(
-        self, name: str | os.PathLike[str], variables: Mapping[str, object] | None = None, clock: CpuClock | None = None
-    ) -> Rendered:
+        self, name: str | os.PathLike[str], variables: Mapping[str, object] | None = None, cpu: CpuClock | None = None,
+        clock: Clock | None = None,
+    ) -> Rendered:  # fmt: skip
         """Render a template by its name.
+
+        Args:
+            name: Of the template.
+            variables: Its variables.
+            cpu: Of the load.
+            clock: What time it is.
 
         Raises:
             TemplateError: if anything is wrong with it.
         """
-        return self._render(self._source(os.fspath(name)), variables or {}, clock)
+        return self._render(self._source(os.fspath(name)), variables or {}, cpu, clock)
 
     def render_string(
-        self, text: str, variables: Mapping[str, object] | None = None, clock: CpuClock | None = None
-    ) -> Rendered:
+        self, text: str, variables: Mapping[str, object] | None = None, cpu: CpuClock | None = None,
+        clock: Clock | None = None,
+    ) -> Rendered:  # fmt: skip
         """Render a template given as text.
 
         Raises:
             TemplateError: if anything is wrong with it.
         """
-        return self._render(self._string(text), variables or {}, clock)
-
-    def referenced(
-        self, name: str | os.PathLike[str], variables: Mapping[str, object] | None = None
-    ) -> list[Reference]:
-        """The templates that a template uses, as `references` finds them."""
-        return self.references(name, variables)[0]
+        return self._render(self._string(text), variables or {}, cpu, clock)
 
     def references(
-        self, name: str | os.PathLike[str], variables: Mapping[str, object] | None = None
+        self, name: str | os.PathLike[str], variables: Mapping[str, object] | None = None, cpu: CpuClock | None = None
     ) -> tuple[list[Reference], TemplateError | None]:
         """The templates that a template uses: level, name and file of each, itself first; and what stopped the render.
 
         They are found by rendering it; if that fails, they are those loaded until then and those that their text names.
         """
         failure = None
-        clock = CpuClock(self._budgets.render_cpu_s)
-        with self._lock, clock:
+        cpu = cpu or CpuClock(self._budgets.render_cpu_s)
+        with self._lock, cpu:
             source = self._source(os.fspath(name))
             self._marks.reset()
-            job = Job(self._sources, self._budgets, clock)
+            job = Job(self._sources, self._budgets, cpu)
             try:
                 self._run(self._compiler, job, source, self._wrapped(variables or {}))
                 if job.parents:
@@ -112,7 +119,7 @@ class Renderer:
     def _source(self, name: str) -> Source:
         source = self._sources.load(name)
         if source is None:
-            raise TemplateError(f"template {name!r} not found", hint=self._sources.searcher.hint(name))
+            raise self._sources.searcher.not_found(name)
         return source
 
     def _string(self, text: str) -> Source:
@@ -127,31 +134,18 @@ class Renderer:
             known = self._strings[text] = self._sources.from_text(text)
         return known
 
-    def _render(self, source: Source, variables: Mapping[str, object], clock: CpuClock | None) -> Rendered:
-        clock = clock or CpuClock(self._budgets.render_cpu_s)
-        with self._lock, clock:
+    def _render(
+        self, source: Source, variables: Mapping[str, object], cpu: CpuClock | None, clock: Clock | None
+    ) -> Rendered:
+        cpu = cpu or CpuClock(self._budgets.render_cpu_s)
+        with self._lock, cpu:
             self._marks.reset()
             wrapped = self._wrapped(variables)
-            job = Job(self._sources, self._budgets, clock)
+            job = Job(self._sources, self._budgets, cpu, clock or Clock())
             text, values = self._run(self._compiler, job, source, wrapped)
             unknown = unknown_blocks(self._compiler) if job.parents else ()
-        for error in unknown:
-            self._warn_once(error)
-        origins: list[Origins | Source | None] = []
-
-        def locate(line: int, column: int) -> SourceLocation:
-            if not origins:
-                origins.append(self._trace(job, source, wrapped, text, values))
-            place = origins[0].place(line, column) if origins[0] else None
-            return place or source.place(1)
-
-        return Rendered(name=source.name, text=text, values=values, locate=locate, unknown_blocks=unknown, clock=clock)
-
-    def _warn_once(self, error: TemplateError) -> None:
-        place = f"{error.template}:{error.line}: {error.message}"
-        if place not in self._warned:
-            self._warned.add(place)
-            _log.warning("%s; %s", place, error.hint)
+        locate = Tracer(lambda: self._trace(job, source, wrapped, text, values), source.place(1))
+        return Rendered(name=source.name, text=text, values=values, locate=locate, unknown_blocks=unknown, clock=cpu)
 
     def _run(
         self, compiler: Compiler, job: Job, source: Source, wrapped: dict[str, object]
@@ -160,30 +154,27 @@ class Renderer:
         compiler.begin(job, wrapped)
         try:
             template = compiler.main(source).template
-            text = _joined(template.root_render_func(template.new_context(wrapped)), job.budgets.rendered_bytes)
+            text = _joined(template.root_render_func(template.new_context(wrapped)), job)
             if text.count("\n") > job.budgets.nodes:
-                raise BudgetExceeded(f"the rendered text has more than {job.budgets.nodes:,} lines")
+                raise LimitPassed(f"the rendered text has more than {job.budgets.nodes:,} lines")
             text = self._marks.in_tags(text)
             if not text.isascii():
                 text.encode()  # Jinja strings can hold lone surrogates, YAML can't
             return text, self._marks.used(ORIGIN.sub("", text) if compiler.origins else text)
-        except TemplateError:
+        except (TemplateError, StrangersTemplate):
             raise
         except ours(Exception) as error:
             raise explain(error, compiler) from error
 
     def _trace(
         self, job: Job, source: Source, wrapped: dict[str, object], text: str, values: Mapping[str, str]
-    ) -> Origins | Source | None:
-        """The source map; the source itself where rendering changed nothing.
-
-        None for a text that is too long for one, or took too long.
-        """
+    ) -> SourceMap | None:
+        """The source map; None for a text that is too long for one, or took too long."""
         if text == "\n".join(source.lines).removesuffix("\n"):
-            return source
+            return unchanged(source, text)
         if len(text) > _MAX_TRACED or job.cpu.is_half_spent:
             return None
-        budgets = replace(self._budgets, rendered_bytes=8 * _MAX_TRACED, made_bytes=2 * self._budgets.made_bytes)
+        budgets = replace(self._budgets, rendered_bytes=8 * _MAX_TRACED)
         again = Job(self._sources, budgets, job.cpu, clock=job.clock, resolved=dict(job.resolved))
         with self._lock, job.cpu:
             self._marks.reset()
@@ -192,11 +183,10 @@ class Renderer:
                 marked = self._run(compiler, again, source, self._wrapped(untaint(wrapped)))
             except TemplateError:
                 return None
-        origins = Origins(text, values, *marked, compiler.numbered, again)
-        return origins if origins.is_exact else None
+        return source_map(text, values, *marked, compiler.numbered, again)
 
     def _wrapped(self, variables: Mapping[str, object]) -> dict[str, object]:
-        return dict(variables) if self._paste_values else wrap(variables, self._marks, self._budgets)
+        return dict(variables) if self._paste_values else wrap(variables, self._marks.mark, self._budgets)
 
     def _new_compiler(self, *, origins: bool) -> Compiler:
         compiler = Compiler(self._marks, paste_values=self._paste_values, origins=origins)
@@ -204,11 +194,13 @@ class Renderer:
         return compiler
 
 
-def _joined(pieces: Iterable[str], limit: int) -> str:
+def _joined(pieces: Iterable[str], job: Job) -> str:
     length = 0
+    limit = job.budgets.rendered_bytes
     kept = io.StringIO()  # a list of the pieces may take fifty times the text
     for piece in pieces:
         length += kept.write(piece)
         if length > limit:
-            raise BudgetExceeded(f"the rendered text has more than {limit:,} characters")
+            raise LimitPassed(f"the rendered text has more than {limit:,} characters")
+        job.cpu.look()
     return kept.getvalue()

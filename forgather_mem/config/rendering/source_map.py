@@ -9,75 +9,134 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from forgather_mem.config.rendering.compiler import Compiled, Job
+from forgather_mem.config.source.loader import Source
 from forgather_mem.config.source.location import SourceLocation
 from forgather_mem.config.source.tokens import ORIGIN, TOKEN
+
+if TYPE_CHECKING:
+    from forgather_mem.config.rendering.compiler import Compiled, Job
 
 _MAX_PIECE, _MAX_LINE = 200, 20_000  # characters that are looked at to find a column
 
 
-class Origins:
-    """The source map of one rendered text.
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """One template of a source map: its source, its blocks by their number, and how it was reached."""
+
+    source: Source
+    block_names: Sequence[str]
+    chain: Sequence[str]
+
+
+@dataclass(frozen=True)
+class SourceMap:
+    """Of each piece of a text where it comes from.
+
+    Attributes:
+        text: The rendered text.
+        starts: Where each piece begins.
+        pieces: For each the number of its template, its line, and the number of its block.
+        origins: The templates.
+    """
+
+    text: str
+    starts: Sequence[int]
+    pieces: Sequence[Sequence[int]]
+    origins: Sequence[Origin]
+
+    def place(self, line: int, column: int) -> SourceLocation | None:
+        """Origin of a position in the rendered text; None if nothing was printed."""
+        if not self.starts:
+            return None
+        line = min(max(line, 1), len(self._line_starts))
+        offset = min(self._line_starts[line - 1] + max(column, 1) - 1, len(self.text))
+        index = max(bisect_right(self.starts, offset) - 1, 0)
+        number, source_line, block = self.pieces[index]
+        origin = self.origins[number]
+        source, name = origin.source, origin.block_names[block]
+        chain = [*([f"in block {name}"] if name else []), *origin.chain]
+        begin = self.starts[index]
+        end = self.starts[index + 1] if index + 1 < len(self.starts) else len(self.text)
+        piece = self.text[begin : min(end, begin + _MAX_PIECE)].split("\n", 1)[0]
+        written = source.lines[source_line - 1] if source_line <= len(source.lines) else ""
+        at = written.find(piece, 0, _MAX_LINE) if piece.strip() else 0
+        found = at + offset - begin + 1 if at >= 0 else None
+        return source.place(source_line, found, ", ".join(chain) or None)
+
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        return _line_starts(self.text)
+
+
+class Tracer:
+    """Locates positions by a source map, which is made when the first one is asked for.
 
     Args:
-        text: The text as it was rendered.
+        make: Makes the map.
+        start: The location where there is no map.
+    """
+
+    def __init__(self, make: Callable[[], SourceMap | None], start: SourceLocation) -> None:
+        self._make = make
+        self.start = start
+
+    @cached_property
+    def map(self) -> SourceMap | None:
+        """The map; None if there is none."""
+        return self._make()
+
+    def __call__(self, line: int, column: int) -> SourceLocation:
+        return (self.map.place(line, column) if self.map else None) or self.start
+
+
+def _line_starts(text: str) -> list[int]:
+    return [0, *(match.end() for match in re.finditer("\n", text))]
+
+
+def unchanged(source: Source, text: str) -> SourceMap:
+    """The map of a text that is its template's own."""
+    starts = _line_starts(text)
+    pieces = [(0, line, 0) for line in range(1, len(starts) + 1)]
+    return SourceMap(text, starts, pieces, [Origin(source, [""], [])])
+
+
+def source_map(
+    text: str,
+    values: Mapping[str, str],
+    marked_text: str,
+    marked_values: Mapping[str, str],
+    numbered: Sequence[Compiled],
+    job: Job,
+) -> SourceMap | None:
+    """The map of a rendered text; None if the second render gave another one.
+
+    Args:
+        text: As it was rendered.
         values: Its tokens.
         marked_text: The same text with markers.
         marked_values: The tokens of `marked_text`.
         numbered: The templates, by their number in markers.
         job: The second render.
     """
-
-    def __init__(
-        self,
-        text: str,
-        values: Mapping[str, str],
-        marked_text: str,
-        marked_values: Mapping[str, str],
-        numbered: Sequence[Compiled],
-        job: Job,
-    ) -> None:
-        tokens = {text: token for token, text in values.items()}
-        marked_text = TOKEN.sub(lambda m: tokens.get(marked_values.get(m[0], ""), m[0]), marked_text)
-        self._starts: list[int] = []
-        self._origins: list[tuple[int, int, int]] = []
-        plain: list[str] = []
-        length = 0
-        parts = ORIGIN.split(marked_text)
-        plain.append(parts[0])
-        length += len(parts[0])
-        for number, line, block, piece in zip(parts[1::4], parts[2::4], parts[3::4], parts[4::4], strict=True):
-            if piece:
-                self._starts.append(length)
-                self._origins.append((int(number), int(line), int(block)))
-                plain.append(piece)
-                length += len(piece)
-        self.is_exact = "".join(plain) == text
-        self._text = text
-        self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
-        self._numbered = numbered
-        self._job = job
-
-    def place(self, line: int, column: int) -> SourceLocation | None:
-        """Origin of a position in the rendered text; None if nothing was printed."""
-        line = min(max(line, 1), len(self._line_starts))
-        offset = min(self._line_starts[line - 1] + max(column, 1) - 1, len(self._text))
-        index = bisect_right(self._starts, offset) - 1
-        if not self._starts:
-            return None
-        index = max(index, 0)
-        number, source_line, block = self._origins[index]
-        compiled = self._numbered[number]
-        source = compiled.source
-        name = compiled.block_names[block]
-        chain = [f"in block {name}"] if name else []
-        chain += self._job.chain(source.key)
-        end = self._starts[index + 1] if index + 1 < len(self._starts) else len(self._text)
-        begin = self._starts[index]
-        piece = self._text[begin : min(end, begin + _MAX_PIECE)].split("\n", 1)[0]
-        written = source.lines[source_line - 1] if source_line <= len(source.lines) else ""
-        at = written.find(piece, 0, _MAX_LINE) if piece.strip() else 0
-        found = at + offset - self._starts[index] + 1 if at >= 0 else None
-        return source.place(source_line, found, ", ".join(chain) or None)
+    tokens = {text: token for token, text in values.items()}
+    marked_text = TOKEN.sub(lambda m: tokens.get(marked_values.get(m[0], ""), m[0]), marked_text)
+    starts: list[int] = []
+    pieces: list[tuple[int, int, int]] = []
+    parts = ORIGIN.split(marked_text)
+    plain = [parts[0]]
+    length = len(parts[0])
+    for number, line, block, piece in zip(parts[1::4], parts[2::4], parts[3::4], parts[4::4], strict=True):
+        if piece:
+            starts.append(length)
+            pieces.append((int(number), int(line), int(block)))
+            plain.append(piece)
+            length += len(piece)
+    if "".join(plain) != text:
+        return None
+    origins = [Origin(one.source, one.block_names, job.chain(one.source.key)) for one in numbered]
+    return SourceMap(text, starts, pieces, origins)

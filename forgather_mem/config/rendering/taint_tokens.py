@@ -7,8 +7,8 @@ carry *origins* when a template is rendered for its source map: a marker before 
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from collections.abc import Iterable
 
 from jinja2.exceptions import TemplateRuntimeError
@@ -31,8 +31,8 @@ class TaintTokens:
 
     __slots__ = ("_by_text", "_kept", "_last", "_secret", "by_token")
 
-    def __init__(self) -> None:
-        self._secret = secrets.token_hex(12)
+    def __init__(self, secret: str = "") -> None:
+        self._secret = secret or os.urandom(12).hex()
         self._last = 0
         self._kept: dict[str, str] = {}
         self.by_token: dict[str, str] = {}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from forgather_mem.config.rendering.compiler import Load
+if TYPE_CHECKING:
+    from forgather_mem.config.rendering.compiler import Load
 
 
 class Reference(NamedTuple):

@@ -1,8 +1,8 @@
 """Values from outside, as a template sees them.
 
 Values of `load(**variables)`, of `--set` and of global variables are data. Numbers, booleans, null and dates are
-printed as they are; strings, alone or in lists and dicts, are marked (see marked.py), and so is how a time of day or a
-timedelta prints. Of every kind it is Python's own class that a template sees: a subclass could print anything.
+printed as they are; strings, alone or in lists and dicts, are marked (see taint_tokens.py), and so is how a time of day
+or a timedelta prints. Of every kind it is Python's own class that a template sees: a subclass could print anything.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ import enum
 import numbers
 import os
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from forgather_mem.config.limits import Limits
-from forgather_mem.config.rendering.taint_tokens import TaintTokens
-from forgather_mem.config.rendering.yaml_text import YamlWriter
 from forgather_mem.config.source.tokens import RESERVED
 from forgather_mem.errors import TemplateError, ours
 
@@ -46,16 +44,23 @@ def _flow(value: object) -> str:
         return f"'{value}'"  # YAML would read a number, or two items
     if isinstance(value, OutsideList | OutsideDict | bool | datetime.date):
         return str(value)
+    from forgather_mem.config.rendering.yaml_text import YamlWriter  # imports Jinja
+
     return YamlWriter().write(value)
 
 
-def wrap(variables: Mapping[str, object], marks: TaintTokens, budgets: Limits) -> dict[str, object]:
+def wrap(variables: Mapping[str, object], mark: Callable[[str], str], budgets: Limits) -> dict[str, object]:
     """The template's view of each variable.
+
+    Args:
+        variables: By name.
+        mark: Taints a string; `str` keeps it plain, for a process that will wrap the values again.
+        budgets: How large they may be.
 
     Raises:
         TemplateError: if a value is not plain data, or is too large.
     """
-    return {name: _Wrapper(name, marks, budgets).wrapped(value) for name, value in variables.items()}
+    return {name: _Wrapper(name, mark, budgets).wrapped(value) for name, value in variables.items()}
 
 
 def _exact_time(value: datetime.date | datetime.time | datetime.timedelta) -> object:
@@ -86,9 +91,9 @@ def _fields(kind: type, value: object, names: tuple[str, ...]) -> dict[str, int]
 
 
 class _Wrapper:
-    def __init__(self, name: str, marks: TaintTokens, budgets: Limits) -> None:
+    def __init__(self, name: str, mark: Callable[[str], str], budgets: Limits) -> None:
         self._name = name
-        self._marks = marks
+        self._mark = mark
         self._budgets = budgets
         self._items = 0
 
@@ -112,10 +117,7 @@ class _Wrapper:
         if isinstance(value, datetime.date | datetime.time | datetime.timedelta):
             return _exact_time(value)
         if isinstance(value, numbers.Integral):
-            number = int(value)
-            if number.bit_length() > self._budgets.integer_bits:
-                raise self._refuse(f"has a number of more than {self._budgets.integer_bits:,} bits")
-            return number
+            return int(value)
         if isinstance(value, numbers.Real):
             return float(value)
         if isinstance(value, os.PathLike):
@@ -147,12 +149,12 @@ class _Wrapper:
             raise self._refuse(f"has {len(text):,} characters; the limit is {self._budgets.string_bytes:,}")
         if not RESERVED.isdisjoint(text):
             raise self._refuse("has a character of the private range U+F4C1 to U+F4C4, which is used inside")
-        return self._marks.mark(text)
+        return self._mark(text)
 
     def _count(self, length: int) -> None:
         self._items += length
-        if self._items > self._budgets.loop_items:
-            raise self._refuse(f"has more than {self._budgets.loop_items:,} items")
+        if self._items > self._budgets.nodes:
+            raise self._refuse(f"has more than {self._budgets.nodes:,} items")
 
     def _refuse(self, what: str) -> TemplateError:
         return TemplateError(f"variable {self._name!r} {what}")

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import yaml
+from jinja2.exceptions import TemplateRuntimeError
 
 from forgather_mem.config.rendering.taint import TaintedStr
 
 _MAX_KEPT = 1_000
-_DUMP_WORK = 250
 _MAX_KEPT_CHARS = 100  # longer keys are written with "? "
-
-
-class _Flow(yaml.SafeDumper):
-    """Writes shared lists out each time: an anchor could clash with another in the template."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
 
 
 class YamlWriter:
@@ -26,15 +17,11 @@ class YamlWriter:
 
     PyYAML's dumper takes a quarter of a millisecond even for a short string, so its output is cached.
 
-    Args:
-        work: Is told how many microseconds a text will take.
-
     >>> YamlWriter().write({"lr": 1e-4, "tags": ["a", "1"], "seed": None})
     "{lr: 0.0001, seed: null, tags: [a, '1']}"
     """
 
-    def __init__(self, work: Callable[[int], None] = lambda amount: None) -> None:
-        self._work = work
+    def __init__(self) -> None:
         self._alone: dict[str | float, str] = {}
         self._nested: dict[str | float, str] = {}
 
@@ -42,7 +29,7 @@ class YamlWriter:
         """The text of a value.
 
         Raises:
-            yaml.YAMLError: for a value of another type.
+            TemplateRuntimeError: for a value of another type.
         """
         if isinstance(value, int):
             return str(value)
@@ -76,9 +63,20 @@ class YamlWriter:
         return text
 
     def _dumped(self, value: object) -> str:
-        plain = _plain(value)
-        self._work(_DUMP_WORK + (len(plain) if isinstance(plain, str) else 0))
-        text: str = yaml.dump(plain, Dumper=_Flow, default_flow_style=True, allow_unicode=True, width=float("inf"))
+        import yaml  # when it is needed: a process that renders has little time to start
+
+        class Flow(yaml.SafeDumper):
+            """Writes shared lists out each time: an anchor could clash with another in the template."""
+
+            def ignore_aliases(self, data: object) -> bool:
+                return True
+
+        try:
+            text: str = yaml.dump(
+                _plain(value), Dumper=Flow, default_flow_style=True, allow_unicode=True, width=float("inf")
+            )
+        except yaml.YAMLError as error:
+            raise TemplateRuntimeError(f"toyaml can't write this value: {str(error).splitlines()[0]}") from error
         return text.strip().removesuffix("...").removesuffix("\n")
 
 

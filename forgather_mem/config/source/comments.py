@@ -8,7 +8,7 @@ if its end is found, so that a stray quote in prose hides at most its own line.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 STATEMENT = re.compile(r"\s*(--|<<|>>|==|=>)\s(.*)")
 _BLOCK_TAG = re.compile(r"\s*(?:block|endblock)\b")
@@ -18,7 +18,6 @@ _WORD = re.compile(r"\S+")
 _SPECIAL = re.compile(r"[#{\"'\[]|^\s*(?:--|<<|>>|==|=>)\s|[|>][-+0-9]*\s*$")
 _SPECIAL_WITHOUT_COMMENTS = re.compile(r"[{\[]|^\s*(?:--|<<|>>|==|=>)\s")
 _MAX_QUOTED_LINES = 100
-_LOOK_EVERY = 10_000  # quotes, braces and escapes
 
 # What a line can be inside of, and what to look for there. "" is plain YAML, "~" a line statement.
 _STOPS = {
@@ -44,17 +43,14 @@ class Scanner:
     Args:
         lines: All lines of the template. Call `cut` for each of them, in order; while `is_calm`, lines without a match
             of `special` may be skipped.
-        look: Called now and then; stops the load when its time is up.
 
     Attributes:
         special: Matches whatever may change the state in a line that begins inside nothing.
         is_calm: The next line begins inside nothing.
     """
 
-    def __init__(self, lines: Sequence[str], look: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, lines: Sequence[str]) -> None:
         self._lines = lines
-        self._look = look
-        self._stops = 0
         self._number = 0
         # Without a comment anywhere, quotes and literals need not be followed.
         self._has_comments = any("##" in line for line in lines)
@@ -111,9 +107,6 @@ class Scanner:
             stop = _STOPS[mode].search(line, at)
             if stop is None:
                 return None
-            self._stops += 1
-            if not self._stops % _LOOK_EVERY:
-                self._look()
             found, at = stop[0], stop.end()
             before = line[stop.start() - 1 : stop.start()]
             if found[0] == "#" and found != "#}":

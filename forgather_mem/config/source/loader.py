@@ -18,6 +18,10 @@ _MAX_PARTS = 1_000
 _MAX_LINES = 200_000  # each takes a few hundred bytes while loading
 
 
+class StrangersTemplate(Exception):
+    """A template is needed that may not be rendered in this process."""
+
+
 @dataclass(slots=True, eq=False)
 class Source:
     """One template: a file's head or a sub-template.
@@ -42,10 +46,10 @@ class Source:
     parts: dict[str, Source] = field(repr=False)
     num_chars: int
 
-    def jinja(self, look: Callable[[], None] = lambda: None) -> str:
-        """Its text as Jinja reads it; `look` is called now and then, to stop when it takes too long."""
+    def jinja(self) -> str:
+        """Its text as Jinja reads it."""
         text = "\n".join(self.lines)
-        return text if is_plain(text) else to_jinja(text, look)
+        return text if is_plain(text) else to_jinja(text)
 
     def place(self, line: int, column: int | None = None, chain: str | None = None) -> SourceLocation:
         """The location of a line, 1-based; the column defaults to its first visible character."""
@@ -61,11 +65,13 @@ class Sources:
     Args:
         searcher: Finds the files.
         budgets: Limits the text that one load may read.
+        is_own: Whether a file may be rendered in this process.
     """
 
-    def __init__(self, searcher: Searcher, budgets: Limits) -> None:
+    def __init__(self, searcher: Searcher, budgets: Limits, is_own: Callable[[Path], bool] = lambda file: True) -> None:
         self.searcher = searcher
         self._budgets = budgets
+        self._is_own = is_own
         self._numbers = itertools.count(1)
         self._loaded: dict[str, tuple[Found, Source]] = {}
 
@@ -74,6 +80,7 @@ class Sources:
 
         Raises:
             TemplateError: if the file can't or must not be read.
+            StrangersTemplate: if it may not be rendered here.
         """
         known = self._loaded.get(name)
         if known is not None and self.searcher.is_current(known[0]):
@@ -82,6 +89,8 @@ class Sources:
         if found is None:
             self._loaded.pop(name, None)
             return None
+        if not self._is_own(found.file):
+            raise StrangersTemplate(found.name)
         head = self.from_text(self.searcher.read(found), found.name, found.file)
         self._loaded[name] = (found, head)
         return head

@@ -145,6 +145,10 @@ class Searcher:
                             seen[name] = TemplateFile(name, found.file, comment)
         return sorted(seen.values(), key=lambda template: template.name)
 
+    def not_found(self, name: str) -> TemplateError:
+        """The error about a template that no folder has; the caller raises it."""
+        return TemplateError(f"template {name!r} not found", hint=self.hint(name))
+
     def hint(self, name: str, others: Sequence[str] = ()) -> str:
         """What to do about a name that no folder has."""
         known = [*others]

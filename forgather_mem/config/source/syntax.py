@@ -8,7 +8,7 @@ comment leaves an empty Jinja comment, which prints nothing, not even its newlin
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from forgather_mem.config.source.comments import STATEMENT, Scanner
@@ -70,8 +70,8 @@ def plain_newlines(text: str) -> str:
     return "\n".join(_NEWLINE.split(text)) if "\r" in text else text
 
 
-def to_jinja(text: str, look: Callable[[], None] = lambda: None) -> str:
-    r"""Jinja source of a part, with as many lines. `look` is called now and then, as in `Scanner`.
+def to_jinja(text: str) -> str:
+    r"""Jinja source of a part, with as many lines.
 
     >>> print(to_jinja("## what it is for\n[body]\n    -- if deep  ## or not\n    == x\n    -- endif"))
     {##}
@@ -80,12 +80,12 @@ def to_jinja(text: str, look: Callable[[], None] = lambda: None) -> str:
     {{ x }}
     {% endif %}{{'\n'}}{% endblock body +%}
     """
-    return "\n".join(_with_blocks(list(_with_statements(text.split("\n"), look)), _EXTENDS.search(text) is not None))
+    return "\n".join(_with_blocks(list(_with_statements(text.split("\n"))), _EXTENDS.search(text) is not None))
 
 
-def _with_statements(lines: Sequence[str], look: Callable[[], None]) -> Iterator[tuple[str, bool]]:
+def _with_statements(lines: Sequence[str]) -> Iterator[tuple[str, bool]]:
     """Each line with its statement as a Jinja tag, and whether it may open a block."""
-    scanner = Scanner(lines, look)
+    scanner = Scanner(lines)
     for number, line in enumerate(lines):
         if scanner.is_calm and not scanner.special.search(line):
             yield line, False

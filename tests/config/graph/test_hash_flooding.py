@@ -105,10 +105,3 @@ def test_a_template_has_few_keys_that_collide():
         load("".join(f"{key}: 1\n" for key in keys))
     assert caught.value.line == len(keys)
     assert len(load("".join(f"{key}: 1\n" for key in range(5_000))).construct()) == 5_000
-
-
-def test_dict_in_a_template_is_pythons_own_and_refuses_keys_that_collide():
-    text = "a: {{ dict([('b', 1), ('c', x)], d=3) }}\ne: {{ dict({'f': 1}) }}\ng: {{ dict() }}"
-    assert load(text, x=2).construct() == {"a": {"b": 1, "c": 2, "d": 3}, "e": {"f": 1}, "g": {}}
-    with pytest.raises(TemplateError, match="more than 100 keys"):
-        load(f"a: {{{{ dict(range(0, {190_000 * MODULUS}, {MODULUS}) | batch(2)) }}}}")

@@ -121,6 +121,26 @@ def test_text_arguments_and_local_folders_are_not_addresses(tmp_path, monkeypatc
     assert build("a: !call:list [['s3://bucket']]") == ["s3://bucket"]  # a value, nothing that opens it
 
 
+def found_in(**kwargs):
+    return ArgumentCheck(lambda _: False).address("x:Y", kwargs.pop("args", ()), kwargs)
+
+
+def test_an_address_is_refused_only_where_it_would_be_opened():
+    for text in ("std::vector", "https://example.org", "exp:/7", "s3://bucket", "::1 is"):
+        assert not found_in(run_name=text, label_names=[text], id2label={0: text}, note={"a": [text], text: 1})
+        for name in ("output_dir", "path", "log_file", "comment", "filename_suffix", "resume_from_checkpoint"):
+            assert found_in(**{name: text})
+            assert found_in(**{name: [[text]]})
+            assert found_in(config={"deep": {name: text}})
+        assert found_in(args=[text])
+        assert found_in(args=[[1, text]])
+    shared = ["s3://bucket"]
+    assert found_in(label_names=shared, output_dir=shared)
+    for chain in ("reference::http://host", "a::b::s3://bucket", " ::file:/x"):
+        assert found_in(run_name=chain)
+        assert found_in(note={"a": [chain]})
+
+
 def test_what_a_person_opened_by_name_takes_any_argument():
     text = "a: !call:forgather_mem.sinks:TensorBoardSink {logging_dir: 's3://bucket/x'}"
     assert build(text, ["forgather_mem.sinks:TensorBoardSink"])

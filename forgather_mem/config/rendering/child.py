@@ -1,0 +1,143 @@
+"""The process in which a stranger's template is rendered.
+
+It is started by `stranger.py` with one request on its standard input, sets its own limits, renders, and answers with
+plain data as JSON: what has seen a stranger's text is never unpickled.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import os
+import pickle
+import resource
+import signal
+import sys
+import time
+from dataclasses import astuple
+from types import FrameType
+
+from forgather_mem.config.clock import CpuClock, OutOfTime
+from forgather_mem.config.limits import MIB, Limits
+from forgather_mem.config.rendering.functions import Clock
+from forgather_mem.config.rendering.render import Renderer
+from forgather_mem.config.rendering.source_map import SourceMap, Tracer
+from forgather_mem.config.rendering.stranger import Request
+from forgather_mem.config.rendering.taint_tokens import TaintTokens
+from forgather_mem.config.source.search import Searcher
+from forgather_mem.errors import TemplateError
+
+_LOOK_EVERY_S = 0.05
+_ONE_OPERATION_S = 1  # the kernel stops what Python can't
+_FOR_ANSWER = 128 * MIB  # to say in what has happened, and to write the answer
+
+
+def respond() -> None:
+    """Answer one request, and end at once."""
+    gc.enable()  # it was off while this was imported
+    request: Request = pickle.load(sys.stdin.buffer)
+    said = limited(request)
+    _limit_memory(_FOR_ANSWER)
+    sys.stdout.buffer.write(json.dumps(said, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    sys.stdout.buffer.flush()
+    os._exit(0)
+
+
+def limited(request: Request) -> dict[str, object]:
+    """The answer to a request, an error of it included, under limits that this process keeps."""
+    try:
+        cpu = LimitedClock(request.budgets)
+        _limit_memory(request.budgets.render_bytes)
+    except (OSError, ValueError) as error:
+        return {"refused": f"its limits can't be set ({error})"}
+    try:
+        return answer(request, cpu)
+    except TemplateError as error:
+        return {"error": error.__dict__}
+    except (MemoryError, RecursionError) as error:
+        kind = "memory" if isinstance(error, MemoryError) else "depth"
+        return {"error": {"message": f"rendering this template takes too much {kind}", "template": request.name}}
+
+
+def answer(request: Request, cpu: CpuClock) -> dict[str, object]:
+    """The answer to a request, as plain data.
+
+    Raises:
+        TemplateError: if anything is wrong with the template.
+    """
+    searcher = Searcher(request.folders, request.budgets)
+    renderer = Renderer(searcher, request.budgets, request.global_vars, marks=TaintTokens(request.secret))
+    if request.what == "references":
+        found, failure = renderer.references(request.name, request.variables, cpu)
+        return {"references": found, "failure": failure and failure.__dict__}
+    clock = Clock(request.moment)
+    if request.text is None:
+        rendered = renderer.render(request.name, request.variables, cpu, clock)
+    else:
+        rendered = renderer.render_string(request.text, request.variables, cpu, clock)
+    assert isinstance(rendered.locate, Tracer)
+    if request.what == "trace":
+        return {"text": rendered.text, "map": _plain(rendered.locate.map)}
+    return {
+        "name": rendered.name,
+        "text": rendered.text,
+        "values": rendered.values,
+        "unknown_blocks": [error.__dict__ for error in rendered.unknown_blocks],
+        "start": astuple(rendered.locate.start),
+        "num_chars": cpu.num_chars,
+    }
+
+
+def _plain(found: SourceMap | None) -> object:
+    if found is None:
+        return None
+    origins = [
+        (origin.source.file_name, origin.source.first_line, origin.source.lines, origin.block_names, origin.chain)
+        for origin in found.origins
+    ]
+    return found.starts, found.pieces, origins
+
+
+class LimitedClock(CpuClock):
+    """The clock of this process: it looks at itself, and the kernel ends the process soon after."""
+
+    __slots__ = ("_began_s", "_most_s")
+
+    def __init__(self, budgets: Limits) -> None:
+        super().__init__(budgets.render_cpu_s)
+        self._began_s = time.process_time()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        self._limit()
+        signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+        signal.signal(signal.SIGPROF, self._tick)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGXCPU, signal.SIGPROF))  # a parent may have blocked them
+        signal.setitimer(signal.ITIMER_PROF, _LOOK_EVERY_S, _LOOK_EVERY_S)
+
+    def read(self, num_chars: int) -> None:
+        super().read(num_chars)
+        self._limit()
+
+    def _limit(self) -> None:
+        most = resource.getrlimit(resource.RLIMIT_CPU)[1]
+        limit = math.ceil(self._began_s + self.limit_s + _ONE_OPERATION_S)
+        resource.setrlimit(resource.RLIMIT_CPU, (limit if most < 0 else min(limit, most), most))
+
+    def _tick(self, signum: int, frame: FrameType | None) -> None:
+        try:
+            self.look()
+        except OutOfTime:
+            signal.setitimer(signal.ITIMER_PROF, 0)  # the error is being said
+            raise
+
+
+def _limit_memory(num_bytes: int) -> None:
+    """Let this process take so much more than it has. Where the kernel doesn't say what that is (macOS), there is no
+    limit."""
+    try:
+        with open("/proc/self/statm") as file:
+            limit = int(file.read().split()[0]) * resource.getpagesize() + num_bytes
+    except FileNotFoundError:
+        return
+    most = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (limit if most < 0 else min(limit, most), most))

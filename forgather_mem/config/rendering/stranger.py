@@ -1,0 +1,203 @@
+"""Renders a stranger's template in a process of its own, under limits of the operating system.
+
+Whatever an expression of Jinja takes, the process ends at its limit and this one goes on: no rule for a single filter
+or method is needed. The process is started for one request and has ended when the answer is there; nothing of it is
+left behind. The answer is JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import importlib.util
+import json
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypedDict, cast
+
+from forgather_mem.config.clock import CpuClock
+from forgather_mem.config.limits import Limits
+from forgather_mem.config.rendering.source_map import Origin, SourceMap, Tracer
+from forgather_mem.config.rendering.template_refs import Reference
+from forgather_mem.config.source.loader import Source
+from forgather_mem.config.source.location import SourceLocation
+from forgather_mem.config.source.rendered import Rendered
+from forgather_mem.errors import TemplateError
+
+_START = (
+    "import gc, sys; gc.disable(); sys.path += sys.argv[1:]; "
+    "from forgather_mem.config.rendering.child import respond; respond()"
+)
+_PACKAGES = ("forgather_mem", "jinja2", "markupsafe", "yaml")
+_ANSWER = 16  # bytes of the answer for each character that may be rendered: its values and its source map, too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a process is asked for.
+
+    Attributes:
+        what: Of "trace" the source map.
+        name: The template's name, or "<string>".
+        text: The template itself, if it has no file.
+        folders: The search path.
+        budgets: The limits.
+        global_vars, variables: Plain data.
+        secret: Of the tokens for values from outside: a request that is made again gets the same text.
+        moment: What time it is.
+    """
+
+    what: Literal["render", "references", "trace"] = "render"
+    name: str
+    text: str | None = None
+    folders: tuple[str, ...]
+    budgets: Limits
+    global_vars: Mapping[str, object]
+    variables: Mapping[str, object]
+    secret: str
+    moment: datetime.datetime
+
+
+class _Answer(TypedDict, total=False):
+    """What the process says: of these what it was asked for, or why not."""
+
+    refused: str
+    error: dict[str, object]
+    name: str
+    text: str
+    values: dict[str, str]
+    unknown_blocks: list[dict[str, object]]
+    start: tuple[str, int, int, str | None, str | None]
+    num_chars: int
+    references: list[tuple[int, str, str]]
+    failure: dict[str, object] | None
+    map: tuple[list[int], list[tuple[int, int, int]], list[_Origin]] | None
+
+
+_Origin = tuple[str, int, list[str], list[str], list[str]]
+
+
+def render(request: Request) -> Rendered:
+    """The rendered template.
+
+    Raises:
+        TemplateError: if anything is wrong with it, or a limit stopped it.
+    """
+    said = _answer(request)
+    clock = CpuClock(request.budgets.render_cpu_s)
+    clock.read(said["num_chars"])
+    return Rendered(
+        name=said["name"],
+        text=said["text"],
+        values=said["values"],
+        locate=Tracer(lambda: _trace(request, said["text"]), SourceLocation(*said["start"])),
+        unknown_blocks=tuple(map(_error, said["unknown_blocks"])),
+        clock=clock,
+    )
+
+
+def references(request: Request) -> tuple[list[Reference], TemplateError | None]:
+    """The templates that a template uses, and what stopped the render.
+
+    Raises:
+        TemplateError: when the template itself can't be read, or a limit stopped it.
+    """
+    said = _answer(replace(request, what="references"))
+    failure = said["failure"]
+    return [Reference(*one) for one in said["references"]], _error(failure) if failure else None
+
+
+def _error(fields: dict[str, object]) -> TemplateError:
+    error = TemplateError(str(fields["message"]))
+    error.__dict__.update(fields)
+    return error
+
+
+def _trace(request: Request, text: str) -> SourceMap | None:
+    """The source map of a text that was rendered; None if there is none, or the files have changed since."""
+    try:
+        said = _answer(replace(request, what="trace"))
+    except TemplateError:
+        return None
+    if said["text"] != text or said["map"] is None:
+        return None
+    starts, pieces, origins = said["map"]
+    return SourceMap(text, starts, pieces, [_origin(*origin) for origin in origins])
+
+
+def _origin(name: str, first_line: int, lines: list[str], block_names: list[str], chain: list[str]) -> Origin:
+    source = Source(
+        key=name, name=name, file_name=name, file=None, first_line=first_line, lines=lines, parts={}, num_chars=0
+    )
+    return Origin(source, block_names, chain)
+
+
+def _answer(request: Request) -> _Answer:
+    said, status = _ask(request)
+    if said is None:
+        raise _ended(request, status)
+    if "refused" in said:
+        raise _not_started(request, said["refused"])
+    if "error" in said:
+        raise _error(said["error"])
+    return said
+
+
+def _ask(request: Request) -> tuple[_Answer | None, int]:
+    """The answer of a new process, None if it gave none, and how it ended."""
+    import subprocess  # the process that renders imports this module, and needs none
+
+    most = _ANSWER * request.budgets.rendered_bytes
+    options = ["-I", "-S", *["-B"] * sys.dont_write_bytecode, *["-Xutf8"] * sys.flags.utf8_mode]
+    try:
+        process = subprocess.Popen(
+            [sys.executable or "", *options, "-c", _START, *_folders()],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, ValueError) as error:
+        raise _not_started(request, str(error)) from error
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            with contextlib.suppress(BrokenPipeError), process.stdin as stdin:  # it has ended: it says why, or how
+                stdin.write(pickle.dumps(request))
+            said = process.stdout.read(most)
+        except BaseException:
+            process.kill()
+            raise
+        if len(said) == most:
+            process.kill()
+    try:
+        return cast(_Answer, json.loads(said.decode("utf-8", "surrogatepass"))), 0
+    except (ValueError, RecursionError):
+        return None, process.returncode
+
+
+def _folders() -> list[str]:
+    """Where the process finds what it imports, behind Python's own: no folder of a stranger's is among them unless it
+    has these packages for this process, too."""
+    found = [sys.modules.get(name) or importlib.util.find_spec(name) for name in _PACKAGES]
+    files = [getattr(one, "__file__", None) or getattr(one, "origin", None) for one in found]
+    return list(dict.fromkeys(os.path.dirname(os.path.dirname(os.path.abspath(file))) for file in files if file))
+
+
+def _ended(request: Request, status: int) -> TemplateError:
+    budgets = request.budgets
+    if status == -signal.SIGXCPU:
+        message = f"rendering this template takes more than {budgets.render_cpu_s:.2g} s of CPU time in one operation"
+    else:
+        message = f"the process that renders this template has ended without an answer (exit status {status})"
+    return TemplateError(message, template=request.name, hint=_HINT)
+
+
+def _not_started(request: Request, why: str) -> TemplateError:
+    message = f"a stranger's template is rendered in a process of its own, and there can be none here: {why}"
+    return TemplateError(message, template=request.name, hint=_HINT)
+
+
+_HINT = "if you wrote or trust it: allow_files=[its folder] or --allow-file FOLDER renders it in this process"
