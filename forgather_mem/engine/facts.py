@@ -57,7 +57,7 @@ def process_started_s() -> float:
     return 0.0 if age_s is None else round(time.time() - age_s, 2)
 
 
-def startup_of(began_s: float) -> tuple[tuple[float, ...], ...]:
+def startup_of(began_s: float) -> tuple[tuple[float, float], ...]:
     """The age and the resident bytes of this process whenever its parent has looked.
 
     The first training of a process asks before it has a black box of its own: the parent's ring then goes.
