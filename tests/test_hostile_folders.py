@@ -18,6 +18,7 @@ from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.formats.ring_writer import RingWriter
 from forgather_mem.reporting.build import write_report
 from forgather_mem.reporting.run_dir import find_run, run_report
+from forgather_mem.sinks import jsonl
 from tests import hostile_folders as hostile
 from tests.hostile_folders import FILES, FOLDERS, THINGS, Make, Reporter
 from tests.reporting.report_fixtures import all_well, killed, leaking, out_of_memory
@@ -40,7 +41,8 @@ def make_real_run(folder: Path) -> Path:
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loop = TrainingLoop(model, optimizer, args=SimpleNamespace(output_dir=str(folder)), callbacks=[MemoryCallback()])
-    with loop.train(), loop.epoch():
+    with pytest.MonkeyPatch.context() as patch, loop.train(), loop.epoch():
+        patch.setattr(jsonl, "ROLL_UP_RECORDS", 8)
         for _ in range(30):
             with loop.step():
                 model(torch.ones(4, 8)).sum().backward()
@@ -96,7 +98,9 @@ def test_a_log_and_a_black_box_with_such_values(
     value: object, reporter: Reporter, real_run: Path, tmp_path: Path
 ) -> None:
     lines = (real_run / "memory.rank0.jsonl").read_bytes().splitlines()
-    for number in (0, 1, len(lines) - 1):
+    rolled_up = [number for number, line in enumerate(lines) if line.startswith(b'{"type":"roll-up"')]
+    assert rolled_up
+    for number in (0, 1, *rolled_up, len(lines) - 1):
         path = list(hostile.paths_in(json.loads(lines[number])))[number % 5 + 1]
         make = hostile.line_with(number, path, value)
         assert_answers(reporter, real_run, tmp_path / f"line{number}", make, "json")

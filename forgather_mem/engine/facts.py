@@ -11,7 +11,6 @@ from typing import Any
 
 from forgather_mem.engine.summary import RunFacts
 from forgather_mem.errors import ours
-from forgather_mem.formats.ring import read_ring
 from forgather_mem.system.allocator import current_allocator, gauge, used_allocators
 from forgather_mem.system.cgroups import kill_counter
 from forgather_mem.system.memory_limit import limit_facts
@@ -28,9 +27,9 @@ logger = logging.getLogger(__name__)
 
 
 def header_of(args: Any, step: int = 0) -> RunHeader:
-    """What is known at the start of a training, from the arguments of any trainer; what it lacks is left out."""
+    """What is known of a process that trains, from the arguments of any trainer; what they lack is left out."""
     rank, world_size = rank_and_size()
-    limit, began_s = limit_facts(), process_started_s()
+    limit = limit_facts()
     return RunHeader(
         rank=int(getattr(args, "process_index", rank) or 0),
         world_size=int(getattr(args, "world_size", world_size) or 1),
@@ -44,10 +43,8 @@ def header_of(args: Any, step: int = 0) -> RunHeader:
         limit_bytes=limit.get("limit_bytes", 0),
         limit_kind=limit.get("limit_kind", "host"),
         step=step,
-        started_with=sizes_now(),
         kills=kill_counter() or None,
-        process_started_s=began_s,
-        startup=startup_of(began_s),
+        process_started_s=process_started_s(),
         micro_batches=int(getattr(args, "gradient_accumulation_steps", 1) or 1),
     )
 
@@ -58,11 +55,13 @@ def process_started_s() -> float:
     return 0.0 if age_s is None else round(time.time() - age_s, 2)
 
 
-def startup_of(began_s: float) -> tuple[tuple[float, ...], ...]:
+def startup_of(began_s: float) -> tuple[tuple[float, float], ...]:
     """The age and the resident bytes of this process whenever its parent has looked.
 
     The first training of a process asks before it has a black box of its own: the parent's ring then goes.
     """
+    from forgather_mem.formats.ring import read_ring
+
     try:
         ring = read_ring(os.path.join(run_session.folder() or "", run_session.WAITING_RING))
     except ours(OSError, ValueError):  # no run, or another training of it was before

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from forgather_mem.growth.trend import Series
 from forgather_mem.telemetry.records import Sample
+
+if TYPE_CHECKING:
+    from forgather_mem.growth.trend import Series
 
 _FEWEST_POINTS = 20
 # Less than this, over the whole run, counts as flat.
 _FLAT_FRAC = 0.02
-_NAMES = {"process": ("host/anon_bytes", "host/rss_bytes"), "workers": ("workers/pss_bytes", "host/children_pss_bytes")}
+SOURCES = {
+    "process": ("host/anon_bytes", "host/rss_bytes"),
+    "workers": ("workers/pss_bytes", "host/children_pss_bytes"),
+}
 
 
 class Growth:
@@ -18,7 +23,7 @@ class Growth:
 
     Attributes:
         since_step: The first step seen; None before it.
-        series: The sizes of each.
+        series: The sizes of each; empty before it.
 
     >>> growth = Growth()
     >>> for step in range(1, 101):
@@ -28,7 +33,7 @@ class Growth:
     """
 
     def __init__(self) -> None:
-        self.series = {who: Series() for who in _NAMES}
+        self.series: dict[str, Series] = {}
         self.since_step: int | None = None
 
     def add(self, sample: Sample) -> None:
@@ -36,9 +41,13 @@ class Growth:
         if sample.event != "step_end":
             return
         if self.since_step is None:
+            # Where memory is short when a process without a step ends, half a MiB counts
+            from forgather_mem.growth.trend import Series
+
             self.since_step = sample.step
+            self.series = {who: Series() for who in SOURCES}
         values = sample.values
-        for who, (first, second) in _NAMES.items():
+        for who, (first, second) in SOURCES.items():
             value = values.get(first)
             if value is None:
                 value = values.get(second)
@@ -50,8 +59,8 @@ class Growth:
 
         What grew too unevenly to be judged, or ever more slowly, counts with the rate that was measured.
         """
-        series = self.series[who]
-        if len(series.points) < _FEWEST_POINTS:
+        series = self.series.get(who)
+        if series is None or len(series.points) < _FEWEST_POINTS:
             return None
         trend = series.judge()
         return trend.per_step if trend.per_step * trend.steps >= _FLAT_FRAC * series.points[0][1] else 0.0

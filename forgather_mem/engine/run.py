@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.engine.closing import Closing
-from forgather_mem.engine.facts import current_device, finish_facts, header_of, run_folder, training_key
+from forgather_mem.engine.facts import (
+    current_device,
+    finish_facts,
+    header_of,
+    run_folder,
+    sizes_now,
+    startup_of,
+    training_key,
+)
 from forgather_mem.engine.ledger import Ledger
 from forgather_mem.engine.phases import PhaseStack
 from forgather_mem.engine.recorder import Recorder
@@ -104,9 +112,11 @@ class Run:
         own = OwnTime()
         began = own.now()
         output_dir = Path(args.output_dir) if getattr(args, "output_dir", None) else None
-        facts, device = RunFacts(header_of(args, state.global_step)), current_device()
+        header, device = header_of(args, state.global_step), current_device()
+        header = replace(header, started_with=sizes_now(), startup=startup_of(header.process_started_s))
+        facts = RunFacts(header)
         run = cls(facts, state.global_step, output_dir=output_dir, device=device, strict=strict, verdict=verdict)
-        run.summary.begin(run.step, dict(facts.header.started_with))
+        run.summary.begin(run.step, dict(header.started_with))
         PROCESS_END.ask(run._process_ends, run._forget)
         run._recorder.own.add(began)
         own.close()

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from forgather_mem.formats.jsonl import Header, LogReader, Record, log_files
 from forgather_mem.formats.scalars import ScalarSeries
 from forgather_mem.reporting.from_events import event_series
-from forgather_mem.telemetry.bounds import MOST, is_number
+from forgather_mem.telemetry.bounds import MOST
 from forgather_mem.telemetry.events import PHASES
 from forgather_mem.telemetry.metrics import name_on_current, other_device
 from forgather_mem.telemetry.records import Finding, Sample
-from forgather_mem.telemetry.report_schema import checked
+from forgather_mem.telemetry.report_part import RunHeader
+from forgather_mem.telemetry.report_schema import from_dict
 
 Column = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -77,10 +78,9 @@ class Readings:
                 self.settings |= {name: str(value) for name, value in record.data.items() if name in _PERIODS}
         elif isinstance(record, Header) and (record.data.get("pid") != self._pid or not self.steps):
             self._clear()
-            self._pid, started_s = record.data.get("pid"), record.data.get("process_started_s")
-            self.started_s = float(started_s) if is_number(started_s) else 0.0  # type: ignore[arg-type]
-            pairs = checked(tuple[tuple[float, float], ...], record.data.get("startup")) or ()
-            self.startup = tuple((abs(age_s), abs(size)) for age_s, size in pairs)
+            header = from_dict(RunHeader, dict(record.data))
+            self._pid, self.started_s = record.data.get("pid"), header.process_started_s
+            self.startup = tuple((abs(age_s), abs(size)) for age_s, size in header.startup)
 
     def add(self, event: str, step: int, time_s: float, values: Iterable[tuple[str, float]]) -> None:
         """Add a row with what the page shows of these values.

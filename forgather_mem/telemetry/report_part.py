@@ -57,7 +57,7 @@ class RunHeader(ReportPart):
     started_with: Mapping[str, float] = field(default_factory=dict, metadata=ADDED)
     kills: Mapping[str, object] | None = field(default=None, metadata=ADDED)
     process_started_s: float = field(default=0.0, metadata=ADDED)
-    startup: tuple[tuple[float, ...], ...] = field(default=(), metadata=ADDED)
+    startup: tuple[tuple[float, float], ...] = field(default=(), metadata=ADDED)
     folder: str | None = field(default=None, metadata=ADDED)
     event_folder: str | None = field(default=None, metadata=ADDED)
     micro_batches: int = field(default=1, metadata=ADDED)

@@ -20,6 +20,9 @@ from types import SimpleNamespace
 import torch
 from forgather_mem import TrainingLoop
 from forgather_mem.callbacks import MemoryCallback, TBMemoryLogger
+from forgather_mem.sinks import jsonl
+
+jsonl.ROLL_UP_RECORDS = int(sys.argv.pop())
 
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -38,10 +41,11 @@ OF_THE_END = {"end", "exit_code", "wall_s", "startup_s", "folder", "event_folder
 OF_THE_HOST_AT_THE_END = {"allocated_end_bytes", "rss_end_bytes"}
 
 
-def reported(folder: Path, how: str) -> dict[str, Any]:
+def reported(folder: Path, how: str, roll_up_records: int = 4096) -> dict[str, Any]:
     folder.mkdir()
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    done = subprocess.run([sys.executable, "-c", SCRIPT, how], cwd=folder, env=environment, capture_output=True)
+    words = [sys.executable, "-c", SCRIPT, how, str(roll_up_records)]
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True)
     assert done.returncode == (-signal.SIGKILL if how == "killed" else 0), done.stderr.decode()
     return read_run(folder)
 
@@ -68,6 +72,18 @@ def test_each_fact_of_the_run_is_in_both_reports(both: tuple[dict[str, Any], dic
     assert finished["host"].keys() - OF_THE_HOST_AT_THE_END == killed["host"].keys() - OF_THE_HOST_AT_THE_END
     assert finished["steps"] == killed["steps"] == 6
     assert finished.keys() ^ killed.keys() <= {"killed", "first_failure"}
+
+
+def test_from_a_roll_up_on_a_killed_run_has_them_too(
+    tmp_path: Path, both: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    killed = reported(tmp_path / "killed", "killed", 2)
+    (log,) = (tmp_path / "killed").rglob("memory.rank0.jsonl")
+    assert log.read_bytes().count(b'{"type":"roll-up"') > 1
+    facts = [{name: one["run"][name] for name in one["run"].keys() - OF_THE_END} for one in (killed, both[1])]
+    assert facts[0] == facts[1]
+    assert killed["steps"] == both[1]["steps"]
+    assert killed["host"].keys() == both[1]["host"].keys()
 
 
 @pytest.mark.parametrize("name", ["folder", "event_folder"])
