@@ -41,8 +41,7 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").r
 _BLOCK = re.compile(r"(?:<!-- (?P<note>[^>]*?) -->\n+)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.M | re.S)
 _NEEDS = re.compile(r"<!-- needs: ([\w.]+) -->")
 REAL = "README.md"  # its commands are programs that are started
-# The others by `make soak`
-SWITCHED_OFF = ("README.md", "docs/callback_examples.md", "docs/run.md", "docs/trackers.md")
+SWITCHED_OFF = ("README.md", "docs/run.md", "docs/trackers.md")  # the others by `make soak`
 _OF_TRANSFORMERS_4 = "max_steps is given, it will override any value given in num_train_epochs\n"
 _VARIES = re.compile(r'"([^"]+)"')
 _LINK = re.compile(r"\]\((?!https?:)([^)\s]+)")

@@ -44,12 +44,6 @@ def test_callbacks_can_be_added_and_taken_out_by_class_and_by_instance(tmp_path:
     trainer.train()
 
 
-def test_taking_out_one_class_leaves_the_others(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, all_callbacks())
-    for callback in all_callbacks():
-        assert type(trainer.pop_callback(type(callback))) is type(callback)
-
-
 def test_one_callback_serves_several_trainings(tmp_path: Path) -> None:
     callback, capture = captured([Rule(Every(steps=1), [Steps()]), Rule(AtEvent("train_end"), [Steps()])])
     logger = TBMemoryLogger()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from forgather_mem.reporting.run_dir import run_report
 from forgather_mem.reporting.text import report_text
 from tests.events import event_folders, scalars
 from tests.forked import SCRIPTS, on_ranks
-from tests.launch.commands import run
+from tests.launch.commands import environment, run
 
 
 @pytest.mark.fresh
@@ -49,15 +50,19 @@ def test_with_every_callback_rank_0_writes_and_prints_and_every_rank_has_its_own
     assert "rank 1, step 7: mine/level_frac is 95.0 %, above 90.0 %" in said[1]
 
 
-def test_without_run_a_rank_that_was_killed_is_named_too(tmp_path: Path) -> None:
+@pytest.mark.fresh
+@pytest.mark.parametrize("is_real", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["forks", "torchrun"])
+def test_without_run_a_rank_that_was_killed_is_named_too(tmp_path: Path, is_real: bool) -> None:
     script, folder = Path(__file__).parent / "killed_rank.py", tmp_path / "out"
-    # Time for rank 0 to hear that the other one has gone
-    words = [str(SCRIPTS / "torchrun"), "--nproc_per_node=2", "--monitor_interval=3", str(script), str(folder)]
-    done = run(words, tmp_path, PYTHONPATH=f"{Path(__file__).parents[2]}{os.pathsep}{os.environ['PYTHONPATH']}")
-    assert done.code == 1
+    if is_real:  # which ends rank 0 while that closes; it has time to hear that the other one has gone
+        words = [str(SCRIPTS / "torchrun"), "--nproc_per_node=2", "--monitor_interval=3", str(script), str(folder)]
+        done = run(words, tmp_path, PYTHONPATH=f"{Path(__file__).parents[2]}{os.pathsep}{os.environ['PYTHONPATH']}")
+        assert done.code == 1
+    else:
+        ended = on_ranks(script, [str(folder)], tmp_path, environment())
+        assert [code for code, _, _ in ended] == [1, -signal.SIGKILL], ended
     report = run_report(folder)
-    assert "RANK 1 OF 2 FAILED FIRST, at step 3, backward.\n  The others: 1 ended by an exception." in report_text(
-        report
-    )
+    told = report_text(report)
+    assert "RANK 1 OF 2 FAILED FIRST, at step 3, backward.\n  The others: 1 ended by an exception." in told
     assert report.ranks is not None
     assert (report.ranks[0].error or "").startswith("RuntimeError: ")

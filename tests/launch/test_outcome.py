@@ -9,6 +9,7 @@ import signal
 import sys
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 import pytest
 
@@ -84,11 +85,19 @@ def test_a_training_whose_folder_is_cleared_away_has_its_report(folder: Path) ->
     assert not list(folder.glob("forgather_mem*"))
 
 
+OURS = (StateMemory.settle, Sampler.end, tell_outcome, run_report, print_reports)
+ERRORS = (RecursionError, MemoryError, KeyboardInterrupt)
+
+
+def cell(place: int, number: int) -> Any:
+    """Each function fails with one of the errors; with the others by `make soak`."""
+    function, error = OURS[place], ERRORS[number]
+    marks = [pytest.mark.soak] if place % 3 != number else []
+    return pytest.param(function, error, marks=marks, id=f"{function.__qualname__}-{error.__name__}")
+
+
 @pytest.mark.fresh
-@pytest.mark.parametrize("error", [RecursionError, MemoryError, KeyboardInterrupt])
-@pytest.mark.parametrize(
-    "function", [StateMemory.settle, Sampler.end, tell_outcome, run_report, print_reports], ids=lambda f: f.__qualname__
-)
+@pytest.mark.parametrize(("function", "error"), [cell(place, number) for place in range(5) for number in range(3)])
 def test_a_limit_is_not_passed_because_something_of_ours_has_failed(
     tmp_path: Path, function: FunctionType, error: type[BaseException]
 ) -> None:

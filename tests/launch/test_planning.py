@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from transformers import TrainingArguments
 
-from tests.launch.commands import ROOT, Result, run, watched
+from tests.launch.commands import ROOT, Result, run
 from tests.launch.forked_run import run_forked, watched_forked
 from tests.training import needs_fully_shard
 from tests.trees import tree
@@ -142,8 +142,9 @@ def with_work(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.fresh
 def test_it_is_planned_where_it_would_train_and_ends(tmp_path: Path) -> None:
-    result = planned(tmp_path, "--json", "--set", "batch=4,8", start=run)
+    result = planned(tmp_path, "--json", "--set", "batch=4,8")
     assert result.code == 0, result.err
     small, large = json.loads(result.out)["plans"]
     assert (small["rows"], large["rows"], small["length"]) == (4, 8, 32)
@@ -323,6 +324,7 @@ def test_a_script_that_plans_its_loop_itself_does_so(tmp_path: Path) -> None:
     assert "train.py:9 trains without a transformers Trainer" in result.err
 
 
+@pytest.mark.fresh
 def test_a_run_may_be_planned_first_and_its_report_compares(tmp_path: Path) -> None:
     text = (
         SCRIPT.replace("LINE", "open('steps', 'a').write('x')")
@@ -330,7 +332,7 @@ def test_a_run_may_be_planned_first_and_its_report_compares(tmp_path: Path) -> N
         .replace("HALF=True", "max_steps=24")
     )
     (tmp_path / "train.py").write_text(text.replace("BEFORE", "").replace("TRAIN", "trainer.train()"))
-    result = watched(["--plan", "train.py"], tmp_path)
+    result = watched_forked(["--plan", "train.py"], tmp_path)
     assert (tmp_path / "steps").read_text() == "x" * 24, "those of the plan are not there"
     assert "never" in result.plain.out
     assert "Peak " in result.plain.err

@@ -68,10 +68,11 @@ def test_without_a_place_a_training_is_watched_all_the_same(tmp_path: Path) -> N
     assert json.loads(report.read_text())["steps"] == 6
 
 
+@pytest.mark.fresh
 def test_without_a_place_it_does_not_say_that_torch_was_not_imported(tmp_path: Path) -> None:
     more = nowhere(tmp_path)
     (tmp_path / "short.py").write_text("import torch; print(len(torch.ones(3)))")
-    assert "host" in taken_apart(run([*RUN, "short.py"], tmp_path, **more)).report
+    assert "host" in taken_apart(run_forked([*RUN, "short.py"], tmp_path, **more)).report
     (tmp_path / "none.py").write_text("print('none')")
     assert run([*RUN, "none.py"], tmp_path, **more).err.endswith("did not import torch\n")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.commands import BEGIN, RUN, Result, files, python, run, taken_apart
+from tests.launch.forked_run import run_forked
 
 USAGE = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr')\nparser.parse_args()\n"
 
@@ -22,7 +23,6 @@ USAGE = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argumen
         ("", USAGE, ["--learning"], 2),
         ("", "import no_such_module_at_all\n", [], 1),
         ("", "print('x'\n", [], 1),
-        ("import torch\n", USAGE, ["--help"], 0),
         ("import torch\n", USAGE, ["--learning"], 2),
     ],
     ids=[
@@ -31,7 +31,6 @@ USAGE = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argumen
         "a wrong option",
         "an import",
         "no Python",
-        "help with torch",
         "a wrong option with torch",
     ],
 )
@@ -65,12 +64,13 @@ def test_a_short_script_that_is_killed_has_a_report(tmp_path: Path) -> None:
     assert list(tmp_path.glob("forgather_mem/*/report.json"))
 
 
+@pytest.mark.fresh
 @pytest.mark.parametrize("words", [[], ["--report", "r.json"]], ids=["as it is", "asked for"])
 def test_an_error_before_any_training_is_told_in_one_line_unless_a_report_was_asked_for(
     tmp_path: Path, words: list[str]
 ) -> None:
     (tmp_path / "a.py").write_text("import torch\n\nraise ValueError('no such row\\nin the table')\n")
-    result = run([*RUN, *words, "a.py"], tmp_path)
+    result = run_forked([*RUN, *words, "a.py"], tmp_path)
     after = result.err.partition("in the table\n")[2]
     (path,) = tmp_path.glob("forgather_mem/*/report.json")
     written = json.loads(path.read_text())["run"]
@@ -79,13 +79,14 @@ def test_an_error_before_any_training_is_told_in_one_line_unless_a_report_was_as
     peak, command = r"; peak \d+\.\d MiB ", f"forgather-mem report {path.parent.relative_to(tmp_path)}"
     line = rf"forgather-mem: no training step: ValueError at a\.py:3{peak}\({command}\)\n"
     assert bool(re.fullmatch(line, after)) != bool(words), after
-    text = after if words else run([sys.executable, "-m", "forgather_mem", *command.split()[1:]], tmp_path).out
+    text = after if words else run_forked([sys.executable, "-m", "forgather_mem", *command.split()[1:]], tmp_path).out
     assert "\nAt a.py:3: ValueError: no such row\nNo training step was seen" in text
 
 
+@pytest.mark.fresh
 def test_an_exit_code_before_any_training_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("import sys, torch\nsys.exit(1)\n")
-    result = run([*RUN, "a.py"], tmp_path)
+    result = run_forked([*RUN, "a.py"], tmp_path)
     assert re.fullmatch(rf"{BEGIN}a.py.*\nforgather-mem: no training step; peak \d+\.\d MiB\n", result.err), result.err
     assert files(tmp_path) == {"a.py"}
 

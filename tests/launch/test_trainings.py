@@ -143,15 +143,17 @@ def test_what_is_printed_at_the_end_is_what_the_script_has_not(
 
 
 @pytest.mark.fresh
-def test_a_launcher_hands_the_watching_on_with_a_template_of_the_users(tmp_path: Path) -> None:
+@pytest.mark.parametrize("launcher", [[], pytest.param(ACCELERATE, marks=pytest.mark.soak)], ids=["alone", "launched"])
+def test_a_template_of_the_users_is_attached_and_handed_on_by_a_launcher(tmp_path: Path, launcher: list[str]) -> None:
     plain = alone("short", tmp_path / "plain")
     assert plain.code == 0, plain.err
     (tmp_path / "mine.yaml").write_text(
         '-- extends "callbacks/memory.yaml"\n\n[callback_list]\n    == super()\n    mine: !singleton:rules:Mine []\n'
     )
     (tmp_path / "rules.py").write_text("from transformers import TrainerCallback\n\nclass Mine(TrainerCallback): ...\n")
-    words = ["--template", "mine.yaml", "--set", "every_steps=3", "--allow", "rules", *ACCELERATE, str(SCRIPT), "short"]
-    result = taken_apart(run([*RUN, *words, "."], tmp_path, PYTHONPATH=f"{tmp_path}:{os.environ['PYTHONPATH']}"))
+    words = ["--template", "mine.yaml", "--set", "every_steps=3", "--allow", "rules", *launcher, str(SCRIPT), "short"]
+    start = run if launcher else run_forked
+    result = taken_apart(start([*RUN, *words, "."], tmp_path, PYTHONPATH=f"{tmp_path}:{os.environ['PYTHONPATH']}"))
     assert result.plain.code == 0, result.plain.err
     callbacks, weights = result.plain.out.splitlines()
     assert callbacks == "['SimpleGarbageCollector', 'ClearCacheCallback', 'TBMemoryLogger', 'Mine']"
@@ -162,6 +164,7 @@ def test_a_launcher_hands_the_watching_on_with_a_template_of_the_users(tmp_path:
     assert result.report.startswith("== forgather-mem == train.py == 6 steps, ")
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("libuv")
 @pytest.mark.fresh
 def test_torchrun_hands_the_watching_on_to_each_rank(tmp_path: Path) -> None:

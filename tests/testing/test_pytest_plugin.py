@@ -144,7 +144,7 @@ def test_that_fails():
 
 @pytest.mark.parametrize(
     ("options", "selected"),
-    [(["-W", "error"], "passes or fails"), ([], "passes or fails"), ([], "")],
+    [(["-W", "error"], "passes or fails"), ([], "passes or fails"), pytest.param([], "", marks=pytest.mark.soak)],
     ids=["all warnings are errors", "without torch", "with torch"],
 )
 def test_a_suite_under_run_prints_what_it_prints_alone(tmp_path: Path, options: list[str], selected: str) -> None:
