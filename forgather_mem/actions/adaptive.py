@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from forgather_mem.telemetry.records import Finding, Moment, Outcome, RunInfo, Sample
+from forgather_mem.telemetry.records import NOTHING, Finding, Moment, Outcome, RunInfo, Sample
 from forgather_mem.units import MIB, format_bytes, format_duration
 
 logger = logging.getLogger(__name__)
 
-NOTHING: Mapping[str, float] = {}
 # A call has paid off if this much stayed free: an absolute amount, a fraction of what it freed, and an amount per
 # second of its duration (the kernel moves some GiB per second; a busy processor makes calls look more expensive).
 KEPT_BYTES = MIB

@@ -22,7 +22,7 @@ class _Runs:
 
     def __init__(self) -> None:
         self.num_given = 0  # while it stays the same, no run begins
-        self._known: dict[int, tuple[Run, weakref.ref[Any]]] = {}
+        self._known: dict[int, tuple[Run, weakref.ref[object]]] = {}
 
     def of(self, state: Any) -> Run | None:
         """The run of this state itself; a copy has none."""

@@ -67,7 +67,7 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
     """
     from forgather_mem.heap.source_lines import calling_place, told_line
 
-    def look(event: str, arguments: tuple[Any, ...]) -> None:
+    def look(event: str, arguments: tuple[object, ...]) -> None:
         names = acted_on(event, arguments)
         if names is not None and not (names and all(name.startswith(scratch) for name in names)):
             where = calling_place()
@@ -90,7 +90,7 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
             return by_number(os.devnull, os.O_RDWR) if flags & _MAKES else by_number(path, os.O_RDONLY)
 
     def skipped(change: Callable[..., None]) -> Callable[..., None]:
-        def call(*arguments: Any, **keywords: Any) -> None:
+        def call(*arguments: object, **keywords: object) -> None:
             with suppress(PermissionError):
                 change(*arguments, **keywords)
 

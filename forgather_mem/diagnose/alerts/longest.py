@@ -18,10 +18,9 @@ from forgather_mem.diagnose.oom.shapes.sample_lengths import batches_of, cuts, l
 from forgather_mem.system.allocator import current_allocator, gauge_now
 from forgather_mem.system.headroom import Room, device_room, host_rooms
 from forgather_mem.system.native_heap import allocated_natively_bytes, unused_heap_bytes
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 from forgather_mem.units import format_bytes
 
-NOTHING: Mapping[str, float] = {}
 _PADS = (1, 8, 16, 32, 64, 128)
 _SAMPLED_STEPS = range(5, 16)  # of the run: by then the optimizer has its state
 
@@ -103,7 +102,7 @@ class LongestBatch:
         if sampling is not None:
             sampling.stop()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"_uses": self._uses}
 
     def __setstate__(self, kept: Mapping[str, Any]) -> None:
