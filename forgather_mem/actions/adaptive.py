@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from forgather_mem.telemetry.records import Finding, Moment, Outcome, RunInfo, Sample
+from forgather_mem.telemetry.records import NOTHING, Finding, Moment, Outcome, RunInfo, Sample
 from forgather_mem.units import MIB, format_bytes, format_duration
 
 logger = logging.getLogger(__name__)
 
-NOTHING: Mapping[str, float] = {}
-TRIES = 3
-STRETCH = 32
-STRETCHED_TRIES = 3
-# The number of steps after which freed memory counts as kept.
-WATCHED_STEPS = 3
 # A call has paid off if this much stayed free: an absolute amount, a fraction of what it freed, and an amount per
 # second of its duration (the kernel moves some GiB per second; a busy processor makes calls look more expensive).
 KEPT_BYTES = MIB
-KEPT_FRAC = 0.2
 KEPT_BYTES_PER_S = 32 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveLimits:
+    """When an action pays off, and how often one that does not is tried again. Measured by benchmarks/clearing.py.
+
+    Attributes:
+        tries: Useless calls in a row, after which most are skipped.
+        stretch: Then every call of so many is made.
+        stretched_tries: So often it is stretched again; then there are none.
+        watched_steps: After so many steps freed memory counts as kept.
+        kept_frac: Of what a call freed: if so much stayed free it has paid off.
+    """
+
+    tries: int = 3
+    stretch: int = 32
+    stretched_tries: int = 3
+    watched_steps: int = 3
+    kept_frac: float = 0.2
+
+
+LIMITS = AdaptiveLimits()
 
 
 class Adaptive:
@@ -75,11 +91,11 @@ class Adaptive:
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         self._calls += 1
-        if not self._judged and (self._is_due() or moment.step - self._last_step >= WATCHED_STEPS):
+        if not self._judged and (self._is_due() or moment.step - self._last_step >= LIMITS.watched_steps):
             self._judge(moment)
         unused_bytes = self._unused_bytes()
         if not self._is_due():
-            if unused_bytes < self._highest_unused_bytes * (1 + KEPT_FRAC) + KEPT_BYTES:
+            if unused_bytes < self._highest_unused_bytes * (1 + LIMITS.kept_frac) + KEPT_BYTES:
                 return NOTHING
             self._holds_down, self._num_useless = True, 0
         values: Mapping[str, float] = self.action(moment, sample)
@@ -95,11 +111,11 @@ class Adaptive:
         return (measure() if measure is not None else None) or 0.0
 
     def _is_due(self) -> bool:
-        return self._calls >= self._next_call and self._num_useless < TRIES + STRETCHED_TRIES
+        return self._calls >= self._next_call and self._num_useless < LIMITS.tries + LIMITS.stretched_tries
 
     def _wait(self) -> None:
-        stretched = self._num_useless - TRIES
-        self._next_call = self._calls + (1 if stretched < 0 else STRETCH << stretched)
+        stretched = self._num_useless - LIMITS.tries
+        self._next_call = self._calls + (1 if stretched < 0 else LIMITS.stretch << stretched)
 
     def _judge(self, moment: Moment) -> None:
         """Judge our last call by the ledger, as far as the steps since have shown."""
@@ -111,17 +127,17 @@ class Adaptive:
             self._num_useless, self._next_call = 0, self._calls
             return
         self._num_useless += 1
-        if self._num_useless >= TRIES:
+        if self._num_useless >= LIMITS.tries:
             self._wait()
-        if self._num_useless == TRIES:
+        if self._num_useless == LIMITS.tries:
             self._tell(moment.run, outcome)
 
     def _tell(self, run: RunInfo, outcome: Outcome) -> None:
         text = (
             f"{type(self.action).__name__} does not pay off: the call at step {outcome.step} took "
             f"{format_duration(outcome.time_s)}, freed {format_bytes(outcome.freed_bytes)}, and "
-            f"{format_bytes(outcome.retaken_bytes)} of that was allocated again; from now on only every {STRETCH}nd "
-            "call is made, then fewer, then none, unless one pays off"
+            f"{format_bytes(outcome.retaken_bytes)} of that was allocated again; from now on only every "
+            f"{LIMITS.stretch}nd call is made, then fewer, then none, unless one pays off"
         )
         logger.warning("%s", text)
         run.emit(Finding(kind="adaptive", step=outcome.step, text=text, data={"what": self.books}))
@@ -133,4 +149,4 @@ def pays(outcome: Outcome) -> bool:
     The excess time of the next step is ignored: it comes from reallocation, and one step says little.
     """
     kept_bytes = outcome.freed_bytes - outcome.retaken_bytes
-    return kept_bytes >= max(KEPT_BYTES, KEPT_FRAC * outcome.freed_bytes, KEPT_BYTES_PER_S * outcome.time_s)
+    return kept_bytes >= max(KEPT_BYTES, LIMITS.kept_frac * outcome.freed_bytes, KEPT_BYTES_PER_S * outcome.time_s)

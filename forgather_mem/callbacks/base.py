@@ -101,20 +101,20 @@ class RuleCallback(TrainerCallback):
 
     # ---- events ----
 
-    def on_init_end(self, args: Args, state: State, control: Control, **objects: Any) -> None:
+    def on_init_end(self, args: Args, state: State, control: Control, **objects: object) -> None:
         FailureGuard(self.strict).call("link", _be_trainer_callbacks)
         FailureGuard(self.strict).call("link", self._stay_linked)
 
-    def on_train_begin(self, args: Args, state: State, control: Control, **objects: Any) -> None:
+    def on_train_begin(self, args: Args, state: State, control: Control, **objects: object) -> None:
         self.failure = None
         self._summary = _nothing_watched() if self.enabled and is_switched_off() else None
         self._event("train_begin", args, state, control, objects)
 
-    def on_train_end(self, args: Args, state: State, control: Control, **objects: Any) -> None:
+    def on_train_end(self, args: Args, state: State, control: Control, **objects: object) -> None:
         self._event("train_end", args, state, control, objects)
         FailureGuard(self.strict).call("the end of a run", self._finish)
 
-    def on_epoch_end(self, args: Any = None, state: Any = None, control: Any = None, **objects: Any) -> None:
+    def on_epoch_end(self, args: Any = None, state: Any = None, control: Any = None, **objects: object) -> None:
         """The trainer's event, or the plain call `on_epoch_end(epoch, logs=None)` of a loop without a trainer.
 
         In the plain call `epoch` counts from 0; a rule with a period of N epochs is due after epochs N, 2 N, ...

@@ -9,12 +9,10 @@ from forgather_mem.actions import ClearCache, Collect
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.errors import check_flags
 from forgather_mem.system.allocator import current_allocator
-from forgather_mem.telemetry.records import Moment, Sample, Work
+from forgather_mem.telemetry.records import NOTHING, Moment, Sample, Work
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every, check_period
 from forgather_mem.units import format_bytes
-
-NOTHING: Mapping[str, float] = {}
 
 
 class SimpleGarbageCollector(RuleCallback):

@@ -13,7 +13,7 @@ from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.gc_schedule import Budget, Schedule
 from forgather_mem.errors import check_flags
 from forgather_mem.system.rank_store import RankAgreement
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
 from forgather_mem.units import format_bytes
@@ -21,7 +21,6 @@ from forgather_mem.units import format_bytes
 logger = logging.getLogger(__name__)
 
 
-NOTHING: Mapping[str, float] = {}
 BOUNDARIES = ("train_begin", "evaluate", "save", "epoch_end", "train_end")
 # A collection between boundaries that took this long has visited too much: its survivors are frozen too.
 LONG_PAUSE_S = 0.005

@@ -10,14 +10,28 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# Fractions of the time that collections may take: those that find nothing, those that find garbage (5 % as in dask's
-# collector), and those at boundaries.
-USELESS_SHARE = 0.005
-USEFUL_SHARE = 0.05
-BOUNDARY_SHARE = 0.05
-MAX_STRETCH = 64
-# Objects frozen between boundaries and then dropped in a cycle stay until the next boundary; it comes after this many.
-MAX_FREEZES = 8
+
+@dataclass(frozen=True, slots=True)
+class CollectionLimits:
+    """How much time collections may take. Measured by benchmarks/gc_policies.py.
+
+    Attributes:
+        useless_frac: Of the time: those that find nothing.
+        useful_frac: Those that find garbage, as in dask's collector.
+        boundary_frac: Those at boundaries.
+        most_stretch: Of the steps between collections.
+        most_freezes: Objects frozen between boundaries and then dropped in a cycle stay until the next boundary, which
+            comes after so many.
+    """
+
+    useless_frac: float = 0.005
+    useful_frac: float = 0.05
+    boundary_frac: float = 0.05
+    most_stretch: int = 64
+    most_freezes: int = 8
+
+
+LIMITS = CollectionLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +116,7 @@ class Budget:
         return dataclasses.replace(
             now,
             stretch=self._stretch(now.stretch, step_s),
-            gap_steps=_unless_near(now.gap_steps, math.ceil(self._renew_s / (BOUNDARY_SHARE * step_s)), 2.0),
+            gap_steps=_unless_near(now.gap_steps, math.ceil(self._renew_s / (LIMITS.boundary_frac * step_s)), 2.0),
             own_boundary_steps=_unless_near(now.own_boundary_steps, self._own_boundary_steps(step, step_s), 1.25),
         )
 
@@ -110,13 +124,13 @@ class Budget:
         if not self._collect_s:
             return stretch
         share = statistics.median(self._collect_s) / (step_s * self._every_steps * stretch)
-        allowed = USEFUL_SHARE if self._found else USELESS_SHARE
+        allowed = LIMITS.useful_frac if self._found else LIMITS.useless_frac
         if share > allowed:
-            return min(stretch * 2, MAX_STRETCH)
+            return min(stretch * 2, LIMITS.most_stretch)
         return stretch // 2 if share < allowed / 4 and stretch > 1 else stretch
 
     def _own_boundary_steps(self, step: int, step_s: float) -> int:
-        if self._num_freezes >= MAX_FREEZES:
+        if self._num_freezes >= LIMITS.most_freezes:
             return max(1, step - self._renewed_step)  # now, as soon as all ranks know
         return max(1, int(min(self._boundary_steps, self._boundary_s / step_s)))
 

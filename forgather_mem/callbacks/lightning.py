@@ -13,7 +13,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.callbacks.trainer.method_patches import Around, MethodPatches
+from forgather_mem.callbacks.trainer.method_patches import Arguments, Around, Call, Keywords, MethodPatches
 from forgather_mem.diagnose.alerts.checkpoint import SavePlan
 from forgather_mem.loops.events import LoopEvents
 from forgather_mem.telemetry.events import STEP_PHASES
@@ -220,7 +220,7 @@ class LightningCallbacks(Callback):
     def _saving(self) -> Around:
         """A checkpoint is written inside a phase of its own."""
 
-        def save(call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        def save(call: Call, arguments: Arguments, keywords: Keywords) -> object:
             if self._events is None:
                 return call(*arguments, **keywords)
             run = self._events.run()

@@ -20,7 +20,7 @@ from forgather_mem.probes import (
 )
 from forgather_mem.sinks import BlackBoxSink, JsonlSink, TensorBoardSink
 from forgather_mem.sinks.console import print_line
-from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, Sample, Sink
+from forgather_mem.telemetry.records import NOTHING, OWN_BUDGET_FRAC, Moment, Sample, Sink
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every
 
@@ -32,7 +32,6 @@ from typing import Any
 from forgather_mem.callbacks.trainer.method_patches import Arguments, Call, Keywords
 from forgather_mem.telemetry.guard import FailureGuard
 
-NOTHING: Mapping[str, float] = {}
 _MONITORED = ("on_epoch_start", "on_batch_end", "on_epoch_end")
 
 

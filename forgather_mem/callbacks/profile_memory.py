@@ -17,14 +17,13 @@ from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
 from forgather_mem.errors import missing, ours
 from forgather_mem.files import make_real_folder, remove_real
 from forgather_mem.system.allocator import current_allocator
-from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
 from forgather_mem.units import MIB, format_bytes
 
 logger = logging.getLogger(__name__)
 
-NOTHING: Mapping[str, float] = {}
 VIEWER = "https://ui.perfetto.dev"
 
 

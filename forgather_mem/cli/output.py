@@ -11,6 +11,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +21,27 @@ from forgather_mem.files import write_chosen_file
 if TYPE_CHECKING:
     from forgather_mem.telemetry.report import RunReport
 
-_LEAST_TEXT_WIDTH = 24  # of a column that is wrapped; a narrower one is left to the terminal
-_MAX_WIDTH = 120  # of a column; one long cell would make every line as long
-_MAX_COLOURED = 200_000  # characters; colours take ten microseconds each
-_MAX_COLOURED_ROWS = 2_000
-_WRITTEN_ROWS = 1_000
+
+@dataclass(frozen=True, slots=True)
+class TableLimits:
+    """What a terminal is given of a table.
+
+    Attributes:
+        least_text_width: Of a column that is wrapped; a narrower one is left to the terminal.
+        most_width: Of a column; one long cell would make every line as long.
+        most_coloured_chars: Colours take ten microseconds each.
+        most_coloured_rows: The same for rows.
+        written_rows: At once.
+    """
+
+    least_text_width: int = 24
+    most_width: int = 120
+    most_coloured_chars: int = 200_000
+    most_coloured_rows: int = 2_000
+    written_rows: int = 1_000
+
+
+_TABLE = TableLimits()
 
 
 def write_page(runs: Sequence[dict[str, object]], file: Path) -> None:
@@ -69,7 +86,7 @@ def print_report(report: RunReport, width: int) -> None:
 def print_yaml(text: str) -> None:
     """Print YAML; on a terminal in colour."""
     text = shown(text)
-    if not is_terminal() or len(text) > _MAX_COLOURED:
+    if not is_terminal() or len(text) > _TABLE.most_coloured_chars:
         sys.stdout.write(text if text.endswith("\n") or not text else text + "\n")
         return
     from rich.console import Console
@@ -91,11 +108,13 @@ def print_rows(rows: Sequence[tuple[str, ...]], styles: Sequence[str] = (), *, w
     if not rows:
         return
     rows = [tuple(map(escape_controls, row)) for row in rows]
-    widths = [min(max(map(len, column)), _MAX_WIDTH) for column in zip(*rows, strict=True)]
+    widths = [min(max(map(len, column)), _TABLE.most_width) for column in zip(*rows, strict=True)]
     widths[-1] = 0
-    if not is_terminal() or len(rows) > _MAX_COLOURED_ROWS:
-        for start in range(0, len(rows), _WRITTEN_ROWS):
-            lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows[start : start + _WRITTEN_ROWS])
+    if not is_terminal() or len(rows) > _TABLE.most_coloured_rows:
+        for start in range(0, len(rows), _TABLE.written_rows):
+            lines = (
+                "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows[start : start + _TABLE.written_rows]
+            )
             print_text("\n".join(lines))
         return
     from rich.console import Console
@@ -104,7 +123,7 @@ def print_rows(rows: Sequence[tuple[str, ...]], styles: Sequence[str] = (), *, w
     console = Console()
     indent = sum(width + 2 for width in widths) - 2
     for row in rows:
-        if wrap and console.width - indent >= _LEAST_TEXT_WIDTH:
+        if wrap and console.width - indent >= _TABLE.least_text_width:
             text = textwrap.wrap(row[-1], console.width - indent)
             row = *row[:-1], ("\n" + " " * indent).join(text)
         line = Text()

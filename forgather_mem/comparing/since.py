@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from forgather_mem.formats.jsonl import log_files, some_samples
@@ -16,16 +17,33 @@ _CURVES = {
     "data workers": "workers/pss_bytes",
 }
 _PEAKS = {"host": "host/rss_peak_bytes", "device": "device/step_peak_bytes"}
-# Of a longer log so many records are read, evenly spaced
-_MOST_RECORDS = 2_000
-# Who parts in the first tenth has been apart from the beginning
-_EARLY_FRAC = 0.1
-# A jump goes from the first of these shares of a difference to the second within a tenth of the steps, or between two
-# readings of not so few; what takes longer grows, and has no step from which on it is there
-_LITTLE, _MOST, _SHORT_FRAC, _LEAST_READINGS = 0.25, 0.75, 0.1, 8
 
 Points = Sequence[tuple[int, float]]
 Curves = Mapping[str, Points]
+
+
+@dataclass(frozen=True, slots=True)
+class JumpLimits:
+    """What a jump is. Judged by hand, on the changes of benchmarks/compare.py.
+
+    Attributes:
+        most_records: Of a longer log so many are read, evenly spaced.
+        early_frac: Of the steps: who parts in these has been apart from the beginning.
+        little_frac: Of the difference: what is there before a jump.
+        most_frac: The same after it.
+        short_frac: Of the steps, between these two; what takes longer, and more than two readings, grows.
+        least_readings: Of fewer nothing is said.
+    """
+
+    most_records: int = 2_000
+    early_frac: float = 0.1
+    little_frac: float = 0.25
+    most_frac: float = 0.75
+    short_frac: float = 0.1
+    least_readings: int = 8
+
+
+_JUMP = JumpLimits()
 
 
 def curves_of(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -61,12 +79,12 @@ def step_apart(before: Curves, after: Curves, part: str, place: str, size: float
     if not apart or size == 0 or apart[-1][1] / size < 0.5:
         return None
     steps, shares = [step for step, _ in apart], [more / apart[-1][1] for _, more in apart]
-    little, half, most = (_start_of_end(shares, share) for share in (_LITTLE, 0.5, _MOST))
+    little, half, most = (_start_of_end(shares, share) for share in (_JUMP.little_frac, 0.5, _JUMP.most_frac))
     whole = steps[-1] - steps[0]
-    is_jump = len(apart) >= _LEAST_READINGS and (
-        most == little or steps[most] - steps[max(0, little - 1)] <= _SHORT_FRAC * whole
+    is_jump = len(apart) >= _JUMP.least_readings and (
+        most == little or steps[most] - steps[max(0, little - 1)] <= _JUMP.short_frac * whole
     )
-    return steps[half] if is_jump and steps[half] - steps[0] > _EARLY_FRAC * whole else None
+    return steps[half] if is_jump and steps[half] - steps[0] > _JUMP.early_frac * whole else None
 
 
 def _start_of_end(shares: Sequence[float], least: float) -> int:
@@ -94,7 +112,7 @@ def _records(folder: Path, names: set[str]) -> Iterator[tuple[int, Mapping[str, 
     logs = log_files(folder)
     if logs:
         for path in logs[min(logs)]:
-            yield from ((sample.step, sample.values) for sample in some_samples(path, _MOST_RECORDS))
+            yield from ((sample.step, sample.values) for sample in some_samples(path, _JUMP.most_records))
         return
     for name, curve in event_series(folder).items():
         points = zip(curve.steps.tolist(), curve.values.tolist(), strict=True)

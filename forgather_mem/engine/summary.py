@@ -159,7 +159,7 @@ class RunSummary:
         self._told = told
 
     @property
-    def oom(self) -> dict[str, Any] | None:
+    def oom(self) -> Mapping[str, object] | None:
         """The report's `oom` as users see it."""
         from forgather_mem.telemetry.report_schema import to_dict
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from forgather_mem.system.call_wrapping import without_frames
 from forgather_mem.telemetry.guard import FailureGuard
@@ -31,7 +30,7 @@ class BackwardPasses:
         self._call = call = autograd.backward
 
         @functools.wraps(call)
-        def backward(*arguments: Any, **keywords: Any) -> None:
+        def backward(*arguments: object, **keywords: object) -> None:
             try:
                 call(*arguments, **keywords)
             except BaseException as error:

@@ -54,7 +54,7 @@ class _Acts:
         self._planner: int | None = None
         self._not_noted = os.environ[run_session.PLAN], "/dev/", "/proc/"
 
-    def look(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def look(self, event: str, arguments: tuple[object, ...]) -> None:
         """For `sys.addaudithook`."""
         names = acted_on(event, arguments)
         if names is None or any(name.startswith(self._not_noted) for name in names):

@@ -44,7 +44,7 @@ class LoopEvents:
         *,
         model: Any = None,
         optimizer: Any = None,
-        objects: Callable[[], tuple[Any, Any]] | None = None,
+        objects: Callable[[], tuple[object, object]] | None = None,
     ) -> None:
         self.args = args
         self.fence = FailureGuard()

@@ -310,7 +310,7 @@ class ObservedLoop:
             events.leave_all()
             events.fire("train_end")
 
-    def _objects(self) -> tuple[Any, Any]:
+    def _objects(self) -> tuple[object, object]:
         return self._models.as_one(), _as_one(self._rounds.optimizers)
 
     def _process_ends(self) -> None:

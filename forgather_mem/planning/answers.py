@@ -6,7 +6,7 @@ import functools
 import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from math import isqrt
 from typing import cast
@@ -21,9 +21,28 @@ from forgather_mem.planning.result import Plan
 from forgather_mem.planning.text import CardPlan, Most, card_text
 
 Answer = dict[str, object]
-_MOST_ROWS, _MOST_LENGTH, _MOST_STEPS = 2**16, 2**17, 4
-_MOST_PLANS = 10
-_EXACT = 32  # of larger sizes the largest is found but for the 32nd part
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """How far the largest batch is looked for. Measured by benchmarks/plan_fits.py.
+
+    Attributes:
+        most_rows: Rows of a batch.
+        most_length: Tokens of a row.
+        most_steps: Of accumulation.
+        most_plans: So many sizes are planned.
+        exact_part: Of larger sizes the largest is found but for this part of it.
+    """
+
+    most_rows: int = 2**16
+    most_length: int = 2**17
+    most_steps: int = 4
+    most_plans: int = 10
+    exact_part: int = 32
+
+
+_SEARCH = Searched()
 
 
 def answer_to(request: Mapping[str, object], trainer: Trainer) -> Answer:
@@ -90,7 +109,7 @@ def card_plan(
     of_rows = None if own.joined else own.length
 
     def most(first: int, last: int | None, at: Callable[[int], Plan], in_a_step: int = 0) -> Most | None:
-        limit = _MOST_ROWS if last is None else last
+        limit = _SEARCH.most_rows if last is None else last
         found = largest_plan(at, _most_of_card, card_bytes, first, limit) if first and limit else None
         if found is None:
             return None
@@ -102,7 +121,7 @@ def card_plan(
 
     def smaller(rows: int) -> Plan:
         # More batches in a step add nothing but themselves, and would take long to plan
-        steps = min(_MOST_STEPS, -(-in_a_step // rows))
+        steps = min(_SEARCH.most_steps, -(-in_a_step // rows))
         return planned(rows=rows, length=of_rows, gradient_accumulation_steps=steps)
 
     in_a_step = rows * own.accumulation
@@ -140,13 +159,13 @@ def _ways(trainer: Trainer) -> Iterator[tuple[str, object]]:
 
 def _longest(trainer: Trainer) -> int:
     config = getattr(trainer.model, "config", None)
-    return int(getattr(config, "max_position_embeddings", None) or _MOST_LENGTH)
+    return int(getattr(config, "max_position_embeddings", None) or _SEARCH.most_length)
 
 
 def _rows(trainer: Trainer, ranks: int) -> int | None:
     """Those of the data set that one of the ranks has."""
     dataset = trainer.train_dataset
-    return min(-(-len(dataset) // ranks), _MOST_ROWS) if isinstance(dataset, Sized) else None
+    return min(-(-len(dataset) // ranks), _SEARCH.most_rows) if isinstance(dataset, Sized) else None
 
 
 def largest_plan(
@@ -174,10 +193,10 @@ def largest_plan(
     first = min(first, most)
     need_at(min(2 * first, most) if need_at(first) <= limit_bytes else max(1, first // 2))
     was_wide = 0
-    while len(plans) < _MOST_PLANS:
+    while len(plans) < _SEARCH.most_plans:
         low = max((size for size in plans if need_at(size) <= limit_bytes), default=0)
         high = min((size for size in plans if need_at(size) > limit_bytes), default=most + 1)
-        margin = max(1, low // _EXACT)
+        margin = max(1, low // _SEARCH.exact_part)
         if high - low <= margin:
             break
         curve = _curve({size: need_at(size) for size in plans}, limit_bytes)
@@ -186,7 +205,7 @@ def largest_plan(
         met = low + bisect_left(range(low + 1, high), True, key=lambda size: curve(size) > limit_bytes)
         at = isqrt(max(1, low) * high) if is_slow else met
         at = max(low + margin, min(high - margin, at)) if high in plans else max(low + 1, min(most, at))
-        more = curve(at + max(1, at // _EXACT)) - curve(at)
+        more = curve(at + max(1, at // _SEARCH.exact_part)) - curve(at)
         if need_at(at) <= limit_bytes < need_at(at) + more and 2 * abs(need_at(at) - curve(at)) < more:
             break
     best = max((size for size in plans if need_at(size) <= limit_bytes), default=None)

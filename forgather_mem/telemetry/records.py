@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from forgather_mem.telemetry.report import RunReport
     from forgather_mem.telemetry.report_part import RunHeader
 
+NOTHING: Mapping[str, float] = {}  # what a work returns that has read nothing
 FORETOLD = "foretold"  # `what` of the findings that tell early what would fail late
 # A peak deserves its own step's record if it is this many times the last.
 RISEN = 1.01

@@ -55,7 +55,7 @@ def no_collection_by_accelerate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def boundaries_are_never_too_dear(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gc_schedule, "BOUNDARY_SHARE", 1e9)
+    monkeypatch.setattr(gc_schedule, "LIMITS", gc_schedule.CollectionLimits(boundary_frac=1e9))
 
 
 class MakesCycles(TrainerCallback):

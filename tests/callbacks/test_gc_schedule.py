@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from forgather_mem.callbacks.gc_schedule import MAX_FREEZES, MAX_STRETCH, Budget, Schedule
+from forgather_mem.callbacks.gc_schedule import LIMITS, Budget, Schedule
 
 FIRST = Schedule(stretch=1, gap_steps=0, own_boundary_steps=1000)
 
@@ -52,7 +52,7 @@ def test_collections_that_find_nothing_are_stretched_to_half_a_per_cent_of_the_t
     for _ in range(20):
         training.collect(cost_s)
     share = cost_s / (10 * training.schedule.stretch * 0.1)
-    assert share <= 0.005 or training.schedule.stretch == MAX_STRETCH
+    assert share <= 0.005 or training.schedule.stretch == LIMITS.most_stretch
     assert training.schedule.stretch == {0.02: 4, 0.2: 64, 20.0: 64}[cost_s]
 
 
@@ -111,7 +111,7 @@ def test_our_own_boundary_comes_after_1000_steps_or_15_minutes(step_s: float, st
 def test_after_some_freezes_between_boundaries_the_next_boundary_comes_at_once_and_then_as_before() -> None:
     training = Training(step_s=0.1)
     training.boundary(0.2)
-    for _ in range(MAX_FREEZES):
+    for _ in range(LIMITS.most_freezes):
         assert training.schedule.own_boundary_steps == 1000
         training.collect(0.006, found=1, froze=True)
     assert training.schedule.own_boundary_steps == training.step

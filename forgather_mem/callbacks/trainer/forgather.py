@@ -18,7 +18,7 @@ def call_when_made(trainers: type, call: Callable[[Any], None]) -> None:
     construct: Callable[..., None] = trainers.__init__  # type: ignore[misc]
 
     @functools.wraps(construct)
-    def __init__(self: Any, *arguments: Any, **keywords: Any) -> None:
+    def __init__(self: Any, *arguments: object, **keywords: object) -> None:
         try:
             construct(self, *arguments, **keywords)
         except BaseException as error:

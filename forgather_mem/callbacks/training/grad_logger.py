@@ -19,13 +19,12 @@ from forgather_mem.callbacks.training.output_paths import EventTarget
 from forgather_mem.callbacks.training.sharding import sharded_by
 from forgather_mem.sinks import ConsoleSink
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every, check_period
 
 logger = logging.getLogger(__name__)
 
-_NOTHING: Mapping[str, float] = {}
 # Length of a bar in the flow table, and the number of decades it covers.
 _BAR_CHARS, _DECADES = 20, 6
 # The table is written at every this many readings: TensorBoard keeps ten texts per tag.
@@ -154,7 +153,7 @@ class _Watcher:
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if not moment.is_main:
-            return _NOTHING
+            return NOTHING
         if moment.event == "step_begin":
             self._arm(moment)
         elif self._due and moment.event == "pre_optimizer_step":
@@ -166,7 +165,7 @@ class _Watcher:
                     self._say_what_is_measured(moment)
         elif self._due:
             self._write(moment)
-        return _NOTHING
+        return NOTHING
 
     def _arm(self, moment: Moment) -> None:
         self._due, self._norms, self._max_norm, self._trainers_total = True, None, None, None

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.training.facts import Facts, arguments, training_facts
-from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.records import NOTHING, Moment, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent
 
-_NOTHING: Mapping[str, float] = {}
 # Arguments that nobody has set carry no information.
 _UNSET: tuple[object, ...] = (None, "", (), [], {})
 
@@ -53,7 +52,7 @@ class _Teller:
             if self._verbose:
                 self.facts |= _everything(moment)
             moment.run.print_line(_lines(self.facts))
-        return _NOTHING
+        return NOTHING
 
 
 def _everything(moment: Moment) -> dict[str, Facts]:

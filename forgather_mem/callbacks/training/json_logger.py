@@ -14,7 +14,7 @@ from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.training.facts import arguments
 from forgather_mem.callbacks.training.output_paths import event_folder
 from forgather_mem.formats.json_array import JsonArrayFile, plain
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 from forgather_mem.telemetry.redaction import redacted_value
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent
@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 FILE_NAME = "trainer_logs.json"
 # Stored on the trainer's state, so that an evaluation after the training continues in its file.
 _PATH_ATTRIBUTE = "_forgather_mem_json"
-_NOTHING: Mapping[str, float] = {}
 _EVENTS = ("train_begin", "epoch_end", "log", "evaluate", "save", "train_end")
 # Longer descriptions of the experiment appear in full in the first record only.
 _MAX_META_CHARS = 4_096
@@ -100,7 +99,7 @@ class _Writer:
                 self.path = self._place(moment)
                 self._file = JsonArrayFile(self.path)
             self._file.append(self._record(moment))
-        return _NOTHING
+        return NOTHING
 
     def _record(self, moment: Moment) -> dict[str, object]:
         begins = moment.event == "train_begin"

@@ -14,11 +14,10 @@ from transformers.trainer_callback import ProgressCallback as TransformersBar
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.trainer.link import Link, fellow_callbacks
 from forgather_mem.callbacks.training.facts import num_items
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent
 
-_NOTHING: Mapping[str, float] = {}
 _EVENTS = ("train_begin", "step_end", "log", "prediction_step", "evaluate", "predict", "train_end")
 _STREAMS = ("stdout", "stderr")
 # Keys of a log line that come first; those of no interest to people are left out.
@@ -106,9 +105,9 @@ class _Bars:
         if self.silent is None:
             self.silent = any(map(_is_bar, fellow_callbacks()))
         if not moment.is_main or self.silent:
-            return _NOTHING
+            return NOTHING
         getattr(self, f"_{moment.event}")(moment)
-        return _NOTHING
+        return NOTHING
 
     def _train_begin(self, moment: Moment) -> None:
         self._close()

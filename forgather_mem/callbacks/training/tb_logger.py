@@ -12,13 +12,12 @@ from forgather_mem.callbacks.training.facts import arguments, markdown, settings
 from forgather_mem.callbacks.training.output_paths import EventTarget
 from forgather_mem.errors import ours
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 from forgather_mem.telemetry.redaction import redacted_value
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent
 
 Derive = Callable[[float, Mapping[str, object]], float | None]
-_NOTHING: Mapping[str, float] = {}
 # Longer texts are not settings by which runs are compared.
 _MAX_HPARAM_CHARS = 100
 
@@ -85,7 +84,7 @@ class TBLogger(RuleCallback):
         logging_dir: str | Path | None = None,
         enabled: bool = True,
         strict: bool = False,
-        **experiment_info: Any,
+        **experiment_info: object,
     ) -> None:
         if summary_writer is not None and logging_dir is not None:
             raise ValueError(
@@ -125,7 +124,7 @@ class _Writer:
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if not moment.is_main:
-            return _NOTHING
+            return NOTHING
         if moment.event == "train_begin":
             self._written.clear()
             self._introduce(moment)
@@ -134,7 +133,7 @@ class _Writer:
         else:
             logs = moment.objects.get("logs" if moment.event == "log" else "metrics") or {}
             self._target.page(moment).scalars(self._new(moment, logs), moment.step)
-        return _NOTHING
+        return NOTHING
 
     def _introduce(self, moment: Moment) -> None:
         page = self._target.page(moment)

@@ -17,12 +17,11 @@ from forgather_mem.callbacks.training.output_paths import EventTarget
 from forgather_mem.callbacks.training.sharding import sharded_by
 from forgather_mem.errors import did_you_mean
 from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
 from forgather_mem.units import GIB, format_bytes, format_duration
 
-_NOTHING: Mapping[str, float] = {}
 DEFAULT_MAX_NEW_TOKENS = 50
 
 
@@ -111,7 +110,7 @@ class _Writer:
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if not self.off and self.missing(moment) is None:
             self._write(moment)
-        return _NOTHING
+        return NOTHING
 
     def missing(self, moment: Moment) -> str | None:
         """Why nothing can be generated; None if it can."""
@@ -155,7 +154,7 @@ class _Check:
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if not moment.is_main:
-            return _NOTHING
+            return NOTHING
         strategy = getattr(moment.args, "eval_strategy", None)
         missing = self._writer.missing(moment)
         if missing is None and not self._by_steps and getattr(strategy, "value", strategy) == "no":
@@ -163,7 +162,7 @@ class _Check:
         if missing is not None:
             self._writer.off = True
             moment.run.print_line(f"forgather-mem: TextgenCallback generates nothing: {missing}")
-        return _NOTHING
+        return NOTHING
 
 
 class _Memory:

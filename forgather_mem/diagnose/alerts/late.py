@@ -12,9 +12,8 @@ from forgather_mem.diagnose.alerts.running_loop import bytes_in, kept_lists
 from forgather_mem.diagnose.alerts.saved_files import SavedFiles
 from forgather_mem.diagnose.oom.shapes.sample_lengths import lengths_of
 from forgather_mem.probes.live_objects import live_objects
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 
-NOTHING: Mapping[str, float] = {}
 _LIBRARIES = ("transformers", "forgather_mem", "trl", "accelerate")
 EVENTS = ("prediction_step", "evaluate", "predict")  # besides the ends of steps
 

@@ -14,13 +14,12 @@ from forgather_mem.system.rank_store import RankAgreement, get, put
 from forgather_mem.system.time_budget import TimeBudget
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.metrics import metric_of
-from forgather_mem.telemetry.records import FORETOLD, Finding, Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import FORETOLD, NOTHING, Finding, Moment, RunInfo, Sample
 from forgather_mem.telemetry.triggers import Crossing, Limit
 from forgather_mem.units import format_bytes, format_share
 
 logger = logging.getLogger(__name__)
 
-NOTHING: Mapping[str, float] = {}
 # Ranks look into the store at each step; after this many steps all of them have done so.
 _AHEAD_STEPS = 4
 _FIND_DEVICES_EVERY_S = 1.0

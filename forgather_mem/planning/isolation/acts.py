@@ -73,7 +73,7 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
         where = calling_place()
         not_done[line_with_text(*where) if where is not None else "a line of a library"] = None
 
-    def look(event: str, arguments: tuple[Any, ...]) -> None:
+    def look(event: str, arguments: tuple[object, ...]) -> None:
         names = acted_on(event, arguments)
         if names is not None and not (names and all(name.startswith(scratch) for name in names)):
             note()
@@ -100,7 +100,7 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
         return os.memfd_create("plan") if is_read else by_number(os.devnull, os.O_RDWR)
 
     def skipped(change: Callable[..., None]) -> Callable[..., None]:
-        def call(*arguments: Any, **keywords: Any) -> None:
+        def call(*arguments: object, **keywords: object) -> None:
             with suppress(PermissionError):
                 change(*arguments, **keywords)
 
