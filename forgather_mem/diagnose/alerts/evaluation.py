@@ -13,17 +13,35 @@ from forgather_mem.system.headroom import Room, device_room, host_rooms
 from forgather_mem.system.native_heap import allocated_natively_bytes, unused_heap_bytes
 from forgather_mem.units import format_bytes
 
-# Judged after this fraction of the batches, and no earlier than after the fourth: of a Trainer's first two the second
-# is kept twice, and of an interval alone nobody knows whether it goes on. A loop of one's own may keep some to show.
-_JUDGED_AFTER_FRAC = 0.008
-_FIRST, _FEWEST, _FEWEST_OF_UNKNOWN = 2, 4, 16
-# Of an unknown loop that much of the way to its end must have been seen: it may keep some to show, or write what it has
-# kept to a file now and then, and has as much room as that takes.
-_TOLD_AFTER_FRAC_OF_ROOM = 1 / 4
-_LEAST_A_BATCH_BYTES = 4096
-# The later half of the intervals must have grown by this much of the earlier: what fills a cache grows less and less.
-_STEADY_FRAC = 0.7
-_EXPENSIVE_S = 0.005  # after an account of the C library's heap that took longer there is none
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationThresholds:
+    """When an evaluation is judged to keep its predictions. Set on `benchmarks/late_failures.py`.
+
+    Attributes:
+        after_frac, first, fewest: Judged after this fraction of the batches, and no earlier than after the fourth: of a
+            Trainer's first two the second is kept twice, and of an interval alone nobody knows whether it goes on.
+        fewest_of_unknown, told_after_frac: Of an unknown loop that many batches, and that much of the way to its end,
+            must have been seen: it may keep some to show, or write what it has kept to a file now and then, and has as
+            much room as that takes.
+        least_a_batch_bytes: Less is not kept.
+        steady_frac: The later half of the intervals must have grown by this much of the earlier: what fills a cache
+            grows less and less.
+        expensive_s: After an account of the C library's heap that took longer there is none.
+    """
+
+    after_frac: float = 0.008
+    first: int = 2
+    fewest: int = 4
+    fewest_of_unknown: int = 16
+    told_after_frac: float = 1 / 4
+    least_a_batch_bytes: int = 4096
+    steady_frac: float = 0.7
+    expensive_s: float = 0.005
+
+
+_EVALUATION = EvaluationThresholds()
+
 
 Size = tuple[int, int]  # bytes in use on the host, and on the device
 
@@ -64,7 +82,7 @@ class EvaluationGrowth:
     def __init__(self, keeping: Keeping) -> None:
         self._keeping = keeping
         self._num_batches = 0
-        self._next = _FIRST
+        self._next = _EVALUATION.first
         self._seen: list[tuple[int, Size]] = []
         self._is_judged = False
 
@@ -83,10 +101,10 @@ class EvaluationGrowth:
             self._is_judged = True
             return None
         self._seen.append((self._num_batches, size))
-        if len(self._seen) < _FEWEST - 1:
+        if len(self._seen) < _EVALUATION.fewest - 1:
             return None
         grown = _growth(self._seen)
-        if sum(grown) < _LEAST_A_BATCH_BYTES:
+        if sum(grown) < _EVALUATION.least_a_batch_bytes:
             self._is_judged = self._num_batches > 64
             return None
         return self._judge(grown, num_batches())
@@ -99,12 +117,12 @@ class EvaluationGrowth:
             self._keeping = self._keeping.settle(sum(grown) * self._num_batches, self._num_batches)
         found = _outlook(self._keeping, grown, self._num_batches, num_batches)
         at_batch = (found.at_batch if found is not None else None) or num_batches
-        fewest: float = _FEWEST
+        fewest: float = _EVALUATION.fewest
         is_sure = found is None or found.needed_bytes > self._keeping.sure_times * found.left_bytes
         if not (self._keeping.is_known and is_sure):
-            fewest = max(_FEWEST_OF_UNKNOWN, _TOLD_AFTER_FRAC_OF_ROOM * at_batch)
+            fewest = max(_EVALUATION.fewest_of_unknown, _EVALUATION.told_after_frac * at_batch)
         early = at_batch < 2 * self._num_batches
-        if not early and self._num_batches < max(fewest, _JUDGED_AFTER_FRAC * num_batches):
+        if not early and self._num_batches < max(fewest, _EVALUATION.after_frac * num_batches):
             return None
         if found is not None and self._keeping.kept_bytes is not None:  # of what has grown that alone goes on
             a_batch = self._keeping.kept_bytes() / self._num_batches
@@ -126,7 +144,7 @@ def _growth(seen: Sequence[tuple[int, Size]]) -> tuple[float, float]:
     grown = []
     for before, halfway, after in zip(sizes, between, now, strict=True):
         early, late = (halfway - before) / (middle - first), (after - halfway) / (last - middle)
-        steady = early > 0 and late >= _STEADY_FRAC * early
+        steady = early > 0 and late >= _EVALUATION.steady_frac * early
         grown.append((after - before) / (last - first) if steady else 0.0)
     return grown[0], grown[1]
 
@@ -180,6 +198,6 @@ def _size_now() -> Size | None:
     on_device = gauge_now("allocated_bytes")
     began_s = time.thread_time()  # on a busy machine other processes run meanwhile
     on_host = allocated_natively_bytes()
-    if on_host is None or time.thread_time() - began_s > _EXPENSIVE_S:
+    if on_host is None or time.thread_time() - began_s > _EVALUATION.expensive_s:
         return None if on_device is None else (0, on_device)
     return on_host, on_device or 0

@@ -17,13 +17,30 @@ from forgather_mem.growth.line import Line, fit_without_outliers
 from forgather_mem.growth.lower_envelope import Point
 from forgather_mem.growth.trend import rate_throughout
 
-_FEWEST_STEPS = 24
-_CALM = 5  # the lowest of this many consecutive readings counts, so that spikes don't
-_SEEN_TIMES = 2.0  # it must have grown by this many times what is left
-_GIVEN_BACK = 1.2  # and by this many times what was ever freed at once
-_SAME_SLOPE_FRAC = 0.08  # of the slope: maximum deviation in the last third
-_MAX_POINTS = 320
-_RECENT_POINTS = 160
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastThresholds:
+    """When a rise counts as one that fills memory. Set on the series of `benchmarks/alerts.py`.
+
+    Attributes:
+        fewest_steps: Steps from which a line is fitted.
+        calm: The lowest of this many consecutive readings counts, so that spikes do not.
+        seen_times, given_back_times: It must have grown by this many times what is left, and what was ever freed at
+            once.
+        same_slope_frac: Of the slope: the most that the last third may deviate.
+        max_points, recent_points: Points that are kept, and the latest of them, which are kept all.
+    """
+
+    fewest_steps: int = 24
+    calm: int = 5
+    seen_times: float = 2.0
+    given_back_times: float = 1.2
+    same_slope_frac: float = 0.08
+    max_points: int = 320
+    recent_points: int = 160
+
+
+_FORECAST = ForecastThresholds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +76,9 @@ class Filling:
 
     def __init__(self, within_steps: int) -> None:
         self._within_steps = within_steps
-        self._span_steps = max(3 * within_steps, 4 * _FEWEST_STEPS)
+        self._span_steps = max(3 * within_steps, 4 * _FORECAST.fewest_steps)
         self._points: deque[Point] = deque()
-        self._last: deque[float] = deque(maxlen=_CALM)
+        self._last: deque[float] = deque(maxlen=_FORECAST.calm)
         self._top = self._bottom = 0.0
         self._given_back = 0.0
         self._now = 0
@@ -84,21 +101,21 @@ class Filling:
         elif calm - self._bottom > 0.5 * (self._top - self._bottom):  # it rises again: the next fall is a new one
             self._top = self._bottom = calm
         points.append((step, size))
-        if len(points) > _MAX_POINTS:  # the older, the sparser
-            old = len(points) - _RECENT_POINTS
+        if len(points) > _FORECAST.max_points:  # the older, the sparser
+            old = len(points) - _FORECAST.recent_points
             self._points = deque([*itertools.islice(points, 0, old, 2), *itertools.islice(points, old, None)])
 
     def forecast(self, capacity_bytes: float) -> Forecast | None:
         """When this capacity will be exhausted; None if that is not in sight. Costs 2 us while it is not."""
         points = self._points
-        if len(points) < _FEWEST_STEPS or not self._last:
+        if len(points) < _FORECAST.fewest_steps or not self._last:
             return None
         least = min(size for _, size in itertools.islice(points, 0, None, max(1, len(points) // 64)))
-        if min(self._last) - least < 0.9 * _SEEN_TIMES * (capacity_bytes - min(self._last)):
+        if min(self._last) - least < 0.9 * _FORECAST.seen_times * (capacity_bytes - min(self._last)):
             return None
         seen = list(points)
         length = len(seen)
-        while length >= _FEWEST_STEPS:
+        while length >= _FORECAST.fewest_steps:
             found = self._of(seen[-length:], capacity_bytes)
             if found is not None:
                 return found
@@ -107,7 +124,7 @@ class Filling:
 
     def _of(self, part: Sequence[Point], capacity_bytes: float) -> Forecast | None:
         rate = rate_throughout(part)
-        if rate is None or rate.per_step * (part[-1][0] - part[0][0]) < _GIVEN_BACK * self._given_back:
+        if rate is None or rate.per_step * (part[-1][0] - part[0][0]) < _FORECAST.given_back_times * self._given_back:
             return None
         line = fit_without_outliers(part)
         if line is None or not _goes_on(line, part):
@@ -115,7 +132,7 @@ class Filling:
         at = self._now
         left = capacity_bytes - line.at(at)
         steps_left = max(0.0, left / line.slope)
-        if steps_left > self._within_steps or at - part[0][0] < _SEEN_TIMES * steps_left:
+        if steps_left > self._within_steps or at - part[0][0] < _FORECAST.seen_times * steps_left:
             return None
         off = 2 * line.error_at(at + steps_left) / line.slope
         return Forecast(
@@ -129,8 +146,8 @@ class Filling:
 
 def _goes_on(line: Line, part: Sequence[Point]) -> bool:
     """Whether the last third of the points lies on the line too."""
-    last = fit_without_outliers(part[-max(_FEWEST_STEPS // 2, len(part) // 3) :])
+    last = fit_without_outliers(part[-max(_FORECAST.fewest_steps // 2, len(part) // 3) :])
     if last is None or last.slope <= 0:
         return False
     error = math.hypot(last.slope_error, line.slope_error)
-    return abs(last.slope - line.slope) <= max(_SAME_SLOPE_FRAC * line.slope, 2.5 * error)
+    return abs(last.slope - line.slope) <= max(_FORECAST.same_slope_frac * line.slope, 2.5 * error)

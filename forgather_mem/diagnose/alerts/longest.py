@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 from forgather_mem.diagnose.alerts.batches_ahead import Pass, batches_ahead
@@ -22,14 +23,38 @@ from forgather_mem.telemetry.records import Moment, Sample
 from forgather_mem.units import format_bytes
 
 NOTHING: Mapping[str, float] = {}
-_FIRST_STEP, _LAST_STEP = 16, 4096  # of those at which it looks; each is twice the one before
-_FEWEST_CHECKED = 4  # steps whose batch was as the lengths say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongestThresholds:
+    """When the longest batch is looked for, and by what of the steps so far it is judged.
+
+    Set on the scripts of `benchmarks/late_failures.py`.
+
+    Attributes:
+        first_step, last_step: Of those at which it looks; each is twice the one before.
+        fewest_checked: Steps whose batch was as the lengths say.
+        most_times: Of what is saved of a token: the most that a step has on top.
+        gradients_times: A step saves more than so many times the gradients, or they may be its peak.
+        waited_frac, least_waited_s, most_waited_s: Of an epoch, and seconds, to wait for batches that are made ahead.
+        warm_up_steps: Steps in which what is made once counts, too.
+    """
+
+    first_step: int = 16
+    last_step: int = 4096
+    fewest_checked: int = 4
+    most_times: float = 2.0
+    gradients_times: int = 3
+    waited_frac: float = 0.005
+    least_waited_s: float = 0.1
+    most_waited_s: float = 1.0
+    warm_up_steps: int = 2
+
+
+_LONGEST = LongestThresholds()
+
 _PADS = (1, 8, 16, 32, 64, 128)
 _SAMPLED_STEPS = range(5, 16)  # of the run: by then the optimizer has its state
-_MOST_TIMES = 2.0  # of what is saved of a token
-_GRADIENTS_TIMES = 3  # a step saves more than so many times the gradients, or they may be its peak
-_WAITED_FRAC, _LEAST_WAITED_S, _MOST_WAITED_S = 0.005, 0.1, 1.0  # of an epoch, for batches that are made ahead
-_WARM_UP_STEPS = 2  # in which what is made once counts, too
 
 
 class LongestBatch:
@@ -50,7 +75,7 @@ class LongestBatch:
         self._forget()
 
     def _forget(self) -> None:
-        self._next, self._begun, self._begun_s = _FIRST_STEP, 0, 0.0
+        self._next, self._begun, self._begun_s = _LONGEST.first_step, 0, 0.0
         self._peaks: dict[int, int] = {}  # of steps: the most that was in use at once, beyond what was between them
         self._sampling: LivePeak | None = None
         self._device_peak = 0
@@ -100,7 +125,7 @@ class LongestBatch:
         if self._sampling is not None or current_allocator() is not None:
             self._note_peak(moment.step, uses)
         if moment.step >= self._next:
-            self._next = 2 * self._next if self._next < _LAST_STEP else 0
+            self._next = 2 * self._next if self._next < _LONGEST.last_step else 0
             found = self._look(moment, uses)
             if found is not None:
                 self._next = 0
@@ -177,8 +202,10 @@ class _Needs(NamedTuple):
         read = [_Shape(use.rows, use.length or 1) for use in uses if use.step in peaks]
         tops = [peaks[use.step] for use in uses if use.step in peaks]
         known = [(shape.tokens, top, saved.at(*shape).bytes) for shape, top in zip(read, tops, strict=True)]
-        more = [(top - least) / tokens for tokens, top, least in known if least > _GRADIENTS_TIMES * gradient_bytes]
-        return cls(saved, min(_MOST_TIMES * saved.per_token_bytes, max([0.0, *more])))
+        more = [
+            (top - least) / tokens for tokens, top, least in known if least > _LONGEST.gradients_times * gradient_bytes
+        ]
+        return cls(saved, min(_LONGEST.most_times * saved.per_token_bytes, max([0.0, *more])))
 
     def at(self, shape: _Shape) -> float:
         return self.a_token_bytes * shape.tokens + self.saved.at(*shape).bytes
@@ -188,7 +215,7 @@ def _saved_by_shape(uses: BatchUses) -> PhaseFit | None:
     """From the steps that were read; None if they are too few, or too alike."""
     between, on_device = uses.between_bytes or 0, current_allocator() is not None
     points = []
-    for use in uses.uses[_WARM_UP_STEPS:]:
+    for use in uses.uses[_LONGEST.warm_up_steps :]:
         saved = use.phases.get("forward", 0) - between if on_device else use.saved_bytes
         if saved is not None and saved > 0:
             points.append((use.rows, use.length, float(saved)))
@@ -256,9 +283,9 @@ def _micro_batches(iterator: Pass, moment: Moment, batch_s: float) -> Sequence[_
         count = len(cast(Sized, iterator._index_sampler))
     except (TypeError, NotImplementedError):  # of an IterableDataset, or of a sampler of the user's own
         count = 0
-    if not batch_s or moment.run.world_size > 1 or 0 < count <= _FIRST_STEP:
+    if not batch_s or moment.run.world_size > 1 or 0 < count <= _LONGEST.first_step:
         return []
-    most_s = min(_MOST_WAITED_S, max(_LEAST_WAITED_S, _WAITED_FRAC * count * batch_s))
+    most_s = min(_LONGEST.most_waited_s, max(_LONGEST.least_waited_s, _LONGEST.waited_frac * count * batch_s))
     ahead = batches_ahead(iterator, lengths, most_s)
     return [None] * ahead.taken + [_Shape(*shape) for shape in ahead.shapes] if ahead is not None else []
 
@@ -273,7 +300,7 @@ def _padding(shapes: Sequence[_Shape | None], uses: Sequence[StepUse]) -> int | 
     """The multiple to which all batches so far were padded; None if one of them was not as its samples' lengths say."""
     known = [(shapes[use.step - 1], (use.rows, use.length)) for use in uses if use.step <= len(shapes) and use.length]
     seen = [(shape, used) for shape, used in known if shape is not None]
-    if len(seen) < _FEWEST_CHECKED:
+    if len(seen) < _LONGEST.fewest_checked:
         return None
     for pad in _PADS:
         if all(shape.padded(pad) == used for shape, used in seen):
