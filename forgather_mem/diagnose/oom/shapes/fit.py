@@ -11,14 +11,32 @@ from forgather_mem.diagnose.oom.context import StepUse
 
 FEWEST_POINTS = 5
 FEWEST_SHAPES = 3
-# The largest batch must have this many times the tokens of the smallest, or a line means nothing.
-_LEAST_VARIETY = 1.2
-_QUADRATIC_SHAPES = 6
-_QUADRATIC_F = 25.0  # F value from which the square is kept: far more than one more factor explains by chance
-_WORST_SCATTER = 0.25  # of the range that the batches explain
-_ROUNDS = 12
-_HUBER = 1.5
-_LEAST_SCATTER = 1e-3  # of the fitted range: pages, blocks of the allocator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitThresholds:
+    """When a line through the steps so far is believed.
+
+    Attributes:
+        least_variety: The largest batch must have this many times the tokens of the smallest, or a line means nothing.
+        quadratic_shapes, quadratic_f: Shapes, and the F value, from which the square is kept: far more than one more
+            factor explains by chance.
+        worst_scatter, least_scatter: Of the range that the batches explain: above it there is no line; below it are
+            pages and blocks of the allocator.
+        rounds, huber: Of reweighting, and the deviations, in units of the scatter, from which a point counts less.
+    """
+
+    least_variety: float = 1.2
+    quadratic_shapes: int = 6
+    quadratic_f: float = 25.0
+    worst_scatter: float = 0.25
+    least_scatter: float = 1e-3
+    rounds: int = 12
+    huber: float = 1.5
+
+
+_FIT = FitThresholds()
+
 
 Row = tuple[float, ...]
 
@@ -128,7 +146,7 @@ def fit_phase(
     tokens = [_tokens(rows, length) for rows, length, _ in points]
     if len(points) < fewest or len({_tokens(*shape) for shape in shapes}) < FEWEST_SHAPES:
         return None
-    if max(tokens) < _LEAST_VARIETY * min(tokens):
+    if max(tokens) < _FIT.least_variety * min(tokens):
         return None
     sizes = [size for _, _, size in points]
     straight = _solve([_terms(rows, length, 2) for rows, length, _ in points], sizes)
@@ -136,7 +154,7 @@ def fit_phase(
         return None
     chosen = straight
     lengths = {length for _, length in shapes if length is not None}
-    if len(shapes) >= _QUADRATIC_SHAPES and len(points) > 2 * FEWEST_POINTS and len(lengths) > 2:
+    if len(shapes) >= _FIT.quadratic_shapes and len(points) > 2 * FEWEST_POINTS and len(lengths) > 2:
         bent = _solve([_terms(rows, length, 3) for rows, length, _ in points], sizes)
         if bent is not None and bent.factors[2] > 0 <= bent.factors[1] and _much_better(bent, straight):
             chosen = bent
@@ -146,8 +164,8 @@ def fit_phase(
         chosen = _Solution((level, 0.0), [size - level for size in sizes], straight.scale, straight.inverse)
         factors = chosen.factors
     grown = factors[1] * (max(tokens) - min(tokens))
-    scatter = max(_scatter(chosen.off), _LEAST_SCATTER * abs(grown))
-    if scatter > _WORST_SCATTER * grown and scatter > 0.01 * abs(factors[0]):
+    scatter = max(_scatter(chosen.off), _FIT.least_scatter * abs(grown))
+    if scatter > _FIT.worst_scatter * grown and scatter > 0.01 * abs(factors[0]):
         return None
     above = sorted(chosen.off)
     return PhaseFit(
@@ -223,7 +241,7 @@ def _solve(rows: Sequence[Sequence[float]], sizes: Sequence[float]) -> _Solution
     factors: list[float] = []
     off: list[float] = []
     inverse: tuple[Row, ...] | None = None
-    for _ in range(_ROUNDS):
+    for _ in range(_FIT.rounds):
         normal = [
             [sum(w * row[i] * row[j] for w, row in zip(weights, scaled, strict=True)) for j in range(count)]
             for i in range(count)
@@ -239,7 +257,7 @@ def _solve(rows: Sequence[Sequence[float]], sizes: Sequence[float]) -> _Solution
             size - sum(f * value for f, value in zip(factors, row, strict=True))
             for size, row in zip(sizes, scaled, strict=True)
         ]
-        bound = _HUBER * _scatter(off)
+        bound = _FIT.huber * _scatter(off)
         if bound <= 0:
             break
         weights = [1.0 if abs(value) <= bound else bound / abs(value) for value in off]
@@ -277,4 +295,4 @@ def _much_better(bent: _Solution, straight: _Solution) -> bool:
     def squares(solution: _Solution) -> float:
         return sum(min(abs(value), bound) ** 2 for value in solution.off)
 
-    return (squares(straight) - squares(bent)) * (len(bent.off) - 3) > _QUADRATIC_F * squares(bent)
+    return (squares(straight) - squares(bent)) * (len(bent.off) - 3) > _FIT.quadratic_f * squares(bent)
