@@ -25,6 +25,7 @@ from forgather_mem.heap.object_size import (
     largest_held,
 )
 from forgather_mem.heap.reachable import ReachableGraph
+from forgather_mem.probes.tensors import storages_of
 
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 _SAMPLES = 6
@@ -38,12 +39,14 @@ class Look:
     """Lengths and sizes of nearby objects at one step; numbers only, nothing is kept alive.
 
     `below` has the longest container of a class under one holder, for containers that are rebuilt longer at every step.
+    `storages` has each tensor's by its id: the place of a tensor that is freed is given to a new one.
     """
 
     step: int
     lengths: dict[int, int]
     below: dict[int, int]
     sizes: dict[int, int]
+    storages: dict[int, object]
     newest_operation: int | None
     types: Counter[str]
     known: set[int]
@@ -83,6 +86,7 @@ def look(walk: ReachableGraph, step: int) -> Look:
     lengths: dict[int, int] = {}
     below: dict[int, int] = {}
     sizes: dict[int, int] = {}
+    storages: dict[int, object] = {}
     newest_operation: int | None = None
     types: Counter[type] = Counter()
     sorts = Sorts()
@@ -91,6 +95,7 @@ def look(walk: ReachableGraph, step: int) -> Look:
         sort = sorts[kind]
         if sort == TENSOR:
             types[kind] += 1
+            storages[id(node)] = _storage(node)
             number = number_of(node.grad_fn)
             if number is not None:
                 newest_operation = max(number, newest_operation or 0)
@@ -112,7 +117,7 @@ def look(walk: ReachableGraph, step: int) -> Look:
     names: Counter[str] = Counter()
     for cls, count in types.items():
         names[cls.__qualname__] += count
-    return Look(step, lengths, below, sizes, newest_operation, names, walk.ids())
+    return Look(step, lengths, below, sizes, storages, newest_operation, names, walk.ids())
 
 
 def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
@@ -121,11 +126,14 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
     found: list[GrownObject] = []
     counted: set[tuple[object, int]] = set()
     sorts = Sorts()
+    known = before.known - {
+        id(node) for node in walk.nodes if is_tensor(node) and before.storages.get(id(node)) != _storage(node)
+    }
     for position, node in enumerate(walk.nodes):
         then = before.lengths.get(_as_number(id(node), type(node)))  # an id may have been reused
         now = length_of(node) if then is not None else None
         if then is not None and now is not None and now > then:
-            samples, each = _usual_items(node, now - then, steps, before.known, counted)
+            samples, each = _usual_items(node, now - then, steps, known, counted)
             each += 8 if type(node) in (list, deque) else 100
             found.append(GrownObject(position, "items", (now - then) / steps, each, now, samples, bound_of(node)))
         elif now == then and id(node) in before.sizes:
@@ -230,6 +238,10 @@ def bound_of(node: object) -> int | None:
     if isinstance(node, deque):
         return node.maxlen
     return None
+
+
+def _storage(tensor: Any) -> object:
+    return next(iter(storages_of(tensor)), None)
 
 
 def _as_number(key: int, kind: type) -> int:

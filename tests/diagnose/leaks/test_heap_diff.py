@@ -11,8 +11,10 @@ from PIL import Image
 
 from forgather_mem.diagnose.leaks.heap_diff import CloserLook
 from forgather_mem.diagnose.leaks.sizes import native_free_bytes
+from forgather_mem.diagnose.leaks.snapshot import grown, look
 from forgather_mem.diagnose.leaks.suspects import graph_cycle_suspects, native_suspect
 from forgather_mem.heap.object_size import array_bytes
+from forgather_mem.heap.reachable import ReachableGraph
 from tests.heap.test_reachable import Holder, suspects_after
 
 pytestmark = pytest.mark.alone(forked=True)
@@ -120,3 +122,15 @@ def test_losses_kept_with_their_graph_are_named_and_not_the_batch_beside_them() 
     found = look.finish(10, 20_000.0)
     look.drop()
     assert [(one.held_by, one.kind) for one in found] == [("Keeps.kept", "graph")]
+
+
+def test_a_new_tensor_in_the_place_of_one_that_is_gone_has_its_size() -> None:
+    keeps = Keeps()
+    walk = ReachableGraph.walk(budget_s=10.0)
+    before = look(walk, 0)
+    walk.forget()
+    keeps.keep(torch.zeros(5_000))
+    before.known.add(id(keeps.kept[0]))  # as Python gives it the place of an object that was freed
+    walk = ReachableGraph.walk(budget_s=10.0)
+    (one,) = [one for one in grown(before, walk, 10) if walk.holder(one.position) == "Keeps.kept"]
+    assert one.each_bytes == pytest.approx(20_000, rel=0.05)
