@@ -13,6 +13,7 @@ import importlib.util
 import json
 import os
 import pickle
+import re
 import signal
 import sys
 from collections.abc import Mapping
@@ -151,11 +152,14 @@ def _ask(request: Request) -> tuple[_Answer | None, int]:
     """The answer of a new process, None if it gave none, and how it ended."""
     import subprocess  # the process that renders imports this module, and needs none
 
+    executable = sys.executable or ""
+    if getattr(sys, "frozen", False) or not re.search("python|pypy", os.path.basename(executable).lower()):
+        raise _not_started(request, f"{executable!r} is no Python")  # a program that has one in it would run again
     most = _ANSWER * request.budgets.rendered_bytes
     options = ["-I", "-S", *["-B"] * sys.dont_write_bytecode, *["-Xutf8"] * sys.flags.utf8_mode]
     try:
         process = subprocess.Popen(
-            [sys.executable or "", *options, "-c", _START, *_folders()],
+            [executable, *options, "-c", _START, *_folders()],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
     except (OSError, ValueError) as error:

@@ -77,11 +77,7 @@ def test_a_place_is_found_in_the_file_that_it_comes_from(tmp_path):
             "a: 1\nb: {{ [0] * 10**6 }}{{ '%*d' % (10**8, 1) }}",
             "more than 4,194,304 characters|not enough memory|of CPU time",
         ),
-        (
-            "{% set n = namespace(t=(1, 1)) %}{% for i in range(60) %}{% set n.t = (n.t, n.t) %}{% endfor %}"
-            "a: {{ n.t is filter }}",
-            "more than 0.1 s of CPU time in one operation",
-        ),
+        ("{% set t = (1, 1) %}" + "{% set t = (t, t) %}" * 60 + "a: {{ t is filter }}", "CPU time in one operation"),
     ],
 )
 def test_what_takes_too_much_ends_there_and_costs_nothing_here(text, message):
@@ -167,10 +163,12 @@ def test_a_script_without_streams_loads_one_and_is_not_run_again(tmp_path):
 
 @pytest.mark.parametrize(
     ("executable", "why"),
-    [("", "there can be none here"), ("/nonexistent", "No such file"), ("/bin/true", "has ended without an answer")],
-)
+    [("", "'' is no Python"), ("/bin/false", "is no Python"), ("/nonexistent/python", "No such file"),
+     ("{folder}/python", "has ended without an answer")],
+)  # fmt: skip
 def test_without_an_interpreter_it_is_refused_and_ones_own_is_not(executable, why, monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "executable", executable)
+    (tmp_path / "python").symlink_to("/bin/false")
+    monkeypatch.setattr(sys, "executable", executable.format(folder=tmp_path))
     error = refused(TEXT, x=1)
     assert why in error.message
     assert "allow_files=[its folder]" in error.hint
