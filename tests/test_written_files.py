@@ -1,4 +1,4 @@
-"""Every place of the package that writes, makes or removes a file is in the table of docs/security.md."""
+"""Every place of the package that writes, makes or removes a file is in the table of docs/security_details.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "forgather_mem"
-PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "security_details.md").read_text(encoding="utf-8")
 # Methods and functions that write, make, move or remove files, whatever they are called on.
 WRITING = {
     "copy2", "copyfile", "copytree", "export_chrome_trace", "fdopen", "link_to", "makedirs", "mkdir", "mkdtemp",
@@ -35,7 +35,7 @@ def writing_calls(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield call.lineno, name
         elif owner == "os" and name in OF_OS:
             names = {node.attr for node in ast.walk(call) if isinstance(node, ast.Attribute)}
-            unnamed = [argument for argument in call.args[1:2] if not isinstance(argument, ast.Attribute | ast.BinOp)]
+            unnamed = [flags for flags in call.args[1:2] if not re.match(r"\(?os\.O_", ast.unparse(flags))]
             if name != "open" or names & FLAGS or unnamed:
                 yield call.lineno, f"os.{name}"
         elif name == "replace" and len(call.args) == 1 and not call.keywords:  # of a path; of a text it takes two
