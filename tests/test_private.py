@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.commands import ROOT, RUN, python, run
+from tests.launch.forked_run import run_forked
 
 TOKEN = "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"
 KEY, PASSWORD, WORD = "0d9c3fe1a2b45687d9c3fe1a2b456870d9c3fe1a", "open-sesame-17", "abracadabra"
@@ -48,21 +49,22 @@ def leaks(folder: Path) -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.fresh
 @pytest.mark.parametrize("how", ["finished", "exception", "oom", "killed"])
 def test_no_file_of_a_run_has_a_secret(how: str, tmp_path: Path) -> None:
     script = [*RUN, "--report", "told.json", str(ROOT / "tests/private_run.py"), how, *WORDS]
-    result = run(script, tmp_path, **ENVIRONMENT)
+    result = run_forked(script, tmp_path, **ENVIRONMENT)
     assert (result.code == 0) == (how == "finished"), result.err
     (place,) = {path.parent for path in tmp_path.rglob("report.json")}
     for form in ("--json", "--markdown", "--html=page.html"):
-        shown = run(python("-m", "forgather_mem", "report", str(place), form), tmp_path)
+        shown = run_forked(python("-m", "forgather_mem", "report", str(place), form), tmp_path)
         assert shown.code == 0, shown.err
         (tmp_path / f"printed{form}").write_text(shown.out + shown.err)
     (place / "report.json").rename(tmp_path / "kept.json")
-    from_log = run(python("-m", "forgather_mem", "report", str(place), "--json"), tmp_path)
+    from_log = run_forked(python("-m", "forgather_mem", "report", str(place), "--json"), tmp_path)
     for path in place.glob("memory.*"):
         path.rename(tmp_path / f"kept.{path.name}")
-    from_ring = run(python("-m", "forgather_mem", "report", str(place), "--json"), tmp_path)
+    from_ring = run_forked(python("-m", "forgather_mem", "report", str(place), "--json"), tmp_path)
     told = json.loads((tmp_path / "told.json").read_text())["run"]["argv"]
     for again in (from_log, from_ring):
         assert json.loads(again.out)["run"]["argv"] == told

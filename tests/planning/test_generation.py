@@ -74,15 +74,15 @@ def generating(folder: Path, model: PreTrainedModel, **how: Any) -> Seq2SeqTrain
 # With the other of the two models in `make soak`
 WAYS = (
     (llama, {"max_new_tokens": 70}),
-    (t5, {"max_new_tokens": 3}),
     (t5, {"max_new_tokens": 8, "num_beams": 3}),
-    (llama, {"max_new_tokens": 8, "do_sample": True, "num_return_sequences": 2}),
     (llama, {"max_new_tokens": 8, "cache_implementation": "static"}),
 )
 
 
 OTHERS = (
     *((t5 if model is llama else llama, how) for model, how in WAYS),
+    *((model, {"max_new_tokens": 3}) for model in (llama, t5)),
+    *((model, {"max_new_tokens": 8, "do_sample": True, "num_return_sequences": 2}) for model in (llama, t5)),
     (mistral, {"max_new_tokens": 70}),
     (mistral, {"max_new_tokens": 70, "cache_implementation": "static"}),
     (gpt2, {"max_new_tokens": 100}),

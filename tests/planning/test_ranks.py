@@ -30,7 +30,10 @@ SCRIPT = Path(on_two_ranks.__file__)
     [
         pytest.param({}, marks=pytest.mark.soak),
         {"gradient_accumulation_steps": 2, "ddp_bucket_cap_mb": 1, "ddp_find_unused_parameters": False},
-        {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8, "optim": "sgd"},
+        pytest.param(
+            {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8, "optim": "sgd"},
+            marks=pytest.mark.soak,
+        ),
     ],
 )
 def test_the_peak_is_that_of_each_of_two_ranks(tmp_path: Path, arguments: dict[str, Any]) -> None:
