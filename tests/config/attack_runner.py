@@ -1,10 +1,10 @@
 """Runs attack templates, each in a child process with limits, and prints one JSON line for each.
 
-    python attack_runner.py attacks/names.yaml [--heavy] [--unsafe]
+    python attack_runner.py attacks/names.yaml [--heavy] [--unsafe] [--only FILE/NAME...]
 
 With `--heavy` the parent has torch, transformers and our callbacks imported, as a training script has, and runs the
 attacks that say `heavy`; without it the config half alone, so that importing anything would show. `--unsafe` takes
-the policy away, to see that the attacks are real.
+the policy away, to see that the attacks are real. `--only` runs those of these names.
 
 A listener on this machine notes who connects. An audit hook in the child is the witness: a process that is started, a
 connection, a file that is opened for writing, an import of something that no attack may import. A canary file stands
@@ -47,6 +47,8 @@ SUSPICIOUS = frozenset(
 
 def main(argv: list[str]) -> None:
     heavy = "--heavy" in argv
+    only = set(argv[argv.index("--only") + 1 :]) if "--only" in argv else None
+    argv = argv[: argv.index("--only")] if only is not None else argv
     listener = Listener()
     from forgather_mem.config.environment import ConfigEnvironment
 
@@ -63,7 +65,7 @@ def main(argv: list[str]) -> None:
         if file.startswith("--"):
             continue
         for attack in yaml.load(Path(file).read_text(encoding="utf-8"), yaml.CSafeLoader):
-            if bool(attack.get("heavy")) == heavy:
+            if bool(attack.get("heavy")) == heavy and (only is None or f"{Path(file).stem}/{attack['name']}" in only):
                 result = run(attack, listener, unsafe="--unsafe" in argv or bool(attack.get("unsafe")))
                 print(json.dumps({"file": Path(file).stem, "name": attack["name"], **result}), flush=True)
     listener.close()
