@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from _thread import allocate_lock, get_ident
+from contextlib import suppress
 from itertools import count
 
 from forgather_mem.planning.isolation.acts import acted_on
@@ -137,9 +138,13 @@ def _end(answer: dict[str, object], acts: _Acts) -> NoReturn:
             json.dump({**answer, "notes": acts.notes()}, file)
         for stream in _streams():
             stream.flush()
-        mark, own = f"{run_session.PLAN}={folder}".encode(), os.getpid()
-        for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
-            if pid != own and mark in _environment_of(pid):
+        mark, others = f"{run_session.PLAN}={folder}".encode(), [os.getpid()]
+        for pid in sorted(map(int, filter(str.isdecimal, os.listdir("/proc")))):
+            _, parent, *_ = _told_of(pid, "stat").rpartition(b") ")[2].split() or (b"", -1)
+            if int(parent) in others or mark in _told_of(pid, "environ").split(b"\0"):  # the former without variables
+                others.append(pid)
+        for pid in {*others}.difference(others[:1]):
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     finally:
         os._exit("problem" in answer)
@@ -151,13 +156,13 @@ def _streams() -> list[io.TextIOWrapper]:
     return [stream for stream in streams if type(stream) is io.TextIOWrapper and not stream.closed]
 
 
-def _environment_of(pid: int) -> list[bytes]:
-    """The variables that a process began with; none of one that is not ours."""
+def _told_of(pid: int, what: str) -> bytes:
+    """What the kernel tells of a process; nothing of one that is gone or not ours."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read().split(b"\0")
+        with open(f"/proc/{pid}/{what}", "rb") as file:
+            return file.read()
     except OSError:
-        return []
+        return b""
 
 
 def _end_at_the_first_step(acts: _Acts) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import socket
 import sys
 import time
@@ -171,6 +173,12 @@ def is_as_before(folder: Path) -> bool:
     return {*tree(folder)} - {"log"} == names and (folder / "final.pt").read_text() == "trained" and not any(logs)
 
 
+def working_folder(process: str) -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{process}/cwd")
+    return ""
+
+
 def test_it_is_planned_where_it_would_train_and_ends(tmp_path: Path) -> None:
     result = planned(tmp_path, "--json", "--set", "batch=4,8", start=run)
     assert result.code == 0, result.err
@@ -192,14 +200,21 @@ def test_once_it_is_planned_nothing_of_the_script_runs(tmp_path: Path) -> None:
         "import subprocess, sys\nsubprocess.run([sys.executable, 'train.py'])\nopen('starts.py', 'a').write('1')\n"
     )
     before = tree(tmp_path)
+    starts = "import subprocess\nsubprocess.Popen(['sleep', '99'], env={}, start_new_session=True)\n"
     result = planned(
-        tmp_path, before=BEFORE, train=TRAIN, start=lambda words, folder: run([*words[:-1], "starts.py"], folder)
+        tmp_path,
+        before=BEFORE,
+        train=starts + TRAIN,
+        start=lambda words, folder: run([*words[:-1], "starts.py"], folder),
     )
     assert result.code == 0, result.err
     assert result.out.startswith("Peak ")
     assert "of the script" in result.err
-    assert result.out.splitlines()[-1] == ("Before it was planned the script acted as in a run: write 'log'.")
+    assert result.out.splitlines()[-1] == (
+        "Before it was planned the script acted as in a run: write 'log', subprocess.Popen 'sleep'."
+    )
     time.sleep(1.5)  # longer than what was begun waits
+    assert str(tmp_path) not in map(working_folder, os.listdir("/proc")), "a process without our variables is left"
     after = tree(tmp_path)
     assert {name: state for name, state in after.items() if name not in (".", "train.py", "log")} == {
         name: state for name, state in before.items() if name not in (".", "train.py", "log")
