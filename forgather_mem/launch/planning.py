@@ -52,7 +52,7 @@ def _done_or_ended(meet: Callable[[], object], acts: _Acts) -> None:
     try:
         meet()
     except Exception as error:  # noqa: BLE001  # ours, or that of a torch that we don't know
-        _end({"problem": f"the command can't be met: {error!r}"}, acts)
+        _end({"problem": f"planning has failed with {error!r}"}, acts)
 
 
 class _Acts:

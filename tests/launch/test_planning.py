@@ -406,6 +406,28 @@ def test_a_loop_that_changes_its_parameters_by_hand_does_not_train(
     assert tree(tmp_path) == before
 
 
+def test_with_a_torch_that_is_not_met_a_script_ends_where_it_imports_it(tmp_path: Path) -> None:
+    (tmp_path / "torch" / "optim").mkdir(parents=True)
+    for name in "torch/__init__.py", "torch/optim/__init__.py", "torch/optim/optimizer.py":
+        (tmp_path / name).touch()
+    (tmp_path / "train.py").write_text("import torch.optim.optimizer\nprint('trained')\n")
+    result = run([*PLAN, "train.py"], tmp_path, PYTHONPATH=str(ROOT))
+    assert (result.code, result.out) == (1, "")
+    assert "this can't be planned: planning has failed with KeyError('torch.autograd')" in result.err
+    assert "trained" not in result.err
+
+
+def test_where_a_plan_cannot_begin_in_a_process_it_ends(tmp_path: Path) -> None:
+    result = run(
+        [sys.executable, "-c", "print('trained')"],
+        tmp_path,
+        PYTHONPATH=f"{ROOT / 'forgather_mem' / 'launch' / 'on_path'}:{ROOT}",
+        FORGATHER_MEM_PLAN=str(tmp_path / "gone"),
+    )
+    assert (result.code, result.out) == (1, "")
+    assert "FileNotFoundError" in result.err
+
+
 @pytest.mark.fresh
 def test_a_script_that_plans_its_loop_itself_does_so(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PLANS_ITSELF)
